@@ -1,0 +1,136 @@
+"""Examples: inputs with their targets, and the scaling that networks see them through."""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor
+
+from nearkin.core.errors import DataError, require
+from nearkin.tasks.augment import Augmentation
+from nearkin.tasks.rows import Rows, chosen, gathered
+
+SCALING_SAMPLES = 10_000  # evenly spaced rows: a mean to three digits, at the cost of a glance
+
+
+class Batch(NamedTuple):
+    """Inputs `[B, *input_shape]` and targets, as a network and its likelihood take them."""
+
+    x: Tensor
+    y: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """`(value − mean) / std` along axis 1, the channels of images `[B, C, H, W]` and the columns of tables `[B, C]`.
+
+    >>> Scaling(torch.tensor([1.0]), torch.tensor([2.0]))(torch.tensor([[5.0]]))
+    tensor([[2.]])
+    >>> Scaling()(torch.tensor([[5]]))
+    tensor([[5]])
+    """
+
+    mean: Tensor | None = None
+    std: Tensor | None = None
+
+    def __call__(self, value: Tensor) -> Tensor:
+        """Scaled values; without a mean, the values themselves."""
+        if self.mean is None or self.std is None:
+            return value
+        shape = (1, -1, *[1] * (value.dim() - 2))
+        return value.sub(self.mean.view(shape)).div_(self.std.view(shape))
+
+    def inverse(self, value: Tensor) -> Tensor:
+        """Back to the units of the data."""
+        if self.mean is None or self.std is None:
+            return value
+        shape = (1, -1, *[1] * (value.dim() - 2))
+        return value.mul(self.std.view(shape)).add_(self.mean.view(shape))
+
+    @classmethod
+    def of(cls, rows: Rows) -> "Scaling":
+        """Mean and deviation of each channel or column; constant columns keep their unit, whole numbers their value.
+
+        >>> from nearkin.tasks.rows import Values
+        >>> Scaling.of(Values(torch.tensor([[0.0, 7.0], [2.0, 7.0]])))(torch.tensor([[1.0, 8.0]]))
+        tensor([[0., 1.]])
+        """
+        count = min(len(rows), SCALING_SAMPLES)
+        index = torch.arange(count) * len(rows) // count
+        total, square, cells = torch.zeros(()), torch.zeros(()), 0
+        for part in index.split(1024):
+            value = rows.take(part)
+            if not value.is_floating_point() or value.dim() < 2:
+                return cls()
+            columns = value.transpose(0, 1).flatten(1).to(torch.float64)
+            total, square = total + columns.sum(1), square + columns.square().sum(1)
+            cells += columns.shape[1]
+        mean = total / cells
+        variance = (square / cells - mean.square()).clamp_min(0)
+        std = torch.where(variance > 1e-12 * (1 + mean.square()), variance.sqrt(), torch.ones_like(variance))
+        return cls(mean.to(torch.float32), std.to(torch.float32))
+
+    def to_dict(self) -> dict[str, list[float]] | None:
+        """Plain numbers for the zoo; None for the identity."""
+        if self.mean is None or self.std is None:
+            return None
+        return {"mean": self.mean.tolist(), "std": self.std.tolist()}
+
+    @classmethod
+    def from_dict(cls, facts: dict[str, list[float]] | None) -> "Scaling":
+        """The inverse of `to_dict`."""
+        return cls() if facts is None else cls(torch.tensor(facts["mean"]), torch.tensor(facts["std"]))
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """N inputs and N targets, read by position.
+
+    >>> from nearkin.tasks.rows import Values
+    >>> examples = Examples(Values(torch.tensor([[1.0], [3.0]])), Values(torch.tensor([0, 1])))
+    >>> examples.take(torch.tensor([1]))
+    Batch(x=tensor([[3.]]), y=tensor([1]))
+    """
+
+    inputs: Rows
+    targets: Rows
+    scaling: Scaling = Scaling()
+    target_scaling: Scaling = Scaling()
+
+    def __post_init__(self) -> None:
+        require(
+            len(self.inputs) == len(self.targets),
+            f"{len(self.inputs)} inputs but {len(self.targets)} targets; give each input its own",
+            DataError,
+        )
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def take(self, index: Tensor, augment: Augmentation | None = None, rng: Generator | None = None) -> Batch:
+        """The batch at `index`: inputs read, augmented in their own units, then scaled."""
+        x = self.inputs.take(index)
+        if augment is not None:
+            x = augment(x, rng if rng is not None else torch.default_generator)
+        return Batch(self.scaling(x), self.target_scaling(self.targets.take(index)))
+
+    def chosen(self, index: Tensor) -> "Examples":
+        """The examples at `index`, under the same scaling."""
+        return replace(self, inputs=chosen(self.inputs, index), targets=chosen(self.targets, index))
+
+    def first(self, count: int) -> Batch:
+        """The first `count` examples as one batch."""
+        return self.take(torch.arange(min(count, len(self))))
+
+    def spread(self, count: int) -> Batch:
+        """`count` examples, evenly spaced over all of them, as one batch."""
+        count = min(count, len(self))
+        return self.take(torch.arange(count) * len(self) // max(count, 1))
+
+    def all(self) -> Batch:
+        """Everything as one batch."""
+        return self.first(len(self))
+
+    def labels(self) -> Tensor:
+        """All targets as one tensor, unscaled."""
+        return gathered(self.targets)

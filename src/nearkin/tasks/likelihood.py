@@ -1,0 +1,243 @@
+r"""Likelihoods: what a network's outputs say of the targets, and how good that is.
+
+Notation: N samples, C outputs, T positions (tokens or pixels).
+
+| likelihood | outputs | targets | metric, at most 1 |
+| --- | --- | --- | --- |
+| categorical | logits `[N, C]` | int64 `[N]` | accuracy |
+| gaussian | means `[N, C]`, unit variance | float `[N, C]` | R² |
+| heteroscedastic | means and log variances `[N, 2C]` | float `[N, C]` | R² of the means |
+| dense | images `[N, C, H, W]`, unit variance | float `[N, C, H, W]` | R² over pixels |
+| language | logits `[N, T, C]` | int64 `[N, T]` | accuracy of the next token |
+
+`nll` is $-\log p(y_n \mid f(x_n))$ of whole samples `[N]`, summed over outputs and positions; `loss` is what training
+minimises: its mean over samples, for dense and language over pixels and tokens.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from nearkin.core.errors import OptionError
+
+LOG_TWO_PI = math.log(2 * math.pi)
+LOG_VARIANCE_LIMIT = 12.0  # e^12: beyond any noise of standardised targets, and finite in float16
+
+
+class Likelihood(Protocol):
+    """Five forms, one protocol."""
+
+    @property
+    def name(self) -> str:
+        """The name used in data strings and the zoo."""
+        ...
+
+    @property
+    def metric(self) -> str:
+        """What `score` is called."""
+        ...
+
+    def num_outputs(self, num_classes: int) -> int:
+        """Width of the network's last layer for C classes, columns or channels."""
+        ...
+
+    def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Negative log-likelihood of every sample `[N]`."""
+        ...
+
+    def loss(self, outputs: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+        """Scalar that training minimises."""
+        ...
+
+    def sample(self, outputs: Tensor, rng: Generator) -> Tensor:
+        """Targets drawn from the model's own prediction."""
+        ...
+
+    def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Sums `[K]` in float64 that add up over batches."""
+        ...
+
+    def score(self, tally: Tensor) -> float:
+        """The metric from added-up sums; 1 is perfect."""
+        ...
+
+
+@dataclass(frozen=True)
+class Categorical:
+    r"""One of C classes: $-\log \mathrm{softmax}(f)_y$.
+
+    >>> like = Categorical()
+    >>> round(like.nll(torch.zeros(1, 4), torch.tensor([2])).item() / math.log(4), 6)
+    1.0
+    >>> like.score(like.tally(torch.eye(2), torch.tensor([0, 0])))
+    0.5
+    """
+
+    name: str = "categorical"
+    metric: str = "accuracy"
+
+    def num_outputs(self, num_classes: int) -> int:
+        """One logit a class."""
+        return num_classes
+
+    def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """`[N]`."""
+        return F.cross_entropy(outputs, targets, reduction="none")
+
+    def loss(self, outputs: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+        """Mean over samples, with label smoothing."""
+        return F.cross_entropy(outputs, targets, label_smoothing=smoothing)
+
+    def sample(self, outputs: Tensor, rng: Generator) -> Tensor:
+        """Classes `[N]`."""
+        return torch.multinomial(outputs.detach().softmax(-1), 1, generator=rng).squeeze(-1)
+
+    def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Right answers and answers."""
+        return torch.tensor([(outputs.argmax(-1) == targets).sum().item(), targets.numel()], dtype=torch.float64)
+
+    def score(self, tally: Tensor) -> float:
+        """Share of right answers."""
+        return float(tally[0] / tally[1])
+
+
+@dataclass(frozen=True)
+class Language(Categorical):
+    """Next token at every position: a categorical likelihood over `[N, T]`.
+
+    >>> round(Language().nll(torch.zeros(1, 3, 4), torch.zeros(1, 3, dtype=torch.int64)).item() / math.log(4), 6)
+    3.0
+    """
+
+    name: str = "language"
+    metric: str = "accuracy"
+
+    def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """`[N]`, summed over positions."""
+        return F.cross_entropy(outputs.transpose(1, -1), targets, reduction="none").sum(-1)
+
+    def loss(self, outputs: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+        """Mean over tokens."""
+        return F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), label_smoothing=smoothing)
+
+    def sample(self, outputs: Tensor, rng: Generator) -> Tensor:
+        """Tokens `[N, T]`."""
+        return super().sample(outputs.flatten(0, -2), rng).view(outputs.shape[:-1])
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    r"""Real values with unit variance: $\frac12\|y - f\|^2 + \frac{C}{2}\log 2\pi$.
+
+    >>> like = Gaussian()
+    >>> round(like.nll(torch.zeros(1, 1), torch.ones(1, 1)).item(), 4)
+    1.4189
+    >>> y = torch.tensor([[0.0], [2.0]])
+    >>> like.score(like.tally(y, y)), like.score(like.tally(torch.ones(2, 1), y))
+    (1.0, 0.0)
+    """
+
+    name: str = "gaussian"
+    metric: str = "r2"
+
+    def num_outputs(self, num_classes: int) -> int:
+        """One mean a target column."""
+        return num_classes
+
+    def means(self, outputs: Tensor) -> Tensor:
+        """Predicted means, in the shape of the targets."""
+        return outputs
+
+    def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """`[N]`, summed over outputs."""
+        return 0.5 * ((targets - outputs).square() + LOG_TWO_PI).flatten(1).sum(1)
+
+    def loss(self, outputs: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+        """Mean over samples; smoothing has no meaning here."""
+        return self.nll(outputs, targets).mean()
+
+    def sample(self, outputs: Tensor, rng: Generator) -> Tensor:
+        """Targets with unit noise."""
+        noise = torch.randn(outputs.shape, generator=rng, dtype=outputs.dtype, device=rng.device)
+        return outputs.detach() + noise.to(outputs.device)
+
+    def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Count, squared error, and sums and squares of each target column or channel."""
+        y = targets.detach().to(torch.float64).transpose(0, 1).flatten(1)
+        f = self.means(outputs).detach().to(torch.float64).transpose(0, 1).flatten(1)
+        head = torch.stack([torch.tensor(float(y.shape[1]), dtype=torch.float64), (y - f).square().sum().cpu()])
+        return torch.cat([head, y.sum(1).cpu(), y.square().sum(1).cpu()])
+
+    def score(self, tally: Tensor) -> float:
+        """R²: 1 − squared error ÷ squared deviation from each column's mean."""
+        count, error = tally[0], tally[1]
+        total, square = tally[2:].chunk(2)
+        deviation = (square - total.square() / count).sum()
+        return float(1 - error / deviation.clamp_min(1e-12))
+
+
+@dataclass(frozen=True)
+class Dense(Gaussian):
+    """Image to image: a gaussian over pixels, whose loss is a mean over pixels."""
+
+    name: str = "dense"
+    metric: str = "r2"
+
+    def loss(self, outputs: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+        """Mean over pixels and channels."""
+        return 0.5 * (F.mse_loss(outputs, targets) + LOG_TWO_PI)
+
+
+@dataclass(frozen=True)
+class Heteroscedastic(Gaussian):
+    r"""Real values, outputs $[m, s]$, each with its own variance: $\frac12(s + (y-m)^2 e^{-s} + \log 2\pi)$.
+
+    >>> like = Heteroscedastic()
+    >>> sure = like.nll(torch.tensor([[1.0, -2.0]]), torch.tensor([[1.0]]))
+    >>> round(sure.item(), 4)
+    -0.0811
+    """
+
+    name: str = "heteroscedastic"
+    metric: str = "r2"
+
+    def num_outputs(self, num_classes: int) -> int:
+        """A mean and a log variance a target column."""
+        return 2 * num_classes
+
+    def means(self, outputs: Tensor) -> Tensor:
+        """The first half of the outputs."""
+        return outputs.chunk(2, -1)[0]
+
+    def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """`[N]`, summed over target columns."""
+        mean, log_variance = outputs.chunk(2, -1)
+        log_variance = log_variance.clamp(-LOG_VARIANCE_LIMIT, LOG_VARIANCE_LIMIT)
+        return 0.5 * (log_variance + (targets - mean).square() * (-log_variance).exp() + LOG_TWO_PI).flatten(1).sum(1)
+
+    def sample(self, outputs: Tensor, rng: Generator) -> Tensor:
+        """Targets with the predicted noise."""
+        mean, log_variance = outputs.detach().chunk(2, -1)
+        noise = torch.randn(mean.shape, generator=rng, dtype=mean.dtype, device=rng.device).to(mean.device)
+        return mean + noise * (0.5 * log_variance).exp()
+
+
+LIKELIHOODS: dict[str, Likelihood] = {
+    like.name: like for like in (Categorical(), Gaussian(), Heteroscedastic(), Dense(), Language())
+}
+
+
+def likelihood(name: str) -> Likelihood:
+    """The likelihood of that name.
+
+    >>> likelihood("dense").metric
+    'r2'
+    """
+    try:
+        return LIKELIHOODS[name]
+    except KeyError:
+        raise OptionError(f"unknown likelihood {name!r}; choose one of {', '.join(LIKELIHOODS)}") from None

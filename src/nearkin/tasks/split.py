@@ -1,0 +1,49 @@
+"""Splits: which samples are learned from and which are judged by, the same for every class and every run."""
+
+import torch
+from torch import Tensor
+
+from nearkin.core.errors import DataError, require
+from nearkin.core.rng import Streams
+
+
+def split_index(labels: Tensor | None, count: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Positions of the larger and of the set-aside part, both in rising order; stratified where there are labels.
+
+    Every class of two samples or more has one in each part.
+
+    >>> keep, aside = split_index(torch.tensor([0, 0, 0, 0, 0, 1, 1, 1, 1, 1]), 10, 0.2, seed=0)
+    >>> len(keep), len(aside), sorted((aside >= 5).tolist())
+    (8, 2, [False, True])
+    """
+    require(0 < share < 1, f"the share set aside must lie between 0 and 1, got {share}")
+    require(count >= 2, f"{count} samples cannot be split; add more", DataError)
+    groups = torch.zeros(count, dtype=torch.int64) if labels is None else labels
+    rng = Streams(seed).at("split")
+    aside = torch.zeros(count, dtype=torch.bool)
+    for group in groups.unique():
+        members = torch.nonzero(groups == group).flatten()
+        members = members[torch.randperm(len(members), generator=rng)]
+        size = min(max(1, round(share * len(members))), len(members) - 1)
+        aside[members[:size]] = True
+    return torch.nonzero(~aside).flatten(), torch.nonzero(aside).flatten()
+
+
+def balanced_index(labels: Tensor, count: int, seed: int) -> Tensor:
+    """Positions of at most `count` samples, as even over the classes as their sizes allow, in rising order.
+
+    >>> balanced_index(torch.tensor([0, 0, 0, 0, 1, 1]), 4, seed=0).shape
+    torch.Size([4])
+    >>> labels = torch.tensor([0] * 90 + [1] * 10)
+    >>> torch.bincount(labels[balanced_index(labels, 50, seed=0)])
+    tensor([40, 10])
+    """
+    rng = Streams(seed).at("limit")
+    pools = [torch.nonzero(labels == group).flatten() for group in labels.unique()]
+    pools = [pool[torch.randperm(len(pool), generator=rng)] for pool in pools]
+    left, taken = min(count, len(labels)), []
+    for rank, pool in enumerate(sorted(pools, key=len)):
+        size = min(len(pool), left // (len(pools) - rank))
+        taken.append(pool[:size])
+        left -= size
+    return torch.cat(taken).sort().values
