@@ -1,3 +1,55 @@
-"""nearkin: near kin of learning tasks by Fisher geometry."""
+"""nearkin: find the near kin of a learning task, say what transfer costs, and solve the task from what is known.
+
+```python
+import nearkin as nk
+
+zoo = nk.Zoo("my-zoo")
+zoo.add(nk.task("digits?detect=0", name="zero"), network="lenet", trials=3)
+```
+
+Names are imported when they are first asked for: `import nearkin` costs nothing.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nearkin.core.errors import NearkinError as NearkinError
+    from nearkin.nets.fit import Fit as Fit
+    from nearkin.nets.fit import fit as fit
+    from nearkin.nets.recipe import Recipe as Recipe
+    from nearkin.nets.registry import build as build
+    from nearkin.nets.solved import Solved as Solved
+    from nearkin.tasks.sources import task as task
+    from nearkin.tasks.task import Task as Task
+    from nearkin.zoo.catalogue import Catalogue as Catalogue
+    from nearkin.zoo.zoo import Zoo as Zoo
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Catalogue": "nearkin.zoo.catalogue",
+    "Fit": "nearkin.nets.fit",
+    "NearkinError": "nearkin.core.errors",
+    "Recipe": "nearkin.nets.recipe",
+    "Solved": "nearkin.nets.solved",
+    "Task": "nearkin.tasks.task",
+    "Zoo": "nearkin.zoo.zoo",
+    "build": "nearkin.nets.registry",
+    "fit": "nearkin.nets.fit",
+    "task": "nearkin.tasks.sources",
+}
+
+__all__ = [*sorted(_HOMES), "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'nearkin' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

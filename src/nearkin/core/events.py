@@ -4,8 +4,10 @@ A piece of long work is a generator that yields events and returns its result: `
 `yield from`; `finish` runs one to its end. Only the command line and the web pages show events.
 """
 
+import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 if TYPE_CHECKING:  # events are shown by commands that must not wait for torch
@@ -53,6 +55,8 @@ Listener: TypeAlias = Callable[[Event], None]
 def finish(work: Work[T], listen: Listener | None = None) -> T:
     """Run work to its end and return its result; every event goes to the listener.
 
+    A listener that raises ends the work at that very event, so that `kept` can save the moment it stopped at.
+
     >>> def count(n):
     ...     for i in range(n):
     ...         yield Progress("count", i + 1, n)
@@ -61,11 +65,38 @@ def finish(work: Work[T], listen: Listener | None = None) -> T:
     >>> finish(count(2), seen.append), len(seen)
     (2, 2)
     """
+    try:
+        while True:
+            event = next(work)
+            if listen is not None:
+                listen(event)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    finally:
+        work.close()
+
+
+def kept(work: Work[T], file: Path, every: float = 10.0) -> Work[T]:
+    """The same work, its checkpoints written to a file: every so many seconds, and at the one it is stopped at.
+
+    The file is removed when the work is done.
+    """
+    last = time.monotonic()
     while True:
         try:
             event = next(work)
         except StopIteration as end:
+            file.unlink(missing_ok=True)
             result: T = end.value
             return result
-        if listen is not None:
-            listen(event)
+        if isinstance(event, Checkpoint) and time.monotonic() - last > every:
+            event.capture().save(file)
+            last = time.monotonic()
+        try:
+            yield event
+        except GeneratorExit:
+            if isinstance(event, Checkpoint):
+                event.capture().save(file)
+            work.close()
+            raise

@@ -12,6 +12,7 @@ from nearkin.tasks.examples import Examples
 from nearkin.tasks.rows import Pixels, Rows, Values
 
 IMAGE_CHANNELS = (1, 3, 4)
+PARTS = ("training", "test")
 
 
 class Interpreted(NamedTuple):
@@ -33,7 +34,7 @@ def interpreted(
     likelihood: str | None = None,
     classes: Sequence[str] | None = None,
 ) -> Interpreted:
-    """Read arrays as `Task.from_arrays` promises.
+    """Read arrays as `Task.from_arrays` promises; inputs may also be rows already.
 
     >>> import numpy as np
     >>> found = interpreted("pets", np.zeros((3, 8, 8), np.uint8), np.array(["cat", "dog", "cat"]))
@@ -45,25 +46,22 @@ def interpreted(
         f"{name}: give both x_test and y_test, or neither (a fifth is then set aside)",
         DataError,
     )
-    given = np.asarray(_as_numpy(y, name))
-    kind = likelihood or _kind(given)
-    names: tuple[str, ...]
+    given = [_as_numpy(y, name)] if y_test is None else [_as_numpy(y, name), _as_numpy(y_test, name)]
+    kind = likelihood or _kind(given[0])
     if kind == "categorical":
-        both = [given] if y_test is None else [given, np.asarray(_as_numpy(y_test, name))]
-        encoded, names = _class_numbers(name, both, classes)
-        train_y = encoded[0]
-        test_y = encoded[1] if len(encoded) > 1 else None
+        targets, names = _class_numbers(name, given, classes)
     else:
-        train_y = _real_targets(name, given, "training")
-        test_y = None if y_test is None else _real_targets(name, np.asarray(_as_numpy(y_test, name)), "test")
-        width = train_y.shape[1]
+        targets = [_real_targets(name, values, part) for values, part in zip(given, PARTS, strict=False)]
+        width = targets[0].shape[1]
         names = tuple(classes) if classes is not None else tuple(f"y{i}" for i in range(width))
         require(len(names) == width, f"{name}: {len(names)} names for {width} target columns; name each one", DataError)
-    train = _paired(name, "training", input_rows(x, name), train_y)
-    test = None
-    if x_test is not None and test_y is not None:
-        test = _paired(name, "test", input_rows(x_test, name), test_y)
-    return Interpreted(train, test, kind, names)
+    inputs = [_inputs(x, name)] if x_test is None else [_inputs(x, name), _inputs(x_test, name)]
+    parts = [_paired(name, *four) for four in zip(PARTS, inputs, targets, strict=False)]
+    return Interpreted(parts[0], parts[1] if len(parts) > 1 else None, kind, names)
+
+
+def _inputs(x: Any, name: str) -> Rows:
+    return x if isinstance(x, Rows) and not hasattr(x, "__array__") else input_rows(x, name)
 
 
 def input_rows(x: Any, name: str) -> Rows:
@@ -181,6 +179,7 @@ def _real_targets(name: str, targets: np.ndarray[Any, Any], part: str) -> Tensor
 
 
 def _paired(name: str, part: str, inputs: Rows, targets: Tensor) -> Examples:
+    require(len(inputs) > 0, f"{name}: there is no {part} sample; check the data", DataError)
     require(
         len(inputs) == len(targets),
         f"{name}: {len(inputs)} {part} inputs but {len(targets)} labels; each input needs its own label",

@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.utils.data import Dataset
 
 from nearkin.core.errors import DataError, require
 from nearkin.tasks.arrays import interpreted
+from nearkin.tasks.datasets import DatasetInputs, dataset_targets
 from nearkin.tasks.examples import Examples, Scaling
 from nearkin.tasks.likelihood import Likelihood, likelihood
 from nearkin.tasks.split import split_index
@@ -190,3 +192,19 @@ class Task:
         return cls.of(
             name, found.train, found.test, likelihood=found.likelihood, classes=found.classes, standardise=standardise
         )
+
+    @classmethod
+    def from_dataset(
+        cls,
+        name: str,
+        train: Dataset[Any],
+        test: Dataset[Any] | None = None,
+        *,
+        likelihood: str | None = None,
+        classes: Sequence[str] | None = None,
+    ) -> "Task":
+        """A task from torch data sets of `(input, target)` pairs; inputs are read as they are needed."""
+        parts = [train] if test is None else [train, test]
+        pairs = [value for part in parts for value in (DatasetInputs.of(part, name), dataset_targets(part, name))]
+        found = interpreted(name, *pairs, likelihood=likelihood, classes=classes)
+        return cls.of(name, found.train, found.test, likelihood=found.likelihood, classes=found.classes)

@@ -1,0 +1,5 @@
+"""`python -m nearkin` is the command `nearkin`."""
+
+from nearkin.cli.app import main
+
+main()

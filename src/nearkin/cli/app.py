@@ -1,0 +1,70 @@
+"""The command `nearkin`: global options, the commands, and how errors end."""
+
+import os
+import signal
+import sys
+from typing import Annotated
+
+import typer
+
+import nearkin
+from nearkin.cli import demo, doctor, models, zoo
+from nearkin.cli.console import Interrupted, Settings, raise_interrupted
+from nearkin.core.errors import NearkinError
+
+app = typer.Typer(
+    name="nearkin",
+    help="Keep a zoo of solved learning tasks; for a new one, find its near kin and start from there.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for group in (demo, zoo, models, doctor):
+    group.register(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"nearkin {nearkin.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    zoo: Annotated[str, typer.Option(envvar="NEARKIN_ZOO", help="Folder of the zoo.")] = "nearkin-zoo",
+    seed: Annotated[int, typer.Option(min=0, help="The one seed that everything random comes from.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only warnings.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
+) -> None:
+    """Options that stand before the command."""
+    context.obj = Settings(zoo, seed, device, quiet, debug)
+
+
+def main() -> None:
+    """Run the command line; exit 0 done, 1 an error, 2 wrong usage, 130 interrupted."""
+    debug = "--debug" in sys.argv
+    signal.signal(signal.SIGINT, raise_interrupted)
+    try:
+        app()
+    except Interrupted:
+        sys.exit(_said("interrupted: what was done is kept; run the same command again to go on", 130))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except NearkinError as error:
+        if debug:
+            raise
+        sys.exit(_said(f"error: {error}", 1))
+    except Exception as error:
+        if debug:
+            raise
+        reason = f"unexpected {type(error).__name__}: {error}"
+        sys.exit(_said(f"error: {reason}; run it again as nearkin --debug … to see where", 1))
+
+
+def _said(text: str, code: int) -> int:
+    print(" ".join(text.split()), file=sys.stderr)
+    return code

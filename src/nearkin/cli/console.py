@@ -1,0 +1,187 @@
+"""What a command shows: its answer on stdout, everything else on stderr."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.markup import escape as escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from nearkin.core.errors import ZooError, require
+from nearkin.core.events import Caution, Checkpoint, Event, Listener, Note, Work, finish
+from nearkin.core.events import Progress as ProgressEvent
+
+T = TypeVar("T")
+
+LINE_SECONDS = 5.0  # between two progress lines where stderr is no terminal
+TABLE_ROWS = 300  # a longer table is printed as plain columns: it is read by a pager or a program
+
+
+class Interrupted(BaseException):
+    """The user asked to stop; no error, and no `except Exception` is meant to catch it."""
+
+
+def raise_interrupted(number: int, frame: FrameType | None) -> None:
+    """The way SIGINT ends a command outside of long work."""
+    raise Interrupted
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The global options of one call."""
+
+    zoo: str
+    seed: int
+    device: str
+    quiet: bool
+    debug: bool
+
+    @property
+    def zoo_path(self) -> str:
+        """The folder of the zoo; addresses of shared zoos are told apart here."""
+        require(
+            "://" not in self.zoo,
+            f"{self.zoo} is the address of a shared zoo, which this version does not open; give the path of a folder",
+            ZooError,
+        )
+        return self.zoo
+
+
+def answer(values: Mapping[str, Any], as_json: bool, show: Callable[[], None]) -> None:
+    """The one answer of a command: a JSON object, or whatever `show` prints."""
+    if as_json:
+        sys.stdout.write(json.dumps(values, allow_nan=False, default=str) + "\n")
+        sys.stdout.flush()
+    else:
+        show()
+
+
+def say(text: str) -> None:
+    """A line of the answer, on stdout, in rich's markup: names of the user go through `escape`."""
+    Console(highlight=False, soft_wrap=True).print(text)
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "task"), counted(1200, "blob")
+    ('1 task', '1,200 blobs')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> None:
+    """Rows under a head, on stdout; columns named in `right` are set flush right."""
+    if len(rows) > TABLE_ROWS:
+        _plain_columns(head, rows)
+        return
+    shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0), show_header=any(head))
+    for name in head:
+        shown.add_column(name, justify="right" if name in right else "left", no_wrap=name in right)
+    for row in rows:
+        shown.add_row(*map(escape, row))
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=200)
+    console.print(shown)
+
+
+def _plain_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in (head, *rows):
+        sys.stdout.write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")
+
+
+def run(work: Work[T], settings: Settings) -> T:
+    """Finish long work with its progress shown; Ctrl-C stops it at its next checkpoint, a second one at once."""
+    with _patient_interrupt() as interrupted, _display(settings) as show:
+
+        def listen(event: Event) -> None:
+            show(event)
+            if interrupted() and isinstance(event, Checkpoint):
+                raise Interrupted
+
+        return finish(work, listen)
+
+
+@contextmanager
+def _patient_interrupt() -> Iterator[Callable[[], bool]]:
+    """SIGINT and SIGTERM set a flag the first time and interrupt at once the second time."""
+    asked = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise Interrupted
+        asked = True
+
+    kept = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, old in kept.items():
+            signal.signal(number, old)
+
+
+@contextmanager
+def _display(settings: Settings) -> Iterator[Listener]:
+    """Bars on a terminal, lines elsewhere, only warnings when quiet."""
+    console = Console(stderr=True, highlight=False)
+    if settings.quiet or not console.is_terminal or os.environ.get("TERM") == "dumb":
+        yield _Lines(quiet=settings.quiet)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[figures]}"),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=console, transient=True) as bars:
+        stages: dict[str, TaskID] = {}
+
+        def show(event: Event) -> None:
+            if isinstance(event, ProgressEvent):
+                if event.stage not in stages:
+                    for old in stages.values():
+                        bars.update(old, visible=False)
+                    stages[event.stage] = bars.add_task(event.stage, total=event.total, figures="")
+                bars.update(stages[event.stage], completed=event.done, figures=_figures(event))
+            elif isinstance(event, Note):
+                console.print(event.text, style="dim", markup=False)
+            elif isinstance(event, Caution):
+                console.print(f"warning: {event.text}", style="yellow", markup=False)
+
+        yield show
+
+
+class _Lines:
+    """Plain lines on stderr: notes at once, progress every few seconds and at the end of a stage."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet
+        self.last = time.monotonic()
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Caution):
+            print(f"warning: {event.text}", file=sys.stderr)
+        elif self.quiet or isinstance(event, Checkpoint):
+            return
+        elif isinstance(event, Note):
+            print(event.text, file=sys.stderr)
+        elif event.done == event.total or time.monotonic() - self.last > LINE_SECONDS:
+            self.last = time.monotonic()
+            total = f"/{event.total}" if event.total is not None else ""
+            print(f"{event.stage} {event.done}{total} {_figures(event)}".rstrip(), file=sys.stderr)
+
+
+def _figures(event: ProgressEvent) -> str:
+    return " ".join(f"{name} {value:.4g}" for name, value in event.values.items())

@@ -1,0 +1,100 @@
+"""`doctor`: versions, devices, data that was found, and whether the zoo is whole."""
+
+import importlib.util
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import nearkin as nk
+from nearkin.cli.console import Settings, answer, counted, escape, run, say, table
+from nearkin.cli.lazy import Lazy
+from nearkin.cli.zoo import Json
+
+if TYPE_CHECKING:
+    import torch
+
+    from nearkin.tasks import builtin
+    from nearkin.zoo import check
+else:
+    torch, builtin, check = Lazy("torch"), Lazy("nearkin.tasks.builtin"), Lazy("nearkin.zoo.check")
+
+EXTRAS = {
+    "datasets": "hf",
+    "PIL": "vision",
+    "kornia": "vision",
+    "onnx": "export",
+    "ray": "ray",
+    "psycopg": "postgres",
+    "fsspec": "remote",
+    "starlette": "web",
+    "tensorboard": "track",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Hang the command into the application."""
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    context: typer.Context,
+    clean: Annotated[bool, typer.Option("--clean", help="Remove orphans and leftovers older than an hour.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Say what is installed, which data is found, and whether the zoo is sound; exit 1 if it is not."""
+    settings: Settings = context.obj
+    found: dict[str, Any] = {**_machine(), "zoo": settings.zoo_path, "health": None}
+    exists = Path(settings.zoo_path).exists()
+    if exists:
+        with nk.Catalogue(Path(settings.zoo_path), create=False) as catalogue:
+            if clean:
+                run(check.cleaned(catalogue), settings)
+            health = run(check.examine(catalogue), settings)
+        found["health"] = health.to_dict()
+
+    def show() -> None:
+        table(["", ""], [(name, str(value)) for name, value in found["versions"].items()])
+        say("")
+        table(["data", "found in"], [(name, place or "not found") for name, place in found["data"].items()])
+        say("")
+        if not exists:
+            say(f"There is no zoo at {settings.zoo_path} yet; nearkin add makes one.")
+            return
+        _say_health(health, settings.zoo_path)
+
+    answer(found, as_json, show)
+    if exists and not health.sound:
+        raise typer.Exit(1)
+
+
+def _machine() -> dict[str, Any]:
+    """Versions, extras, device and data, as far as they can be told without a network."""
+    versions = {"nearkin": nk.__version__, "python": platform.python_version(), "torch": torch.__version__}
+    cuda = torch.cuda.is_available()
+    versions["device"] = torch.cuda.get_device_name() if cuda else f"cpu, {torch.get_num_threads()} threads"
+    extras = {extra: importlib.util.find_spec(module) is not None for module, extra in EXTRAS.items()}
+    versions["extras"] = ", ".join(sorted(name for name, there in extras.items() if there)) or "none"
+    places = {name: builtin.found(name) for name in builtin.PATTERNS}
+    data = {"digits": "scikit-learn", **{name: str(place) if place else None for name, place in places.items()}}
+    return {"versions": versions, "data": data}
+
+
+def _say_health(health: "check.Health", zoo: str) -> None:
+    """The state of the zoo in a few lines, damage first."""
+    verdict = "[green]sound[/green]" if health.sound else "[red]damaged[/red]"
+    say(f"The zoo {escape(zoo)} is {verdict}: {counted(health.tasks, 'task')}, {counted(health.blobs, 'blob')}.")
+    for word, damages in (("missing", health.missing), ("altered", health.altered)):
+        for damage in damages:
+            tasks = escape(", ".join(damage.tasks))
+            say(f"  {word}: blob {damage.digest[:16]}… of {tasks}; restore it, or remove the task and add it again")
+    for problem in health.problems:
+        say(f"  database: {escape(problem)}")
+    for word, found, cure in (
+        ("orphan", health.orphans, "no task needs it; nearkin doctor --clean removes it"),
+        ("leftover", health.leftovers, "of a writer at work or killed; nearkin doctor --clean removes it"),
+        ("unfinished", health.unfinished, "the same nearkin add goes on with it"),
+    ):
+        for name in found:
+            say(f"  {word}: {escape(name)} ({cure})")

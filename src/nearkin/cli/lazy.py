@@ -1,0 +1,16 @@
+"""Modules that are imported when first used, so that `--help` and shell completion answer at once."""
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+
+class Lazy(ModuleType):
+    """Stands for a module until one of its names is asked for.
+
+    >>> Lazy("math").sqrt(9.0)
+    3.0
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self.__name__), name)

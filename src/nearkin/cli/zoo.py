@@ -1,0 +1,239 @@
+"""`add`, `list`, `show`, `remove`, `export`, `import`: the zoo from the command line."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import nearkin as nk
+from nearkin.cli.console import Settings, answer, counted, escape, run, say, table
+from nearkin.cli.lazy import Lazy
+from nearkin.core.errors import NearkinError
+
+if TYPE_CHECKING:
+    from nearkin.zoo import bundle
+    from nearkin.zoo.catalogue import TaskRecord
+else:
+    bundle = Lazy("nearkin.zoo.bundle")
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Hang the commands into the application."""
+    app.command("add")(add)
+    app.command("list")(list_)
+    app.command("show")(show)
+    app.command("remove")(remove)
+    app.command("export")(export)
+    app.command("import")(import_)
+
+
+def task_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of the zoo's tasks that begin as typed, for shell completion."""
+    parent = context.parent
+    path = str(parent.params.get("zoo")) if parent else "nearkin-zoo"
+    try:
+        with nk.Catalogue(Path(path), create=False) as catalogue:
+            return [record.name for record in catalogue.tasks() if record.name.startswith(incomplete)]
+    except NearkinError:
+        return []
+
+
+Name = Annotated[str, typer.Argument(help="A task of the zoo.", autocompletion=task_names)]
+
+
+def add(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="What to call the task.")],
+    data: Annotated[str, typer.Argument(help="Data string, such as 'digits?detect=0' or npz:mine.npz.")],
+    network: Annotated[str | None, typer.Option(help="Network string, such as lenet or 'resnet18?width=0.25'.")] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Independent trainings.")] = 3,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the training data.")] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Stop a trial once its metric on held-out training data is 1 − ε."),
+    ] = None,
+    augment: Annotated[str, typer.Option(help="Augmentation, such as crop=2,flip.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Solve a task and keep it: train its network in several trials and store weights and figures.
+
+    Interrupted, it goes on where it was when the same command is given again.
+    """
+    settings: Settings = context.obj
+    path = Path(settings.zoo_path)
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+        with nk.Catalogue(path, create=False) as catalogue:
+            catalogue.claimable(name)
+    task = nk.task(data, name=name)  # before a zoo is made: bad data leaves no trace
+    changes: dict[str, Any] = {"augment": augment}
+    if epochs is not None:
+        changes["epochs"] = epochs
+    if epsilon is not None:
+        changes["target"] = 1 - epsilon
+    recipe = nk.Recipe.suited(task, **changes)
+    with nk.Zoo(path) as zoo:
+        work = zoo.adding(task, network, trials=trials, recipe=recipe, seed=settings.seed, device=settings.device)
+        record = run(work, settings)
+    answer(_facts(record), as_json, lambda: _say_added(record))
+
+
+def list_(context: typer.Context, as_json: Json = False) -> None:
+    """List the tasks of the zoo."""
+    settings: Settings = context.obj
+    with nk.Catalogue(Path(settings.zoo_path), create=False) as catalogue:
+        records = catalogue.tasks()
+
+    def show_table() -> None:
+        if not records:
+            say(f"The zoo {settings.zoo_path} is empty; nearkin add NAME DATA adds a task.")
+            return
+        head = ["name", "data", "network", "metric", "guess", "trials", "weights", "seconds"]
+        table(head, [_row(record) for record in records], right=head[3:])
+
+    answer({"zoo": settings.zoo_path, "tasks": [_facts(record) for record in records]}, as_json, show_table)
+
+
+def show(context: typer.Context, name: Name, as_json: Json = False) -> None:
+    """Show one task and everything kept of it."""
+    settings: Settings = context.obj
+    with nk.Catalogue(Path(settings.zoo_path), create=False) as catalogue:
+        record = catalogue.task(name)
+        artifacts = catalogue.artifacts(name)
+        kept = [
+            {
+                "kind": item.kind,
+                "trial": item.trial,
+                "bytes": catalogue.blobs.size(item.digest),
+                "digest": item.digest,
+                **item.facts,
+            }
+            for item in artifacts
+        ]
+    facts = {**_facts(record), **record.facts, "artifacts": kept}
+
+    def show_table() -> None:
+        classes = ", ".join(facts["classes"][:12]) + (" …" if len(facts["classes"]) > 12 else "")
+        rows = [
+            ("data", record.data or "arrays, kept in the zoo"),
+            ("likelihood", record.likelihood),
+            ("classes", f"{record.num_classes}: {classes}"),
+            ("input", "×".join(map(str, facts["input_shape"]))),
+            ("samples", f"{facts['num_train']:,} to learn from, {facts['num_test']:,} to judge by"),
+            ("network", f"{record.network}, {record.parameters:,} weights"),
+            (
+                facts["metric_name"],
+                f"{record.metric:.4f} ± {facts['metric_std']:.4f} over {record.trials} trials "
+                f"(a blind guess: {facts['guess']:.4f})",
+            ),
+            ("ε", f"{record.epsilon:.4f}"),
+            ("seed", str(record.seed)),
+            ("added", f"{record.created}, {record.seconds:.1f} s of training"),
+        ]
+        say(f"[bold]{escape(record.name)}[/bold]")
+        table(["", ""], rows)
+        say("")
+        table(
+            ["kept", "trial", "metric", "steps", "seconds", "size"],
+            [
+                (
+                    item["kind"],
+                    str(item["trial"]),
+                    _figure(item.get("metric"), ".4f"),
+                    str(item.get("steps", "")),
+                    _figure(item.get("seconds"), ".1f"),
+                    f"{item['bytes'] / 1024:,.0f} kB",
+                )
+                for item in kept
+            ],
+            right=["trial", "metric", "steps", "seconds", "size"],
+        )
+
+    answer(facts, as_json, show_table)
+
+
+def remove(context: typer.Context, name: Name, as_json: Json = False) -> None:
+    """Remove a task and the files that no other task needs."""
+    settings: Settings = context.obj
+    with nk.Catalogue(Path(settings.zoo_path), create=False) as catalogue:
+        catalogue.remove(name)
+    answer({"removed": name}, as_json, lambda: say(f"removed {escape(name)}"))
+
+
+def export(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(help="The file to write.")],
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Tasks; all when none is named.", autocompletion=task_names)
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write the zoo, or some of its tasks, as one file that `import` reads."""
+    settings: Settings = context.obj
+    with nk.Catalogue(Path(settings.zoo_path), create=False) as catalogue:
+        written = run(bundle.exporting(catalogue, file, names or None, overwrite=overwrite), settings)
+    size = file.stat().st_size
+    answer(
+        {"file": str(file), "tasks": written, "bytes": size},
+        as_json,
+        lambda: say(f"wrote {counted(len(written), 'task')}, {size / 1e6:.1f} MB, to {escape(str(file))}"),
+    )
+
+
+def import_(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(help="A file that `export` wrote.")],
+    as_json: Json = False,
+) -> None:
+    """Take in the tasks of an exported zoo: all of them, or none if anything is wrong."""
+    settings: Settings = context.obj
+    with nk.Catalogue(Path(settings.zoo_path)) as catalogue:
+        taken = run(bundle.importing(catalogue, file), settings)
+    answer(
+        {"file": str(file), "tasks": taken}, as_json, lambda: say(f"took in {escape(', '.join(taken)) or 'no task'}")
+    )
+
+
+def _facts(record: "TaskRecord") -> dict[str, Any]:
+    """The promised JSON keys of a task."""
+    return {
+        "name": record.name,
+        "data": record.data,
+        "network": record.network,
+        "likelihood": record.likelihood,
+        "num_classes": record.num_classes,
+        "metric": record.metric,
+        "epsilon": record.epsilon,
+        "trials": record.trials,
+        "parameters": record.parameters,
+        "seconds": record.seconds,
+        "seed": record.seed,
+        "created": record.created,
+    }
+
+
+def _row(record: "TaskRecord") -> list[str]:
+    return [
+        record.name,
+        record.data or "(arrays)",
+        record.network,
+        f"{record.metric:.4f}",
+        _figure(record.facts.get("guess"), ".4f"),
+        str(record.trials),
+        f"{record.parameters:,}",
+        f"{record.seconds:.1f}",
+    ]
+
+
+def _say_added(record: "TaskRecord") -> None:
+    say(
+        f"[bold]{escape(record.name)}[/bold]: {record.facts['metric_name']} {record.metric:.4f} ± "
+        f"{record.facts['metric_std']:.4f} on the test part (a blind guess: {record.facts['guess']:.4f}), "
+        f"{record.network} with {record.parameters:,} weights, {record.trials} trials, {record.seconds:.1f} s"
+    )
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)

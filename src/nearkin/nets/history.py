@@ -1,0 +1,60 @@
+"""History: the training loss of every step and what was measured between them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nearkin.core.errors import require
+
+
+class Measured(NamedTuple):
+    """Metric and loss on held-out data after `step` steps."""
+
+    step: int
+    metric: float
+    loss: float
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """Losses `[S]` of a run's steps, its measurements, and how many steps made an epoch."""
+
+    losses: Tensor
+    measured: tuple[Measured, ...] = ()
+    steps_per_epoch: int = 1
+
+    def steps_to(self, loss: float, window: int | None = None) -> int | None:
+        """The first step after which the mean loss of the last `window` steps is at most `loss`; None if never.
+
+        The window is an epoch, ten steps at the most: one lucky batch does not count, a long epoch does not blur.
+
+        >>> History(torch.tensor([3.0, 2.0, 1.0, 1.0]), steps_per_epoch=2).steps_to(1.5)
+        3
+        >>> History(torch.tensor([3.0, 2.0])).steps_to(0.1) is None
+        True
+        """
+        width = window if window is not None else min(10, self.steps_per_epoch)
+        require(width >= 1, f"a window holds at least one step, got {width}")
+        if len(self.losses) < width:
+            return None
+        total = torch.cat([torch.zeros(1, dtype=torch.float64), self.losses.double().cumsum(0)])
+        reached = torch.nonzero((total[width:] - total[:-width]) / width <= loss)
+        return int(reached[0, 0]) + width if len(reached) else None
+
+    def to_tensors(self) -> dict[str, Tensor]:
+        """The form that a safetensors file holds."""
+        table = torch.tensor([list(row) for row in self.measured], dtype=torch.float64).reshape(-1, 3)
+        return {"losses": self.losses, "measured": table, "steps_per_epoch": torch.tensor([self.steps_per_epoch])}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> "History":
+        """The inverse of `to_tensors`."""
+        return cls(tensors["losses"], measurements(tensors["measured"].tolist()), int(tensors["steps_per_epoch"][0]))
+
+
+def measurements(rows: Sequence[Sequence[float]]) -> tuple[Measured, ...]:
+    """Measurements from plain rows of step, metric, loss."""
+    return tuple(Measured(int(step), float(metric), float(loss)) for step, metric, loss in rows)

@@ -1,0 +1,124 @@
+"""Recipe: everything that decides how a network is trained, but for the data and the seed."""
+
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from nearkin.core.errors import OptionError, require
+from nearkin.tasks.augment import augmentation
+from nearkin.tasks.batches import num_batches
+from nearkin.tasks.task import Task
+
+OPTIMISERS = ("adam", "sgd")
+SCHEDULES = ("cosine", "step", "constant")
+PRECISIONS = ("auto", "float32", "bfloat16", "float16")
+STEPS_WANTED = 800  # of a default recipe: enough for small networks on any of our data sets
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How to train, checked at birth.
+
+    Attributes:
+        epochs: passes over the training data.
+        steps: number of steps instead of epochs, where given.
+        batch_size: samples of a step, at most.
+        optimiser: `adam` (decoupled weight decay) or `sgd` (with `momentum`).
+        learning_rate: its peak, after the warm-up.
+        momentum: of `sgd`; Nesterov's form.
+        weight_decay: strength of the pull to zero.
+        schedule: `cosine` to zero, `step` (times `decay` at each of `milestones`), or `constant`.
+        milestones: shares of the run at which `step` decays.
+        decay: factor of `step`.
+        warmup: share of the run in which the rate rises from zero.
+        clip: largest norm of the gradient; 0 for no limit.
+        smoothing: label smoothing, for tasks with classes.
+        averaging: share of the run, counted from its end, whose weights are averaged (Polyak); 0 for none.
+        target: stop once the metric on the validation part has reached this: the 1 − ε of an ε-approximation network.
+        patience: stop after this many epochs without a better validation loss; 0 for never.
+        validation: share of the training part that is set aside to decide when to stop; untouched otherwise.
+        precision: `auto` is bfloat16 where a CUDA device has it, float32 elsewhere.
+        augment: augmentations in their text form, such as `crop=2,flip`.
+    """
+
+    epochs: int = 20
+    steps: int | None = None
+    batch_size: int = 64
+    optimiser: str = "adam"
+    learning_rate: float = 2e-3
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    schedule: str = "cosine"
+    milestones: tuple[float, ...] = (0.5, 0.75)
+    decay: float = 0.1
+    warmup: float = 0.05
+    clip: float = 0.0
+    smoothing: float = 0.0
+    averaging: float = 0.0
+    target: float | None = None
+    patience: int = 0
+    validation: float = 0.1
+    precision: str = "auto"
+    augment: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "milestones", tuple(self.milestones))
+        require(self.epochs >= 1, f"epochs must be 1 or more, got {self.epochs}")
+        require(self.steps is None or self.steps >= 1, f"steps must be 1 or more, got {self.steps}")
+        require(self.batch_size >= 1, f"batch_size must be 1 or more, got {self.batch_size}")
+        require(self.learning_rate > 0, f"learning_rate must be above 0, got {self.learning_rate}")
+        for name, allowed in (("optimiser", OPTIMISERS), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
+            value = getattr(self, name)
+            require(value in allowed, f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+        for name in ("momentum", "warmup", "smoothing"):
+            require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1), got {getattr(self, name)}")
+        for name in ("weight_decay", "clip", "patience"):
+            require(getattr(self, name) >= 0, f"{name} must be 0 or more, got {getattr(self, name)}")
+        require(0 <= self.averaging <= 1, f"averaging is a share of the run from 0 to 1, got {self.averaging}")
+        require(0 < self.validation < 1, f"validation is a share between 0 and 1, got {self.validation}")
+        augmentation(self.augment)
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether a validation part is needed."""
+        return self.target is not None or self.patience > 0
+
+    def total_steps(self, steps_per_epoch: int) -> int:
+        """Length of a full run."""
+        return self.steps if self.steps is not None else self.epochs * steps_per_epoch
+
+    def rate(self, step: int, total: int) -> float:
+        """Learning rate of step 0, 1, … of `total`.
+
+        >>> recipe = Recipe(learning_rate=1.0, warmup=0.0)
+        >>> recipe.rate(0, 100), round(recipe.rate(50, 100), 6)
+        (1.0, 0.5)
+        """
+        rising = round(self.warmup * total)
+        if step < rising:
+            return self.learning_rate * (step + 1) / rising
+        done = (step - rising) / max(1, total - rising)
+        if self.schedule == "cosine":
+            return self.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
+        if self.schedule == "step":
+            return float(self.learning_rate * self.decay ** sum(step >= share * total for share in self.milestones))
+        return self.learning_rate
+
+    @classmethod
+    def suited(cls, task: Task, **changes: Any) -> "Recipe":
+        """A recipe that suits a task's size, with changes; unknown names are refused.
+
+        Adam with a cosine schedule, about 800 steps and at least three epochs.
+        """
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(set(changes) - known)
+        if unknown:
+            raise OptionError(f"unknown training option {unknown[0]!r}; a recipe has {', '.join(sorted(known))}")
+        changes.setdefault("batch_size", 64 if len(task.train) < 10_000 else 128)
+        per_epoch = num_batches(len(task.train), changes["batch_size"])
+        changes.setdefault("epochs", min(60, max(3, math.ceil(STEPS_WANTED / per_epoch))))
+        return cls(**changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; `Recipe(**facts)` makes it again."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}

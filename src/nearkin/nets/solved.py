@@ -1,0 +1,113 @@
+"""Solved: a task and what is known of it: the network, and the weights of every trial."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
+from typing import Any
+
+import torch
+from torch import nn
+
+from nearkin.core.errors import MismatchError, require
+from nearkin.core.state import State, prefixed
+from nearkin.core.types import Buffers, Params
+from nearkin.nets.evaluate import Scores, evaluate
+from nearkin.nets.fit import Fit
+from nearkin.nets.functional import load
+from nearkin.nets.history import History
+from nearkin.nets.registry import build
+from nearkin.tasks.examples import Scaling
+from nearkin.tasks.likelihood import likelihood
+from nearkin.tasks.task import Task
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """A solved task.
+
+    Attributes:
+        name: the task's name.
+        network: the network string it was solved with.
+        facts: what `Task.facts` tells: likelihood, classes, input shape, scaling, source.
+        seed: the one seed; trial t starts from the weights that every task starts trial t from.
+        trials: the outcome of every trial.
+    """
+
+    name: str
+    network: str
+    facts: Mapping[str, Any]
+    seed: int
+    trials: tuple[Fit, ...]
+
+    @property
+    def metric(self) -> float:
+        """Mean of the trials' test metric."""
+        return fmean(trial.scores.metric for trial in self.trials)
+
+    @property
+    def spread(self) -> float:
+        """Its standard deviation over trials; 0 for one trial."""
+        return stdev(trial.scores.metric for trial in self.trials) if len(self.trials) > 1 else 0.0
+
+    @property
+    def epsilon(self) -> float:
+        """The smallest ε for which every trial is an ε-approximation network: 1 − the worst metric."""
+        return 1 - min(trial.scores.metric for trial in self.trials)
+
+    @property
+    def num_outputs(self) -> int:
+        """Width of the last layer."""
+        return likelihood(self.facts["likelihood"]).num_outputs(len(self.facts["classes"]))
+
+    def model(self, trial: int = 0) -> nn.Module:
+        """The trained network of one trial, in evaluation mode."""
+        require(0 <= trial < len(self.trials), f"{self.name} has trials 0 to {len(self.trials) - 1}, not {trial}")
+        shape = tuple(self.facts["input_shape"])
+        model = build(self.network, shape, self.num_outputs, self.seed, trial)
+        load(model, self.trials[trial].params, self.trials[trial].buffers)
+        return model.eval()
+
+    def scores_on(self, task: Task, trial: int = 0, device: torch.device | None = None) -> Scores:
+        """Metric and loss on another task's test part, seen through this one's scaling."""
+        for what, mine, other in (
+            ("likelihood", self.facts["likelihood"], task.likelihood),
+            ("input shape", tuple(self.facts["input_shape"]), task.input_shape),
+            ("number of classes", len(self.facts["classes"]), len(task.classes)),
+        ):
+            if mine != other:
+                raise MismatchError(f"{self.name} was trained with {what} {mine}, {task.name} has {other}; "
+                                    f"evaluate it on data of the same kind")  # fmt: skip
+        scaling = Scaling.from_dict(self.facts["scaling"])
+        target_scaling = Scaling.from_dict(self.facts["target_scaling"])
+        examples = replace(task.test, scaling=scaling, target_scaling=target_scaling)
+        model = self.model(trial)
+        return evaluate(model.to(device) if device else model, examples, task.form, device=device)
+
+
+def fit_state(done: Fit) -> State:
+    """Weights, buffers and history as one state; the same run gives the same bytes."""
+    tensors = {
+        **prefixed("params", done.params),
+        **prefixed("buffers", done.buffers),
+        **prefixed("history", done.history.to_tensors()),
+    }
+    return State(tensors)
+
+
+def fit_facts(done: Fit) -> dict[str, Any]:
+    """What is known of a run beside its weights: plain JSON values."""
+    return {
+        **done.scores.to_dict(),
+        "seconds": done.seconds,
+        "reached": done.reached,
+        "steps": len(done.history.losses),
+    }
+
+
+def fit_from(state: State, facts: Mapping[str, Any]) -> Fit:
+    """The inverse of `fit_state` and `fit_facts`."""
+    params: Params = state.section("params")
+    buffers: Buffers = state.section("buffers")
+    scores = Scores(facts["metric"], facts["loss"], facts["count"])
+    history = History.from_tensors(state.section("history"))
+    return Fit(params, buffers, history, scores, facts["seconds"], facts["reached"])

@@ -1,0 +1,149 @@
+"""Network strings `NAME[?option=value&option=value]`: one canonical form for every network.
+
+A name is one of the house's networks or the import path of anyone's: `package.module:Name`, `path/to/file.py:Name`.
+"""
+
+import difflib
+import inspect
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+from torch import nn
+
+from nearkin.core.errors import require
+from nearkin.nets.autoencoder import Autoencoder
+from nearkin.nets.deep import VGG16, DenseNet121, ResNet18
+from nearkin.nets.plain import MLP, LeNet
+from nearkin.nets.recurrent import RecurrentLanguageModel
+
+Value: TypeAlias = bool | int | float | str | tuple[int, ...]
+
+NETWORKS: dict[str, type[nn.Module]] = {
+    "autoencoder": Autoencoder,
+    "densenet121": DenseNet121,
+    "lenet": LeNet,
+    "mlp": MLP,
+    "recurrent": RecurrentLanguageModel,
+    "resnet18": ResNet18,
+    "vgg16": VGG16,
+}
+
+
+def value_of(text: str) -> Value:
+    """An option's value: a whole or real number, true or false, sizes `a-b-c`, else the text itself.
+
+    >>> value_of("3"), value_of("1e-3"), value_of("true"), value_of("512-256"), value_of("gru")
+    (3, 0.001, True, (512, 256), 'gru')
+    """
+    if re.fullmatch(r"[+-]?[0-9]+", text):
+        return int(text)
+    if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", text, re.IGNORECASE):
+        return float(text)
+    if re.fullmatch(r"[0-9]+(-[0-9]+)+", text):
+        return tuple(int(part) for part in text.split("-"))
+    return {"true": True, "false": False}.get(text, text)
+
+
+def text_of(value: Value) -> str:
+    """The inverse of `value_of`.
+
+    >>> text_of((512, 256)), text_of(False), text_of(0.5)
+    ('512-256', 'false', '0.5')
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "-".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """A network's name and options in one canonical form: equal networks give equal values and strings.
+
+    Options of the house's networks take the type of their default, and those that equal it are left out.
+
+    >>> str(NetworkSpec.parse("resnet18?width=.5"))
+    'resnet18?width=0.5'
+    >>> str(NetworkSpec.parse("recurrent?layers=1&hidden=128&cell=gru"))
+    'recurrent?cell=gru&hidden=128'
+    >>> NetworkSpec.parse("lenet?depth=3")
+    Traceback (most recent call last):
+    nearkin.core.errors.OptionError: lenet has no option 'depth'; it has width
+    """
+
+    name: str
+    options: tuple[tuple[str, Value], ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [option for option, _ in self.options]
+        twice = sorted({option for option in names if names.count(option) > 1})
+        require(not twice, f"{self.name}: option {', '.join(twice)} is given twice; give it once")
+        kept = _writable(self) if ":" in self.name else _canonical(self)
+        object.__setattr__(self, "options", tuple(sorted(kept)))
+
+    @classmethod
+    def parse(cls, text: str) -> "NetworkSpec":
+        """Read a network string."""
+        name, _, rest = text.strip().partition("?")
+        pairs = [part.partition("=") for part in rest.split("&") if part]
+        for option, equals, _ in pairs:
+            require(bool(option and equals), f"{text}: options are written name=value, got {option!r}")
+        return cls(name, tuple((option, value_of(value)) for option, _, value in pairs))
+
+    def anchored(self) -> "NetworkSpec":
+        """The same with the path of a file made whole, so that it is found from any folder.
+
+        >>> NetworkSpec("lenet").anchored()
+        NetworkSpec(name='lenet', options=())
+        """
+        place, colon, name = self.name.rpartition(":")
+        return replace(self, name=f"{Path(place).resolve()}{colon}{name}") if place.endswith(".py") else self
+
+    def __str__(self) -> str:
+        rest = "&".join(f"{option}={text_of(value)}" for option, value in self.options)
+        return f"{self.name}?{rest}" if rest else self.name
+
+
+def _writable(spec: NetworkSpec) -> list[tuple[str, Value]]:
+    """Options of anyone's network, each of which must survive being written."""
+    for option, value in spec.options:
+        text = text_of(value)
+        same = (type(value_of(text)), value_of(text)) == (type(value), value)
+        require(
+            option.isidentifier() and same and not re.search(r"[&=?\s]", text),
+            f"{spec.name}: option {option}={value!r} cannot be written in a network string; use numbers, true or "
+            f"false, sizes such as 64-32, or plain text",
+        )
+    return list(spec.options)
+
+
+def _canonical(spec: NetworkSpec) -> list[tuple[str, Value]]:
+    """Options of one of the house's networks that differ from the defaults."""
+    known = ", ".join(NETWORKS)
+    near = difflib.get_close_matches(spec.name.lower(), NETWORKS, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}? There are" if near else "choose one of"
+    require(
+        spec.name in NETWORKS,
+        f"unknown network {spec.name!r}; {hint} {known}, or your own as package.module:Name or path/to/file.py:Name",
+    )
+    parameters = inspect.signature(NETWORKS[spec.name]).parameters.values()
+    defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+    kept = []
+    for option, value in spec.options:
+        require(option in defaults, f"{spec.name} has no option {option!r}; it has {', '.join(defaults)}")
+        typed = _typed(spec.name, option, value, defaults[option])
+        if typed != defaults[option]:
+            kept.append((option, typed))
+    return kept
+
+
+def _typed(name: str, option: str, value: Value, default: Value) -> Value:
+    """The value in its default's type: a whole number may stand for a real one or for a list of one size."""
+    if isinstance(default, float) and type(value) is int:
+        return float(value)
+    if isinstance(default, tuple) and (value == "" or type(value) is int):
+        return (value,) if isinstance(value, int) else ()
+    written = f"{option}={text_of(value)}"
+    require(type(value) is type(default), f"{name} cannot read {written}; write it as {option}={text_of(default)}")
+    return value

@@ -1,0 +1,197 @@
+"""Training: the moving parts of one run, taken a step at a time, captured and restored whole."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nearkin.core.errors import TrainingError, require
+from nearkin.core.rng import Streams, derived_seed
+from nearkin.core.state import State, copied, prefixed
+from nearkin.nets.history import Measured, measurements
+from nearkin.nets.recipe import Recipe
+from nearkin.tasks.examples import Batch
+from nearkin.tasks.likelihood import Likelihood
+
+
+class Training:
+    """Weights, optimiser, running average and losses of a run; `step` advances it.
+
+    `capture` copies everything the rest of the run depends on, `restore` takes it back: a run that is killed and
+    restored ends in the same bits as one that was not.
+    """
+
+    def __init__(
+        self, model: nn.Module, form: Likelihood, recipe: Recipe, total: int, seed: int, device: torch.device
+    ) -> None:
+        self.model = model.to(device)
+        self.form, self.recipe, self.total, self.device = form, recipe, total, device
+        self.streams = Streams(seed)
+        self.weights = {name: value for name, value in model.named_parameters() if value.requires_grad}
+        require(bool(self.weights), "the network has no weights that can be trained; unfreeze some", TrainingError)
+        self.optimiser = _optimiser(list(self.weights.values()), recipe)
+        self.done = 0
+        self.losses = torch.zeros(total, device=device)
+        self.measured: tuple[Measured, ...] = ()
+        self.seconds = 0.0
+        self.average: list[Tensor] = []
+        self.num_averaged = 0
+        self.best: dict[str, Tensor] = {}
+        self.dice = Dice(derived_seed(seed, "dropout"))
+        self._first_averaged = total - round(recipe.averaging * total)
+        dtype = _precision(recipe.precision, device)
+        self._cast: AbstractContextManager[Any] = nullcontext() if dtype is None else torch.autocast(device.type, dtype)
+        self._scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16 and device.type == "cuda")
+
+    def step(self, batch: Batch) -> None:
+        """One step of the optimiser on one batch."""
+        x, y = batch
+        if self.device.type != "cpu":
+            x, y = x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.recipe.rate(self.done, self.total)
+        self.optimiser.zero_grad(set_to_none=True)
+        with self._cast:
+            loss = self.form.loss(self.model(x), y, self.recipe.smoothing)
+        if self._scaler.is_enabled():
+            self._scaler.scale(loss).backward()
+            self._scaler.unscale_(self.optimiser)
+        else:
+            loss.backward()
+        if self.recipe.clip > 0:
+            nn.utils.clip_grad_norm_(self.weights.values(), self.recipe.clip)
+        if self._scaler.is_enabled():
+            self._scaler.step(self.optimiser)
+            self._scaler.update()
+        else:
+            self.optimiser.step()
+        self.losses[self.done] = loss.detach()
+        self.done += 1
+        if self.recipe.averaging > 0 and self.done > self._first_averaged:
+            self._include()
+
+    @torch.no_grad()
+    def _include(self) -> None:
+        r"""Take the weights into their running mean, $\bar\theta \leftarrow \bar\theta + (\theta - \bar\theta)/n$."""
+        self.num_averaged += 1
+        if not self.average:
+            self.average = [value.detach().clone() for value in self.weights.values()]
+            return
+        for mean, value in zip(self.average, self.weights.values(), strict=True):
+            mean.lerp_(value, 1 / self.num_averaged)
+
+    def check(self, since: int) -> None:
+        """Raise once the loss of a step since then is not a number."""
+        bad = torch.nonzero(~torch.isfinite(self.losses[since : self.done]))
+        if len(bad):
+            raise TrainingError(
+                f"the loss became {self.losses[since + int(bad[0, 0])].item()} at step {since + int(bad[0, 0]) + 1} of "
+                f"{self.total}; lower the learning rate ({self.recipe.learning_rate:g}) or set a clip"
+            )
+
+    def keep_best(self) -> None:
+        """Remember the weights and buffers of this moment as the best so far."""
+        self.best = copied(self.model.state_dict())
+
+    @torch.no_grad()
+    def settle(self, batches: Iterator[Batch]) -> None:
+        """Put the averaged, or the best, weights in place; averaged ones get batch statistics of their own."""
+        if self.best:
+            self.model.load_state_dict(self.best)
+        if self.average:
+            for value, mean in zip(self.weights.values(), self.average, strict=True):
+                value.copy_(mean)
+            torch.optim.swa_utils.update_bn((batch.x for batch in batches), self.model, self.device)
+
+    def capture(self) -> State:
+        """A copy of all that the rest of the run depends on."""
+        inner = self.optimiser.state_dict()["state"]
+        moments = {f"{i}/{key}": torch.as_tensor(value) for i, entry in inner.items() for key, value in entry.items()
+                   if value is not None}  # fmt: skip
+        tensors = {
+            **prefixed("model", self.model.state_dict()),
+            **prefixed("moments", moments),
+            **prefixed("best", self.best),
+            **{f"average/{i}": value for i, value in enumerate(self.average)},
+            "losses": self.losses[: self.done],
+            "dice": self.dice.state,
+        }
+        facts = {
+            "done": self.done,
+            "total": self.total,
+            "seed": self.streams.seed,
+            "recipe": self.recipe.to_dict(),
+            "measured": [list(row) for row in self.measured],
+            "num_averaged": self.num_averaged,
+            "seconds": self.seconds,
+            "scaler": self._scaler.state_dict(),
+        }
+        return State(copied(tensors), facts)
+
+    def restore(self, state: State) -> None:
+        """Go on from a captured state; one of another run is refused."""
+        facts = state.facts
+        for name, mine in (("recipe", self.recipe.to_dict()), ("total", self.total), ("seed", self.streams.seed)):
+            require(facts.get(name) == mine, f"the checkpoint was made with another {name}; start anew", TrainingError)
+        self.model.load_state_dict(state.section("model"))
+        shell = self.optimiser.state_dict()
+        shell["state"] = {}
+        for name, value in state.section("moments").items():
+            place, key = name.split("/")
+            shell["state"].setdefault(int(place), {})[key] = value
+        self.optimiser.load_state_dict(shell)
+        self.done, self.num_averaged, self.seconds = facts["done"], facts["num_averaged"], facts["seconds"]
+        self.losses[: self.done] = state.tensors["losses"].to(self.device)
+        self.measured = measurements(facts["measured"])
+        self.average = [value.to(self.device) for _, value in sorted(_by_number(state.section("average")))]
+        self.best = state.section("best")
+        self.dice.state = state.tensors["dice"]
+        self._scaler.load_state_dict(facts["scaler"])
+
+
+class Dice:
+    """torch's global generator (dropout draws from it) as a run's own: thrown between `enter` and `leave` only."""
+
+    def __init__(self, seed: int) -> None:
+        self.state = torch.Generator().manual_seed(seed).get_state()
+        self._outside: Tensor | None = None
+
+    def enter(self) -> None:
+        """Swap the run's generator in."""
+        self._outside = torch.get_rng_state()
+        torch.set_rng_state(self.state)
+
+    def leave(self) -> None:
+        """Swap it out and leave the world as it was."""
+        if self._outside is not None:
+            self.state = torch.get_rng_state()
+            torch.set_rng_state(self._outside)
+            self._outside = None
+
+
+def _by_number(tensors: dict[str, Tensor]) -> Iterator[tuple[int, Tensor]]:
+    return ((int(name), value) for name, value in sorted(tensors.items(), key=lambda item: int(item[0])))
+
+
+def _optimiser(weights: list[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
+    """Adam or SGD in their fused forms, which measured fastest on the CPU as well."""
+    fused = all(weight.is_floating_point() and weight.device.type in ("cpu", "cuda") for weight in weights)
+    if recipe.optimiser == "adam":
+        return torch.optim.AdamW(weights, recipe.learning_rate, weight_decay=recipe.weight_decay, fused=fused)
+    return torch.optim.SGD(
+        weights,
+        recipe.learning_rate,
+        momentum=recipe.momentum,
+        weight_decay=recipe.weight_decay,
+        nesterov=recipe.momentum > 0,
+        fused=fused,
+    )
+
+
+def _precision(name: str, device: torch.device) -> torch.dtype | None:
+    """The reduced type to compute in, or None for float32."""
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else None
+    return None if name == "float32" else getattr(torch, name)

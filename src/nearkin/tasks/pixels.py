@@ -1,0 +1,147 @@
+"""Pixels: tasks made from tasks by changing their images: another size, grey, inverted.
+
+Images in memory are changed at once, in blocks, and bytes stay bytes; images in files are changed as they are read.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nearkin.core.errors import DataError, require
+from nearkin.tasks.augment import luma
+from nearkin.tasks.examples import Examples
+from nearkin.tasks.rows import Chosen, Joined, Mapped, Pixels, Rows, Values, blocks
+from nearkin.tasks.task import Task
+
+BLOCK = 1024  # images changed at a time
+RANGE_SAMPLES = 1024  # evenly spaced images of a file: enough to tell [0, 1] from other ranges
+
+
+def resized(task: Task, size: tuple[int, int]) -> Task:
+    """The task with images of `size` (H, W), bilinear and without aliasing; dense targets follow.
+
+    >>> task = Task.from_arrays("noise", torch.rand(10, 3, 8, 8), torch.arange(10) % 2)
+    >>> resized(task, (4, 6)).input_shape
+    (3, 4, 6)
+    """
+    require_images(task)
+    height, width = size
+    require(height >= 1 and width >= 1, f"an image has at least one pixel, got size {height} x {width}; try 14 x 14")
+    return _changed(task, partial(_interpolated, size=(height, width)), targets=task.likelihood == "dense")
+
+
+def grey(task: Task) -> Task:
+    """The task with images of one channel, their luma; grey images stay as they are.
+
+    >>> task = Task.from_arrays("noise", torch.rand(10, 3, 8, 8), torch.arange(10) % 2)
+    >>> grey(task).input_shape
+    (1, 8, 8)
+    """
+    require_images(task)
+    return task if task.input_shape[0] == 1 else _changed(task, luma)
+
+
+def inverted(task: Task) -> Task:
+    """The task with dark for light: `low + high − x`, which is `1 − x` for images in [0, 1].
+
+    >>> images = torch.full((10, 1, 2, 2), 0.25)
+    >>> inverted(Task.from_arrays("dim", images, torch.arange(10) % 2)).train.inputs.take(torch.tensor([0])).unique()
+    tensor([0.7500])
+    """
+    require_images(task)
+    low, high = value_range(task.train.inputs)
+    return _changed(task, partial(_mirrored, total=low + high))
+
+
+def require_images(task: Task) -> None:
+    """Refuse a task whose inputs are not images."""
+    require(
+        len(task.input_shape) == 3,
+        f"{task.name}: this needs images (C, H, W), but its inputs have shape {task.input_shape}; use an image task",
+        DataError,
+    )
+
+
+def value_range(rows: Rows) -> tuple[float, float]:
+    """Darkest and lightest value that images may have: (0, 1) where it holds them all, else the values found.
+
+    Rows in memory are searched whole, rows that are made or read when asked by a sample.
+
+    >>> value_range(Values(torch.tensor([[-2.0, 3.0]]))), value_range(Values(torch.tensor([[0.1, 0.2]])))
+    ((-2.0, 3.0), (0.0, 1.0))
+    """
+    dtype = _kept_dtype(rows)
+    if dtype == torch.uint8:
+        return 0.0, 1.0
+    count = len(rows) if dtype is not None else min(len(rows), RANGE_SAMPLES)
+    index = torch.arange(count) * len(rows) // count
+    bounds = [torch.stack(rows.take(part).aminmax()) for part in index.split(BLOCK)]
+    low, high = float(torch.stack(bounds)[:, 0].min()), float(torch.stack(bounds)[:, 1].max())
+    return (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
+
+
+def as_read(rows: Rows, function: Callable[[Tensor], Tensor]) -> Rows:
+    """Rows of images that pass through a function as they are read; one of a module, so that it can be pickled."""
+    return Mapped(rows, partial(_each, function))
+
+
+def converted(rows: Rows, function: Callable[[Tensor], Tensor]) -> Rows:
+    """Rows of images through a function `[B, C, H, W]` → `[B, C', H', W']`: at once in memory, else when read.
+
+    >>> converted(Pixels(torch.tensor([[[[0, 100]]]], dtype=torch.uint8)), lambda x: x / 3).tensor
+    tensor([[[[ 0, 33]]]], dtype=torch.uint8)
+    """
+    lazy = as_read(rows, function)
+    dtype = _kept_dtype(rows)
+    if dtype is None:
+        return lazy
+    out = torch.empty((len(rows), *lazy.shape), dtype=dtype)
+    for part, images in zip(out.split(BLOCK), blocks(rows, BLOCK), strict=True):
+        value = function(images)
+        part.copy_(value.mul(255).round_().clamp_(0, 255) if dtype == torch.uint8 else value)
+    return Pixels(out) if dtype == torch.uint8 else Values(out)
+
+
+def _changed(task: Task, function: Callable[[Tensor], Tensor], targets: bool = False) -> Task:
+    train, test = (_changed_part(part, function, targets) for part in (task.train, task.test))
+    return replace(task, train=train, test=test, input_shape=train.inputs.shape).rescaled()
+
+
+def _changed_part(part: Examples, function: Callable[[Tensor], Tensor], targets: bool) -> Examples:
+    inputs = converted(part.inputs, function)
+    if not targets:
+        return replace(part, inputs=inputs)
+    same = part.targets is part.inputs
+    return replace(part, inputs=inputs, targets=inputs if same else converted(part.targets, function))
+
+
+def _kept_dtype(rows: Rows) -> torch.dtype | None:
+    """How images that lie in memory are kept, uint8 or a float; None for rows that are made or read when asked."""
+    match rows:
+        case Pixels():
+            return torch.uint8
+        case Values():
+            return rows.tensor.dtype if rows.tensor.is_floating_point() else None
+        case Chosen():
+            return _kept_dtype(rows.rows)
+        case Joined():
+            first, second = _kept_dtype(rows.first), _kept_dtype(rows.second)
+            return first if first == second else None
+        case _:
+            return None
+
+
+def _each(function: Callable[[Tensor], Tensor], images: Tensor, index: Tensor) -> Tensor:
+    return function(images)
+
+
+def _interpolated(images: Tensor, size: tuple[int, int]) -> Tensor:
+    return F.interpolate(images, size=size, mode="bilinear", align_corners=False, antialias=True)
+
+
+def _mirrored(images: Tensor, total: float) -> Tensor:
+    return total - images

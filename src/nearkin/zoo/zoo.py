@@ -1,0 +1,187 @@
+"""Zoo: the solved tasks of a person or a group, on disk; what Python users hold in their hands."""
+
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+from nearkin.core.device import device as chosen_device
+from nearkin.core.errors import DataError, ZooError, require
+from nearkin.core.events import Caution, Listener, Work, finish
+from nearkin.core.state import State
+from nearkin.nets.fit import Fit
+from nearkin.nets.recipe import Recipe
+from nearkin.nets.registry import default_network, path_of
+from nearkin.nets.solved import Solved, fit_facts, fit_from, fit_state
+from nearkin.nets.spec import NetworkSpec
+from nearkin.tasks.packed import PROBE_SAMPLES, packed, unpacked
+from nearkin.tasks.sources import task as read_task
+from nearkin.tasks.task import Task
+from nearkin.zoo.catalogue import Catalogue, NewArtifact, NewTask, TaskRecord
+from nearkin.zoo.desk import Desk
+
+
+class Zoo:
+    """Solved tasks, kept in a folder that is made if absent.
+
+    >>> import tempfile
+    >>> from nearkin.tasks.sources import task
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> with Zoo(folder.name + "/zoo") as zoo:
+    ...     record = zoo.add(task("digits?detect=0&limit=200", name="zero"), "mlp", trials=1)
+    ...     zoo.names(), zoo.solved("zero").model()(torch.zeros(1, 1, 8, 8)).shape
+    (['zero'], torch.Size([1, 2]))
+    >>> folder.cleanup()
+    """
+
+    def __init__(self, path: str | Path = "nearkin-zoo") -> None:
+        self.catalogue = Catalogue(Path(path))
+        self.path = Path(path)
+
+    def __enter__(self) -> "Zoo":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self.catalogue.close()
+
+    def names(self) -> list[str]:
+        """Names of the tasks, oldest first."""
+        return [record.name for record in self.catalogue.tasks()]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names()
+
+    def __len__(self) -> int:
+        return len(self.catalogue.tasks())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def add(
+        self,
+        task: Task,
+        network: str | Callable[..., torch.nn.Module] | None = None,
+        *,
+        trials: int = 3,
+        recipe: Recipe | None = None,
+        seed: int = 0,
+        device: str = "auto",
+        listen: Listener | None = None,
+    ) -> TaskRecord:
+        """Solve a task and keep it.
+
+        Args:
+            task: what to solve; its name must be free.
+            network: a network string, a class or function that can be imported, or None for one that suits the task.
+            trials: independent trainings; trial t starts from the same weights for every task.
+            recipe: how to train; by default one that suits the task's size.
+            seed: the one seed that everything random comes from.
+            device: `auto`, `cpu` or `cuda`.
+            listen: called with every event.
+        """
+        return finish(self.adding(task, network, trials=trials, recipe=recipe, seed=seed, device=device), listen)
+
+    def adding(
+        self,
+        task: Task,
+        network: str | Callable[..., torch.nn.Module] | None = None,
+        *,
+        trials: int = 3,
+        recipe: Recipe | None = None,
+        seed: int = 0,
+        device: str = "auto",
+    ) -> Work[TaskRecord]:
+        """The work of `add`, with its events; stopped at any of them, the same call goes on there."""
+        self.catalogue.claimable(task.name)
+        require(trials >= 1, f"trials must be 1 or more, got {trials}")
+        text = path_of(network) if callable(network) else network or default_network(task)
+        spec = str(NetworkSpec.parse(text).anchored())
+        recipe = recipe or Recipe.suited(task)
+        desk = Desk.of(self.path / "work", task, spec, recipe, seed)
+        fits: list[Fit] = []
+        for trial in range(trials):
+            fits.append((yield from desk.trial(trial, trials, chosen_device(device))))
+        solved = Solved(task.name, spec, task.facts(), seed, tuple(fits))
+        artifacts = [
+            NewArtifact("weights", i, fit_state(done).to_bytes(), fit_facts(done)) for i, done in enumerate(fits)
+        ]
+        if not task.source:
+            data = packed(task)
+            if not data.facts["whole"]:
+                yield Caution(
+                    f"{task.name} comes from arrays too large to keep whole; {PROBE_SAMPLES} samples of each "
+                    f"part are kept"
+                )
+            artifacts.append(NewArtifact("data", 0, data.to_bytes(), dict(data.facts)))
+        record = self.catalogue.add(_new_task(task, solved, recipe), artifacts)
+        desk.clear()
+        return record
+
+    def record(self, name: str) -> TaskRecord:
+        """What the catalogue tells of a task, without its weights."""
+        return self.catalogue.task(name)
+
+    def solved(self, name: str) -> Solved:
+        """A task with the weights of its trials."""
+        record = self.catalogue.task(name)
+        weights = sorted(
+            (item for item in self.catalogue.artifacts(name) if item.kind == "weights"), key=lambda item: item.trial
+        )
+        fits = tuple(fit_from(State.from_bytes(self.catalogue.blob(item), name), item.facts) for item in weights)
+        return Solved(name, record.network, record.facts, record.seed, fits)
+
+    def task(self, name: str) -> Task:
+        """The task itself, its data read again from where it came, or from the zoo for tasks made of arrays."""
+        record = self.catalogue.task(name)
+        if record.data:
+            found = read_task(record.data, name=name)
+            if found.fingerprint() != record.fingerprint:
+                raise DataError(
+                    f"the data of {name} ({record.data}) is not what it was when the task was added; put "
+                    f"the old data back, or add the task anew under another name"
+                )
+            return found
+        for item in self.catalogue.artifacts(name):
+            if item.kind == "data":
+                return unpacked(name, record.facts, State.from_bytes(self.catalogue.blob(item), name))
+        raise ZooError(f"{name} was added without its data; add it again")
+
+    def remove(self, name: str) -> None:
+        """Remove a task and the files that no other task needs."""
+        self.catalogue.remove(name)
+
+
+def _new_task(task: Task, solved: Solved, recipe: Recipe) -> NewTask:
+    """The row of a solved task."""
+    first = solved.trials[0]
+    return NewTask(
+        name=task.name,
+        network=solved.network,
+        likelihood=task.likelihood,
+        data=task.source,
+        num_classes=len(task.classes),
+        input_shape=task.input_shape,
+        metric=solved.metric,
+        epsilon=solved.epsilon,
+        trials=len(solved.trials),
+        parameters=sum(value.numel() for value in first.params.values()),
+        seconds=sum(trial.seconds for trial in solved.trials),
+        seed=solved.seed,
+        fingerprint=task.fingerprint(),
+        facts={
+            **task.facts(),
+            "metric_name": task.form.metric,
+            "metric_std": solved.spread,
+            "guess": task.guess(),
+            "recipe": recipe.to_dict(),
+            "versions": {"nearkin": version("nearkin"), "torch": torch.__version__},
+        },
+    )

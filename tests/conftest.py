@@ -1,0 +1,41 @@
+"""What all tests share: one thread, the real data sets, and a look at what lies behind a tensor."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+ROOT = Path(__file__).resolve().parents[1]
+MAPS = Path("/proc/self/maps")
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real data sets: `$NEARKIN_DATA`, or `shared/data` beside the repository."""
+    given = os.environ.get("NEARKIN_DATA", "")
+    folder = Path(given).expanduser() if given else ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"no real data sets in {folder}; set NEARKIN_DATA")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def mapped_file() -> Callable[[Tensor], str]:
+    """A function that names the file whose mapping holds a tensor's memory; empty where it is plain memory."""
+    if not MAPS.is_file():
+        pytest.skip("this system does not list its mappings in /proc/self/maps")
+
+    def behind(tensor: Tensor) -> str:
+        for line in MAPS.read_text().splitlines():
+            span, *_, last = line.split(maxsplit=5)
+            start, end = (int(edge, 16) for edge in span.split("-"))
+            if start <= tensor.data_ptr() < end:
+                return last if last.startswith("/") else ""
+        return ""
+
+    return behind

@@ -1,0 +1,215 @@
+import gzip
+import random
+import time
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nearkin.core.errors import DataError, OptionError
+from nearkin.tasks.readers import table
+
+PETS = """weight,colour,age,kind
+4.5,black,3,cat
+20,brown,5,dog
+3.5,white,2,cat
+30,black,7,dog
+5,brown,1,cat
+25,brown,4,dog
+4,black,9,cat
+22,white,8,dog
+"""
+
+
+def written(folder, content, name="pets.csv"):
+    path = folder / name
+    path.write_bytes(gzip.compress(content.encode()) if name.endswith(".gz") else content.encode())
+    return str(path)
+
+
+def every_row(task):
+    """Inputs and targets of a task without a test file, in the order of the file."""
+    order = torch.cat([task.train.inputs.index, task.test.inputs.index]).argsort()
+    targets = torch.cat([task.train.labels(), task.test.labels()])
+    return task.train.inputs.rows.tensor, targets[order]
+
+
+@pytest.mark.parametrize("name", ["pets.csv", "pets.csv.gz"])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_numbers_stay_and_text_is_one_column_a_value(tmp_path, name, delimiter):
+    path = written(tmp_path, PETS.replace(",", delimiter), name)
+    task = table.read(path, {"target": "kind"})
+    assert (task.name, task.likelihood, task.classes) == ("pets", "categorical", ("cat", "dog"))
+    assert task.input_shape == (5,)
+    x, y = every_row(task)
+    assert x[0].tolist() == [4.5, 1, 0, 0, 3]
+    assert x[2].tolist() == [3.5, 0, 0, 1, 2]
+    assert y.tolist() == [0, 1] * 4
+    assert (len(task.train), len(task.test)) == (6, 2)
+
+
+def test_columns_can_be_dropped(tmp_path):
+    task = table.read(written(tmp_path, PETS), {"target": "kind", "drop": "colour, age"})
+    assert task.input_shape == (1,)
+
+
+def test_few_whole_numbers_are_classes_and_many_are_real(tmp_path):
+    content = "a,few,many,real\n" + "".join(f"{i},{i % 3}.0,{i},{i / 7}\n" for i in range(60))
+    path = written(tmp_path, content)
+    few = table.read(path, {"target": "few"})
+    assert (few.likelihood, few.classes) == ("categorical", ("0", "1", "2"))
+    for target in ("many", "real"):
+        task = table.read(path, {"target": target})
+        assert (task.likelihood, task.classes) == ("gaussian", (target,))
+    assert table.read(path, {"target": "few", "likelihood": "heteroscedastic"}).likelihood == "heteroscedastic"
+    assert len(table.read(path, {"target": "many", "likelihood": "categorical", "test": path}).classes) == 60
+
+
+def test_several_targets_are_real(tmp_path):
+    task = table.read(written(tmp_path, PETS), {"target": "weight,age"})
+    assert (task.likelihood, task.classes, task.train.targets.shape) == ("gaussian", ("weight", "age"), (2,))
+    x, y = every_row(task)
+    assert y[0].tolist() == [4.5, 3]
+    assert x.shape == (8, 5)
+
+
+def test_a_test_file_has_the_same_columns_in_any_order(tmp_path):
+    path = written(tmp_path, PETS)
+    written(tmp_path, "kind,age,colour,weight\ndog,6,green,18\ncat,1,white,4\n", "more.csv")
+    task = table.read(path, {"target": "kind", "test": "more.csv"})
+    assert (len(task.train), len(task.test)) == (8, 2)
+    assert task.test.inputs.take(torch.tensor([0, 1])).tolist() == [[18, 0, 0, 0, 6], [4, 0, 0, 1, 1]]
+    assert task.test.labels().tolist() == [1, 0]
+
+
+def test_quoted_cells_marks_and_blank_lines(tmp_path):
+    content = '\ufeffname,"x, y",z\r\n"a, b",1,2.5\r\nc,0,1.5\r\n\r\n"a, b",1,0.5\r\nc,0,3.5\r\n'
+    task = table.read(written(tmp_path, content), {"target": "name"})
+    assert (task.classes, task.input_shape) == (("a, b", "c"), (2,))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
+@given(rows=st.lists(st.tuples(st.floats(width=32, allow_nan=False, allow_infinity=False), st.booleans()), min_size=1))
+def test_numbers_are_read_back(tmp_path, rows):
+    content = "a,b\n" + "".join(f"{a!r},{int(b)}\n" for a, b in rows)
+    found = table.columns(tmp_path / written(tmp_path, content))
+    np.testing.assert_array_equal(table.numbers(found["a"]), np.array([a for a, _ in rows]))
+    np.testing.assert_array_equal(table.numbers(found["b"]), np.array([b for _, b in rows]))
+
+
+@pytest.mark.parametrize("gap", ["", "NA", "nan", "?", "null", "inf"])
+def test_missing_numbers_are_counted_and_placed(tmp_path, gap):
+    path = written(tmp_path, PETS.replace(",5,dog", f",{gap},dog").replace(",1,cat", f",{gap},cat"))
+    with pytest.raises(DataError, match=r"2 cells of column age are missing, the first in row 2; .*\?drop=age"):
+        table.read(path, {"target": "kind"})
+    assert table.read(path, {"target": "kind", "drop": "age"}).input_shape == (4,)
+
+
+def test_missing_text_and_missing_targets(tmp_path):
+    with pytest.raises(DataError, match=r"1 cells of column colour are missing, the first in row 3; .*\?drop=colour"):
+        table.read(written(tmp_path, PETS.replace("white,2", ",2")), {"target": "kind"})
+    with pytest.raises(DataError, match="1 cells of column kind are missing, the first in row 8; .*remove those rows"):
+        table.read(written(tmp_path, PETS.replace("8,dog", "8,")), {"target": "kind"})
+    with pytest.raises(DataError, match="1 cells of column weight are missing, the first in row 4"):
+        table.read(written(tmp_path, PETS.replace("30,", "NA,")), {"target": "weight"})
+
+
+def test_text_of_many_values_names_the_column(tmp_path):
+    content = "id,x,y\n" + "".join(f"n{i},{i},{i % 2}\n" for i in range(101))
+    path = written(tmp_path, content)
+    with pytest.raises(DataError, match=r"column id is text with 101 distinct values, at most 100.*\?drop=id"):
+        table.read(path, {"target": "y"})
+    assert table.read(path, {"target": "y", "drop": "id"}).input_shape == (1,)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, r"csv wants \?target=COLUMN; the columns of .* are weight, colour, age, kind"),
+        ({"target": "price"}, "no column 'price' to target; its columns are weight, colour, age, kind"),
+        ({"target": "kind", "drop": "price"}, "no column 'price' to drop; its columns are"),
+        ({"target": "kind", "likelihood": "dense"}, "one of categorical, gaussian, heteroscedastic, got 'dense'"),
+        ({"target": "kind,age", "likelihood": "categorical"}, "classes are one column, got target=kind,age"),
+    ],
+)
+def test_wrong_options_say_what_there_is(tmp_path, options, words):
+    with pytest.raises(OptionError, match=words):
+        table.read(written(tmp_path, PETS), options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"target": "kind", "drop": "weight,colour,age"}, "no column left to learn from; drop fewer"),
+        ({"target": "kind", "likelihood": "gaussian"}, "target column kind holds text.*likelihood=categorical"),
+        ({"target": "kind", "test": "none.csv"}, r"there is no file .*none\.csv"),
+        ({"target": "kind", "test": "short.csv"}, "lacks the column colour, kind; add it or drop it"),
+        ({"target": "kind", "test": "wordy.csv"}, "column age holds numbers, but in the test file text"),
+        ({"target": "kind", "test": "numbers.csv"}, "target kind is text in one file and numbers in the other"),
+        ({"target": "kind", "test": "stranger.csv"}, "no training sample of class owl"),
+    ],
+)
+def test_files_that_do_not_fit_say_so(tmp_path, options, words):
+    written(tmp_path, "weight,age\n1,2\n", "short.csv")
+    for name, row in (("wordy", "1,white,old,cat"), ("numbers", "1,white,2,3"), ("stranger", "1,white,2,owl")):
+        written(tmp_path, f"weight,colour,age,kind\n{row}\n", f"{name}.csv")
+    with pytest.raises(DataError, match=words):
+        table.read(written(tmp_path, PETS), options)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "has 0 lines; a header and at least one row"),
+        ("a,b\n", "has 1 lines"),
+        ("1903,1,1\n1903,1,2\n", "has no header: its first line is 1903, 1, 1; add a line"),
+        ("a,b,a\n1,2,3\n", "several columns named a; give each its own name"),
+        ("a,b\n1,2\n3\n", "row 2 has 1 cells, the header 2; mend that row"),
+    ],
+)
+def test_what_is_no_table_is_refused(tmp_path, content, words):
+    with pytest.raises(DataError, match=words):
+        table.read(written(tmp_path, content), {"target": "a"})
+
+
+def test_other_broken_files(tmp_path):
+    with pytest.raises(DataError, match=r"there is no file .*none\.csv"):
+        table.read(str(tmp_path / "none.csv"), {"target": "a"})
+    path = tmp_path / "latin.csv"
+    path.write_bytes("näme,b\n1,2\n".encode("latin1"))
+    with pytest.raises(DataError, match="not UTF-8 text .*save it as UTF-8"):
+        table.read(str(path), {"target": "b"})
+    path = tmp_path / "cut.csv.gz"
+    path.write_bytes(gzip.compress(PETS.encode())[:-12])
+    with pytest.raises(DataError, match="broken gzip file.*fetch it again"):
+        table.read(str(path), {"target": "kind"})
+    with pytest.raises(DataError, match="is not a csv table"):
+        table.read(written(tmp_path, "a,b\n" + "x" * 200_000 + ",1\n"), {"target": "b"})
+
+
+def test_a_hundred_thousand_rows_in_a_few_seconds(tmp_path):
+    rng = random.Random(0)
+    lines = [",".join([rng.choice("rgb"), *(f"{rng.random():.6f}" for _ in range(19))]) for _ in range(100_000)]
+    path = written(tmp_path, ",".join(f"c{i}" for i in range(20)) + "\n" + "\n".join(lines))
+    start = time.perf_counter()
+    task = table.read(path, {"target": "c19"})
+    assert time.perf_counter() - start < 15  # 2 s alone on one core
+    assert (len(task.train), task.input_shape) == (80_000, (21,))
+
+
+@pytest.mark.realdata
+def test_real_tables(real_data):
+    folder = real_data / "malaria_prevalence"
+    gambia = table.read(str(folder / "gambia.csv.gz"), {"target": "pos"})
+    assert (len(gambia.train) + len(gambia.test), gambia.input_shape, gambia.classes) == (2035, (7,), ("0", "1"))
+    kenya = table.read(str(folder / "kenya_highlands_rdt.csv.gz"), {"target": "elevation"})
+    assert (len(kenya.train) + len(kenya.test), kenya.likelihood) == (8204, "gaussian")
+    path = str(folder / "map_pfpr_by_country_2000-2019.csv.gz")
+    with pytest.raises(DataError, match=r"190 distinct values.*\?drop=ISO"):
+        table.read(path, {"target": "PfPR_rmean"})
+    world = table.read(path, {"target": "PfPR_rmean", "drop": "ISO,Name_0,Code_0,ID_0"})
+    assert len(world.train) + len(world.test) == 190 * 20
+    with pytest.raises(DataError, match="has no header: its first line is 1903, 1, 1, 3"):
+        table.read(str(real_data / "ushcn_daily" / "CA_044997_livermore_prcp.csv.gz"), {"target": "prcp"})

@@ -1,0 +1,150 @@
+"""Derived tasks, and the data strings that name them."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nearkin.core.errors import NearkinError
+from nearkin.tasks.datastring import DataString
+from nearkin.tasks.sources import MODIFIERS, task
+from nearkin.tasks.task import Task
+
+
+@pytest.fixture(scope="module")
+def digits() -> Task:
+    return task("digits")
+
+
+def test_detect_asks_one_question(digits: Task) -> None:
+    found = task("digits?detect=0,6")
+    assert found.classes == ("other", "0+6")
+    labels = digits.test.labels()
+    assert torch.equal(found.test.labels(), ((labels == 0) | (labels == 6)).long())
+    assert torch.equal(found.test.all().x, digits.test.all().x), "tasks of one data set see the same pixels"
+
+
+def test_classes_and_the_rest(digits: Task) -> None:
+    labels = digits.train.labels()
+    other = task("digits?classes=3,1&rest=other")
+    assert other.classes == ("3", "1", "other")
+    assert torch.equal(other.train.labels(), torch.where(labels == 3, 0, torch.where(labels == 1, 1, 2)))
+    drop = task("digits?classes=3,1")
+    assert drop.classes == ("3", "1")
+    keep = (labels == 3) | (labels == 1)
+    assert torch.equal(drop.train.all().x, digits.train.all().x[keep])
+    assert torch.equal(drop.train.labels(), (labels[keep] == 1).long())
+    everything = task("digits?classes=0,1,2,3,4,5,6,7,8,9&rest=other")
+    assert len(everything.classes) == 10
+
+
+def test_parity_and_merge(digits: Task) -> None:
+    assert torch.equal(task("digits?parity").test.labels(), digits.test.labels() % 2)
+    merged = task("digits?merge=0+1,8+9")
+    assert merged.classes == ("0+1", "8+9", "2", "3", "4", "5", "6", "7")
+    labels = digits.test.labels()
+    assert torch.equal(merged.test.labels() == 1, labels >= 8)
+    assert torch.equal(merged.test.labels() == 4, labels == 4)
+
+
+def test_corrupt_replaces_that_share_of_training_labels_and_is_nested(digits: Task) -> None:
+    clean = digits.train.labels()
+    some, more = task("digits?corrupt=0.4"), task("digits?corrupt=0.8")
+    changed = some.train.labels() != clean
+    assert 0.3 < changed.double().mean() < 0.4, "a tenth of the random labels are right by chance"
+    assert torch.equal(some.train.labels()[changed], more.train.labels()[changed])
+    assert torch.equal(some.test.labels(), digits.test.labels())
+    assert torch.equal(task("digits?corrupt=0").train.labels(), clean)
+
+
+def test_limit_is_balanced_and_deterministic() -> None:
+    few = task("digits?limit=100")
+    assert torch.bincount(few.train.labels()).tolist() == [10] * 10
+    assert torch.equal(few.train.all().x, task("digits?limit=100").train.all().x)
+    assert len(few.test) == len(task("digits").test)
+    assert torch.bincount(task("digits?detect=0&limit=100").train.labels()).tolist() == [50, 50]
+    assert len(task("digits?limit=99999").train) == len(task("digits").train)
+
+
+def test_balance_evens_both_parts() -> None:
+    even = task("digits?detect=0&balance")
+    for part in (even.train, even.test):
+        counts = torch.bincount(part.labels())
+        assert counts[0] == counts[1] > 30
+
+
+def test_split_moves_samples_but_loses_none(digits: Task) -> None:
+    again = task("digits?split=3")
+    assert (len(again.train), len(again.test)) == pytest.approx((len(digits.train), len(digits.test)), abs=10)
+    both = torch.cat([again.train.labels(), again.test.labels()])
+    assert torch.equal(torch.bincount(both), torch.bincount(torch.cat([digits.train.labels(), digits.test.labels()])))
+    assert not torch.equal(again.test.labels(), task("digits?split=4").test.labels())
+    assert torch.equal(again.test.all().x, task("digits?split=3").test.all().x)
+
+
+def test_pixels_change_as_named() -> None:
+    assert task("digits?size=4").input_shape == (1, 4, 4)
+    plain, inverted = task("digits"), task("digits?invert")
+    raw = plain.test.scaling.inverse(plain.test.all().x)
+    assert torch.allclose(inverted.test.scaling.inverse(inverted.test.all().x), 1 - raw, atol=1e-5)
+    assert task("digits?dense=edges").likelihood == "dense"
+    assert task("digits?grey").input_shape == (1, 8, 8)
+
+
+def test_the_order_of_writing_does_not_matter() -> None:
+    one, two = task("digits?limit=200&detect=0&size=6"), task("digits?size=6&detect=0&limit=200")
+    assert one.source == two.source == "digits?detect=0&limit=200&size=6"
+    assert one.fingerprint() == two.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("digts", "did you mean digits"),
+        ("nothing:x", "unknown data source 'nothing'.*npz:PATH"),
+        ("digits?detect=12", "no class '12'; .*has 0, 1, 2"),
+        ("digits?detect=", "detect wants names"),
+        ("digits?detect=0,0", "named twice"),
+        ("digits?detect=0,1,2,3,4,5,6,7,8,9", "leaves nothing"),
+        ("digits?rest=other", "rest goes with classes"),
+        ("digits?classes=0,1&rest=maybe", "rest must be other or drop"),
+        ("digits?limit=5", "leaves some of the 10 classes"),
+        ("digits?limit=many", "limit wants a whole number"),
+        ("digits?corrupt=1.5", "corrupt wants a number from 0 to 1"),
+        ("digits?size=big", "size wants a side"),
+        ("digits?grey=maybe", "grey stands alone"),
+        ("digits?limt=5", "did you mean limit"),
+        ("digits?limit=5&limit=6", "given twice"),
+        ("digits?merge=0+1,1+2", "two groups"),
+        ("digits?dense=magic", "autoencode"),
+        ("digits?classes=3", "two classes or more"),
+        ("digits:here", "takes no location"),
+        ("npz:", "wants a place"),
+        ("", "begins with its source"),
+    ],
+)
+def test_bad_strings_get_one_clear_line(text: str, words: str) -> None:
+    with pytest.raises(NearkinError, match=words) as caught:
+        task(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_absent_official_files_say_where_to_put_them(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    monkeypatch.setenv("NEARKIN_DATA", str(tmp_path))
+    with pytest.raises(NearkinError, match=r"cifar10 was not found in .*cifar-10-batches-py.*NEARKIN_DATA"):
+        task("cifar10")
+
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=8)
+
+
+@given(TEXT, st.dictionaries(TEXT, TEXT, max_size=3))
+def test_data_strings_print_and_parse_without_loss(location: str, options: dict[str, str]) -> None:
+    pairs = tuple(sorted((name, value) for name, value in options.items()))
+    text = DataString("csv", location, pairs)
+    assert DataString.parse(str(text)) == text
+
+
+def test_every_promised_modifier_is_there() -> None:
+    choice = {"detect", "classes", "parity", "merge", "limit", "balance", "split", "corrupt"}
+    assert choice | {"invert", "size", "grey", "dense"} == set(MODIFIERS)

@@ -1,0 +1,155 @@
+import importlib.util
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from nearkin.core.errors import ZooError
+from nearkin.core.events import Progress, finish
+from nearkin.core.files import TEMPORARY_PREFIX
+from nearkin.zoo.catalogue import Catalogue, NewArtifact
+from nearkin.zoo.check import Damage, Health, cleaned, examine
+
+_spec = importlib.util.spec_from_file_location("laws_store", Path(__file__).parents[1] / "laws" / "store.py")
+laws = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(laws)
+
+
+@pytest.fixture
+def zoo(tmp_path: Path) -> Iterator[Catalogue]:
+    with Catalogue(tmp_path / "zoo") as catalogue:
+        shared = NewArtifact("data", 0, b"shared")
+        catalogue.add(laws.new_task("a"), [*laws.weights("a"), shared, NewArtifact("copy", 0, b"shared")])
+        catalogue.add(laws.new_task("b"), [*laws.weights("b"), shared])
+        yield catalogue
+
+
+def made_old(path: Path, seconds: float) -> Path:
+    moment = time.time() - seconds
+    os.utime(path, (moment, moment))
+    return path
+
+
+def test_a_sound_zoo(zoo: Catalogue) -> None:
+    events: list[Progress] = []
+    health = finish(examine(zoo), events.append)
+    assert health == Health(tasks=2, blobs=5)
+    assert health.sound
+    assert [(event.done, event.total) for event in events] == [(i, 5) for i in range(6)]
+    assert json.loads(json.dumps(health.to_dict()))["sound"] is True
+
+
+def test_an_empty_zoo_is_sound(tmp_path: Path) -> None:
+    with Catalogue(tmp_path / "zoo") as zoo:
+        assert finish(examine(zoo)) == Health(tasks=0, blobs=0)
+
+
+@pytest.mark.parametrize("position", [0, 57, 299])
+def test_one_altered_bit_is_found(zoo: Catalogue, position: int) -> None:
+    item = zoo.artifacts("a", "weights")[0]
+    harmed = bytearray(zoo.blob(item))
+    harmed[position] ^= 4
+    zoo.blobs.path(item.digest).write_bytes(harmed)
+    health = finish(examine(zoo))
+    assert health.altered == (Damage(item.digest, ("a",)),)
+    assert not health.sound
+    assert json.loads(json.dumps(health.to_dict()))["altered"] == [{"digest": item.digest, "tasks": ["a"]}]
+
+
+def test_a_missing_blob_is_found_with_all_its_tasks(zoo: Catalogue) -> None:
+    item = zoo.artifacts("b", "data")[0]
+    zoo.blobs.remove(item.digest)
+    health = finish(examine(zoo))
+    assert health.missing == (Damage(item.digest, ("a", "b")),)
+    assert not health.sound
+
+
+def test_what_nobody_needs_is_named_and_harmless(zoo: Catalogue) -> None:
+    orphan = zoo.blobs.put(b"nobody's")
+    (zoo.blobs.folder / orphan[:2] / f"{TEMPORARY_PREFIX}x").touch()
+    (zoo.path / f"{TEMPORARY_PREFIX}y").touch()
+    (zoo.work / "fit-even").mkdir(parents=True)
+    health = finish(examine(zoo))
+    assert health.orphans == (orphan,)
+    assert health.leftovers == (f"{TEMPORARY_PREFIX}y", f"blobs/{orphan[:2]}/{TEMPORARY_PREFIX}x")
+    assert health.unfinished == ("fit-even",)
+    assert health.sound
+
+
+def test_rows_that_name_nothing_are_found(zoo: Catalogue) -> None:
+    with closing(sqlite3.connect(zoo.database.path)) as connection:
+        connection.execute("DELETE FROM blobs WHERE digest = ?", [zoo.artifacts("a")[0].digest])
+        connection.commit()
+    health = finish(examine(zoo))
+    assert any("names a missing row of blobs" in problem for problem in health.problems)
+    assert not health.sound
+    with pytest.raises(ZooError, match="nothing was removed, the zoo is damaged"):
+        finish(cleaned(zoo, 0))
+
+
+def test_a_damaged_database_is_found_and_nothing_cleaned(zoo: Catalogue) -> None:
+    for i in range(60):
+        zoo.add(laws.new_task(f"task {i}", facts={"long": "x" * 3000}))
+    whole = bytearray(zoo.database.path.read_bytes())
+    assert len(whole) > 100_000
+    whole[40_000:90_000] = os.urandom(50_000)
+    zoo.database.path.write_bytes(whole)
+    health = finish(examine(zoo))
+    assert health.problems
+    assert not health.sound
+    orphan = zoo.blobs.put(b"nobody's, it seems")
+    with pytest.raises(ZooError, match="nothing was removed, the zoo is damaged") as refused:
+        finish(cleaned(zoo, 0))
+    assert "\n" not in str(refused.value)
+    assert zoo.blobs.has(orphan)
+
+
+def test_changes_during_the_check_are_no_damage(zoo: Catalogue) -> None:
+    work = examine(zoo)
+    next(work)
+    zoo.remove("b")
+    zoo.add(laws.new_task("c"), laws.weights("c"))
+    health = finish(work)
+    assert health.sound
+    assert health.orphans == ()
+    assert health.tasks == 2
+
+
+def test_only_what_is_old_is_cleaned(zoo: Catalogue) -> None:
+    old, young = zoo.blobs.put(b"old"), zoo.blobs.put(b"young")
+    made_old(zoo.blobs.path(old), 4000)
+    shelf = zoo.blobs.folder / old[:2]
+    (shelf / f"{TEMPORARY_PREFIX}old").write_bytes(b"12345")
+    made_old(shelf / f"{TEMPORARY_PREFIX}old", 4000)
+    (shelf / f"{TEMPORARY_PREFIX}young").touch()
+    for digest in {item.digest for item in zoo.artifacts()}:
+        made_old(zoo.blobs.path(digest), 10_000)
+    done = finish(cleaned(zoo))
+    assert done.orphans == (old,)
+    assert done.leftovers == (f"blobs/{old[:2]}/{TEMPORARY_PREFIX}old",)
+    assert done.freed == 3 + 5
+    health = finish(examine(zoo))
+    assert health.sound
+    assert health.orphans == (young,)
+    assert finish(cleaned(zoo, 0)).orphans == (young,)
+    assert finish(examine(zoo)).leftovers == (f"blobs/{old[:2]}/{TEMPORARY_PREFIX}young",)
+
+
+def test_many_orphans_are_cleaned_in_batches(zoo: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nearkin.zoo.check.BATCH", 3)
+    monkeypatch.setattr("nearkin.zoo.catalogue.BATCH", 2)
+    orphans = sorted(zoo.blobs.put(bytes([i])) for i in range(10))
+    assert sorted(finish(cleaned(zoo, 0)).orphans) == orphans
+    assert finish(examine(zoo)) == Health(tasks=2, blobs=5)
+
+
+def test_an_orphan_that_will_not_go_stays(zoo: Catalogue) -> None:
+    stuck = "ab" * 32
+    zoo.blobs.path(stuck).mkdir(parents=True)
+    assert finish(cleaned(zoo, 0)).orphans == ()
+    assert finish(examine(zoo)).orphans == (stuck,)

@@ -1,0 +1,187 @@
+import importlib.util
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sql
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.schema import CreateTable
+
+from nearkin.core.errors import ZooError
+from nearkin.core.events import finish
+from nearkin.core.files import FileWriteError
+from nearkin.zoo import schema
+from nearkin.zoo.catalogue import Catalogue
+from nearkin.zoo.check import examine
+from nearkin.zoo.schema import MIGRATIONS, Migration
+
+_spec = importlib.util.spec_from_file_location("laws_store", Path(__file__).parents[1] / "laws" / "store.py")
+laws = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(laws)
+
+
+def add_mood(connection: sql.Connection) -> None:
+    connection.execute(sql.text("ALTER TABLE tasks ADD COLUMN mood VARCHAR NOT NULL DEFAULT 'calm'"))
+
+
+def fail_halfway(connection: sql.Connection) -> None:
+    connection.execute(sql.text("DELETE FROM tasks"))
+    raise RuntimeError("no such luck")
+
+
+WITH_MOOD = (*MIGRATIONS, Migration(2, add_mood))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with Catalogue(tmp_path / "zoo") as zoo:
+        zoo.add(laws.new_task(), laws.weights())
+    return tmp_path / "zoo"
+
+
+def asked(database: Path, query: str) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(database)) as connection:
+        return connection.execute(query).fetchall()
+
+
+def version_of(database: Path) -> int:
+    return int(asked(database, "SELECT value FROM meta WHERE key = 'nearkin-zoo'")[0][0])
+
+
+def test_a_fresh_zoo_has_the_tables_that_queries_speak_of(path: Path) -> None:
+    with Catalogue(path) as zoo, zoo.database.reading() as connection:
+        found = sql.inspect(connection)
+        assert set(found.get_table_names()) == set(schema.metadata.tables)
+        for name, table in schema.metadata.tables.items():
+            assert [column["name"] for column in found.get_columns(name)] == [column.name for column in table.columns]
+    assert version_of(path / "zoo.db") == MIGRATIONS[-1].version
+
+
+def test_migrations_are_in_order() -> None:
+    assert [step.version for step in MIGRATIONS] == list(range(1, len(MIGRATIONS) + 1))
+
+
+def test_the_tables_can_stand_in_postgresql() -> None:
+    for table in schema.metadata.sorted_tables:
+        assert "CREATE TABLE" in str(CreateTable(table).compile(dialect=postgresql.dialect()))
+
+
+def test_connections_are_set_for_safety(path: Path) -> None:
+    with Catalogue(path) as zoo, zoo.database.reading() as connection:
+        told = {key: connection.exec_driver_sql(f"PRAGMA {key}").scalar() for key in ("journal_mode", "synchronous")}
+        assert told == {"journal_mode": "wal", "synchronous": 2}
+        assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
+        assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 60_000
+
+
+def test_a_closed_zoo_is_one_file_beside_its_blobs(path: Path) -> None:
+    assert sorted(entry.name for entry in path.iterdir()) == ["blobs", "zoo.db"]
+
+
+def test_an_older_zoo_is_brought_up_to_date_and_kept_as_it_was(path: Path) -> None:
+    with Catalogue(path, create=False, migrations=WITH_MOOD) as zoo:
+        assert finish(examine(zoo)).problems == ()
+    assert version_of(path / "zoo.db") == 2
+    assert asked(path / "zoo.db", "SELECT name, mood FROM tasks") == [("even", "calm")]
+    assert version_of(path / "zoo.db.v1") == 1
+    assert asked(path / "zoo.db.v1", "SELECT name FROM tasks") == [("even",)]
+    assert asked(path / "zoo.db.v1", "PRAGMA integrity_check") == [("ok",)]
+
+
+def test_a_kept_copy_can_be_put_back(path: Path) -> None:
+    with Catalogue(path, migrations=WITH_MOOD) as zoo, pytest.raises(ZooError):
+        zoo.task("odd")
+    (path / "zoo.db.v1").replace(path / "zoo.db")
+    with Catalogue(path) as zoo:
+        assert zoo.task("even").facts == laws.new_task().facts
+        assert finish(examine(zoo)).sound
+
+
+def test_a_copy_is_kept_of_what_is_only_in_the_log_too(path: Path) -> None:
+    with Catalogue(path) as zoo, zoo.database.reading() as reader:
+        reader.execute(sql.select(schema.meta)).all()  # while this reads, the log cannot be folded into the file
+        zoo.add(laws.new_task("late"))
+        Catalogue(path, migrations=WITH_MOOD).close()
+    assert asked(path / "zoo.db.v1", "SELECT name FROM tasks ORDER BY id") == [("even",), ("late",)]
+
+
+def test_several_steps_are_one(path: Path) -> None:
+    with pytest.raises(ZooError, match=r"could not bring .*zoo from version 1 to 3: no such luck; it is as it was"):
+        Catalogue(path, migrations=(*WITH_MOOD, Migration(3, fail_halfway)))
+    assert version_of(path / "zoo.db") == 1
+    with Catalogue(path) as zoo:
+        assert [record.name for record in zoo.tasks()] == ["even"]
+        assert "mood" not in zoo.tasks()[0].__dict__
+
+
+def test_steps_run_once_when_many_open_at_once(path: Path) -> None:
+    ran = []
+
+    def add_mood_once(connection: sql.Connection) -> None:
+        ran.append(1)
+        add_mood(connection)
+
+    steps = (*MIGRATIONS, Migration(2, add_mood_once))
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: Catalogue(path, migrations=steps).close(), range(8)))
+    assert ran == [1]
+
+
+def test_a_new_zoo_takes_every_step(tmp_path: Path) -> None:
+    Catalogue(tmp_path / "new", migrations=WITH_MOOD).close()
+    assert version_of(tmp_path / "new" / "zoo.db") == 2
+    assert sorted(entry.name for entry in (tmp_path / "new").iterdir()) == ["zoo.db"]
+
+
+@pytest.mark.parametrize("create", [False, True])
+def test_a_newer_zoo_is_refused(path: Path, create: bool) -> None:
+    with closing(sqlite3.connect(path / "zoo.db")) as connection:
+        connection.execute("UPDATE meta SET value = '7'")
+        connection.commit()
+    with pytest.raises(ZooError, match="this zoo is of version 7, this nearkin knows up to 1; install a newer nearkin"):
+        Catalogue(path, create)
+
+
+@pytest.mark.parametrize(
+    "statement", ["CREATE TABLE bills (amount)", "CREATE TABLE meta (key, value)", "DELETE FROM meta"]
+)
+def test_a_database_of_somebody_else_is_left_alone(tmp_path: Path, statement: str) -> None:
+    (tmp_path / "zoo").mkdir()
+    if statement.startswith("DELETE"):
+        Catalogue(tmp_path / "zoo").close()
+    with closing(sqlite3.connect(tmp_path / "zoo" / "zoo.db")) as connection:
+        connection.execute(statement)
+        connection.commit()
+    with pytest.raises(ZooError, match="is no database of nearkin; name another folder with --zoo"):
+        Catalogue(tmp_path / "zoo")
+
+
+def test_a_lock_held_too_long_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema, "BUSY_SECONDS", 0.1)
+    with Catalogue(path) as zoo, Catalogue(path) as other, zoo.database.writing():
+        assert len(other.tasks()) == 1
+        with pytest.raises(ZooError, match="another process has been writing to .*; wait for it, then run it again"):
+            other.remove("even")
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "words"),
+    [
+        (sqlite3.SQLITE_FULL, FileWriteError, "the disk is full; nothing was changed"),
+        (sqlite3.SQLITE_IOERR | (3 << 8), FileWriteError, "disk said no; nothing was changed"),
+        (sqlite3.SQLITE_READONLY, FileWriteError, "it is read-only; nothing was changed"),
+        (sqlite3.SQLITE_CORRUPT, ZooError, "is damaged; run nearkin doctor"),
+        (sqlite3.SQLITE_ERROR, ZooError, "refused: disk said no; run nearkin doctor"),
+    ],
+)
+def test_what_the_database_says_is_told_in_one_line(path: Path, code: int, error: type[Exception], words: str) -> None:
+    said = sqlite3.OperationalError("disk said\nno")
+    said.sqlite_errorcode = code
+    with Catalogue(path) as zoo:
+        with pytest.raises(error, match=words) as told, zoo.database.writing() as connection:
+            connection.execute(sql.delete(schema.tasks))
+            raise sql.exc.OperationalError("COMMIT", {}, said)
+        assert "\n" not in str(told.value)
+        assert len(zoo.tasks()) == 1
