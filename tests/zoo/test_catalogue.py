@@ -108,7 +108,7 @@ def test_what_is_no_zoo_is_left_alone(tmp_path: Path, create: bool) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ZooError, match="file is a file, no zoo; name a folder with --zoo"):
         Catalogue(tmp_path / "file", create)
-    with pytest.raises(ZooError, match="is no zoo: it is not empty and holds no zoo.db"):
+    with pytest.raises(ZooError, match=r"is no zoo: it is not empty and holds no zoo\.db"):
         Catalogue(tmp_path, create)
     for content in (b"hello", b"\x00" * 5000, b"SQLite format 3\x00" + b"x" * 5000):
         folder = tmp_path / str(len(content))
@@ -239,8 +239,8 @@ def test_a_read_only_zoo_is_read_and_not_written(tmp_path_factory: pytest.TempPa
 def test_a_zoo_that_vanishes_is_not_made_anew(tmp_path: Path) -> None:
     with Catalogue(tmp_path / "zoo") as zoo:
         (tmp_path / "zoo" / "zoo.db").unlink()
-        with pytest.raises(ZooError, match="cannot open .*zoo.db"):
+        with pytest.raises(ZooError, match=r"cannot open .*zoo\.db"):
             zoo.tasks()
-        with pytest.raises(ZooError, match="cannot open .*zoo.db"):
+        with pytest.raises(ZooError, match=r"cannot open .*zoo\.db"):
             zoo.add(laws.new_task(), [NewArtifact("weights", 0, b"")])
     assert not (tmp_path / "zoo" / "zoo.db").exists()

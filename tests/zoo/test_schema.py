@@ -154,15 +154,17 @@ def test_a_database_of_somebody_else_is_left_alone(tmp_path: Path, statement: st
     with closing(sqlite3.connect(tmp_path / "zoo" / "zoo.db")) as connection:
         connection.execute(statement)
         connection.commit()
+    before = (tmp_path / "zoo" / "zoo.db").read_bytes()
     with pytest.raises(ZooError, match="is no database of nearkin; name another folder with --zoo"):
         Catalogue(tmp_path / "zoo")
+    assert (tmp_path / "zoo" / "zoo.db").read_bytes() == before
 
 
 def test_a_lock_held_too_long_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "BUSY_SECONDS", 0.1)
     with Catalogue(path) as zoo, Catalogue(path) as other, zoo.database.writing():
         assert len(other.tasks()) == 1
-        with pytest.raises(ZooError, match="another process has been writing to .*; wait for it, then run it again"):
+        with pytest.raises(ZooError, match=r"another process has been writing to .*; wait for it, then run it again"):
             other.remove("even")
 
 
@@ -179,9 +181,14 @@ def test_a_lock_held_too_long_is_told(path: Path, monkeypatch: pytest.MonkeyPatc
 def test_what_the_database_says_is_told_in_one_line(path: Path, code: int, error: type[Exception], words: str) -> None:
     said = sqlite3.OperationalError("disk said\nno")
     said.sqlite_errorcode = code
-    with Catalogue(path) as zoo:
-        with pytest.raises(error, match=words) as told, zoo.database.writing() as connection:
+
+    def write(zoo: Catalogue) -> None:
+        with zoo.database.writing() as connection:
             connection.execute(sql.delete(schema.tasks))
             raise sql.exc.OperationalError("COMMIT", {}, said)
+
+    with Catalogue(path) as zoo:
+        with pytest.raises(error, match=words) as told:
+            write(zoo)
         assert "\n" not in str(told.value)
         assert len(zoo.tasks()) == 1

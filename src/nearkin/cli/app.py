@@ -35,11 +35,17 @@ def options(
     zoo: Annotated[str, typer.Option(envvar="NEARKIN_ZOO", help="Folder of the zoo.")] = "nearkin-zoo",
     seed: Annotated[int, typer.Option(min=0, help="The one seed that everything random comes from.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of one network; by default one, or $OMP_NUM_THREADS.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only warnings.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
 ) -> None:
     """Options that stand before the command."""
+    if threads is not None:  # torch reads it when it is imported
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     context.obj = Settings(zoo, seed, device, quiet, debug)
 
 
@@ -58,6 +64,10 @@ def main() -> None:
         if debug:
             raise
         sys.exit(_said(f"error: {error}", 1))
+    except OSError as error:
+        if debug:
+            raise
+        sys.exit(_said(f"error: {error.filename or 'a file'}: {error.strerror or error}; check path and rights", 1))
     except Exception as error:
         if debug:
             raise

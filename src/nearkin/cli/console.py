@@ -9,16 +9,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from rich.console import Console
-from rich.markup import escape as escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
-
+from nearkin.cli.lazy import Lazy
 from nearkin.core.errors import ZooError, require
-from nearkin.core.events import Caution, Checkpoint, Event, Listener, Note, Work, finish
-from nearkin.core.events import Progress as ProgressEvent
+from nearkin.core.events import Caution, Checkpoint, Event, Listener, Note, Progress, Work, finish
+
+if TYPE_CHECKING:
+    from rich import console as consoles
+    from rich import markup
+    from rich import progress as bars
+    from rich import table as tables
+else:
+    consoles, markup, tables, bars = map(Lazy, ("rich.console", "rich.markup", "rich.table", "rich.progress"))
 
 T = TypeVar("T")
 
@@ -67,7 +70,12 @@ def answer(values: Mapping[str, Any], as_json: bool, show: Callable[[], None]) -
 
 def say(text: str) -> None:
     """A line of the answer, on stdout, in rich's markup: names of the user go through `escape`."""
-    Console(highlight=False, soft_wrap=True).print(text)
+    consoles.Console(highlight=False, soft_wrap=True).print(text)
+
+
+def escape(text: str) -> str:
+    """Text in which nothing is markup."""
+    return markup.escape(text)
 
 
 def counted(number: int, noun: str) -> str:
@@ -84,14 +92,14 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[st
     if len(rows) > TABLE_ROWS:
         _plain_columns(head, rows)
         return
-    shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0), show_header=any(head))
+    shown = tables.Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0), show_header=any(head))
     for name in head:
         shown.add_column(name, justify="right" if name in right else "left", no_wrap=name in right)
     for row in rows:
         shown.add_row(*map(escape, row))
-    console = Console(highlight=False)
+    console = consoles.Console(highlight=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=200)
+        console = consoles.Console(highlight=False, width=200)
     console.print(shown)
 
 
@@ -135,26 +143,26 @@ def _patient_interrupt() -> Iterator[Callable[[], bool]]:
 @contextmanager
 def _display(settings: Settings) -> Iterator[Listener]:
     """Bars on a terminal, lines elsewhere, only warnings when quiet."""
-    console = Console(stderr=True, highlight=False)
+    console = consoles.Console(stderr=True, highlight=False)
     if settings.quiet or not console.is_terminal or os.environ.get("TERM") == "dumb":
         yield _Lines(quiet=settings.quiet)
         return
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[figures]}"),
-        TimeRemainingColumn(compact=True),
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(bar_width=24),
+        bars.TextColumn("{task.fields[figures]}"),
+        bars.TimeRemainingColumn(compact=True),
     )
-    with Progress(*columns, console=console, transient=True) as bars:
-        stages: dict[str, TaskID] = {}
+    with bars.Progress(*columns, console=console, transient=True) as shown:
+        stages: dict[str, bars.TaskID] = {}
 
         def show(event: Event) -> None:
-            if isinstance(event, ProgressEvent):
+            if isinstance(event, Progress):
                 if event.stage not in stages:
                     for old in stages.values():
-                        bars.update(old, visible=False)
-                    stages[event.stage] = bars.add_task(event.stage, total=event.total, figures="")
-                bars.update(stages[event.stage], completed=event.done, figures=_figures(event))
+                        shown.update(old, visible=False)
+                    stages[event.stage] = shown.add_task(event.stage, total=event.total, figures="")
+                shown.update(stages[event.stage], completed=event.done, figures=_figures(event))
             elif isinstance(event, Note):
                 console.print(event.text, style="dim", markup=False)
             elif isinstance(event, Caution):
@@ -183,5 +191,5 @@ class _Lines:
             print(f"{event.stage} {event.done}{total} {_figures(event)}".rstrip(), file=sys.stderr)
 
 
-def _figures(event: ProgressEvent) -> str:
+def _figures(event: Progress) -> str:
     return " ".join(f"{name} {value:.4g}" for name, value in event.values.items())

@@ -79,6 +79,7 @@ def fitting(
     recipe = recipe or Recipe.suited(task)
     _check_augmentation(task, recipe)
     learn, judge = _parts(task, recipe, seed)
+    learn = learn if recipe.augment else learn.ready()
     per_epoch = num_batches(len(learn), recipe.batch_size)
     run = Training(model, task.form, recipe, recipe.total_steps(per_epoch), seed, device or torch.device("cpu"))
     if resume is not None:

@@ -133,7 +133,7 @@ def _finite(name: str, tensor: Tensor) -> Tensor:
 def _kind(targets: np.ndarray[Any, Any]) -> str:
     """Categorical for whole numbers and text, dense for images, gaussian for other floats."""
     if targets.dtype.kind == "f":
-        return "dense" if targets.ndim == 4 else "gaussian"
+        return "dense" if targets.ndim in (3, 4) else "gaussian"
     return "categorical"
 
 
@@ -175,7 +175,9 @@ def _real_targets(name: str, targets: np.ndarray[Any, Any], part: str) -> Tensor
     """Real targets as float32 `[N, K]` or images `[N, C, H, W]`."""
     require(targets.dtype.kind in "biuf", f"{name}: {part} targets must be numbers, got {targets.dtype}", DataError)
     tensor = _finite(f"{name}: {part} targets", _tensor(targets).to(torch.float32))
-    return tensor[:, None] if tensor.dim() == 1 else _channels_first(tensor) if tensor.dim() == 4 else tensor
+    if tensor.dim() in (1, 3):
+        return tensor[:, None]
+    return _channels_first(tensor) if tensor.dim() == 4 else tensor
 
 
 def _paired(name: str, part: str, inputs: Rows, targets: Tensor) -> Examples:

@@ -8,9 +8,11 @@ from torch import Generator, Tensor
 
 from nearkin.core.errors import DataError, require
 from nearkin.tasks.augment import Augmentation
-from nearkin.tasks.rows import Rows, chosen, gathered
+from nearkin.tasks.rows import Rows, Values, chosen, gathered, glance, in_memory
 
-SCALING_SAMPLES = 10_000  # evenly spaced rows: a mean to three digits, at the cost of a glance
+SCALING_SAMPLES = 10_000  # a mean to two or three digits, at the cost of a glance
+READY_BYTES = 64 * 2**20
+LAZY_SAMPLES = 2_048  # of rows that must be decoded
 
 
 class Batch(NamedTuple):
@@ -55,8 +57,7 @@ class Scaling:
         >>> Scaling.of(Values(torch.tensor([[0.0, 7.0], [2.0, 7.0]])))(torch.tensor([[1.0, 8.0]]))
         tensor([[0., 1.]])
         """
-        count = min(len(rows), SCALING_SAMPLES)
-        index = torch.arange(count) * len(rows) // count
+        index = glance(len(rows), SCALING_SAMPLES if in_memory(rows) else LAZY_SAMPLES)
         total, square, cells = torch.zeros(()), torch.zeros(()), 0
         for part in index.split(1024):
             value = rows.take(part)
@@ -114,6 +115,16 @@ class Examples:
             x = augment(x, rng if rng is not None else torch.default_generator)
         return Batch(self.scaling(x), self.target_scaling(self.targets.take(index)))
 
+    def ready(self, limit: int = READY_BYTES) -> "Examples":
+        """The same examples with their scaled values in memory, where those are small: reading them is then a copy."""
+        if not (in_memory(self.inputs) and in_memory(self.targets)) or len(self) == 0:
+            return self
+        first = self.first(1)
+        if len(self) * (first.x.nbytes + first.y.nbytes) > limit:
+            return self
+        x, y = self.all()
+        return Examples(Values(x), Values(y))
+
     def chosen(self, index: Tensor) -> "Examples":
         """The examples at `index`, under the same scaling."""
         return replace(self, inputs=chosen(self.inputs, index), targets=chosen(self.targets, index))
@@ -122,10 +133,9 @@ class Examples:
         """The first `count` examples as one batch."""
         return self.take(torch.arange(min(count, len(self))))
 
-    def spread(self, count: int) -> Batch:
-        """`count` examples, evenly spaced over all of them, as one batch."""
-        count = min(count, len(self))
-        return self.take(torch.arange(count) * len(self) // max(count, 1))
+    def glance(self, count: int) -> Batch:
+        """`count` examples from all over, always the same ones, as one batch."""
+        return self.take(glance(len(self), count))
 
     def all(self) -> Batch:
         """Everything as one batch."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nearkin.core.state import State
 from nearkin.tasks.examples import Examples, Scaling
-from nearkin.tasks.rows import Chosen, Pixels, Rows, Values, gathered
+from nearkin.tasks.rows import Chosen, Pixels, Rows, Values, gathered, glance
 from nearkin.tasks.task import Task
 
 PACKED_BYTES = 256 * 2**20
@@ -22,7 +22,7 @@ def packed_bytes(task: Task) -> int:
 
 
 def packed(task: Task, limit: int = PACKED_BYTES) -> State:
-    """The data of a task, whole where it fits the limit, else 2,048 evenly spaced samples of each part.
+    """The data of a task, whole where it fits the limit, else 2,048 samples of each part.
 
     >>> x = torch.randn(10, 3)
     >>> task = Task.from_arrays("toy", x, torch.arange(10) % 2)
@@ -34,7 +34,7 @@ def packed(task: Task, limit: int = PACKED_BYTES) -> State:
     tensors: dict[str, Tensor] = {}
     for name, part in (("train", task.train), ("test", task.test)):
         count = len(part) if whole else min(len(part), PROBE_SAMPLES)
-        index = torch.arange(count) * len(part) // count
+        index = glance(len(part), count)
         tensors[f"{name}/inputs"], tensors[f"{name}/targets"] = _raw(part.inputs, index), _raw(part.targets, index)
     return State(tensors, {"whole": whole})
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from nearkin.core.errors import DataError, require
 
@@ -210,6 +210,28 @@ def chosen(rows: Rows, index: Tensor) -> Rows:
     if isinstance(rows, Values) and rows.tensor.dim() == 1:
         return Values(rows.tensor[index])
     return Chosen(rows, index)
+
+
+def in_memory(rows: Rows) -> bool:
+    """Whether taking a row costs a copy, not a file to open and decode."""
+    if isinstance(rows, Chosen):
+        return in_memory(rows.rows)
+    if isinstance(rows, Joined):
+        return in_memory(rows.first) and in_memory(rows.second)
+    return isinstance(rows, Values | Pixels | Windows)
+
+
+def glance(count: int, size: int) -> Tensor:
+    """At most `size` of `count` positions, drawn once and for all, in rising order.
+
+    Drawn, not evenly spaced: data sets have periods (the even images of MNIST are lighter than the odd ones).
+
+    >>> glance(5, 9).tolist(), len(glance(1000, 64)), bool((glance(1000, 64) == glance(1000, 64)).all())
+    ([0, 1, 2, 3, 4], 64, True)
+    """
+    if size >= count:
+        return torch.arange(count)
+    return torch.randperm(count, generator=Generator().manual_seed(count))[:size].sort().values
 
 
 def blocks(rows: Rows, size: int = 1024) -> Iterator[Tensor]:

@@ -50,7 +50,7 @@ class Task:
         for part, examples in (("training", self.train), ("test", self.test)):
             require(
                 len(examples) > 0,
-                f"{self.name}: there is no {part} sample left; widen the choice of classes or raise the limit",
+                f"{self.name}: there is no {part} sample; add some, or choose more classes",
                 DataError,
             )
             require(
@@ -115,9 +115,9 @@ class Task:
         digest = hashlib.sha256(repr((self.likelihood, self.classes, self.input_shape)).encode())
         for examples in (self.train, self.test):
             digest.update(str(len(examples)).encode())
-            glance = examples.spread(256)
-            digest.update(glance.x.contiguous().numpy().tobytes())
-            labels = examples.labels() if self.likelihood == "categorical" else glance.y
+            some = examples.glance(256)
+            digest.update(some.x.contiguous().numpy().tobytes())
+            labels = examples.labels() if self.likelihood == "categorical" else some.y
             digest.update(labels.contiguous().numpy().tobytes())
         return digest.hexdigest()[:16]
 

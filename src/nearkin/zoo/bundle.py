@@ -23,10 +23,13 @@ FORMAT = "nearkin-zoo"
 VERSION = 1
 MANIFEST = "manifest.json"
 _MOMENT = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can tell: the clock leaves no trace
-_TEXTS = ("name", "network", "likelihood", "data", "fingerprint", "created")
-_COUNTS = ("num_classes", "trials", "parameters", "seed")
-_MEASURES = ("metric", "epsilon", "seconds")
-_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+_TASK_TYPES: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("name", "network", "likelihood", "data", "fingerprint", "created"), str),
+    **dict.fromkeys(("num_classes", "trials", "parameters", "seed"), int),
+    **dict.fromkeys(("metric", "epsilon", "seconds"), (int, float)),
+    "input_shape": list,
+    "facts": dict,
+}
 
 
 @dataclass(frozen=True)
@@ -125,38 +128,39 @@ def _opened(file: Path) -> Iterator[zipfile.ZipFile]:
 def _content(bundle: zipfile.ZipFile, file: Path) -> Content:
     """The manifest, checked, and the members against it."""
     members = {info.filename: info for info in bundle.infolist()}
+    plain = all(info.compress_type == zipfile.ZIP_STORED for info in members.values())
+    plain = plain and len(members) == len(bundle.infolist())
     require(MANIFEST in members, _broken(file, f"it holds no {MANIFEST}"), ZooError)
-    stored = all(info.compress_type == zipfile.ZIP_STORED for info in members.values())
-    require(
-        stored and len(members) == len(bundle.infolist()), _broken(file, "its members are not as written"), ZooError
-    )
-    try:
+    require(plain, _broken(file, "its members are not as written"), ZooError)
+    with _manifest_read(file):
         told = json.loads(bundle.read(MANIFEST))
-        form, version = told["format"], int(told["version"])
-    except _MALFORMED as odd:
-        raise ZooError(_broken(file, f"its manifest is malformed ({_line(odd)})")) from odd
+        form, version, newer = told["format"], told["version"], told["version"] > VERSION
     require(form == FORMAT, _broken(file, f"its format is not {FORMAT}"), ZooError)
-    newer = f"{file} is of version {version}, this nearkin reads up to {VERSION}; install a newer nearkin"
-    require(version <= VERSION, newer, ZooError)
-    try:
+    message = f"{file} is of version {version}, this nearkin reads up to {VERSION}; install a newer nearkin"
+    require(not newer, message, ZooError)
+    with _manifest_read(file):
         content = Content(tuple(_entry(task) for task in told["tasks"]))
-    except (NearkinError, *_MALFORMED) as odd:
-        raise ZooError(_broken(file, f"its manifest is malformed ({_line(odd)})")) from odd
     found = {(name, info.file_size) for name, info in members.items() if name != MANIFEST}
     expected = {(f"blobs/{item.digest}", item.size) for _, placed in content.entries for item in placed}
     require(found == expected, _broken(file, "its blobs are not those of its manifest"), ZooError)
     return content
 
 
+@contextmanager
+def _manifest_read(file: Path) -> Iterator[None]:
+    """Whatever a manifest can have wrong becomes one line."""
+    try:
+        yield
+    except (NearkinError, KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as odd:
+        text = " ".join(f"{type(odd).__name__}: {odd}".split())
+        raise ZooError(_broken(file, f"its manifest is malformed ({text[:200]})")) from odd
+
+
 def _entry(told: Any) -> tuple[NewTask, tuple[Placed, ...]]:
     """A task of the manifest; a field that is missing, unknown or of another type raises."""
     fields = dict(told)
     placed = tuple(_placed(item) for item in fields.pop("artifacts"))
-    kinds: dict[str, type | tuple[type, ...]] = {
-        **dict.fromkeys(_TEXTS, str), **dict.fromkeys(_COUNTS, int), **dict.fromkeys(_MEASURES, (int, float)),
-        "input_shape": list, "facts": dict,
-    }  # fmt: skip
-    _require_types(fields, kinds)
+    _require_types(fields, _TASK_TYPES)
     if len({(item.kind, item.trial) for item in placed}) < len(placed):
         raise ValueError("two artifacts of one kind and trial")
     return NewTask(**{**fields, "input_shape": tuple(int(side) for side in fields["input_shape"])}), placed
@@ -194,9 +198,3 @@ def _digest(bundle: zipfile.ZipFile, digest: str) -> str:
 
 def _broken(file: Path, what: str) -> str:
     return f"{file} is not a whole export of a zoo: {what}; fetch or export it again"
-
-
-def _line(error: Exception) -> str:
-    """The error in one short line."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    return text if len(text) <= 200 else f"{text[:200]}…"

@@ -167,10 +167,24 @@ class Database:
         """A transaction that holds the zoo's one write lock from its first moment; an exception undoes it."""
         return self._transaction(self._writer)
 
-    def copied(self, target: Path) -> None:
-        """Keep the committed database as one file; also while this process holds the write lock."""
-        with closing(self._connected()) as connection:
-            write_durably(target, connection.serialize())
+    def keep_copy(self, target: Path) -> None:
+        """Write the committed database as one file; also while this process holds the write lock."""
+        with self.reading() as connection:
+            driver: Any = connection.connection.driver_connection
+            write_durably(target, driver.serialize())
+
+    def write_ahead(self) -> None:
+        """Switch to write-ahead mode, once in a zoo's life; SQLite does not itself wait for others that do the same."""
+        deadline = time.monotonic() + BUSY_SECONDS
+        while self._writable():
+            try:
+                with closing(self._connected()) as connection:
+                    connection.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.Error as refused:
+                if _code(refused) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise _explained(self.path, refused) from refused
+            time.sleep(0.01)
 
     def problems(self) -> list[str]:
         """What SQLite's own checks of the file and of references between rows find; empty when all is well."""
@@ -202,8 +216,6 @@ class Database:
         try:
             connection.execute("PRAGMA foreign_keys = ON")
             connection.execute("PRAGMA synchronous = FULL")
-            if os.access(self.path.parent, os.W_OK):
-                _write_ahead(connection)
         except BaseException:
             connection.close()
             raise
@@ -211,11 +223,12 @@ class Database:
 
     def _address(self) -> str:
         """A read-only folder has no place for SQLite's shared files; a database at rest is then read as it lies."""
-        address = self.path.as_uri()
-        if os.access(self.path.parent, os.W_OK):
-            return f"{address}?mode=rw"
-        busy = self.path.with_name(self.path.name + "-wal").exists()
-        return f"{address}?mode=ro" if busy else f"{address}?mode=ro&immutable=1"
+        log = self.path.with_name(f"{self.path.name}-wal")
+        mode = "rw" if self._writable() else "ro" if log.exists() else "ro&immutable=1"
+        return f"{self.path.as_uri()}?mode={mode}"
+
+    def _writable(self) -> bool:
+        return os.access(self.path.parent, os.W_OK)
 
 
 def opened(folder: Path, create: bool = True, migrations: Sequence[Migration] = MIGRATIONS) -> Database:
@@ -257,12 +270,15 @@ def upgraded(database: Database, migrations: Sequence[Migration] = MIGRATIONS, c
     newest = migrations[-1].version
     with database.reading() as connection:
         found = version(connection, newest, database.path)
-    if found == newest or (found == 0 and not create):
+    if found == 0 and not create:
+        return found
+    database.write_ahead()
+    if found == newest:
         return found
     with database.writing() as connection:
         found = version(connection, newest, database.path)
         if 0 < found < newest:
-            database.copied(database.path.with_name(f"{database.path.name}.v{found}"))
+            database.keep_copy(database.path.with_name(f"{database.path.name}.v{found}"))
         _migrate(connection, found, migrations, database.path.parent)
     return newest
 
@@ -272,7 +288,8 @@ def version(connection: sql.Connection, newest: int, path: Path) -> int:
     names = sql.inspect(connection).get_table_names()
     if not names:
         return 0
-    text = connection.scalar(sql.select(meta.c.value).where(meta.c.key == VERSION_KEY)) if "meta" in names else None
+    ours = {"meta", "tasks"} <= set(names)
+    text = connection.scalar(sql.select(meta.c.value).where(meta.c.key == VERSION_KEY)) if ours else None
     if text is None or not text.isdecimal():
         raise ZooError(f"{path} is no database of nearkin; name another folder with --zoo")
     require(
@@ -304,22 +321,8 @@ def _begun(connection: sql.Connection) -> None:
     connection.exec_driver_sql(connection.get_execution_options().get("nearkin_begin", "BEGIN"))
 
 
-def _write_ahead(connection: sqlite3.Connection) -> None:
-    """The switch to write-ahead mode, once in a zoo's life, does not itself wait for others that do the same."""
-    deadline = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as busy:
-            if busy.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-
-
-def _explained(path: Path, refused: SQLAlchemyError) -> NearkinError:
+def _explained(path: Path, refused: Exception) -> NearkinError:
     """One line for whatever the database says."""
-    code = getattr(getattr(refused, "orig", None), "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     again = "nothing was changed: free space or choose another place, then run it again"
     owner = "nothing was changed: ask its owner for the right to write, or name another zoo with --zoo"
     cases: dict[int, NearkinError] = {
@@ -333,8 +336,14 @@ def _explained(path: Path, refused: SQLAlchemyError) -> NearkinError:
         sqlite3.SQLITE_NOTADB: ZooError(f"{path} is no database of nearkin; name another folder with --zoo"),
         sqlite3.SQLITE_CORRUPT: ZooError(f"{path} is damaged; run nearkin doctor, then put back a copy of the zoo"),
     }
-    return cases.get(code, ZooError(f"the database {path} refused: {_line(refused)}; run nearkin doctor"))
+    return cases.get(_code(refused), ZooError(f"the database {path} refused: {_line(refused)}; run nearkin doctor"))
+
+
+def _code(error: Exception) -> int:
+    """SQLite's error code, without its details."""
+    code: int = getattr(getattr(error, "orig", error), "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    return code & 0xFF
 
 
 def _line(error: Exception) -> str:
-    return " ".join(str(getattr(error, "orig", None) or error).split())
+    return " ".join(str(getattr(error, "orig", error)).split())

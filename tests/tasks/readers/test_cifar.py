@@ -229,5 +229,5 @@ def test_a_folder_of_both_is_ambiguous(tmp_path):
     for name, write in (("cifar-10-batches-py", write_ten), ("cifar-100-python", write_hundred)):
         (tmp_path / name).mkdir()
         write(tmp_path / name)
-    with pytest.raises(DataError, match="holds both CIFAR-10 and CIFAR-100; name one of .*cifar-100-python"):
+    with pytest.raises(DataError, match=r"holds both CIFAR-10 and CIFAR-100; name one of .*cifar-100-python"):
         cifar.read(str(tmp_path), {})

@@ -162,7 +162,7 @@ def test_a_broken_image_is_named(tmp_path):
 
 
 def test_missing_folders_are_named(tmp_path):
-    with pytest.raises(DataError, match="there is no folder .*nowhere"):
+    with pytest.raises(DataError, match=r"there is no folder .*nowhere"):
         folder.read(str(tmp_path / "nowhere"), {})
     with pytest.raises(DataError, match="holds no class folders; put the images of each class"):
         folder.read(str(tmp_path), {})
@@ -182,13 +182,13 @@ def test_an_empty_class_is_named(tmp_path):
 def test_a_test_class_without_training_images_is_named(tmp_path):
     write(tmp_path / "train")
     write(tmp_path / "test", classes=("cat", "owl"))
-    with pytest.raises(DataError, match="test has class owl, which .*train lacks"):
+    with pytest.raises(DataError, match=r"test has class owl, which .*train lacks"):
         folder.read(str(tmp_path), {})
 
 
 def test_a_size_must_be_a_size(tmp_path):
     write(tmp_path)
-    with pytest.raises(OptionError, match="size=32.*got 'big'"):
+    with pytest.raises(OptionError, match=r"size=32.*got 'big'"):
         folder.read(str(tmp_path), {"size": "big"})
 
 

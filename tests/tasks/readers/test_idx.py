@@ -116,7 +116,7 @@ def test_a_broken_gzip_says_so(tmp_path, content):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(DataError, match="cannot read .*none.*No such file"):
+    with pytest.raises(DataError, match=r"cannot read .*none.*No such file"):
         idx.read_idx(tmp_path / "none")
 
 
@@ -136,7 +136,7 @@ def test_a_missing_file_is_named(tmp_path, lost):
 def test_labels_of_another_set_are_refused(tmp_path):
     write_pairs(tmp_path)
     write(tmp_path / "train-labels-idx1-ubyte", LABELS)
-    with pytest.raises(DataError, match="holds 14 images, .*train-labels-idx1-ubyte 20 labels; fetch"):
+    with pytest.raises(DataError, match=r"holds 14 images, .*train-labels-idx1-ubyte 20 labels; fetch"):
         idx.read(str(tmp_path), {})
 
 

@@ -167,7 +167,7 @@ def test_other_errors_say_what_to_do(tmp_path):
     with pytest.raises(DataError, match=r"there is no file .*none\.npz"):
         npz.read(str(tmp_path / "none.npz"), {})
     path = saved(tmp_path, **PARTS)
-    with pytest.raises(OptionError, match="must be one of categorical, gaussian.*got 'language'"):
+    with pytest.raises(OptionError, match=r"must be one of categorical, gaussian.*got 'language'"):
         npz.read(str(path), {"likelihood": "language"})
     (tmp_path / "classes.json").write_text("{")
     with pytest.raises(DataError, match=r"classes\.json is not JSON .*mend or remove"):

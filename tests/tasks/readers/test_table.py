@@ -110,7 +110,7 @@ def test_missing_numbers_are_counted_and_placed(tmp_path, gap):
 def test_missing_text_and_missing_targets(tmp_path):
     with pytest.raises(DataError, match=r"1 cells of column colour are missing, the first in row 3; .*\?drop=colour"):
         table.read(written(tmp_path, PETS.replace("white,2", ",2")), {"target": "kind"})
-    with pytest.raises(DataError, match="1 cells of column kind are missing, the first in row 8; .*remove those rows"):
+    with pytest.raises(DataError, match=r"1 cells of column kind are missing, the first in row 8; .*remove those rows"):
         table.read(written(tmp_path, PETS.replace("8,dog", "8,")), {"target": "kind"})
     with pytest.raises(DataError, match="1 cells of column weight are missing, the first in row 4"):
         table.read(written(tmp_path, PETS.replace("30,", "NA,")), {"target": "weight"})
@@ -179,11 +179,11 @@ def test_other_broken_files(tmp_path):
         table.read(str(tmp_path / "none.csv"), {"target": "a"})
     path = tmp_path / "latin.csv"
     path.write_bytes("näme,b\n1,2\n".encode("latin1"))
-    with pytest.raises(DataError, match="not UTF-8 text .*save it as UTF-8"):
+    with pytest.raises(DataError, match=r"not UTF-8 text .*save it as UTF-8"):
         table.read(str(path), {"target": "b"})
     path = tmp_path / "cut.csv.gz"
     path.write_bytes(gzip.compress(PETS.encode())[:-12])
-    with pytest.raises(DataError, match="broken gzip file.*fetch it again"):
+    with pytest.raises(DataError, match=r"broken gzip file.*fetch it again"):
         table.read(str(path), {"target": "kind"})
     with pytest.raises(DataError, match="is not a csv table"):
         table.read(written(tmp_path, "a,b\n" + "x" * 200_000 + ",1\n"), {"target": "b"})

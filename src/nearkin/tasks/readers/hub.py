@@ -217,7 +217,8 @@ def _inputs(name: str, parts: Sequence[Any], choice: Choice, options: Mapping[st
     """Rows of the inputs of every part; what is small is gathered at once."""
     if choice.kind == "image":
         return folder.image_rows([ImageCells(part, choice.inputs[0]) for part in parts], options)
-    cells = [Cells(part.select_columns(list(choice.inputs)).with_format("numpy"), name) for part in parts]
+    own = {"dtype": np.uint8} if "uint8" in repr(parts[0].features[choice.inputs[0]]) and choice.kind == "array" else {}
+    cells = [Cells(part.select_columns(list(choice.inputs)).with_format("numpy", **own), name) for part in parts]
     if sum(4 * len(rows) * int(np.prod(rows.shape)) for rows in cells) > folder.KEPT_BYTES:
         return list(cells)
     return [input_rows(_array(rows.data, slice(None)), name) for rows in cells]

@@ -57,7 +57,7 @@ def columns(path: Path) -> Columns:
     """The cells of a csv file by column, as text; lines that are empty do not count."""
     require(path.is_file(), f"there is no file {path}; csv wants a table with a header line", DataError)
     text = content(path)
-    first = text.split("\n", 1)[0]
+    first = text.lstrip("\n").split("\n", 1)[0]
     delimiter = max(DELIMITERS, key=first.count)
     try:
         rows = [row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if row]
