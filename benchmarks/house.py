@@ -21,7 +21,8 @@ import nearkin as nk
 from nearkin.nets.evaluate import evaluate
 from nearkin.nets.fit import fit
 from nearkin.tasks.builtin import found
-from nearkin.zoo.catalogue import Catalogue, NewArtifact, NewTask
+from nearkin.zoo.catalogue import Catalogue
+from nearkin.zoo.records import NewArtifact, NewTask
 from results import keep, table
 
 ROUNDS = 9

@@ -1,4 +1,3 @@
-import importlib.util
 import io
 import json
 import random
@@ -10,16 +9,14 @@ from typing import Any
 
 import pytest
 
+from laws import store as laws
 from nearkin.core.errors import ZooError
 from nearkin.core.events import Progress, finish
 from nearkin.core.files import FileWriteError
 from nearkin.zoo.bundle import exporting, importing
-from nearkin.zoo.catalogue import Catalogue, NewArtifact
+from nearkin.zoo.catalogue import Catalogue
 from nearkin.zoo.check import examine
-
-_spec = importlib.util.spec_from_file_location("laws_store", Path(__file__).parents[1] / "laws" / "store.py")
-laws = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(laws)
+from nearkin.zoo.records import NewArtifact
 
 
 def filled(path: Path) -> Catalogue:

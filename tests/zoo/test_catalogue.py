@@ -1,4 +1,3 @@
-import importlib.util
 import json
 import os
 import subprocess
@@ -9,15 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from laws import store as laws
 from nearkin.core.errors import ZooError
 from nearkin.core.events import finish
 from nearkin.zoo import schema
-from nearkin.zoo.catalogue import Catalogue, NewArtifact, Placed, TaskRecord
+from nearkin.zoo.catalogue import Catalogue
 from nearkin.zoo.check import examine
-
-_spec = importlib.util.spec_from_file_location("laws_store", Path(__file__).parents[1] / "laws" / "store.py")
-laws = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(laws)
+from nearkin.zoo.records import NewArtifact, Placed, TaskRecord
 
 
 class TestSqlite(laws.StoreLaws):
@@ -35,7 +32,8 @@ def in_another_process(script: str, *arguments: str | Path) -> subprocess.Comple
         laws = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(laws)
         from nearkin.core.errors import NearkinError
-        from nearkin.zoo.catalogue import Catalogue, NewArtifact
+        from nearkin.zoo.catalogue import Catalogue
+        from nearkin.zoo.records import NewArtifact
         def attempt(action):
             try:
                 print("done:", action())

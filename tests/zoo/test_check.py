@@ -1,4 +1,3 @@
-import importlib.util
 import json
 import os
 import sqlite3
@@ -9,15 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from laws import store as laws
 from nearkin.core.errors import ZooError
 from nearkin.core.events import Progress, finish
 from nearkin.core.files import TEMPORARY_PREFIX
-from nearkin.zoo.catalogue import Catalogue, NewArtifact
+from nearkin.zoo.catalogue import Catalogue
 from nearkin.zoo.check import Damage, Health, cleaned, examine
-
-_spec = importlib.util.spec_from_file_location("laws_store", Path(__file__).parents[1] / "laws" / "store.py")
-laws = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(laws)
+from nearkin.zoo.records import NewArtifact
 
 
 @pytest.fixture

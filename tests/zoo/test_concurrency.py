@@ -1,19 +1,15 @@
 """Several processes at one zoo, and processes that are killed: real ones, started anew."""
 
-import importlib.util
 import subprocess
 import sys
 import textwrap
 from collections import Counter
 from pathlib import Path
 
+from laws import store as laws
 from nearkin.core.events import finish
 from nearkin.zoo.catalogue import Catalogue
 from nearkin.zoo.check import examine
-
-_spec = importlib.util.spec_from_file_location("laws_store", Path(__file__).parents[1] / "laws" / "store.py")
-laws = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(laws)
 
 HEAD = f"""
     import importlib.util, os, random, signal, sys, time
@@ -22,7 +18,8 @@ HEAD = f"""
     spec.loader.exec_module(laws)
     from nearkin.core.errors import ZooError
     from nearkin.core.events import finish
-    from nearkin.zoo.catalogue import Catalogue, NewArtifact
+    from nearkin.zoo.catalogue import Catalogue
+    from nearkin.zoo.records import NewArtifact
     from nearkin.zoo.check import cleaned, examine
     path, me = sys.argv[1], sys.argv[2]
     print("ready", flush=True)

@@ -1,4 +1,3 @@
-import importlib.util
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -9,17 +8,14 @@ import sqlalchemy as sql
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateTable
 
+from laws import store as laws
 from nearkin.core.errors import ZooError
 from nearkin.core.events import finish
 from nearkin.core.files import FileWriteError
-from nearkin.zoo import schema
+from nearkin.zoo import database, schema
 from nearkin.zoo.catalogue import Catalogue
 from nearkin.zoo.check import examine
 from nearkin.zoo.schema import MIGRATIONS, Migration
-
-_spec = importlib.util.spec_from_file_location("laws_store", Path(__file__).parents[1] / "laws" / "store.py")
-laws = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(laws)
 
 
 def add_mood(connection: sql.Connection) -> None:
@@ -161,7 +157,7 @@ def test_a_database_of_somebody_else_is_left_alone(tmp_path: Path, statement: st
 
 
 def test_a_lock_held_too_long_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.1)
     with Catalogue(path) as zoo, Catalogue(path) as other, zoo.database.writing():
         assert len(other.tasks()) == 1
         with pytest.raises(ZooError, match=r"another process has been writing to .*; wait for it, then run it again"):

@@ -34,19 +34,18 @@ def demo(
     talk = say if not as_json else _silent
     talk(
         "[bold]nearkin keeps a zoo of solved tasks.[/bold] Here is one in the making: four questions about the same "
-        "1,797\nhandwritten digits of 8×8 pixels (they ship with scikit-learn), each answered by a small network, "
-        "twice.\n"
+        "1,797\nhandwritten digits (8×8 pixels, from scikit-learn), each answered twice by a small network.\n"
     )
     with nk.Zoo(out / "zoo") as zoo:
         for name, data, question in TASKS:
             if name in zoo:
-                talk(f"  {name:5s} {question:32s} is in the zoo already")
+                talk(f"  {name:5s} {question:31s}is in the zoo already")
                 continue
             task = nk.task(data, name=name)
             record = run(zoo.adding(task, "lenet", trials=2, seed=settings.seed, device=settings.device), settings)
             talk(
-                f"  {name:5s} {question:32s} right on {record.metric:.1%} of {len(task.test)} unseen digits "
-                f"(a blind guess: {task.guess():.1%}), {record.seconds:.1f} s"
+                f"  {name:5s} {question:31s}{record.metric:.1%} right of {len(task.test)} unseen digits "
+                f"(blind guess {task.guess():.1%}), {record.seconds:.1f} s"
             )
         records = zoo.catalogue.tasks()
     seconds = time.perf_counter() - start

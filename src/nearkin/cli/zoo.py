@@ -12,7 +12,7 @@ from nearkin.core.errors import NearkinError
 
 if TYPE_CHECKING:
     from nearkin.zoo import bundle
-    from nearkin.zoo.catalogue import TaskRecord
+    from nearkin.zoo.records import TaskRecord
 else:
     bundle = Lazy("nearkin.zoo.bundle")
 

@@ -75,7 +75,7 @@ def task(text: str, name: str | None = None) -> Task:
 
     >>> some = task("digits?classes=0,1,2,3&rest=other")
     >>> some.classes, len(some.train), some.input_shape
-    (('0', '1', '2', '3', 'other'), 1437, (1, 8, 8))
+    (('0', '1', '2', '3', 'other'), 1438, (1, 8, 8))
     >>> task("digits?detect=0").name
     'digits?detect=0'
     """

@@ -17,7 +17,8 @@ from nearkin.core.errors import NearkinError, ZooError, require
 from nearkin.core.events import Progress, Work
 from nearkin.core.files import durable_file
 from nearkin.zoo.blobs import CHUNK, is_digest
-from nearkin.zoo.catalogue import ArtifactRecord, Catalogue, NewTask, Placed, TaskRecord
+from nearkin.zoo.catalogue import Catalogue
+from nearkin.zoo.records import ArtifactRecord, NewTask, Placed, TaskRecord
 
 FORMAT = "nearkin-zoo"
 VERSION = 1

@@ -19,8 +19,9 @@ from nearkin.nets.spec import NetworkSpec
 from nearkin.tasks.packed import PROBE_SAMPLES, packed, unpacked
 from nearkin.tasks.sources import task as read_task
 from nearkin.tasks.task import Task
-from nearkin.zoo.catalogue import Catalogue, NewArtifact, NewTask, TaskRecord
+from nearkin.zoo.catalogue import Catalogue
 from nearkin.zoo.desk import Desk
+from nearkin.zoo.records import NewArtifact, NewTask, TaskRecord
 
 
 class Zoo:

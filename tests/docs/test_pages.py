@@ -1,0 +1,41 @@
+"""Every example of the README and the guides is run, page by page, in an empty folder; every link leads somewhere."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RUN = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+ALL = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.name)
+def test_examples_run(page: Path, tmp_path: Path) -> None:
+    """Python blocks of a page share one namespace and folder with each other and with its shell blocks."""
+    blocks = BLOCK.findall(page.read_text())
+    assert blocks, f"{page.name} shows no example"
+    program = ["import subprocess"]
+    for kind, text in blocks:
+        if kind == "python":
+            program.append(text)
+        else:
+            program.append(f"subprocess.run(['bash', '-euo', 'pipefail', '-c', {text!r}], check=True)")
+    file = tmp_path / "page.py"
+    file.write_text("\n".join(program))
+    surroundings = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, file], cwd=tmp_path, env=surroundings, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", ALL, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"

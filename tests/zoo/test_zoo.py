@@ -1,0 +1,150 @@
+"""The Zoo: tasks solved, kept, read back; one start for all tasks of a trial."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import nearkin as nk
+from nearkin.core.errors import DataError, NearkinError, OptionError
+from nearkin.core.events import Caution, Event, Note
+from nearkin.core.state import State
+from nearkin.nets.heads import head_name, split
+from nearkin.tasks import packed
+from nearkin.zoo.zoo import Zoo
+
+QUICK = nk.Recipe(epochs=2)
+
+
+def small(name: str = "t", seed: int = 0) -> nk.Task:
+    x = np.random.default_rng(seed).normal(size=(60, 4))
+    return nk.Task.from_arrays(name, x, x[:, 0] > 0)
+
+
+@pytest.fixture
+def zoo(tmp_path: Path):
+    with Zoo(tmp_path / "zoo") as made:
+        yield made
+
+
+def test_what_is_added_comes_back(zoo: Zoo) -> None:
+    task = nk.task("digits?detect=0&limit=120", name="zero")
+    record = zoo.add(task, "lenet?width=0.5", trials=2, recipe=QUICK, seed=3)
+    assert (zoo.names(), len(zoo), "zero" in zoo, list(zoo)) == (["zero"], 1, True, ["zero"])
+    solved = zoo.solved("zero")
+    assert solved.network == "lenet?width=0.5"
+    assert solved.metric == pytest.approx(record.metric)
+    assert record.epsilon == pytest.approx(1 - min(trial.scores.metric for trial in solved.trials))
+    for trial in range(2):
+        assert solved.scores_on(task, trial) == solved.trials[trial].scores
+    assert solved.trials[0].history.losses.shape == (4,)
+    assert zoo.task("zero").fingerprint() == task.fingerprint()
+
+
+def test_trials_of_two_tasks_start_from_the_same_backbone(zoo: Zoo) -> None:
+    """A step of size zero shows where each began."""
+    still = nk.Recipe(steps=1, learning_rate=1e-30)
+    for name, data in (("two", "digits?detect=0&limit=60"), ("ten", "digits?limit=60")):
+        zoo.add(nk.task(data, name=name), "lenet", trials=2, recipe=still)
+    two, ten = zoo.solved("two"), zoo.solved("ten")
+    for trial in range(2):
+        head = head_name(two.model(trial), torch.zeros(1, 1, 8, 8))
+        first, second = (split(s.trials[trial].params, head)[0] for s in (two, ten))
+        assert all(torch.allclose(first[name], second[name]) for name in first)
+    assert not torch.allclose(two.trials[0].params["head.weight"], two.trials[1].params["head.weight"])
+
+
+def test_arrays_are_kept_with_the_task(zoo: Zoo) -> None:
+    task = small()
+    zoo.add(task, trials=1, recipe=QUICK)
+    assert zoo.task("t").fingerprint() == task.fingerprint()
+    kinds = [(item.kind, item.facts.get("whole")) for item in zoo.catalogue.artifacts("t")]
+    assert kinds == [("data", True), ("weights", None)]
+
+
+def test_large_arrays_leave_a_probe_and_say_so(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed.packed, "__defaults__", (100,))
+    monkeypatch.setattr(packed, "PROBE_SAMPLES", 5)
+    heard: list[Event] = []
+    zoo.add(small(), trials=1, recipe=QUICK, listen=heard.append)
+    assert any(isinstance(event, Caution) and "too large" in event.text for event in heard)
+    assert len(zoo.task("t").train) == 5
+
+
+def test_data_that_changed_since_is_not_mistaken_for_what_it_was(zoo: Zoo, tmp_path: Path) -> None:
+    file = tmp_path / "d.npz"
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    np.savez(file, x_train=x, y_train=(x[:, 0] > 0).astype(int))
+    zoo.add(nk.task(f"npz:{file}", name="d"), trials=1, recipe=QUICK)
+    np.savez(file, x_train=x + 1, y_train=(x[:, 1] > 0).astype(int))
+    with pytest.raises(DataError, match="not what it was when the task was added"):
+        zoo.task("d")
+
+
+def test_a_broken_checkpoint_is_done_anew(zoo: Zoo, tmp_path: Path) -> None:
+    task, stopped = small(), []
+
+    def stop(event: Event) -> None:
+        stopped.append(event)
+        if len(stopped) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        zoo.add(task, trials=1, recipe=QUICK, listen=stop)
+    (kept,) = (tmp_path / "zoo" / "work").glob("*/training-0.safetensors")
+    assert State.load(kept).facts["done"] > 0
+    kept.write_bytes(kept.read_bytes()[:100])
+    heard: list[Event] = []
+    zoo.add(task, trials=1, recipe=QUICK, listen=heard.append)
+    assert any(isinstance(event, Caution) and "done anew" in event.text for event in heard)
+
+
+def test_more_trials_of_unfinished_work_use_those_that_are_done(zoo: Zoo) -> None:
+    task, seen = small(), []
+
+    def stop_in_the_second(event: Event) -> None:
+        if "trial 2" in getattr(event, "stage", ""):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        zoo.add(task, trials=2, recipe=QUICK, listen=stop_in_the_second)
+    zoo.add(task, trials=3, recipe=QUICK, listen=seen.append)
+    assert any(isinstance(event, Note) and "trial 1 of 3 was done before" in event.text for event in seen)
+    assert len(zoo.solved("t").trials) == 3
+
+
+def test_networks_of_ones_own(zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(
+        "from torch import nn\n"
+        "class Own(nn.Sequential):\n"
+        "    def __init__(self, width=8):\n"
+        "        super().__init__(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 99))\n"
+    )
+    record = zoo.add(small("a"), "own.py:Own?width=5", trials=1, recipe=QUICK)
+    assert record.network == f"{tmp_path}/own.py:Own?width=5"
+    monkeypatch.chdir("/")
+    assert zoo.solved("a").model()(torch.zeros(1, 4)).shape == (1, 2)
+    assert zoo.add(small("b"), "mlp", trials=1, recipe=QUICK).network == "mlp"
+    with pytest.raises(OptionError, match="cannot be imported again"):
+        zoo.add(small("c"), lambda: nn.Linear(4, 2), trials=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"trials": 0}, "trials must be 1"), ({"network": "resnet"}, "resnet18"), ({"device": "tpu9"}, "unknown device")],
+)
+def test_bad_options_leave_the_zoo_empty(zoo: Zoo, options: dict, words: str) -> None:
+    with pytest.raises(NearkinError, match=words):
+        zoo.add(small(), **{"recipe": QUICK, **options})
+    assert len(zoo) == 0
+
+
+def test_a_solved_task_refuses_data_of_another_kind(zoo: Zoo) -> None:
+    zoo.add(small(), trials=1, recipe=QUICK)
+    with pytest.raises(NearkinError, match=r"input shape \(4,\)"):
+        zoo.solved("t").scores_on(nk.task("digits?detect=0"))
+    with pytest.raises(NearkinError, match="trials 0 to 0, not 3"):
+        zoo.solved("t").model(3)
