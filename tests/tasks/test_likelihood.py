@@ -82,3 +82,27 @@ def test_smoothing_pulls_to_the_uniform() -> None:
 def test_unknown_likelihoods_are_named() -> None:
     with pytest.raises(OptionError, match=r"poisson.*categorical"):
         likelihood("poisson")
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_information_is_the_covariance_of_the_score(name: str) -> None:
+    """Against an average over the model's own samples, and factor by factor against the product."""
+    outputs = CASES[name][0][:1]
+    form, size = likelihood(name), outputs.numel()
+    free = outputs.expand(40_000, *outputs.shape[1:]).clone().requires_grad_()
+    (score,) = torch.autograd.grad(form.nll(free, form.sample(free, RNG)).sum(), free)
+    score = score.flatten(1)
+    columns = [
+        form.information(outputs, unit.view_as(outputs)).flatten() for unit in torch.eye(size, dtype=torch.float64)
+    ]
+    information = torch.stack(columns, 1)
+    assert torch.allclose(score.T @ score / len(score), information, atol=0.05 * float(information.max()))
+    factors = torch.stack([factor.flatten() for factor in form.factors(outputs)])
+    assert torch.allclose(factors.T @ factors, information, atol=1e-12)
+
+
+def test_factors_of_certain_predictions_are_finite() -> None:
+    outputs = torch.tensor([[400.0, 0.0, -400.0], [0.0, 0.0, 0.0], [-400.0, 0.0, 400.0]])
+    factors = torch.stack(list(likelihood("categorical").factors(outputs)))
+    assert len(factors) == 2
+    assert factors.isfinite().all()

@@ -15,6 +15,7 @@ minimises: its mean over samples, for dense and language over pixels and tokens.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,6 +58,18 @@ class Likelihood(Protocol):
         """Targets drawn from the model's own prediction."""
         ...
 
+    def information(self, outputs: Tensor, vector: Tensor) -> Tensor:
+        r"""$\Lambda_n v_n$ in the shape of the outputs: Fisher information of the outputs themselves, times a vector.
+
+        $\Lambda_n = \mathbb{E}_{y \sim p(\cdot \mid f_n)}[\nabla_f \log p\,\nabla_f \log p^\top]$, the Hessian of `nll` in
+        the outputs for all likelihoods but the heteroscedastic one.
+        """
+        ...
+
+    def factors(self, outputs: Tensor) -> Iterator[Tensor]:
+        r"""Vectors $s_k$ in the shape of the outputs with $\sum_k s_k s_k^\top = \Lambda_n$ for every sample."""
+        ...
+
     def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Sums `[K]` in float64 that add up over batches."""
         ...
@@ -96,6 +109,28 @@ class Categorical:
         """Classes `[N]`."""
         return torch.multinomial(outputs.detach().softmax(-1), 1, generator=rng).squeeze(-1)
 
+    def information(self, outputs: Tensor, vector: Tensor) -> Tensor:
+        r"""$(\mathrm{diag}(p) - p p^\top) v$, position by position."""
+        p = outputs.detach().softmax(-1)
+        weighted = p * vector
+        return weighted - p * weighted.sum(-1, keepdim=True)
+
+    def factors(self, outputs: Tensor) -> Iterator[Tensor]:
+        r"""The C − 1 columns of a triangular factor of $\mathrm{diag}(p) - p p^\top$, one fewer than there are classes.
+
+        With $q_k = \sum_{c > k} p_c$ and $q_{-1} = 1$, column k has $\sqrt{p_k q_k / q_{k-1}}$ at class k and
+        $-p_c / q_k$ times that at the classes after it.
+        """
+        p = outputs.detach().softmax(-1)
+        after = p.flip(-1).cumsum(-1).flip(-1)  # after[k] = p_k + p_{k+1} + …
+        tiny = torch.finfo(p.dtype).tiny
+        for k in range(p.shape[-1] - 1):
+            mine, left, rest = p[..., k], after[..., k].clamp_min(tiny), after[..., k + 1].clamp_min(tiny)
+            column = torch.zeros_like(p)
+            column[..., k] = (mine / left * rest).sqrt()
+            column[..., k + 1 :] = -p[..., k + 1 :] / rest[..., None] * column[..., k, None]
+            yield column
+
     def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Right answers and answers."""
         return torch.tensor([(outputs.argmax(-1) == targets).sum().item(), targets.numel()], dtype=torch.float64)
@@ -127,6 +162,14 @@ class Language(Categorical):
     def sample(self, outputs: Tensor, rng: Generator) -> Tensor:
         """Tokens `[N, T]`."""
         return super().sample(outputs.flatten(0, -2), rng).view(outputs.shape[:-1])
+
+    def factors(self, outputs: Tensor) -> Iterator[Tensor]:
+        """T (C − 1) columns: those of every position, which are independent of each other."""
+        for column in super().factors(outputs):
+            for place in range(outputs.shape[1]):
+                alone = torch.zeros_like(column)
+                alone[:, place] = column[:, place]
+                yield alone
 
 
 @dataclass(frozen=True)
@@ -164,6 +207,17 @@ class Gaussian:
         """Targets with unit noise."""
         noise = torch.randn(outputs.shape, generator=rng, dtype=outputs.dtype, device=rng.device)
         return outputs.detach() + noise.to(outputs.device)
+
+    def information(self, outputs: Tensor, vector: Tensor) -> Tensor:
+        """The vector itself: unit variance."""
+        return vector
+
+    def factors(self, outputs: Tensor) -> Iterator[Tensor]:
+        """One unit vector an output."""
+        for place in range(outputs[0].numel()):
+            unit = torch.zeros_like(outputs).flatten(1)
+            unit[:, place] = 1.0
+            yield unit.view_as(outputs)
 
     def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Count, squared error, and sums and squares of each target column or channel."""
@@ -224,6 +278,20 @@ class Heteroscedastic(Gaussian):
         mean, log_variance = outputs.detach().chunk(2, -1)
         noise = torch.randn(mean.shape, generator=rng, dtype=mean.dtype, device=rng.device).to(mean.device)
         return mean + noise * (0.5 * log_variance).exp()
+
+    def information(self, outputs: Tensor, vector: Tensor) -> Tensor:
+        r"""$[e^{-s} v_m, \frac12 v_s]$."""
+        return self._deviations(outputs).square() * vector
+
+    def factors(self, outputs: Tensor) -> Iterator[Tensor]:
+        """One scaled unit vector an output."""
+        deviations, units = self._deviations(outputs), super().factors(outputs)
+        return (deviations * unit for unit in units)
+
+    def _deviations(self, outputs: Tensor) -> Tensor:
+        """Square roots of the information of means and log variances."""
+        log_variance = outputs.detach().chunk(2, -1)[1].clamp(-LOG_VARIANCE_LIMIT, LOG_VARIANCE_LIMIT)
+        return torch.cat([(-0.5 * log_variance).exp(), torch.full_like(log_variance, math.sqrt(0.5))], -1)
 
 
 LIKELIHOODS: dict[str, Likelihood] = {

@@ -1,0 +1,87 @@
+"""The tape: inputs of a network's layers, and the gradients at their outputs, sample by sample.
+
+A layer's per-sample weight gradients are contractions of what it read, `x` `[B, …]`, with the gradient at what it gave,
+`g` `[B, …]`. Weights are frozen while the tape runs, so autograd never forms weight gradients of its own: a backward pass
+on the tape costs the gradients of the activations alone.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from nearkin.core.errors import MismatchError
+
+Receiver: TypeAlias = Callable[[str, nn.Module, Tensor, Tensor], None]
+"""Called during the backward pass with a layer's name, the layer, its input `x` and its output's gradient `g`."""
+
+
+def outputs_on_tape(
+    model: nn.Module,
+    weights: Mapping[str, Tensor],
+    inputs: Tensor,
+    layers: Iterable[str],
+    receive: Receiver,
+) -> Tensor:
+    """Outputs of the network at frozen weights; a backward pass from them calls `receive` for every call of a layer.
+
+    The graph begins at the named layers' outputs; nothing is left on the modules. Several backward passes may be made
+    with `retain_graph=True`, each of which is received.
+
+    Args:
+        model: the network.
+        weights: parameters and buffers by name, detached.
+        inputs: `[B, *input_shape]`.
+        layers: names of the modules to listen to, as in `model.named_modules()`.
+        receive: see `Receiver`.
+
+    >>> net = nn.Linear(2, 1)
+    >>> weights = {name: value.detach() for name, value in net.named_parameters()}
+    >>> seen = {}
+    >>> def receive(name, layer, x, g):
+    ...     seen[name] = (tuple(x.shape), tuple(g.shape))
+    >>> outputs_on_tape(net, weights, torch.ones(3, 2), [""], receive).sum().backward()
+    >>> seen
+    {'': ((3, 2), (3, 1))}
+    """
+    modules = dict(model.named_modules())
+    hooks = [modules[name].register_forward_hook(_listener(name, receive)) for name in layers]
+    try:
+        outputs: Tensor = functional_call(model, dict(weights), (inputs,))
+        return outputs
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def frozen(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, detached: what `outputs_on_tape` takes as weights."""
+    named = (*model.named_parameters(), *model.named_buffers())
+    return {name: value.detach() for name, value in named}
+
+
+def _listener(name: str, receive: Receiver) -> Callable[[nn.Module, tuple[Any, ...], Any], None]:
+    """A forward hook that sees a layer's input and asks for its output's gradient."""
+
+    def listen(layer: nn.Module, arguments: tuple[Any, ...], outputs: Any) -> None:
+        if not isinstance(outputs, Tensor) or not arguments or not isinstance(arguments[0], Tensor):
+            return
+        x = arguments[0].detach()
+        version = x._version
+        if not outputs.requires_grad:
+            outputs.requires_grad_(True)  # the graph begins here: all before it is frozen
+
+        def hear(g: Tensor) -> None:
+            if x._version != version:
+                raise MismatchError(
+                    f"the input of {name or 'the network'} was changed in place after it was read; use out-of-place "
+                    f"operations there (nn.ReLU(inplace=False), x = x + y)"
+                )
+            with torch.no_grad():
+                receive(name, layer, x, g)
+
+        outputs.register_hook(hear)
+
+    return listen
