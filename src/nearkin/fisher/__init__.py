@@ -1,1 +1,1 @@
-"""Fisher information: per-sample scores, diagonals, products, tangent kernels, spectra, at the cost of a training step."""
+"""Fisher information: scores, diagonals, products, tangent kernels and spectra at the cost of a training step."""

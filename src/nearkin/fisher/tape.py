@@ -1,8 +1,8 @@
 """The tape: inputs of a network's layers, and the gradients at their outputs, sample by sample.
 
 A layer's per-sample weight gradients are contractions of what it read, `x` `[B, …]`, with the gradient at what it gave,
-`g` `[B, …]`. Weights are frozen while the tape runs, so autograd never forms weight gradients of its own: a backward pass
-on the tape costs the gradients of the activations alone.
+`g` `[B, …]`. Weights are frozen while the tape runs, so autograd never forms weight gradients of its own: a backward
+pass on the tape costs the gradients of the activations alone.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -61,8 +61,8 @@ class Likelihood(Protocol):
     def information(self, outputs: Tensor, vector: Tensor) -> Tensor:
         r"""$\Lambda_n v_n$ in the shape of the outputs: Fisher information of the outputs themselves, times a vector.
 
-        $\Lambda_n = \mathbb{E}_{y \sim p(\cdot \mid f_n)}[\nabla_f \log p\,\nabla_f \log p^\top]$, the Hessian of `nll` in
-        the outputs for all likelihoods but the heteroscedastic one.
+        $\Lambda_n = \mathbb{E}_{y \sim p(\cdot \mid f_n)}[\nabla_f \log p\,\nabla_f \log p^\top]$, the Hessian of
+        `nll` in the outputs for all likelihoods but the heteroscedastic one.
         """
         ...
 
