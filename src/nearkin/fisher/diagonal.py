@@ -1,0 +1,261 @@
+r"""The diagonal of the Fisher information, exact, at little more than the cost of one backward pass.
+
+$$F_{ii} = \frac1N \sum_n \mathbb{E}_{y}\left[\left(\partial_i \log p(y \mid f_\theta(x_n))\right)^2\right]$$
+
+The expectation is over the observed labels (the empirical Fisher), over labels sampled from the model, or exact:
+with $\Lambda_n = \sum_k s_k s_k^\top$ the information of the outputs, $F_{ii} = \frac1N \sum_n \sum_k (J_n^\top
+s_k)_i^2$, one backward pass a factor over one shared forward pass.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
+from typing import TypeAlias
+
+import torch
+from torch import Generator, Tensor, nn
+
+from nearkin.core.errors import DataError, MismatchError, require
+from nearkin.core.events import Listener, Note, Progress, Work, finish
+from nearkin.core.rng import Streams
+from nearkin.fisher.layers import linear_squares_from, rule_for
+from nearkin.fisher.plan import Plan, locally, planned, require_steady, wanted_names
+from nearkin.fisher.scores import chunk_size, rest_gradients, sample_blocks
+from nearkin.fisher.tape import frozen, outputs_on_tape
+from nearkin.fisher.values import FisherDiagonal
+from nearkin.tasks.batches import ordered_batches
+from nearkin.tasks.examples import Examples
+from nearkin.tasks.likelihood import Likelihood
+from nearkin.tasks.likelihood import likelihood as likelihood_named
+
+LABELS = ("observed", "sampled", "expected")
+MOST_FACTORS = 1000
+
+Data: TypeAlias = Tensor | Examples | Iterable[tuple[Tensor, Tensor]]
+
+
+def diagonal(
+    model: nn.Module,
+    data: Data,
+    targets: Tensor | None = None,
+    *,
+    likelihood: str = "categorical",
+    labels: str = "observed",
+    batch_size: int = 128,
+    num_samples: int = 1,
+    seed: int = 0,
+    names: Collection[str] | None = None,
+    listen: Listener | None = None,
+) -> FisherDiagonal:
+    """The diagonal Fisher information of a network on data.
+
+    Args:
+        model: the network, in evaluation mode.
+        data: inputs `[N, *input_shape]` with `targets`, examples of a task, or any iterable of `(x, y)` batches.
+        targets: labels for `observed`; not looked at for `sampled` and `expected`.
+        likelihood: `categorical`, `gaussian`, `heteroscedastic`, `dense` or `language`.
+        labels: `observed`, `sampled` (from the model, `num_samples` times) or `expected` (exact).
+        batch_size: samples at once, where data comes as tensors or examples.
+        num_samples: draws a sample, for `sampled`.
+        seed: of the draws.
+        names: parameters to measure; by default all that require gradients.
+        listen: called with every event.
+
+    >>> net = nn.Linear(2, 1)
+    >>> x = torch.tensor([[1.0, 2.0], [3.0, 0.0]])
+    >>> diagonal(net, x, likelihood="gaussian", labels="expected").values["weight"]
+    tensor([[5., 2.]])
+    """
+    work = measuring(
+        model, data, targets, likelihood=likelihood, labels=labels, batch_size=batch_size, num_samples=num_samples,
+        seed=seed, names=names,
+    )  # fmt: skip
+    return finish(work, listen)
+
+
+def measuring(
+    model: nn.Module,
+    data: Data,
+    targets: Tensor | None = None,
+    *,
+    likelihood: str = "categorical",
+    labels: str = "observed",
+    batch_size: int = 128,
+    num_samples: int = 1,
+    seed: int = 0,
+    names: Collection[str] | None = None,
+) -> Work[FisherDiagonal]:
+    """The work of `diagonal`, a batch at a time."""
+    require(labels in LABELS, f"labels must be one of {', '.join(LABELS)}, got {labels!r}")
+    require(num_samples >= 1, f"num_samples must be 1 or more, got {num_samples}")
+    form, rng = likelihood_named(likelihood), Streams(seed)["labels"]
+    require_steady(model)
+    sums: Accumulator | None = None
+    for number, (x, y) in enumerate(batches(data, targets, batch_size, labels)):
+        if sums is None:
+            sums = Accumulator(model, x, wanted_names(model, names))
+            if sums.plan.rest:
+                yield Note(f"no formula for {', '.join(sums.plan.rest[:5])}: differentiated sample by sample")
+        sums.add(x, cotangents(form, labels, y, num_samples, rng))
+        sums.check(number)
+        yield Progress("Fisher diagonal", sums.count)
+    if sums is None:
+        raise DataError("there is no sample to measure on; the data is empty")
+    return FisherDiagonal(sums.means(num_samples if labels == "sampled" else 1), labels, sums.count)
+
+
+def batches(data: Data, targets: Tensor | None, size: int, labels: str) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Batches of whatever the data is."""
+    if isinstance(data, Examples):
+        yield from ordered_batches(data, size)
+    elif isinstance(data, Tensor):
+        require(
+            labels != "observed" or targets is not None,
+            "observed labels were asked for and none given; give targets, or use labels='sampled' or 'expected'",
+        )
+        require(
+            targets is None or len(targets) == len(data),
+            f"{len(data)} inputs but {0 if targets is None else len(targets)} targets; give each its own",
+            DataError,
+        )
+        for part in sample_blocks(len(data), size):
+            yield data[part], None if targets is None else targets[part]
+    else:
+        yield from data
+
+
+Cotangents: TypeAlias = Callable[[Tensor, slice], Iterator[Tensor]]
+"""From the outputs of a part of a batch to the vectors that are pulled back through the network."""
+
+
+def cotangents(form: Likelihood, labels: str, y: Tensor | None, num_samples: int, rng: Generator) -> Cotangents:
+    """A function from outputs to the vectors whose pulled-back squares add up to the Fisher information."""
+
+    def score(outputs: Tensor, labels_: Tensor) -> Tensor:
+        _require_labels(form, outputs, labels_)
+        free = outputs.detach().requires_grad_()
+        with torch.enable_grad():
+            (gradient,) = torch.autograd.grad(form.nll(free, labels_).sum(), free)
+        return gradient
+
+    def found(outputs: Tensor, part: slice) -> Iterator[Tensor]:
+        if labels == "expected":
+            yield from _factors(form, outputs)
+        elif labels == "sampled":
+            for _ in range(num_samples):
+                yield score(outputs, form.sample(outputs, rng))
+        elif y is not None:
+            yield score(outputs, y[part])
+
+    return found
+
+
+def _factors(form: Likelihood, outputs: Tensor) -> Iterator[Tensor]:
+    size = outputs[0].numel()
+    require(
+        size <= MOST_FACTORS,
+        f"the exact expectation over {size:,} outputs would take as many backward passes; use labels='sampled'",
+    )
+    return form.factors(outputs)
+
+
+def _require_labels(form: Likelihood, outputs: Tensor, labels: Tensor) -> None:
+    if form.metric == "accuracy":
+        low, high = int(labels.min()), int(labels.max())
+        require(
+            low >= 0 and high < outputs.shape[-1],
+            f"labels run from {low} to {high}, but the network has {outputs.shape[-1]} outputs; mend the labels",
+            DataError,
+        )
+
+
+class Accumulator:
+    """Sums of squared per-sample gradients of a network, batch after batch, in memory that does not grow with them."""
+
+    def __init__(self, model: nn.Module, x: Tensor, names: Collection[str]) -> None:
+        require(len(x) > 0, "the first batch is empty; leave it out", DataError)
+        self.model, self.names, self.count = model, tuple(names), 0
+        self.weights = frozen(model)
+        self.plan: Plan = planned(model, self.weights, x, self.names)
+        covered = [name for own in self.plan.owners.values() for name in own.values()]
+        self.sums = {name: torch.zeros_like(self.weights[name]) for name in dict.fromkeys((*covered, *self.names))}
+        self.into = {layer: {local: self.sums[name] for local, name in self.plan.owners[layer].items()}
+                     for layer in self.plan.single}  # fmt: skip
+        self.local = {layer: locally(layer, self.weights) for layer in self.plan.layers}
+        self.idle = {name: self.weights[name].clone().requires_grad_() for name in self.plan.idle}
+        self._heard: set[str] = set()
+        self._held: dict[str, Tensor] = {}
+        self._squares: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def add(self, x: Tensor, cotangents: Cotangents) -> None:
+        """Take in a batch: one forward pass, one backward pass a cotangent."""
+        held = tuple(name for layer in self.plan.shared for name in self.plan.owners[layer].values())
+        size = min(len(x), chunk_size(self.weights, held)) if held else len(x)
+        for part in sample_blocks(len(x), size):
+            self._add(x[part], part, cotangents)
+        self.count += len(x)
+
+    def _add(self, x: Tensor, part: slice, cotangents: Cotangents) -> None:
+        outputs = outputs_on_tape(self.model, {**self.weights, **self.idle}, x, self.plan.layers, self._receive)
+        waiting: Tensor | None = None
+        for cotangent in cotangents(outputs.detach(), part):
+            if waiting is not None:
+                self._back(outputs, x, waiting, last=False)
+            waiting = cotangent
+        if waiting is not None:
+            self._back(outputs, x, waiting, last=True)
+
+    def _back(self, outputs: Tensor, x: Tensor, cotangent: Tensor, last: bool) -> None:
+        if outputs.requires_grad:
+            outputs.backward(cotangent, retain_graph=not last)
+        self._heard.clear()
+        woken = tuple(name for name, value in self.idle.items() if value.grad is not None)
+        if woken:
+            self.plan = replace(self.plan, rest=(*self.plan.rest, *woken))
+            self.idle = {name: value for name, value in self.idle.items() if name not in woken}
+        for name, gradient in self._held.items():
+            self.sums[name] += gradient.square().sum(0)
+        self._held.clear()
+        if last:
+            for layer, (read, squared) in self._squares.items():
+                linear_squares_from(read, squared, self.into[layer])
+            self._squares.clear()
+        for rest in sample_blocks(len(x), chunk_size(self.weights, self.plan.rest)) if self.plan.rest else ():
+            found = rest_gradients(self.model, self.weights, self.plan.rest, x[rest], cotangent[rest])
+            for name, gradient in found.items():
+                self.sums[name] += gradient.square().sum(0)
+
+    def _receive(self, name: str, layer: nn.Module, x: Tensor, g: Tensor) -> None:
+        rule = rule_for(layer)
+        if rule is None:
+            return
+        if name not in self.into:
+            for local, gradient in rule.gradients(layer, self.local[name], x, g).items():
+                owner = self.plan.owners[name][local]
+                self._held[owner] = self._held[owner] + gradient if owner in self._held else gradient
+            return
+        require(
+            name not in self._heard,
+            f"layer {name} is called more often for some inputs than for others, so its formula does not hold; leave "
+            f"its weights out with names=",
+            MismatchError,
+        )
+        self._heard.add(name)
+        if isinstance(layer, nn.Linear) and g.dim() == 2:  # squares of several passes are added before the product
+            if name in self._squares:
+                self._squares[name][1].addcmul_(g, g)
+            else:
+                self._squares[name] = (x, g.square())
+        else:
+            rule.add_squares(layer, self.local[name], x, g, self.into[name])
+
+    def check(self, number: int) -> None:
+        """Name the layer whose gradients are not numbers any more, and the batch that made them so."""
+        for name, value in self.sums.items():
+            if not torch.isfinite(value.sum()):
+                raise MismatchError(
+                    f"gradients of {name} are NaN or infinite in batch {number}; look at its inputs and the weights"
+                )
+
+    def means(self, draws: int = 1) -> dict[str, Tensor]:
+        """Sums divided by samples and draws, by name."""
+        return {name: self.sums[name] / (self.count * draws) for name in self.names}

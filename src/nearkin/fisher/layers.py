@@ -1,0 +1,168 @@
+"""Layers whose per-sample weight gradients are known in closed form.
+
+Every rule answers two questions from what a layer read, `x`, and the gradient at what it gave, `g`, both with the
+samples first: the gradients of its own parameters, one a sample, and (where there is a cheaper way than squaring
+those) the sum of their squares. `rule_for` says whether a layer is known; what is not known is left to automatic
+differentiation.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nearkin.fisher.contraction import contracted_squares
+from nearkin.fisher.convolution import convolution_gradients, convolution_squares
+
+Local: TypeAlias = Mapping[str, Tensor]
+"""A layer's own parameters and buffers by their local names."""
+
+Gradients: TypeAlias = Callable[[Any, Local, Tensor, Tensor], dict[str, Tensor]]
+"""(layer, local, x, g) → per-sample gradients `[B, *shape]` by local name."""
+
+Squares: TypeAlias = Callable[[Any, Local, Tensor, Tensor, dict[str, Tensor]], None]
+"""(layer, local, x, g, into) adds the sums of squares to `into`."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a kind of layer makes gradients, and squares where that is cheaper than squaring gradients."""
+
+    gradients: Gradients
+    squares: Squares | None = None
+
+    def add_squares(self, layer: nn.Module, local: Local, x: Tensor, g: Tensor, into: dict[str, Tensor]) -> None:
+        """Add the squared gradients of every sample to `into`, by local name."""
+        if self.squares is not None:
+            self.squares(layer, local, x, g, into)
+            return
+        for name, gradient in self.gradients(layer, local, x, g).items():
+            into[name] += gradient.square().sum(0)  # not in place: a gradient may be g itself
+
+
+def _over_positions(g: Tensor) -> Tensor:
+    """Sums `[B, C]` of `[B, C, …]` over everything behind the channels."""
+    return g.flatten(2).sum(2) if g.dim() > 2 else g
+
+
+def _linear_gradients(layer: nn.Linear, local: Local, x: Tensor, g: Tensor) -> dict[str, Tensor]:
+    rows, columns = g.reshape(len(g), -1, g.shape[-1]), x.reshape(len(x), -1, x.shape[-1])
+    found = {"weight": rows.transpose(1, 2) @ columns}
+    return found if layer.bias is None else {**found, "bias": rows.sum(1)}
+
+
+def _linear_squares(layer: nn.Linear, local: Local, x: Tensor, g: Tensor, into: dict[str, Tensor]) -> None:
+    if g.dim() == 2:
+        linear_squares_from(x, g.square(), into)
+        return
+    rows, columns = g.flatten(1, -2), x.flatten(1, -2)
+    contracted_squares(rows.transpose(1, 2), columns, into["weight"])
+    if "bias" in into:
+        into["bias"] += rows.sum(1).square_().sum(0)
+
+
+def linear_squares_from(x: Tensor, squared: Tensor, into: dict[str, Tensor]) -> None:
+    r"""Without positions, $\sum_b (g_{bo} x_{bi})^2 = (g^2)^\top x^2$: linear in g², which may be summed beforehand."""
+    into["weight"].addmm_(squared.t(), x.square())
+    if "bias" in into:
+        into["bias"] += squared.sum(0)
+
+
+def _convolution_gradients(layer: nn.Conv2d, local: Local, x: Tensor, g: Tensor) -> dict[str, Tensor]:
+    found = {"weight": convolution_gradients(layer, x, g)}
+    return found if layer.bias is None else {**found, "bias": _over_positions(g)}
+
+
+def _convolution_squares(layer: nn.Conv2d, local: Local, x: Tensor, g: Tensor, into: dict[str, Tensor]) -> None:
+    convolution_squares(layer, x, g, into["weight"])
+    if "bias" in into:
+        into["bias"] += _over_positions(g).square_().sum(0)
+
+
+def _affine(normalised: Tensor, g: Tensor, local: Local) -> dict[str, Tensor]:
+    """Gradients of y = w·x̂ + b with one weight a channel."""
+    found = {"weight": _over_positions(g * normalised), "bias": _over_positions(g)}
+    return {name: value for name, value in found.items() if name in local}
+
+
+def _batch_norm(layer: nn.BatchNorm2d, local: Local, x: Tensor, g: Tensor) -> dict[str, Tensor]:
+    """In evaluation mode an affine map: Σ g x̂ = (Σ g x − mean Σ g) / deviation, without forming x̂."""
+    total = _over_positions(g)
+    product = torch.einsum("bcl,bcl->bc", g.flatten(2), x.flatten(2)) if g.dim() > 2 else g * x
+    deviation = (local["running_var"] + layer.eps).sqrt()
+    found = {"weight": (product - local["running_mean"] * total) / deviation, "bias": total}
+    return {name: value for name, value in found.items() if name in local}
+
+
+def _group_norm(layer: nn.GroupNorm, local: Local, x: Tensor, g: Tensor) -> dict[str, Tensor]:
+    return _affine(F.group_norm(x, layer.num_groups, None, None, layer.eps), g, local)
+
+
+def _instance_norm(layer: nn.InstanceNorm2d, local: Local, x: Tensor, g: Tensor) -> dict[str, Tensor]:
+    own = "running_mean" not in local
+    mean, variance = (None, None) if own else (local["running_mean"], local["running_var"])
+    return _affine(F.instance_norm(x, mean, variance, use_input_stats=own, eps=layer.eps), g, local)
+
+
+def _layer_norm(layer: nn.LayerNorm, local: Local, x: Tensor, g: Tensor) -> dict[str, Tensor]:
+    normalised = F.layer_norm(x, layer.normalized_shape, None, None, layer.eps)
+    shape = (len(g), -1, *layer.normalized_shape)
+    found = {"weight": (g * normalised).reshape(shape).sum(1), "bias": g.reshape(shape).sum(1)}
+    return {name: value for name, value in found.items() if name in local}
+
+
+def _embedding_rows(layer: nn.Embedding, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Sample and word of every pair that occurs, and the gradient of that word in that sample."""
+    words, vectors = x.reshape(len(x), -1), g.reshape(len(g), -1, g.shape[-1])
+    keys = torch.arange(len(x), device=x.device)[:, None] * layer.num_embeddings + words
+    pairs, place = keys.flatten().unique(return_inverse=True)
+    rows = vectors.new_zeros(len(pairs), g.shape[-1]).index_add_(0, place, vectors.flatten(0, 1))
+    sample, word = pairs // layer.num_embeddings, pairs % layer.num_embeddings
+    if layer.padding_idx is not None:
+        rows[word == layer.padding_idx] = 0
+    return sample, word, rows
+
+
+def _embedding_gradients(layer: nn.Embedding, local: Local, x: Tensor, g: Tensor) -> dict[str, Tensor]:
+    sample, word, rows = _embedding_rows(layer, x, g)
+    gradient = g.new_zeros(len(x), layer.num_embeddings, layer.embedding_dim)
+    gradient[sample, word] = rows
+    return {"weight": gradient}
+
+
+def _embedding_squares(layer: nn.Embedding, local: Local, x: Tensor, g: Tensor, into: dict[str, Tensor]) -> None:
+    _, word, rows = _embedding_rows(layer, x, g)
+    into["weight"].index_add_(0, word, rows.square_())
+
+
+CONVOLUTION = Rule(_convolution_gradients, _convolution_squares)
+RULES: dict[type[nn.Module], Rule] = {
+    nn.Linear: Rule(_linear_gradients, _linear_squares),
+    nn.Conv1d: CONVOLUTION,
+    nn.Conv2d: CONVOLUTION,
+    nn.Conv3d: CONVOLUTION,
+    nn.ConvTranspose2d: Rule(_convolution_gradients),
+    nn.BatchNorm1d: Rule(_batch_norm),
+    nn.BatchNorm2d: Rule(_batch_norm),
+    nn.BatchNorm3d: Rule(_batch_norm),
+    nn.LayerNorm: Rule(_layer_norm),
+    nn.GroupNorm: Rule(_group_norm),
+    nn.InstanceNorm1d: Rule(_instance_norm),
+    nn.InstanceNorm2d: Rule(_instance_norm),
+    nn.InstanceNorm3d: Rule(_instance_norm),
+    nn.Embedding: Rule(_embedding_gradients, _embedding_squares),
+}
+
+
+def rule_for(layer: nn.Module) -> Rule | None:
+    """The rule of this very kind of layer; a subclass may compute anything, so it has none.
+
+    >>> rule_for(nn.Conv2d(1, 1, 3)) is CONVOLUTION, rule_for(nn.Bilinear(1, 1, 1)) is None
+    (True, True)
+    """
+    if isinstance(layer, nn.Embedding) and (layer.max_norm is not None or layer.scale_grad_by_freq):
+        return None
+    return RULES.get(type(layer))
