@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nearkin import fisher as fisher
     from nearkin.core.errors import NearkinError as NearkinError
     from nearkin.nets.fit import Fit as Fit
     from nearkin.nets.fit import fit as fit
@@ -40,10 +41,14 @@ _HOMES = {
     "task": "nearkin.tasks.sources",
 }
 
-__all__ = [*sorted(_HOMES), "__version__"]
+_ROOMS = ("fisher",)
+
+__all__ = [*sorted(_HOMES), *_ROOMS, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return importlib.import_module(f"nearkin.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'nearkin' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

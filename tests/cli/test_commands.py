@@ -69,7 +69,8 @@ def test_the_life_of_a_zoo(call: Call, arrays: Path, tmp_path: Path) -> None:
     assert [task["name"] for task in call("list", "--json").json["tasks"]] == ["four", "zero"]
     shown = call("show", "zero", "--json").json
     assert shown["classes"] == ["other", "0"]
-    assert [item["trial"] for item in shown["artifacts"]] == [0, 1]
+    kept = [(item["kind"], item["trial"]) for item in shown["artifacts"]]
+    assert kept == [("fisher", 0), ("fisher", 1), ("weights", 0), ("weights", 1)]
     assert shown["recipe"]["epochs"] == 2
     assert call("doctor", "--json").json["health"]["sound"] is True
     measured = call("evaluate", "four", "--json").json
@@ -83,7 +84,8 @@ def test_the_life_of_a_zoo(call: Call, arrays: Path, tmp_path: Path) -> None:
 
 
 def shown_metric(call: Call, name: str, trial: int) -> float:
-    return call("show", name, "--json").json["artifacts"][trial]["metric"]
+    artifacts = call("show", name, "--json").json["artifacts"]
+    return next(item["metric"] for item in artifacts if (item["kind"], item["trial"]) == ("weights", trial))
 
 
 def test_what_a_person_reads(call: Call) -> None:
@@ -94,7 +96,7 @@ def test_what_a_person_reads(call: Call) -> None:
     shown = call("show", "a [b] name").out
     assert "a [b] name" in shown
     assert "a blind guess" in shown
-    assert "sound: 1 task, 2 blobs" in call("doctor").out
+    assert "sound: 1 task, 4 blobs" in call("doctor").out
     assert "empty" not in listed
 
 

@@ -77,6 +77,7 @@ LAYERS = {
     "instance norm": (lambda: nn.Sequential(nn.InstanceNorm2d(4, affine=True), nn.Tanh()), IMAGES),
     "instance norm, kept moments": (
         lambda: nn.Sequential(nn.InstanceNorm2d(4, affine=True, track_running_stats=True), nn.Tanh()), IMAGES),
+    "in place at the first": (lambda: nn.Sequential(nn.Conv2d(4, 5, 3), nn.ReLU(inplace=True)), IMAGES),
     "prelu": (lambda: nn.Sequential(nn.Conv2d(4, 5, 3), nn.PReLU()), IMAGES),
     "in place": (
         lambda: nn.Sequential(nn.Conv2d(4, 5, 3), nn.BatchNorm2d(5), nn.ReLU(inplace=True), nn.Conv2d(5, 2, 2)),
@@ -379,6 +380,7 @@ BAD = [
     (lambda: diagonal(nn.Tanh(), X, Y), OptionError, "no parameters"),
     (lambda: diagonal(nn.Linear(5, 3).half(), X.half(), Y), OptionError, "float16 on the CPU"),
     (lambda: diagonal(MODEL, X, Y + 7), DataError, "labels run from 7 to 9, but the network has 3"),
+    (lambda: diagonal(nn.Linear(5, 1).double(), X, X[:, 0], likelihood="gaussian"), DataError, r"y\[:, None\]"),
     (lambda: diagonal(MODEL, X, Y[:2]), DataError, "6 inputs but 2 targets"),
     (lambda: diagonal(MODEL, X), OptionError, "observed labels were asked for"),
     (lambda: diagonal(MODEL, []), DataError, "the data is empty"),

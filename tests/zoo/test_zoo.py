@@ -43,6 +43,20 @@ def test_what_is_added_comes_back(zoo: Zoo) -> None:
     assert zoo.task("zero").fingerprint() == task.fingerprint()
 
 
+def test_the_fisher_information_is_kept(zoo: Zoo) -> None:
+    task = nk.task("digits?detect=0&limit=120", name="zero")
+    zoo.add(task, "lenet?width=0.5", trials=2, recipe=QUICK)
+    x, y = task.test.all()
+    for trial in range(2):
+        model = zoo.solved("zero").model(trial)
+        measured, found = nk.fisher.diagonal(model, x, y), zoo.fisher("zero", trial)
+        assert found.num_samples == len(task.test)
+        assert list(found.values) == [name for name, _ in model.named_parameters()]
+        assert float((found.flat() - measured.flat()).norm()) <= 1e-5 * float(measured.flat().norm())
+    with pytest.raises(NearkinError, match="no Fisher information of trial 5"):
+        zoo.fisher("zero", 5)
+
+
 def test_trials_of_two_tasks_start_from_the_same_backbone(zoo: Zoo) -> None:
     """A step of size zero shows where each began."""
     still = nk.Recipe(steps=1, learning_rate=1e-30)
@@ -61,7 +75,7 @@ def test_arrays_are_kept_with_the_task(zoo: Zoo) -> None:
     zoo.add(task, trials=1, recipe=QUICK)
     assert zoo.task("t").fingerprint() == task.fingerprint()
     kinds = [(item.kind, item.facts.get("whole")) for item in zoo.catalogue.artifacts("t")]
-    assert kinds == [("data", True), ("weights", None)]
+    assert kinds == [("data", True), ("fisher", None), ("weights", None)]
 
 
 def test_large_arrays_leave_a_probe_and_say_so(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,10 @@ layer's outputs, U `[B, L, K]` what it read there, and the result `[O, K]` is th
 gradients.
 
 No way of computing it is best everywhere: with few positions pairs of positions beat samples, small weights fit in a
-cache and large ones must be cut. `fastest` times the ways that the shape allows on a few samples, once a shape and
-process.
+cache and large ones must be cut.
 """
 
-import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable
 from typing import TypeAlias
 
 import torch
@@ -22,10 +20,7 @@ Way: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]
 """Adds the squares of G and U to the third tensor, `[O, K]`."""
 
 CACHE_FLOATS = 1 << 16  # of a buffer that stays in a core's own cache
-MOST_PAIRED = 6  # positions up to which pairs of them are worth trying
-TIMED_SAMPLES = 8
-
-_chosen: dict[Hashable, int] = {}
+MOST_PAIRED = 4  # positions up to which pairs of them beat samples
 
 
 def one_by_one(g: Tensor, u: Tensor, into: Tensor) -> None:
@@ -60,47 +55,22 @@ def in_pairs(g: Tensor, u: Tensor, into: Tensor) -> None:
 
 
 def contracted_squares(g: Tensor, u: Tensor, into: Tensor) -> None:
-    r"""Add $\sum_b (G_b U_b)^2$ to `into` `[O, K]` by the way that is fastest for this shape.
+    r"""Add $\sum_b (G_b U_b)^2$ to `into` `[O, K]` by the way that suits the shape.
 
     >>> g, u, into = torch.ones(2, 1, 3), torch.ones(2, 3, 1), torch.zeros(1, 1)
     >>> contracted_squares(g, u, into)
     >>> into
     tensor([[18.]])
     """
-    ways: list[Way] = [one_by_one, in_batches]
-    if g.shape[2] <= MOST_PAIRED:
-        ways.append(in_pairs)
-    key = ("contraction", tuple(g.shape[1:]), tuple(u.shape[1:]), g.dtype)
-    way = fastest(key, ways, lambda way, count, scratch: way(g[:count], u[:count], scratch), into, len(g))
-    way(g, u, into)
+    suited(g.shape[2], into.numel())(g, u, into)
 
 
-def fastest(
-    key: Hashable,
-    ways: Sequence[Callable[..., None]],
-    trial: Callable[[Callable[..., None], int, Tensor], None],
-    into: Tensor,
-    samples: int,
-) -> Callable[..., None]:
-    """The way with the least process time on a few samples; remembered by key, device and number of threads."""
-    if len(ways) == 1:
-        return ways[0]
-    key = (key, into.device.type, torch.get_num_threads(), len(ways))
-    if key not in _chosen:
-        scratch, count = torch.zeros_like(into), min(samples, TIMED_SAMPLES)
-        times = []
-        for way in ways:
-            start = time.process_time_ns()
-            trial(way, count, scratch)
-            times.append(time.process_time_ns() - start)
-            if times[-1] < 2 * min(times):  # a close race is run again, without the first run's surprises
-                start = time.process_time_ns()
-                trial(way, count, scratch)
-                times[-1] = min(times[-1], time.process_time_ns() - start)
-        _chosen[key] = times.index(min(times))
-    return ways[_chosen[key]]
+def suited(positions: int, weights: int) -> Way:
+    """The way that measured fastest for so many positions and weights; the same on every machine, for the same bits.
 
-
-def forget_timings() -> None:
-    """Time anew from here on; for benchmarks of a cold start."""
-    _chosen.clear()
+    >>> suited(1, 10).__name__, suited(64, 1000).__name__, suited(64, 10**6).__name__
+    ('in_pairs', 'in_batches', 'one_by_one')
+    """
+    if positions <= 2 or (positions <= MOST_PAIRED and weights > CACHE_FLOATS):
+        return in_pairs
+    return in_batches if weights <= CACHE_FLOATS else one_by_one

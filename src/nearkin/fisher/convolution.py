@@ -2,24 +2,26 @@
 
 A weight gradient is a convolution of the layer's input with the gradient at its output. Three ways to have one a
 sample: call for it sample by sample; let samples be groups of one grouped convolution; or unfold the input to the
-patches that each filter saw and contract them with the gradients. Which is fastest depends on channels and map; it is
-timed, once a shape.
+patches that each filter saw and contract them with the gradients. Which is fastest depends on channels and
+map.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearkin.fisher.contraction import contracted_squares, fastest
+from nearkin.fisher.contraction import CACHE_FLOATS, contracted_squares
 
 Convolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
 GROUPED_FLOATS = 1 << 21  # of per-sample gradients held at once
 UNFOLDED_FLOATS = 1 << 21
-LEAST_GROUPED_MAP = 49  # positions below which grouped convolutions collapse
+BACKWARD = torch.ops.aten.convolution_backward.default
+WEIGHT_ONLY = [False, True, False]
+FEW_POSITIONS = 16  # up to which patches are cheap to unfold, and grouped convolutions collapse
 
 
 def convolution_squares(layer: Convolution, x: Tensor, g: Tensor, into: Tensor) -> None:
@@ -36,17 +38,15 @@ def convolution_squares(layer: Convolution, x: Tensor, g: Tensor, into: Tensor) 
     if layer.groups == 1 and math.prod(layer.kernel_size) == 1 and set(layer.stride) == {1} and not any(padding):
         contracted_squares(g.flatten(2), x.flatten(2).transpose(1, 2), into.flatten(1))
         return
-    ways = [_by_sample]
-    if positions >= LEAST_GROUPED_MAP:
-        ways.append(_by_group)
-    if layer.groups == 1 and x.dim() == 4:
-        ways.append(_by_patch)
-    shape = (tuple(layer.weight.shape), layer.stride, padding, layer.dilation, layer.groups)
-    key = ("convolution", *shape, tuple(x.shape[2:]), x.dtype)
-    way = fastest(
-        key, ways, lambda way, count, scratch: way(layer, x[:count], g[:count], padding, scratch), into, len(x)
-    )
-    way(layer, x, g, padding, into)
+    _suited(layer, positions)(layer, x, g, padding, into)
+
+
+def _suited(layer: Convolution, positions: int) -> Callable[[Convolution, Tensor, Tensor, Sequence[int], Tensor], None]:
+    """The way that measured fastest for such a map and weight; the same everywhere, for the same bits."""
+    small = layer.weight.numel() <= CACHE_FLOATS
+    if layer.groups == 1 and isinstance(layer, nn.Conv2d) and positions <= FEW_POSITIONS and (small or positions <= 4):
+        return _by_patch
+    return _by_group if small and positions > FEW_POSITIONS else _by_sample
 
 
 def convolution_gradients(layer: Convolution | nn.ConvTranspose2d, x: Tensor, g: Tensor) -> Tensor:
@@ -55,9 +55,9 @@ def convolution_gradients(layer: Convolution | nn.ConvTranspose2d, x: Tensor, g:
         padding = tuple(int(side) for side in layer.padding)
     else:
         x, padding = padded(layer, x)
-    if not isinstance(layer, nn.ConvTranspose2d) and g[0, 0].numel() >= LEAST_GROUPED_MAP:
+    if not isinstance(layer, nn.ConvTranspose2d) and g[0, 0].numel() > FEW_POSITIONS:
         return _grouped(layer, x, g, padding)
-    return torch.stack([_weight_gradient(layer, x[b : b + 1], g[b : b + 1], padding) for b in range(len(x))])
+    return torch.stack(list(_weight_gradients(layer, x, g, padding)))
 
 
 def padded(layer: Convolution, x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
@@ -69,33 +69,32 @@ def padded(layer: Convolution, x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
     return F.pad(x, around, mode=mode), (0,) * (x.dim() - 2)
 
 
-def _weight_gradient(
-    layer: Convolution | nn.ConvTranspose2d, x: Tensor, g: Tensor, padding: Sequence[int], groups: int | None = None
-) -> Tensor:
-    """Weight gradient of a batch as torch computes it; `groups` widens the weight to that many groups."""
+def _weight_gradients(
+    layer: Convolution | nn.ConvTranspose2d, x: Tensor, g: Tensor, padding: Sequence[int]
+) -> Iterator[Tensor]:
+    """Weight gradients as torch computes them, one sample after another."""
     weight, transposed = layer.weight.detach(), isinstance(layer, nn.ConvTranspose2d)
-    if groups is not None:
-        weight = weight.expand(groups // layer.groups, *weight.shape).flatten(0, 1)
     extra = list(layer.output_padding) if transposed else [0] * (x.dim() - 2)
-    _, gradient, _ = torch.ops.aten.convolution_backward(
-        g, x, weight, None, layer.stride, list(padding), layer.dilation, transposed, extra, groups or layer.groups,
-        [False, True, False],
-    )  # fmt: skip
-    result: Tensor = gradient
-    return result
+    stride, around, dilation, groups = list(layer.stride), list(padding), list(layer.dilation), layer.groups
+    for one, gradient in zip(x.split(1), g.split(1), strict=True):  # called often: nothing is prepared inside
+        found = BACKWARD(gradient, one, weight, None, stride, around, dilation, transposed, extra, groups, WEIGHT_ONLY)
+        yield found[1]
 
 
 def _grouped(layer: Convolution, x: Tensor, g: Tensor, padding: Sequence[int]) -> Tensor:
     """Weight gradients `[B, *weight.shape]` of samples that are groups of one convolution."""
-    size = len(x)
+    size, weight = len(x), layer.weight.detach()
+    wide = weight.expand(size, *weight.shape).flatten(0, 1)
     one_x, one_g = x.reshape(1, -1, *x.shape[2:]), g.reshape(1, -1, *g.shape[2:])
-    gradient = _weight_gradient(layer, one_x, one_g, padding, groups=size * layer.groups)
-    return gradient.view(size, *layer.weight.shape)
+    stride, around, dilation, extra = list(layer.stride), list(padding), list(layer.dilation), [0] * (x.dim() - 2)
+    groups = size * layer.groups
+    found = BACKWARD(one_g, one_x, wide, None, stride, around, dilation, False, extra, groups, WEIGHT_ONLY)
+    gradient: Tensor = found[1]
+    return gradient.view(size, *weight.shape)
 
 
 def _by_sample(layer: Convolution, x: Tensor, g: Tensor, padding: Sequence[int], into: Tensor) -> None:
-    for b in range(len(x)):
-        gradient = _weight_gradient(layer, x[b : b + 1], g[b : b + 1], padding)
+    for gradient in _weight_gradients(layer, x, g, padding):
         into.addcmul_(gradient, gradient)
 
 

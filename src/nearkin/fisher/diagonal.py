@@ -166,6 +166,11 @@ def _require_labels(form: Likelihood, outputs: Tensor, labels: Tensor) -> None:
             f"labels run from {low} to {high}, but the network has {outputs.shape[-1]} outputs; mend the labels",
             DataError,
         )
+    elif labels.dim() != outputs.dim():
+        raise DataError(
+            f"targets of shape {list(labels.shape)} for outputs of shape {list(outputs.shape)}; give targets one row a "
+            f"sample, as in y[:, None]"
+        )
 
 
 class Accumulator:

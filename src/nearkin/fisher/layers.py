@@ -91,7 +91,7 @@ def _affine(normalised: Tensor, g: Tensor, local: Local) -> dict[str, Tensor]:
 def _batch_norm(layer: nn.BatchNorm2d, local: Local, x: Tensor, g: Tensor) -> dict[str, Tensor]:
     """In evaluation mode an affine map: Σ g x̂ = (Σ g x − mean Σ g) / deviation, without forming x̂."""
     total = _over_positions(g)
-    product = torch.einsum("bcl,bcl->bc", g.flatten(2), x.flatten(2)) if g.dim() > 2 else g * x
+    product = torch.linalg.vecdot(g.flatten(2), x.flatten(2)) if g.dim() > 2 else g * x
     deviation = (local["running_var"] + layer.eps).sqrt()
     found = {"weight": (product - local["running_mean"] * total) / deviation, "bias": total}
     return {name: value for name, value in found.items() if name in local}

@@ -62,16 +62,16 @@ def frozen(model: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach() for name, value in named}
 
 
-def _listener(name: str, receive: Receiver) -> Callable[[nn.Module, tuple[Any, ...], Any], None]:
+def _listener(name: str, receive: Receiver) -> Callable[[nn.Module, tuple[Any, ...], Any], Any]:
     """A forward hook that sees a layer's input and asks for its output's gradient."""
 
-    def listen(layer: nn.Module, arguments: tuple[Any, ...], outputs: Any) -> None:
+    def listen(layer: nn.Module, arguments: tuple[Any, ...], outputs: Any) -> Any:
         if not isinstance(outputs, Tensor) or not arguments or not isinstance(arguments[0], Tensor):
-            return
+            return None
         x = arguments[0].detach()
         version = x._version
         if not outputs.requires_grad:
-            outputs.requires_grad_(True)  # the graph begins here: all before it is frozen
+            outputs = _Beginning.apply(outputs, torch.zeros((), requires_grad=True))  # type: ignore[no-untyped-call]
 
         def hear(g: Tensor) -> None:
             if x._version != version:
@@ -83,5 +83,19 @@ def _listener(name: str, receive: Receiver) -> Callable[[nn.Module, tuple[Any, .
                 receive(name, layer, x, g)
 
         outputs.register_hook(hear)
+        return outputs
 
     return listen
+
+
+class _Beginning(torch.autograd.Function):
+    """The tensor itself, with a graph that begins here; no leaf, so that later layers may work on it in place."""
+
+    @staticmethod
+    def forward(context: Any, outputs: Tensor, token: Tensor) -> Tensor:
+        context.mark_dirty(outputs)
+        return outputs
+
+    @staticmethod
+    def backward(context: Any, *gradients: Any) -> tuple[None, None]:
+        return None, None

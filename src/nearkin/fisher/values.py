@@ -50,10 +50,12 @@ class FisherDiagonal:
 
     def to_state(self) -> State:
         """The form that the zoo keeps."""
-        return State(self.values, {"labels": self.labels, "num_samples": self.num_samples})
+        facts = {"labels": self.labels, "num_samples": self.num_samples, "names": list(self.values)}
+        return State(self.values, facts)
 
     @classmethod
     def from_state(cls, state: State) -> "FisherDiagonal":
         """The inverse of `to_state`."""
         facts: Any = state.facts
-        return cls(dict(state.tensors), facts["labels"], facts["num_samples"])
+        values = {name: state.tensors[name] for name in facts["names"]}
+        return cls(values, facts["labels"], facts["num_samples"])

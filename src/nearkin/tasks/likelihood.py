@@ -276,6 +276,7 @@ class Heteroscedastic(Gaussian):
     def sample(self, outputs: Tensor, rng: Generator) -> Tensor:
         """Targets with the predicted noise."""
         mean, log_variance = outputs.detach().chunk(2, -1)
+        log_variance = log_variance.clamp(-LOG_VARIANCE_LIMIT, LOG_VARIANCE_LIMIT)
         noise = torch.randn(mean.shape, generator=rng, dtype=mean.dtype, device=rng.device).to(mean.device)
         return mean + noise * (0.5 * log_variance).exp()
 
@@ -289,9 +290,10 @@ class Heteroscedastic(Gaussian):
         return (deviations * unit for unit in units)
 
     def _deviations(self, outputs: Tensor) -> Tensor:
-        """Square roots of the information of means and log variances."""
-        log_variance = outputs.detach().chunk(2, -1)[1].clamp(-LOG_VARIANCE_LIMIT, LOG_VARIANCE_LIMIT)
-        return torch.cat([(-0.5 * log_variance).exp(), torch.full_like(log_variance, math.sqrt(0.5))], -1)
+        """Square roots of the information of means and log variances; none of those beyond their limit."""
+        log_variance = outputs.detach().chunk(2, -1)[1]
+        held = log_variance.clamp(-LOG_VARIANCE_LIMIT, LOG_VARIANCE_LIMIT)
+        return torch.cat([(-0.5 * held).exp(), math.sqrt(0.5) * (held == log_variance)], -1)
 
 
 LIKELIHOODS: dict[str, Likelihood] = {

@@ -11,6 +11,8 @@ from nearkin.core.device import device as chosen_device
 from nearkin.core.errors import DataError, ZooError, require
 from nearkin.core.events import Caution, Listener, Work, finish
 from nearkin.core.state import State
+from nearkin.fisher.diagonal import measuring
+from nearkin.fisher.values import FisherDiagonal
 from nearkin.nets.fit import Fit
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import default_network, path_of
@@ -22,6 +24,8 @@ from nearkin.tasks.task import Task
 from nearkin.zoo.catalogue import Catalogue
 from nearkin.zoo.desk import Desk
 from nearkin.zoo.records import NewArtifact, NewTask, TaskRecord
+
+FISHER_SAMPLES = 2048  # of the test part, drawn once and for all
 
 
 class Zoo:
@@ -114,6 +118,7 @@ class Zoo:
         artifacts = [
             NewArtifact("weights", i, fit_state(done).to_bytes(), fit_facts(done)) for i, done in enumerate(fits)
         ]
+        artifacts += yield from self._fishers(task, solved)
         if not task.source:
             data = packed(task)
             if not data.facts["whole"]:
@@ -125,6 +130,23 @@ class Zoo:
         record = self.catalogue.add(_new_task(task, solved, recipe), artifacts)
         desk.clear()
         return record
+
+    def _fishers(self, task: Task, solved: Solved) -> Work[list[NewArtifact]]:
+        """The diagonal Fisher information of every trial on the task's own test data."""
+        found = []
+        x, y = task.test.glance(FISHER_SAMPLES)
+        for trial in range(len(solved.trials)):
+            fisher = yield from measuring(solved.model(trial), x, y, likelihood=task.likelihood)
+            facts = {"labels": fisher.labels, "num_samples": fisher.num_samples, "trace": fisher.trace()}
+            found.append(NewArtifact("fisher", trial, fisher.to_state().to_bytes(), facts))
+        return found
+
+    def fisher(self, name: str, trial: int = 0) -> FisherDiagonal:
+        """Diagonal Fisher information of one trial on the task's own test data, observed labels."""
+        for item in self.catalogue.artifacts(name, kind="fisher"):
+            if item.trial == trial:
+                return FisherDiagonal.from_state(State.from_bytes(self.catalogue.blob(item), name))
+        raise ZooError(f"{name} has no Fisher information of trial {trial} in the zoo; see nearkin show {name}")
 
     def record(self, name: str) -> TaskRecord:
         """What the catalogue tells of a task, without its weights."""
