@@ -344,6 +344,36 @@ def test_a_subset_of_parameters_and_nothing_left_behind() -> None:
     assert all(value.grad is None and value.requires_grad for value in model.parameters())
 
 
+@pytest.mark.parametrize("name", ["called twice", "direct use", "attention"])
+def test_sample_gradients_are_those_of_single_samples(name: str) -> None:
+    make, shape, _ = UNUSUAL[name]
+    torch.manual_seed(0)
+    model, x, y = make().double().eval(), torch.randn(7, *shape).double(), torch.arange(7) % 3
+    blocks = list(
+        scores.sample_gradients(
+            model, x, y, batch_size=5, memory=2 * 2 * 8 * sum(p.numel() for p in model.parameters())
+        )
+    )
+    assert len(blocks) > 2
+    for key, value in model.named_parameters():
+        found = torch.cat([block[key] for block in blocks])
+        each = []
+        for b in range(7):
+            loss = likelihood("categorical").nll(model(x[b : b + 1]), y[b : b + 1]).sum()
+            (gradient,) = torch.autograd.grad(loss, value, allow_unused=True)
+            each.append(torch.zeros_like(value) if gradient is None else gradient)
+        assert torch.allclose(found, torch.stack(each), atol=1e-12), key
+
+
+def test_a_function_of_weights_is_a_network() -> None:
+    model, x, y = case("categorical")
+    params = {name: value.detach() for name, value in model.named_parameters()}
+    found = diagonal(lambda p, x: torch.func.functional_call(model, p, (x,)), x, y, params=params)
+    assert_same(found, loop(model, x, y))
+    with pytest.raises(OptionError, match="without params"):
+        diagonal(lambda p, x: x, x, y)
+
+
 def test_values_travel() -> None:
     model, x, y = case("categorical")
     found = diagonal(model, x, y)

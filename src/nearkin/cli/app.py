@@ -33,7 +33,9 @@ def _version(wanted: bool) -> None:
 def options(
     context: typer.Context,
     zoo: Annotated[str, typer.Option(envvar="NEARKIN_ZOO", help="Folder of the zoo.")] = "nearkin-zoo",
-    seed: Annotated[int, typer.Option(min=0, help="The one seed that everything random comes from.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63 - 1, help="The one seed that everything random comes from.")
+    ] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads of one network; by default one, or $OMP_NUM_THREADS.")

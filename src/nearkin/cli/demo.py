@@ -74,9 +74,10 @@ def demo(
             right=["accuracy", "ε", "weights"],
         )
         say(
-            f"\nThe networks of one trial start from the same weights in every task: that is what lets their Fisher\n"
-            f"geometry be compared. Look closer:  nearkin --zoo {out / 'zoo'} show some\n"
-            f"Add a task of your own:             nearkin add mine npz:my.npz   (docs/guides/own-data.md)"
+            f"\nKept of each: the weights and the Fisher information of both trials. Networks of one trial start from\n"
+            f"the same weights in every task, which is what lets their Fisher information be compared.\n"
+            f"Look closer:             nearkin --zoo {out / 'zoo'} show some\n"
+            f"Add a task of your own:  nearkin add mine npz:my.npz   (docs/guides/own-data.md)"
         )
 
     answer(facts, as_json, show)

@@ -105,7 +105,7 @@ def show(context: typer.Context, name: Name, as_json: Json = False) -> None:
             {
                 "kind": item.kind,
                 "trial": item.trial,
-                "bytes": catalogue.blobs.size(item.digest),
+                "bytes": item.size,
                 "digest": item.digest,
                 **item.facts,
             }

@@ -7,34 +7,27 @@ with $\Lambda_n = \sum_k s_k s_k^\top$ the information of the outputs, $F_{ii} =
 s_k)_i^2$, one backward pass a factor over one shared forward pass.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection
 from dataclasses import replace
-from typing import TypeAlias
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.events import Listener, Note, Progress, Work, finish
 from nearkin.core.rng import Streams
+from nearkin.core.types import Params
+from nearkin.fisher.cotangents import LABELS, Cotangents, Data, batches, cotangents, sample_blocks
 from nearkin.fisher.layers import linear_squares_from, rule_for
 from nearkin.fisher.plan import Plan, locally, planned, require_steady, wanted_names
-from nearkin.fisher.scores import chunk_size, rest_gradients, sample_blocks
-from nearkin.fisher.tape import frozen, outputs_on_tape
+from nearkin.fisher.scores import chunk_size, rest_gradients
+from nearkin.fisher.tape import Network, frozen, outputs_on_tape
 from nearkin.fisher.values import FisherDiagonal
-from nearkin.tasks.batches import ordered_batches
-from nearkin.tasks.examples import Examples
-from nearkin.tasks.likelihood import Likelihood
 from nearkin.tasks.likelihood import likelihood as likelihood_named
-
-LABELS = ("observed", "sampled", "expected")
-MOST_FACTORS = 1000
-
-Data: TypeAlias = Tensor | Examples | Iterable[tuple[Tensor, Tensor]]
 
 
 def diagonal(
-    model: nn.Module,
+    model: Network,
     data: Data,
     targets: Tensor | None = None,
     *,
@@ -44,12 +37,13 @@ def diagonal(
     num_samples: int = 1,
     seed: int = 0,
     names: Collection[str] | None = None,
+    params: Params | None = None,
     listen: Listener | None = None,
 ) -> FisherDiagonal:
     """The diagonal Fisher information of a network on data.
 
     Args:
-        model: the network, in evaluation mode.
+        model: the network, in evaluation mode; or a function `f(params, x)`, with `params`.
         data: inputs `[N, *input_shape]` with `targets`, examples of a task, or any iterable of `(x, y)` batches.
         targets: labels for `observed`; not looked at for `sampled` and `expected`.
         likelihood: `categorical`, `gaussian`, `heteroscedastic`, `dense` or `language`.
@@ -58,6 +52,7 @@ def diagonal(
         num_samples: draws a sample, for `sampled`.
         seed: of the draws.
         names: parameters to measure; by default all that require gradients.
+        params: weights by name of a function; a module has its own.
         listen: called with every event.
 
     >>> net = nn.Linear(2, 1)
@@ -67,13 +62,13 @@ def diagonal(
     """
     work = measuring(
         model, data, targets, likelihood=likelihood, labels=labels, batch_size=batch_size, num_samples=num_samples,
-        seed=seed, names=names,
+        seed=seed, names=names, params=params,
     )  # fmt: skip
     return finish(work, listen)
 
 
 def measuring(
-    model: nn.Module,
+    model: Network,
     data: Data,
     targets: Tensor | None = None,
     *,
@@ -83,16 +78,16 @@ def measuring(
     num_samples: int = 1,
     seed: int = 0,
     names: Collection[str] | None = None,
+    params: Params | None = None,
 ) -> Work[FisherDiagonal]:
     """The work of `diagonal`, a batch at a time."""
     require(labels in LABELS, f"labels must be one of {', '.join(LABELS)}, got {labels!r}")
     require(num_samples >= 1, f"num_samples must be 1 or more, got {num_samples}")
     form, rng = likelihood_named(likelihood), Streams(seed)["labels"]
-    require_steady(model)
     sums: Accumulator | None = None
     for number, (x, y) in enumerate(batches(data, targets, batch_size, labels)):
         if sums is None:
-            sums = Accumulator(model, x, wanted_names(model, names))
+            sums = Accumulator(model, x, names, params)
             if sums.plan.rest:
                 yield Note(f"no formula for {', '.join(sums.plan.rest[:5])}: differentiated sample by sample")
         sums.add(x, cotangents(form, labels, y, num_samples, rng))
@@ -103,84 +98,23 @@ def measuring(
     return FisherDiagonal(sums.means(num_samples if labels == "sampled" else 1), labels, sums.count)
 
 
-def batches(data: Data, targets: Tensor | None, size: int, labels: str) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Batches of whatever the data is."""
-    if isinstance(data, Examples):
-        yield from ordered_batches(data, size)
-    elif isinstance(data, Tensor):
-        require(
-            labels != "observed" or targets is not None,
-            "observed labels were asked for and none given; give targets, or use labels='sampled' or 'expected'",
-        )
-        require(
-            targets is None or len(targets) == len(data),
-            f"{len(data)} inputs but {0 if targets is None else len(targets)} targets; give each its own",
-            DataError,
-        )
-        for part in sample_blocks(len(data), size):
-            yield data[part], None if targets is None else targets[part]
-    else:
-        yield from data
-
-
-Cotangents: TypeAlias = Callable[[Tensor, slice], Iterator[Tensor]]
-"""From the outputs of a part of a batch to the vectors that are pulled back through the network."""
-
-
-def cotangents(form: Likelihood, labels: str, y: Tensor | None, num_samples: int, rng: Generator) -> Cotangents:
-    """A function from outputs to the vectors whose pulled-back squares add up to the Fisher information."""
-
-    def score(outputs: Tensor, labels_: Tensor) -> Tensor:
-        _require_labels(form, outputs, labels_)
-        free = outputs.detach().requires_grad_()
-        with torch.enable_grad():
-            (gradient,) = torch.autograd.grad(form.nll(free, labels_).sum(), free)
-        return gradient
-
-    def found(outputs: Tensor, part: slice) -> Iterator[Tensor]:
-        if labels == "expected":
-            yield from _factors(form, outputs)
-        elif labels == "sampled":
-            for _ in range(num_samples):
-                yield score(outputs, form.sample(outputs, rng))
-        elif y is not None:
-            yield score(outputs, y[part])
-
-    return found
-
-
-def _factors(form: Likelihood, outputs: Tensor) -> Iterator[Tensor]:
-    size = outputs[0].numel()
-    require(
-        size <= MOST_FACTORS,
-        f"the exact expectation over {size:,} outputs would take as many backward passes; use labels='sampled'",
-    )
-    return form.factors(outputs)
-
-
-def _require_labels(form: Likelihood, outputs: Tensor, labels: Tensor) -> None:
-    if form.metric == "accuracy":
-        low, high = int(labels.min()), int(labels.max())
-        require(
-            low >= 0 and high < outputs.shape[-1],
-            f"labels run from {low} to {high}, but the network has {outputs.shape[-1]} outputs; mend the labels",
-            DataError,
-        )
-    elif labels.dim() != outputs.dim():
-        raise DataError(
-            f"targets of shape {list(labels.shape)} for outputs of shape {list(outputs.shape)}; give targets one row a "
-            f"sample, as in y[:, None]"
-        )
-
-
 class Accumulator:
     """Sums of squared per-sample gradients of a network, batch after batch, in memory that does not grow with them."""
 
-    def __init__(self, model: nn.Module, x: Tensor, names: Collection[str]) -> None:
+    def __init__(
+        self, model: Network, x: Tensor, names: Collection[str] | None = None, params: Params | None = None
+    ) -> None:
         require(len(x) > 0, "the first batch is empty; leave it out", DataError)
-        self.model, self.names, self.count = model, tuple(names), 0
-        self.weights = frozen(model)
-        self.plan: Plan = planned(model, self.weights, x, self.names)
+        self.model, self.count = model, 0
+        if isinstance(model, nn.Module):
+            require_steady(model)
+            self.weights, self.names = frozen(model), wanted_names(model, names)
+            self.plan = planned(model, self.weights, x, self.names)
+        else:
+            require(bool(params), "a function f(params, x) was given without params; give its weights by name")
+            self.weights = {name: value.detach() for name, value in (params or {}).items()}
+            self.names = tuple(names) if names is not None else tuple(self.weights)
+            self.plan = Plan((), (), {}, self.names)
         covered = [name for own in self.plan.owners.values() for name in own.values()]
         self.sums = {name: torch.zeros_like(self.weights[name]) for name in dict.fromkeys((*covered, *self.names))}
         self.into = {layer: {local: self.sums[name] for local, name in self.plan.owners[layer].items()}

@@ -20,9 +20,9 @@ from torch.func import functional_call
 from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.rng import Streams
 from nearkin.core.types import Params
-from nearkin.fisher.diagonal import LABELS, Cotangents, Data, batches, cotangents
+from nearkin.fisher.cotangents import LABELS, Cotangents, Data, batches, cotangents, sample_blocks
 from nearkin.fisher.plan import require_steady, wanted_names
-from nearkin.fisher.scores import chunk_size, rest_gradients, sample_blocks
+from nearkin.fisher.scores import chunk_size, rest_gradients
 from nearkin.fisher.tape import frozen
 from nearkin.tasks.likelihood import likelihood as likelihood_named
 

@@ -25,10 +25,10 @@ from torch import Tensor, nn
 
 from nearkin.core.errors import MismatchError, require
 from nearkin.core.types import Params
-from nearkin.fisher.diagonal import Cotangents, Data
+from nearkin.fisher.cotangents import Cotangents, Data, sample_blocks
 from nearkin.fisher.full import Source, require_finite
 from nearkin.fisher.plan import Plan, planned, require_steady, wanted_names
-from nearkin.fisher.scores import chunk_size, rest_gradients, sample_blocks
+from nearkin.fisher.scores import chunk_size, rest_gradients
 from nearkin.fisher.tape import frozen, outputs_on_tape
 
 BLOCK_LIMIT = 1024  # weights of an exact block; a larger parameter without factors keeps its diagonal alone

@@ -4,29 +4,32 @@ A cotangent `c` `[B, *outputs]` stands for the sample's loss: the gradient of sa
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
+from nearkin.core.errors import require
+from nearkin.core.rng import Streams
 from nearkin.core.types import Params
+from nearkin.fisher.cotangents import LABELS, Cotangents, Data, batches, cotangents, sample_blocks
 from nearkin.fisher.layers import rule_for
-from nearkin.fisher.plan import Plan, locally
-from nearkin.fisher.tape import outputs_on_tape
+from nearkin.fisher.plan import Plan, locally, planned, require_steady, wanted_names
+from nearkin.fisher.tape import Network, called, frozen, outputs_on_tape
+from nearkin.tasks.likelihood import likelihood as likelihood_named
 
 MEMORY_BYTES = 256 * 2**20
 
 
 def rest_gradients(
-    model: nn.Module, weights: Mapping[str, Tensor], names: tuple[str, ...], x: Tensor, cotangent: Tensor
+    model: Network, weights: Mapping[str, Tensor], names: tuple[str, ...], x: Tensor, cotangent: Tensor
 ) -> Params:
     """Per-sample gradients `[B, *shape]` of the named parameters, by `vmap(grad)`; sample by sample if that fails."""
     chosen = {name: weights[name] for name in names}
 
     def inner(some: Params, one: Tensor, c: Tensor) -> Tensor:
-        outputs: Tensor = functional_call(model, {**weights, **some}, (one[None],))
-        return (outputs[0] * c).sum()
+        return (called(model, {**weights, **some}, one[None])[0] * c).sum()
 
     try:
         with warnings.catch_warnings():
@@ -54,10 +57,59 @@ def chunk_size(weights: Mapping[str, Tensor], names: tuple[str, ...], memory: in
     return max(1, memory // max(1, 2 * size))
 
 
-def planned_gradients(
-    model: nn.Module, weights: Mapping[str, Tensor], plan: Plan, x: Tensor, cotangents: Callable[[Tensor], Tensor]
+def sample_gradients(
+    model: nn.Module,
+    data: Data,
+    targets: Tensor | None = None,
+    *,
+    likelihood: str = "categorical",
+    labels: str = "observed",
+    batch_size: int = 128,
+    seed: int = 0,
+    names: Collection[str] | None = None,
+    memory: int = MEMORY_BYTES,
+) -> Iterator[Params]:
+    r"""Per-sample gradients of the loss, $-\nabla_\theta \log p(y_b \mid f(x_b))$, a block of samples at a time.
+
+    The gradients of all data never stand in memory at once.
+
+    Args:
+        model: the network, in evaluation mode.
+        data: inputs with `targets`, examples, or an iterable of batches, as for `diagonal`.
+        targets: labels for `observed`.
+        likelihood: the name of one.
+        labels: `observed`, or `sampled` once from the model.
+        batch_size: samples of a block at the most.
+        seed: of the draws.
+        names: parameters; by default all that require gradients.
+        memory: bytes that a block's gradients may take, about.
+
+    Yields:
+        `[B, *shape]` by name.
+
+    >>> net, x = nn.Linear(2, 1), torch.tensor([[1.0, 2.0], [3.0, 0.0]])
+    >>> (block,) = sample_gradients(net, x, net(x).detach() - 1, likelihood="gaussian")
+    >>> block["weight"].round().tolist()
+    [[[1.0, 2.0]], [[3.0, 0.0]]]
+    """
+    require(labels in LABELS[:2], f"per-sample gradients have observed or sampled labels, got {labels!r}")
+    form, rng = likelihood_named(likelihood), Streams(seed)["labels"]
+    require_steady(model)
+    weights, chosen = frozen(model), wanted_names(model, names)
+    plan: Plan | None = None
+    for x, y in batches(data, targets, batch_size, labels):
+        plan = plan or planned(model, weights, x, chosen)
+        made = cotangents(form, labels, y, 1, rng)
+        for part in sample_blocks(len(x), chunk_size(weights, chosen, memory)):
+            found = _block(model, weights, plan, x, part, made)
+            size = len(x[part])
+            yield {name: found.get(name, weights[name].new_zeros(size, *weights[name].shape)) for name in chosen}
+
+
+def _block(
+    model: nn.Module, weights: Mapping[str, Tensor], plan: Plan, x: Tensor, part: slice, cotangents: Cotangents
 ) -> Params:
-    """Per-sample gradients `[B, *shape]` of all parameters of a plan, for one cotangent made from the outputs."""
+    """Gradients of a part of a batch: by formula where the plan trusts one, else by automatic differentiation."""
     found: Params = {}
 
     def receive(name: str, layer: nn.Module, read: Tensor, g: Tensor) -> None:
@@ -67,19 +119,9 @@ def planned_gradients(
                 mine = plan.owners[name][local]
                 found[mine] = found[mine] + gradient if mine in found else gradient
 
-    outputs = outputs_on_tape(model, weights, x, plan.layers, receive)
-    cotangent = cotangents(outputs.detach())
+    outputs = outputs_on_tape(model, weights, x[part], plan.layers, receive)
+    cotangent = next(cotangents(outputs.detach(), part))
     if outputs.requires_grad:
         outputs.backward(cotangent)
-    if plan.rest:
-        found.update(rest_gradients(model, weights, plan.rest, x, cotangent))
-    return found
-
-
-def sample_blocks(count: int, size: int) -> Iterator[slice]:
-    """Slices of at most `size` that cover `count` samples.
-
-    >>> list(sample_blocks(5, 2))
-    [slice(0, 2, None), slice(2, 4, None), slice(4, 6, None)]
-    """
-    return (slice(start, start + size) for start in range(0, count, size))
+    left = (*plan.rest, *plan.idle)
+    return {**found, **(rest_gradients(model, weights, left, x[part], cotangent) if left else {})}

@@ -14,12 +14,23 @@ from torch.func import functional_call
 
 from nearkin.core.errors import MismatchError
 
+Network: TypeAlias = nn.Module | Callable[[dict[str, Tensor], Tensor], Tensor]
+"""A module, or a function of weights by name and inputs."""
+
 Receiver: TypeAlias = Callable[[str, nn.Module, Tensor, Tensor], None]
 """Called during the backward pass with a layer's name, the layer, its input `x` and its output's gradient `g`."""
 
 
+def called(network: Network, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """Outputs of a module, or of a function `f(params, x)`, at given weights."""
+    if isinstance(network, nn.Module):
+        outputs: Tensor = functional_call(network, dict(weights), (x,))
+        return outputs
+    return network(dict(weights), x)
+
+
 def outputs_on_tape(
-    model: nn.Module,
+    model: Network,
     weights: Mapping[str, Tensor],
     inputs: Tensor,
     layers: Iterable[str],
@@ -31,7 +42,7 @@ def outputs_on_tape(
     with `retain_graph=True`, each of which is received.
 
     Args:
-        model: the network.
+        model: the network; of a function no layer is known.
         weights: parameters and buffers by name, detached.
         inputs: `[B, *input_shape]`.
         layers: names of the modules to listen to, as in `model.named_modules()`.
@@ -46,11 +57,10 @@ def outputs_on_tape(
     >>> seen
     {'': ((3, 2), (3, 1))}
     """
-    modules = dict(model.named_modules())
+    modules = dict(model.named_modules()) if isinstance(model, nn.Module) else {}
     hooks = [modules[name].register_forward_hook(_listener(name, receive)) for name in layers]
     try:
-        outputs: Tensor = functional_call(model, dict(weights), (inputs,))
-        return outputs
+        return called(model, weights, inputs)
     finally:
         for hook in hooks:
             hook.remove()
