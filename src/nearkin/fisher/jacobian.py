@@ -1,0 +1,178 @@
+r"""The Jacobian of a network on data, known by its products Jv and $J^\top u$.
+
+Notation: N samples in batches of B, out the shape of one output with C numbers, P weights θ, J the Jacobian of all
+outputs in all weights `[N·C, P]`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property, reduce
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from nearkin.core.errors import DataError, MismatchError, require
+from nearkin.core.types import Params
+from nearkin.fisher.difference import Difference
+from nearkin.fisher.linearization import Passage, Tangent, Weigh, linearized
+from nearkin.fisher.passes import Function, derivable, plain_pass
+from nearkin.fisher.plan import require_steady, wanted_names
+from nearkin.fisher.vectors import require_fit
+from nearkin.tasks.batches import ordered_batches
+from nearkin.tasks.examples import Examples
+
+Network: TypeAlias = nn.Module | Callable[[Params, Tensor], Tensor]
+Inputs: TypeAlias = Tensor | Examples | Iterable[Tensor | tuple[Tensor, Tensor]]
+
+METHODS = ("auto", "jvp", "vjp", "difference")
+BATCH = 128
+
+
+def at_weights(network: Network, params: Params | None = None) -> tuple[Callable[[Params, Tensor], Tensor], Params]:
+    """A network as `f(params, x)` with the weights it is differentiated in.
+
+    Args:
+        network: a module in evaluation mode, or `f(params, x)` itself.
+        params: θ by name, some or all of a module's; by default its own that require gradients.
+    """
+    if isinstance(network, nn.Module):
+        require_steady(network)
+        own = dict(network.named_parameters())
+        chosen = {name: own[name] for name in wanted_names(network, params)}
+        f = _function(network)
+    else:
+        f, chosen = network, {}
+        require(bool(params), "a function has no weights of its own; give params, its weights by name")
+    theta = {name: value.detach().clone() for name, value in (params or chosen).items()}
+    if chosen:
+        require_fit(theta, chosen, "params")
+    odd = [
+        f"{name} is {value.dtype}" for name, value in theta.items() if value.dtype not in (torch.float32, torch.float64)
+    ]
+    require(not odd, f"products need float32 or float64, {', '.join(odd[:1])}; use model.float()")
+    return f, theta
+
+
+def _function(model: nn.Module) -> Callable[[Params, Tensor], Tensor]:
+    """`f(params, x)`; attention takes its plain form, which alone has derivatives of all kinds."""
+
+    def f(params: Params, x: Tensor) -> Tensor:
+        with sdpa_kernel(SDPBackend.MATH):
+            outputs: Tensor = functional_call(model, params, (x,))
+        return outputs
+
+    return f
+
+
+def input_batches(x: Inputs) -> Iterator[Tensor]:
+    """Inputs `[B, *input_shape]` of whatever the data is: one tensor is one batch, labels are left out."""
+    if isinstance(x, Tensor):
+        yield x
+    else:
+        for batch in ordered_batches(x, BATCH) if isinstance(x, Examples) else x:
+            yield batch if isinstance(batch, Tensor) else batch[0]
+
+
+class Jacobian:
+    r"""The Jacobian J `[N·C, P]` of a network on data, known by its products.
+
+    Args:
+        network: a module in evaluation mode, or `f(params, x)`.
+        x: inputs `[N, *input_shape]`, examples of a task, or any iterable of batches, with or without labels, that
+            gives the same ones each time.
+        params: θ by name; by default a module's own that require gradients.
+        method: `jvp`, `vjp`, `difference`, or `auto`, which is jvp where the network has a forward-mode derivative.
+        sides: of the finite difference, 1 or 2.
+        keep: whether graphs stay in memory between products; by default those of a tensor do, those of batches do not.
+
+    >>> jacobian = Jacobian(nn.Linear(2, 1), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    >>> jacobian.push({"weight": torch.tensor([[1.0, 0.0]]), "bias": torch.zeros(1)})
+    tensor([[1.],
+            [3.]])
+    >>> jacobian.pull(torch.tensor([[1.0], [1.0]]))["weight"]
+    tensor([[4., 6.]])
+    """
+
+    @derivable()
+    def __init__(
+        self,
+        network: Network,
+        x: Inputs,
+        *,
+        params: Params | None = None,
+        method: str = "auto",
+        sides: int = 1,
+        keep: bool | None = None,
+    ) -> None:
+        require(method in METHODS, f"method is one of {', '.join(METHODS)}, got {method!r}")
+        require(sides in (1, 2), f"a finite difference has 1 or 2 sides, got {sides}")
+        self.f, self.params = at_weights(network, params)
+        self.method, self.sides = method, sides
+        self.inputs = tuple(x) if isinstance(x, Iterator) else x
+        self.sizes = [len(batch) for batch in input_batches(self.inputs)]
+        require(sum(self.sizes) > 0, "there is no sample to measure on; the data is empty", DataError)
+        self._kept: list[Tangent] | None = None
+        if keep or (keep is None and isinstance(x, Tensor)):
+            self._kept = [self._tangent(batch, keep=True) for batch in input_batches(self.inputs)]
+
+    @property
+    def num_samples(self) -> int:
+        """N."""
+        return sum(self.sizes)
+
+    @property
+    def batchable(self) -> bool:
+        """Whether products take several vectors at once under `torch.vmap`."""
+        return self._kept is not None and self.method != "difference"
+
+    @cached_property
+    def shape(self) -> torch.Size:
+        """`[N, *out]`, that of all outputs."""
+        with torch.no_grad():
+            first = plain_pass(self._at(next(batch for batch in input_batches(self.inputs))), self.params)
+        return torch.Size([self.num_samples, *first.shape[1:]])
+
+    @derivable()
+    def push(self, v: Params) -> Tensor:
+        """Jv `[N, *out]`."""
+        require_fit(v, self.params)
+        return torch.cat([tangent.push(v) for tangent in self._tangents()])
+
+    @derivable()
+    def pull(self, u: Tensor) -> Params:
+        r"""$J^\top u$ by name, for u `[N, *out]`."""
+        require(
+            u.dim() > 0 and len(u) == self.num_samples,
+            f"u has shape {tuple(u.shape)} for {self.num_samples} samples; give one in the shape of the outputs",
+            MismatchError,
+        )
+        parts = zip(self._tangents(), u.split(self.sizes), strict=True)
+        return _total(tangent.pull(part) for tangent, part in parts)
+
+    @derivable()
+    def transported(self, v: Params, weigh: Weigh) -> Params:
+        r"""$J^\top u$ by name, with u `[B, *out]` from the outputs and Jv of each batch."""
+        require_fit(v, self.params)
+        return _total(tangent.transported(v, weigh) for tangent in self._tangents())
+
+    def _tangents(self) -> Iterable[Tangent]:
+        if self._kept is not None:
+            return self._kept
+        return (self._tangent(batch, keep=False) for batch in input_batches(self.inputs))
+
+    def _tangent(self, x: Tensor, keep: bool) -> Tangent:
+        f = self._at(x)
+        if self.method == "difference":
+            return Difference(f, self.params, self.sides, keep)
+        return linearized(f, self.params, self.method) if keep else Passage(f, self.params, self.method)
+
+    def _at(self, x: Tensor) -> Function:
+        """The network on one batch, a function of its weights."""
+        return lambda params: self.f(params, x)
+
+
+def _total(parts: Iterable[Params]) -> Params:
+    """The sum of vectors by name."""
+    return reduce(lambda one, other: {name: one[name] + other[name] for name in one}, parts)
