@@ -197,6 +197,33 @@ def test_what_has_no_formula_falls_back_and_is_right(name: str) -> None:
     assert any(isinstance(event, Note) for event in heard) == bool(rest)
 
 
+class Switch(nn.Module):
+    """A network whose course follows a flag."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head, self.twice = nn.Linear(5, 5), nn.Linear(5, 3), False
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer(x).tanh()
+        return self.head(self.layer(x).tanh() if self.twice else x)
+
+
+def test_a_remembered_plan_is_forgotten_when_the_network_changes() -> None:
+    torch.manual_seed(0)
+    model, x, y = Switch().double(), torch.randn(4, 5).double(), torch.arange(4) % 3
+    assert_same(diagonal(model, x, y), loop(model, x, y))
+    model.twice = True
+    assert_same(diagonal(model, x, y), loop(model, x, y))
+    model.twice = False
+    model.head.weight = nn.Parameter(torch.randn(3, 5).double())
+    assert_same(diagonal(model, x, y), loop(model, x, y))
+    model.layer.forward = lambda x: F.linear(x, model.layer.weight**2, model.layer.bias)  # type: ignore[method-assign]
+    assert_same(diagonal(model, x, y), loop(model, x, y))
+    model.head = nn.Linear(5, 3, bias=False).double()
+    assert_same(diagonal(model, x, y), loop(model, x, y))
+
+
 def test_tied_weights_are_one_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     model, x, y = Tied().double(), torch.randint(7, (9, 5)), torch.arange(9) % 7

@@ -7,8 +7,9 @@ agree is left to autograd. Nothing is ever wrong for being unusual, only slower.
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Generator, Tensor, nn
@@ -17,6 +18,8 @@ from torch.func import functional_call
 from nearkin.core.errors import MismatchError, OptionError, require
 from nearkin.fisher.layers import rule_for
 from nearkin.fisher.tape import outputs_on_tape
+
+_remembered: WeakKeyDictionary[nn.Module, tuple[Hashable, "Plan"]] = WeakKeyDictionary()
 
 AGREEMENT = 1e-3  # of a formula with autograd, relative to the largest gradient of the tensor
 
@@ -73,7 +76,36 @@ def require_steady(model: nn.Module) -> None:
 
 
 def planned(model: nn.Module, weights: Mapping[str, Tensor], x: Tensor, names: Collection[str]) -> Plan:
-    """The plan for a network, made on the first of some inputs `[B, *input_shape]`."""
+    """The plan for a network, made on the first of some inputs `[B, *input_shape]`.
+
+    It is remembered, beside the network and not on it, until anything that its course may depend on has changed.
+    """
+    state = _state(model, x, names)
+    kept = _remembered.get(model)
+    if kept is None or kept[0] != state:
+        kept = _remembered[model] = (state, _made(model, weights, x, names))
+    return kept[1]
+
+
+def _state(model: nn.Module, x: Tensor, names: Collection[str]) -> Hashable:
+    """Kinds, plain attributes, hooks and parameters of all modules: what decides which way a network's inputs take."""
+    plain = (bool, int, float, str, tuple, type(None))
+    modules = tuple(
+        (
+            name,
+            type(module),
+            type(module).forward,
+            module.__dict__.get("forward"),
+            tuple((key, str(value)) for key, value in vars(module).items() if isinstance(value, plain)),
+            tuple(id(value) for value in module._parameters.values()),
+            len(module._forward_hooks) + len(module._forward_pre_hooks),
+        )
+        for name, module in model.named_modules()
+    )
+    return tuple(names), tuple(x.shape[1:]), x.dtype, modules
+
+
+def _made(model: nn.Module, weights: Mapping[str, Tensor], x: Tensor, names: Collection[str]) -> Plan:
     owner = _owners(model)
     known = {name: _own(name, module, owner) for name, module in model.named_modules() if rule_for(module)}
     known = {name: own for name, own in known.items() if own}
