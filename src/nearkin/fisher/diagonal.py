@@ -189,11 +189,12 @@ class Accumulator:
 
     def check(self, number: int) -> None:
         """Name the layer whose gradients are not numbers any more, and the batch that made them so."""
-        for name, value in self.sums.items():
-            if not torch.isfinite(value.sum()):
-                raise MismatchError(
-                    f"gradients of {name} are NaN or infinite in batch {number}; look at its inputs and the weights"
-                )
+        totals = torch.stack([value.sum() for value in self.sums.values()])
+        if not torch.isfinite(totals).all():
+            name = next(name for name, total in zip(self.sums, totals, strict=True) if not torch.isfinite(total))
+            raise MismatchError(
+                f"gradients of {name} are NaN or infinite in batch {number}; look at its inputs and the weights"
+            )
 
     def means(self, draws: int = 1) -> dict[str, Tensor]:
         """Sums divided by samples and draws, by name."""
