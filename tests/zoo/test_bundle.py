@@ -211,7 +211,7 @@ def test_a_harmed_file_is_refused_or_read_right(zoo: Catalogue, file: Path, tmp_
     assert refused > 100
 
 
-@pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "blobs/../../evil", "blobs/" + "0" * 64, "note.txt"])
+@pytest.mark.parametrize("name", ["../evil", "/evil", "blobs/../../evil", "blobs/" + "0" * 64, "note.txt"])
 def test_members_that_nobody_promised_are_refused(other: Catalogue, file: Path, name: str) -> None:
     def plant(members: dict[str, bytes]) -> None:
         members[name] = b"evil"
