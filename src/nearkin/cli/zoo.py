@@ -89,7 +89,7 @@ def list_(context: typer.Context, as_json: Json = False) -> None:
         if not records:
             say(f"The zoo {settings.zoo_path} is empty; nearkin add NAME DATA adds a task.")
             return
-        head = ["name", "data", "network", "metric", "guess", "trials", "weights", "seconds"]
+        head = ["name", "data", "network", "metric", "trials", "weights", "seconds"]
         table(head, [_row(record) for record in records], right=head[3:])
 
     answer({"zoo": settings.zoo_path, "tasks": [_facts(record) for record in records]}, as_json, show_table)
@@ -220,7 +220,6 @@ def _row(record: "TaskRecord") -> list[str]:
         record.data or "(arrays)",
         record.network,
         f"{record.metric:.4f}",
-        _figure(record.facts.get("guess"), ".4f"),
         str(record.trials),
         f"{record.parameters:,}",
         f"{record.seconds:.1f}",
