@@ -1,6 +1,7 @@
 """The diagonal against a loop of single samples in float64, for every layer, every likelihood, every kind of label."""
 
 import math
+import sys
 
 import pytest
 import torch
@@ -274,11 +275,32 @@ def test_every_way_of_a_convolution_is_the_same(way: str) -> None:
 
 @pytest.mark.parametrize("way", [contraction.one_by_one, contraction.in_batches, contraction.in_pairs])
 def test_every_way_of_a_contraction_is_the_same(way: contraction.Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contraction, "CACHE_FLOATS", 20)
+    monkeypatch.setattr(contraction, "BUFFER_FLOATS", 20)
+    monkeypatch.setattr(contraction, "SMALL_FLOATS", 20)
     g, u = torch.randn(5, 7, 4).double(), torch.randn(5, 4, 6).double()
     into = torch.zeros(7, 6).double()
     way(g, u, into)
     assert torch.allclose(into, torch.einsum("bol,blk->bok", g, u).square().sum(0), rtol=1e-11)
+
+
+@pytest.mark.parametrize("held", [0, 200, 1 << 21])
+def test_gradients_of_several_passes_may_wait_for_each_other_or_not(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["nearkin.fisher.diagonal"], "STACKED_FLOATS", held)
+    torch.manual_seed(0)
+    grouped = nn.Conv2d(4, 4, 3, groups=2)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Tanh(), grouped, nn.Flatten(), nn.Linear(36, 5)
+    ).double().eval()  # fmt: skip
+    x = torch.randn(3, 1, 7, 7).double()
+    found = diagonal(model, x, labels="expected").values
+    jacobian = torch.func.vmap(
+        torch.func.jacrev(lambda w, one: torch.func.functional_call(model, w, one[None])[0]), (None, 0)
+    )
+    p = model(x).softmax(-1)
+    middle = torch.diag_embed(p) - p[:, :, None] * p[:, None]
+    for name, rows in jacobian(dict(model.named_parameters()), x).items():
+        truth = torch.einsum("bc...,bcd,bd...->b...", rows, middle, rows).mean(0)
+        assert torch.allclose(found[name], truth, rtol=1e-9, atol=1e-14), name
 
 
 OUTPUTS = {"categorical": 3, "gaussian": 2, "heteroscedastic": 4}

@@ -19,14 +19,15 @@ from torch import Tensor
 Way: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]
 """Adds the squares of G and U to the third tensor, `[O, K]`."""
 
-CACHE_FLOATS = 1 << 16  # of a buffer that stays in a core's own cache
+SMALL_FLOATS = 1 << 15  # of weights up to which several samples go through one call
+BUFFER_FLOATS = 1 << 20  # of one sample's product: beyond it leaves every cache
 MOST_PAIRED = 4  # positions up to which pairs of them beat samples
 
 
 def one_by_one(g: Tensor, u: Tensor, into: Tensor) -> None:
-    """A matrix product a sample, cut by outputs so that its result never leaves the cache."""
+    """A matrix product a sample, cut by outputs where its result would leave the cache."""
     outputs, inputs = into.shape
-    step = max(1, min(outputs, CACHE_FLOATS // inputs))
+    step = max(1, min(outputs, BUFFER_FLOATS // inputs))
     buffer = into.new_empty(step, inputs)
     for start in range(0, outputs, step):
         part = into[start : start + step]
@@ -38,7 +39,7 @@ def one_by_one(g: Tensor, u: Tensor, into: Tensor) -> None:
 
 def in_batches(g: Tensor, u: Tensor, into: Tensor) -> None:
     """Batched matrix products of as many samples as the cache holds."""
-    size = max(1, 4 * CACHE_FLOATS // into.numel())
+    size = max(1, 8 * SMALL_FLOATS // into.numel())
     for start in range(0, len(g), size):
         each = torch.bmm(g[start : start + size], u[start : start + size])
         into += each.square_().sum(0)
@@ -71,6 +72,6 @@ def suited(positions: int, weights: int) -> Way:
     >>> suited(1, 10).__name__, suited(64, 1000).__name__, suited(64, 10**6).__name__
     ('in_pairs', 'in_batches', 'one_by_one')
     """
-    if positions <= 2 or (positions <= MOST_PAIRED and weights > CACHE_FLOATS):
+    if positions <= 2 or (positions <= MOST_PAIRED and weights > SMALL_FLOATS):
         return in_pairs
-    return in_batches if weights <= CACHE_FLOATS else one_by_one
+    return in_batches if weights <= SMALL_FLOATS else one_by_one

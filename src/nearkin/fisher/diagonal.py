@@ -18,12 +18,14 @@ from nearkin.core.events import Listener, Note, Progress, Work, finish
 from nearkin.core.rng import Streams
 from nearkin.core.types import Params
 from nearkin.fisher.cotangents import LABELS, Cotangents, Data, batches, cotangents, sample_blocks
-from nearkin.fisher.layers import linear_squares_from, rule_for
+from nearkin.fisher.layers import rule_for
 from nearkin.fisher.plan import Plan, locally, planned, require_steady, wanted_names
 from nearkin.fisher.scores import chunk_size, rest_gradients
 from nearkin.fisher.tape import Network, frozen, outputs_on_tape
 from nearkin.fisher.values import FisherDiagonal
 from nearkin.tasks.likelihood import likelihood as likelihood_named
+
+STACKED_FLOATS = 1 << 21  # of gradients at one layer that wait for each other
 
 
 def diagonal(
@@ -123,7 +125,8 @@ class Accumulator:
         self.idle = {name: self.weights[name].clone().requires_grad_() for name in self.plan.idle}
         self._heard: set[str] = set()
         self._held: dict[str, Tensor] = {}
-        self._squares: dict[str, tuple[Tensor, Tensor]] = {}
+        self._stacks: dict[str, tuple[nn.Module, Tensor, list[Tensor]]] = {}
+        self._last = True
 
     def add(self, x: Tensor, cotangents: Cotangents) -> None:
         """Take in a batch: one forward pass, one backward pass a cotangent."""
@@ -144,6 +147,7 @@ class Accumulator:
             self._back(outputs, x, waiting, last=True)
 
     def _back(self, outputs: Tensor, x: Tensor, cotangent: Tensor, last: bool) -> None:
+        self._last = last
         if outputs.requires_grad:
             outputs.backward(cotangent, retain_graph=not last)
         self._heard.clear()
@@ -154,10 +158,8 @@ class Accumulator:
         for name, gradient in self._held.items():
             self.sums[name] += gradient.square().sum(0)
         self._held.clear()
-        if last:
-            for layer, (read, squared) in self._squares.items():
-                linear_squares_from(read, squared, self.into[layer])
-            self._squares.clear()
+        for layer in list(self._stacks) if last else ():  # those that this pass did not reach
+            self._settle(layer)
         for rest in sample_blocks(len(x), chunk_size(self.weights, self.plan.rest)) if self.plan.rest else ():
             found = rest_gradients(self.model, self.weights, self.plan.rest, x[rest], cotangent[rest])
             for name, gradient in found.items():
@@ -179,13 +181,17 @@ class Accumulator:
             MismatchError,
         )
         self._heard.add(name)
-        if isinstance(layer, nn.Linear) and g.dim() == 2:  # squares of several passes are added before the product
-            if name in self._squares:
-                self._squares[name][1].addcmul_(g, g)
-            else:
-                self._squares[name] = (x, g.square())
-        else:
-            rule.add_squares(layer, self.local[name], x, g, self.into[name])
+        gradients = self._stacks.setdefault(name, (layer, x, []))[2]
+        gradients.append(g)
+        if self._last or (len(gradients) + 1) * g.numel() > STACKED_FLOATS:
+            self._settle(name)
+
+    def _settle(self, name: str) -> None:
+        """Take in the gradients that several passes brought to one input of a layer: together they cost less."""
+        layer, x, gradients = self._stacks.pop(name)
+        rule = rule_for(layer)
+        if rule is not None:
+            rule.add_squares(layer, self.local[name], x, gradients, self.into[name])
 
     def check(self, number: int) -> None:
         """Name the layer whose gradients are not numbers any more, and the batch that made them so."""
@@ -197,5 +203,5 @@ class Accumulator:
             )
 
     def means(self, draws: int = 1) -> dict[str, Tensor]:
-        """Sums divided by samples and draws, by name."""
-        return {name: self.sums[name] / (self.count * draws) for name in self.names}
+        """Sums divided by samples and draws, by name; in place, so nothing can be added any more."""
+        return {name: self.sums.pop(name).div_(self.count * draws) for name in self.names}

@@ -6,7 +6,7 @@ those) the sum of their squares. `rule_for` says whether a layer is known; what 
 differentiation.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearkin.fisher.contraction import contracted_squares
-from nearkin.fisher.convolution import convolution_gradients, convolution_squares
+from nearkin.fisher.convolution import Convolution, convolution_gradients, convolution_squares
 
 Local: TypeAlias = Mapping[str, Tensor]
 """A layer's own parameters and buffers by their local names."""
@@ -23,8 +23,11 @@ Local: TypeAlias = Mapping[str, Tensor]
 Gradients: TypeAlias = Callable[[Any, Local, Tensor, Tensor], dict[str, Tensor]]
 """(layer, local, x, g) → per-sample gradients `[B, *shape]` by local name."""
 
-Squares: TypeAlias = Callable[[Any, Local, Tensor, Tensor, dict[str, Tensor]], None]
-"""(layer, local, x, g, into) adds the sums of squares to `into`."""
+Squares: TypeAlias = Callable[[Any, Local, Tensor, Sequence[Tensor], dict[str, Tensor]], None]
+"""(layer, local, x, gradients, into) adds the sums of squares of each gradient at one input to `into`."""
+
+
+NORM_FLOATS = 1 << 16  # of activations multiplied at once
 
 
 @dataclass(frozen=True)
@@ -34,13 +37,16 @@ class Rule:
     gradients: Gradients
     squares: Squares | None = None
 
-    def add_squares(self, layer: nn.Module, local: Local, x: Tensor, g: Tensor, into: dict[str, Tensor]) -> None:
-        """Add the squared gradients of every sample to `into`, by local name."""
+    def add_squares(
+        self, layer: nn.Module, local: Local, x: Tensor, gradients: Sequence[Tensor], into: dict[str, Tensor]
+    ) -> None:
+        """Add the squared weight gradients of every sample to `into`, by local name, for every gradient at `x`."""
         if self.squares is not None:
-            self.squares(layer, local, x, g, into)
+            self.squares(layer, local, x, gradients, into)
             return
-        for name, gradient in self.gradients(layer, local, x, g).items():
-            into[name] += gradient.square().sum(0)  # not in place: a gradient may be g itself
+        for g in gradients:
+            for name, gradient in self.gradients(layer, local, x, g).items():
+                into[name] += gradient.square().sum(0)  # not in place: a gradient may be g itself
 
 
 def _over_positions(g: Tensor) -> Tensor:
@@ -54,21 +60,23 @@ def _linear_gradients(layer: nn.Linear, local: Local, x: Tensor, g: Tensor) -> d
     return found if layer.bias is None else {**found, "bias": rows.sum(1)}
 
 
-def _linear_squares(layer: nn.Linear, local: Local, x: Tensor, g: Tensor, into: dict[str, Tensor]) -> None:
-    if g.dim() == 2:
-        linear_squares_from(x, g.square(), into)
+def _linear_squares(
+    layer: nn.Linear, local: Local, x: Tensor, gradients: Sequence[Tensor], into: dict[str, Tensor]
+) -> None:
+    r"""Without positions, $\sum_b (g_{bo} x_{bi})^2 = (g^2)^\top x^2$: one product for all gradients at x."""
+    if x.dim() == 2:
+        squared = gradients[0].square()
+        for g in gradients[1:]:
+            squared.addcmul_(g, g)
+        into["weight"].addmm_(squared.t(), x.square())
+        if "bias" in into:
+            into["bias"] += squared.sum(0)
         return
-    rows, columns = g.flatten(1, -2), x.flatten(1, -2)
-    contracted_squares(rows.transpose(1, 2), columns, into["weight"])
-    if "bias" in into:
-        into["bias"] += rows.sum(1).square_().sum(0)
-
-
-def linear_squares_from(x: Tensor, squared: Tensor, into: dict[str, Tensor]) -> None:
-    r"""Without positions, $\sum_b (g_{bo} x_{bi})^2 = (g^2)^\top x^2$: linear in g², which may be summed beforehand."""
-    into["weight"].addmm_(squared.t(), x.square())
-    if "bias" in into:
-        into["bias"] += squared.sum(0)
+    for g in gradients:
+        rows, columns = g.flatten(1, -2), x.flatten(1, -2)
+        contracted_squares(rows.transpose(1, 2), columns, into["weight"])
+        if "bias" in into:
+            into["bias"] += rows.sum(1).square_().sum(0)
 
 
 def _convolution_gradients(layer: nn.Conv2d, local: Local, x: Tensor, g: Tensor) -> dict[str, Tensor]:
@@ -76,10 +84,13 @@ def _convolution_gradients(layer: nn.Conv2d, local: Local, x: Tensor, g: Tensor)
     return found if layer.bias is None else {**found, "bias": _over_positions(g)}
 
 
-def _convolution_squares(layer: nn.Conv2d, local: Local, x: Tensor, g: Tensor, into: dict[str, Tensor]) -> None:
-    convolution_squares(layer, x, g, into["weight"])
+def _convolution_squares(
+    layer: Convolution, local: Local, x: Tensor, gradients: Sequence[Tensor], into: dict[str, Tensor]
+) -> None:
+    convolution_squares(layer, x, gradients, into["weight"])
     if "bias" in into:
-        into["bias"] += _over_positions(g).square_().sum(0)
+        for g in gradients:
+            into["bias"] += _over_positions(g).square_().sum(0)
 
 
 def _affine(normalised: Tensor, g: Tensor, local: Local) -> dict[str, Tensor]:
@@ -91,10 +102,16 @@ def _affine(normalised: Tensor, g: Tensor, local: Local) -> dict[str, Tensor]:
 def _batch_norm(layer: nn.BatchNorm2d, local: Local, x: Tensor, g: Tensor) -> dict[str, Tensor]:
     """In evaluation mode an affine map: Σ g x̂ = (Σ g x − mean Σ g) / deviation, without forming x̂."""
     total = _over_positions(g)
-    product = torch.linalg.vecdot(g.flatten(2), x.flatten(2)) if g.dim() > 2 else g * x
+    product = _products(g.flatten(2), x.flatten(2)) if g.dim() > 2 else g * x
     deviation = (local["running_var"] + layer.eps).sqrt()
     found = {"weight": (product - local["running_mean"] * total) / deviation, "bias": total}
     return {name: value for name, value in found.items() if name in local}
+
+
+def _products(g: Tensor, x: Tensor) -> Tensor:
+    """Sums `[B, C]` of g x over positions, some samples at a time: what is between stays in the cache."""
+    size = max(1, NORM_FLOATS // g[0].numel())
+    return torch.cat([torch.linalg.vecdot(*pair) for pair in zip(g.split(size), x.split(size), strict=True)])
 
 
 def _group_norm(layer: nn.GroupNorm, local: Local, x: Tensor, g: Tensor) -> dict[str, Tensor]:
@@ -133,9 +150,12 @@ def _embedding_gradients(layer: nn.Embedding, local: Local, x: Tensor, g: Tensor
     return {"weight": gradient}
 
 
-def _embedding_squares(layer: nn.Embedding, local: Local, x: Tensor, g: Tensor, into: dict[str, Tensor]) -> None:
-    _, word, rows = _embedding_rows(layer, x, g)
-    into["weight"].index_add_(0, word, rows.square_())
+def _embedding_squares(
+    layer: nn.Embedding, local: Local, x: Tensor, gradients: Sequence[Tensor], into: dict[str, Tensor]
+) -> None:
+    for g in gradients:
+        _, word, rows = _embedding_rows(layer, x, g)
+        into["weight"].index_add_(0, word, rows.square_())
 
 
 CONVOLUTION = Rule(_convolution_gradients, _convolution_squares)

@@ -6,7 +6,7 @@ pass on the tape costs the gradients of the activations alone.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,8 @@ Network: TypeAlias = nn.Module | Callable[[dict[str, Tensor], Tensor], Tensor]
 
 Receiver: TypeAlias = Callable[[str, nn.Module, Tensor, Tensor], None]
 """Called during the backward pass with a layer's name, the layer, its input `x` and its output's gradient `g`."""
+
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def called(network: Network, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -82,6 +84,9 @@ def _listener(name: str, receive: Receiver) -> Callable[[nn.Module, tuple[Any, .
         version = x._version
         if not outputs.requires_grad:
             outputs = _Beginning.apply(outputs, torch.zeros((), requires_grad=True))  # type: ignore[no-untyped-call]
+        elif type(layer) in NORMS and not layer.training and arguments[0].requires_grad:
+            slope = _slope(cast(nn.BatchNorm2d, layer))
+            outputs = _Scaled.apply(arguments[0], outputs.detach(), slope)  # type: ignore[no-untyped-call]
 
         def hear(g: Tensor) -> None:
             if x._version != version:
@@ -96,6 +101,28 @@ def _listener(name: str, receive: Receiver) -> Callable[[nn.Module, tuple[Any, .
         return outputs
 
     return listen
+
+
+def _slope(norm: nn.BatchNorm2d) -> Tensor:
+    """The factor `[C]` that batch normalisation in evaluation mode multiplies each channel by."""
+    variance = norm.running_var if norm.running_var is not None else torch.ones(())
+    slope = (variance.detach() + norm.eps).rsqrt()
+    return slope if norm.weight is None else slope * norm.weight.detach()
+
+
+class _Scaled(torch.autograd.Function):
+    """Batch normalisation in evaluation mode, already computed; torch's own backward also sums what nobody asks for."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, outputs: Tensor, slope: Tensor) -> Tensor:
+        context.mark_dirty(outputs)
+        context.save_for_backward(slope)
+        return outputs
+
+    @staticmethod
+    def backward(context: Any, *gradients: Any) -> tuple[Tensor, None, None]:
+        (slope,), (g,) = context.saved_tensors, gradients
+        return g * slope.view(-1, *[1] * (g.dim() - 2)), None, None
 
 
 class _Beginning(torch.autograd.Function):
