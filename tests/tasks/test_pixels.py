@@ -12,7 +12,7 @@ from nearkin.core.errors import DataError, OptionError
 from nearkin.tasks.augment import LUMA
 from nearkin.tasks.dense import dense
 from nearkin.tasks.examples import Examples
-from nearkin.tasks.pixels import grey, inverted, resized, value_range
+from nearkin.tasks.pixels import coloured, grey, inverted, resized, value_range
 from nearkin.tasks.rows import Joined, Mapped, Pixels, Values, chosen, gathered
 from nearkin.tasks.task import Task
 
@@ -177,3 +177,13 @@ class TestInverted:
 
 def test_range_of_bytes_is_known_without_looking():
     assert value_range(Pixels(torch.full((2, 1, 2, 2), 7, dtype=torch.uint8))) == (0.0, 1.0)
+
+
+def test_grey_images_in_colour_have_three_equal_channels_and_stay_bytes():
+    images = torch.randint(0, 256, (12, 1, 4, 4), dtype=torch.uint8)
+    made = coloured(Task.from_arrays("noise", images, torch.arange(12) % 2))
+    assert made.input_shape == (3, 4, 4)
+    assert isinstance(made.train.inputs, Pixels)
+    x = made.train.first(5).x
+    assert torch.equal(x[:, 0], x[:, 2])
+    assert coloured(made) is made

@@ -45,6 +45,17 @@ def grey(task: Task) -> Task:
     return task if task.input_shape[0] == 1 else _changed(task, luma)
 
 
+def coloured(task: Task) -> Task:
+    """The task with grey images as red, green and blue alike; images of three channels stay as they are.
+
+    >>> task = Task.from_arrays("noise", torch.rand(10, 1, 8, 8), torch.arange(10) % 2)
+    >>> coloured(task).input_shape
+    (3, 8, 8)
+    """
+    require_images(task)
+    return task if task.input_shape[0] != 1 else _changed(task, _repeated)
+
+
 def inverted(task: Task) -> Task:
     """The task with dark for light: `low + high − x`, which is `1 − x` for images in [0, 1].
 
@@ -141,6 +152,10 @@ def _each(function: Callable[[Tensor], Tensor], images: Tensor, index: Tensor) -
 
 def _interpolated(images: Tensor, size: tuple[int, int]) -> Tensor:
     return F.interpolate(images, size=size, mode="bilinear", align_corners=False, antialias=True)
+
+
+def _repeated(images: Tensor) -> Tensor:
+    return images.expand(-1, 3, -1, -1)
 
 
 def _mirrored(images: Tensor, total: float) -> Tensor:
