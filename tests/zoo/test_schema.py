@@ -27,7 +27,8 @@ def fail_halfway(connection: sql.Connection) -> None:
     raise RuntimeError("no such luck")
 
 
-WITH_MOOD = (*MIGRATIONS, Migration(2, add_mood))
+NOW = MIGRATIONS[-1].version
+WITH_MOOD = (*MIGRATIONS, Migration(NOW + 1, add_mood))
 
 
 @pytest.fixture
@@ -55,6 +56,19 @@ def test_a_fresh_zoo_has_the_tables_that_queries_speak_of(path: Path) -> None:
     assert version_of(path / "zoo.db") == MIGRATIONS[-1].version
 
 
+def test_a_zoo_of_version_1_opens_and_keeps_pairs(tmp_path: Path) -> None:
+    with Catalogue(tmp_path / "old", migrations=MIGRATIONS[:1]) as zoo:
+        zoo.add(laws.new_task("even"))
+        zoo.add(laws.new_task("odd"))
+    with Catalogue(tmp_path / "old") as zoo:
+        zoo.keep_pair("frechet", "even", "odd", 0, {"weight": 0.5})
+        zoo.keep_pair("frechet", "even", "odd", 0, {"weight": 0.25})
+        assert zoo.pairs("frechet", "odd") == {("even", 0): {"weight": 0.25}}
+        assert zoo.pairs("frechet", "even") == {} == zoo.pairs("other", "odd")
+        zoo.remove("even")
+        assert zoo.pairs("frechet", "odd") == {}
+
+
 def test_migrations_are_in_order() -> None:
     assert [step.version for step in MIGRATIONS] == list(range(1, len(MIGRATIONS) + 1))
 
@@ -79,17 +93,17 @@ def test_a_closed_zoo_is_one_file_beside_its_blobs(path: Path) -> None:
 def test_an_older_zoo_is_brought_up_to_date_and_kept_as_it_was(path: Path) -> None:
     with Catalogue(path, create=False, migrations=WITH_MOOD) as zoo:
         assert finish(examine(zoo)).problems == ()
-    assert version_of(path / "zoo.db") == 2
+    assert version_of(path / "zoo.db") == NOW + 1
     assert asked(path / "zoo.db", "SELECT name, mood FROM tasks") == [("even", "calm")]
-    assert version_of(path / "zoo.db.v1") == 1
-    assert asked(path / "zoo.db.v1", "SELECT name FROM tasks") == [("even",)]
-    assert asked(path / "zoo.db.v1", "PRAGMA integrity_check") == [("ok",)]
+    assert version_of(path / f"zoo.db.v{NOW}") == NOW
+    assert asked(path / f"zoo.db.v{NOW}", "SELECT name FROM tasks") == [("even",)]
+    assert asked(path / f"zoo.db.v{NOW}", "PRAGMA integrity_check") == [("ok",)]
 
 
 def test_a_kept_copy_can_be_put_back(path: Path) -> None:
     with Catalogue(path, migrations=WITH_MOOD) as zoo, pytest.raises(ZooError):
         zoo.task("odd")
-    (path / "zoo.db.v1").replace(path / "zoo.db")
+    (path / f"zoo.db.v{NOW}").replace(path / "zoo.db")
     with Catalogue(path) as zoo:
         assert zoo.task("even").facts == laws.new_task().facts
         assert finish(examine(zoo)).sound
@@ -100,13 +114,15 @@ def test_a_copy_is_kept_of_what_is_only_in_the_log_too(path: Path) -> None:
         reader.execute(sql.select(schema.meta)).all()  # while this reads, the log cannot be folded into the file
         zoo.add(laws.new_task("late"))
         Catalogue(path, migrations=WITH_MOOD).close()
-    assert asked(path / "zoo.db.v1", "SELECT name FROM tasks ORDER BY id") == [("even",), ("late",)]
+    assert asked(path / f"zoo.db.v{NOW}", "SELECT name FROM tasks ORDER BY id") == [("even",), ("late",)]
 
 
 def test_several_steps_are_one(path: Path) -> None:
-    with pytest.raises(ZooError, match=r"could not bring .*zoo from version 1 to 3: no such luck; it is as it was"):
-        Catalogue(path, migrations=(*WITH_MOOD, Migration(3, fail_halfway)))
-    assert version_of(path / "zoo.db") == 1
+    with pytest.raises(
+        ZooError, match=rf"could not bring .*zoo from version {NOW} to {NOW + 2}: no such luck; it is as it was"
+    ):
+        Catalogue(path, migrations=(*WITH_MOOD, Migration(NOW + 2, fail_halfway)))
+    assert version_of(path / "zoo.db") == NOW
     with Catalogue(path) as zoo:
         assert [record.name for record in zoo.tasks()] == ["even"]
         assert "mood" not in zoo.tasks()[0].__dict__
@@ -119,7 +135,7 @@ def test_steps_run_once_when_many_open_at_once(path: Path) -> None:
         ran.append(1)
         add_mood(connection)
 
-    steps = (*MIGRATIONS, Migration(2, add_mood_once))
+    steps = (*MIGRATIONS, Migration(NOW + 1, add_mood_once))
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: Catalogue(path, migrations=steps).close(), range(8)))
     assert ran == [1]
@@ -127,7 +143,7 @@ def test_steps_run_once_when_many_open_at_once(path: Path) -> None:
 
 def test_a_new_zoo_takes_every_step(tmp_path: Path) -> None:
     Catalogue(tmp_path / "new", migrations=WITH_MOOD).close()
-    assert version_of(tmp_path / "new" / "zoo.db") == 2
+    assert version_of(tmp_path / "new" / "zoo.db") == NOW + 1
     assert sorted(entry.name for entry in (tmp_path / "new").iterdir()) == ["zoo.db"]
 
 
@@ -136,7 +152,9 @@ def test_a_newer_zoo_is_refused(path: Path, create: bool) -> None:
     with closing(sqlite3.connect(path / "zoo.db")) as connection:
         connection.execute("UPDATE meta SET value = '7'")
         connection.commit()
-    with pytest.raises(ZooError, match="this zoo is of version 7, this nearkin knows up to 1; install a newer nearkin"):
+    with pytest.raises(
+        ZooError, match=f"this zoo is of version 7, this nearkin knows up to {NOW}; install a newer nearkin"
+    ):
         Catalogue(path, create)
 
 

@@ -4,12 +4,13 @@ A zoo is a folder: `zoo.db`, `blobs/` and `work/`. A file is there before a row 
 both decided under the zoo's one write lock: no row names a missing file, whoever is killed at whatever moment.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import sqlalchemy as sql
 
@@ -18,7 +19,7 @@ from nearkin.core.files import FileWriteError
 from nearkin.zoo import schema
 from nearkin.zoo.blobs import Blobs
 from nearkin.zoo.database import opened
-from nearkin.zoo.records import ArtifactRecord, NewArtifact, NewTask, Placed, TaskRecord, require_name
+from nearkin.zoo.records import ArtifactRecord, NewArtifact, NewTask, Placed, TaskRecord, json_text, require_name
 from nearkin.zoo.schema import BATCH
 
 Supply: TypeAlias = Callable[[str], bytes]
@@ -107,6 +108,27 @@ class Catalogue:
                 _forget_unnamed(connection, stale)
         self._tidy(stale)
         return self.artifacts(name)
+
+    def pairs(self, measure: str, target: str) -> dict[tuple[str, int], dict[str, Any]]:
+        """What was kept of one measure between every source and a target, by source and trial."""
+        table, tasks = schema.pairs.c, schema.tasks.c
+        with self.database.reading() as connection:
+            number = TaskRecord.named(connection, target).id
+            query = sql.select(tasks.name, table.trial, table.facts).join_from(
+                schema.pairs, schema.tasks, table.source_id == tasks.id
+            )
+            found = connection.execute(query.where((table.target_id == number) & (table.measure == measure)))
+            return {(name, trial): json.loads(facts) for name, trial, facts in found}
+
+    def keep_pair(self, measure: str, source: str, target: str, trial: int, facts: Mapping[str, Any]) -> None:
+        """Keep what was measured between two tasks until one of them goes; measured again, it is replaced."""
+        table = schema.pairs
+        with self.database.writing() as connection:
+            a, b = (TaskRecord.named(connection, name).id for name in (source, target))
+            row = {"source_id": a, "target_id": b, "trial": trial, "measure": measure}
+            same = sql.and_(*(table.c[key] == value for key, value in row.items()))
+            connection.execute(sql.delete(table).where(same))
+            schema.insert_rows(connection, table, [{**row, "facts": json_text(f"{source} and {target}", facts)}])
 
     def admit(self, entries: Sequence[tuple[NewTask, Sequence[Placed]]], supply: Supply) -> list[TaskRecord]:
         """Insert tasks whose files lie here already, all or none; `supply` gives a blob that went meanwhile again."""

@@ -59,6 +59,17 @@ artifacts = sql.Table(
     sql.Index("artifacts_by_digest", "digest"),
 )
 
+pairs = sql.Table(
+    "pairs",
+    metadata,
+    sql.Column("source_id", sql.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
+    sql.Column("target_id", sql.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
+    sql.Column("trial", sql.Integer, primary_key=True),
+    sql.Column("measure", sql.String, primary_key=True),
+    sql.Column("facts", sql.Text, nullable=False),
+    sql.Index("pairs_by_target", "target_id"),
+)
+
 
 def rows_with(
     connection: sql.Connection, table: sql.Table, column: sql.Column[str], values: Iterable[str]
@@ -84,8 +95,13 @@ class Migration:
 
 
 def _first_tables(connection: sql.Connection) -> None:
-    """Version 1. When the tables above change, these are written out as they are now, and a step is added below."""
-    metadata.create_all(connection, checkfirst=False)
+    """Version 1. When one of these changes, it is written out here as it was, and a step is added below."""
+    metadata.create_all(connection, tables=[meta, tasks, blobs, artifacts], checkfirst=False)
 
 
-MIGRATIONS: tuple[Migration, ...] = (Migration(1, _first_tables),)
+def _pairs(connection: sql.Connection) -> None:
+    """Version 2: what was measured between two tasks."""
+    metadata.create_all(connection, tables=[pairs], checkfirst=False)
+
+
+MIGRATIONS: tuple[Migration, ...] = (Migration(1, _first_tables), Migration(2, _pairs))
