@@ -11,7 +11,7 @@ from typing import TypeAlias
 import torch
 from torch import Generator, Tensor
 
-from nearkin.core.errors import DataError, require
+from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.tasks.batches import ordered_batches
 from nearkin.tasks.examples import Examples
 from nearkin.tasks.likelihood import Likelihood
@@ -60,6 +60,12 @@ def cotangents(form: Likelihood, labels: str, y: Tensor | None, num_samples: int
         if labels == "expected":
             yield from _factors(form, outputs)
         elif labels == "sampled":
+            require(
+                bool(outputs.isfinite().all()),
+                "the network answers with NaN or infinite numbers, from which no label can be drawn; look at its "
+                "inputs and the weights",
+                MismatchError,
+            )
             for _ in range(num_samples):
                 yield score(outputs, form.sample(outputs, rng))
         elif y is not None:

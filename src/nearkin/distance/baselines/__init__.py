@@ -1,0 +1,50 @@
+"""Cheap measures of transferability, as pure functions of tensors.
+
+| measure | of | better |
+| --- | --- | --- |
+| `logme`, `logme_regression`, `kernel_evidence` | evidence of features or a kernel for targets | larger |
+| `leep`, `nce` | the source's predictions | larger |
+| `hscore`, `cka` (with labels), `knn_accuracy`, `knn_r2` | features and targets | larger |
+| `ridge_loo`, `gradient_flow`, `head_loss`, `gradient_norm` | features and targets | smaller |
+| `task2vec_distance`, `task2vec_asymmetric` | Fisher diagonals of one network on two tasks | smaller |
+| `mmd`, `fid` | features of one network on two data sets | smaller |
+| `random_order` | nothing: the floor | |
+
+All work in float64, none depends on the order of samples, none follows gradients. Features are those of the source on
+samples of the target.
+"""
+
+from nearkin.distance.baselines.closed_form import cka, gradient_flow, kernel_evidence, ridge_loo
+from nearkin.distance.baselines.dataset import fid, mmd
+from nearkin.distance.baselines.gradient import gradient_norm
+from nearkin.distance.baselines.hscore import hscore
+from nearkin.distance.baselines.leep import leep, nce
+from nearkin.distance.baselines.linear_head import Head, fitted_head, head_loss
+from nearkin.distance.baselines.logme import logme, logme_regression
+from nearkin.distance.baselines.neighbours import knn_accuracy, knn_r2
+from nearkin.distance.baselines.order import random_order
+from nearkin.distance.baselines.task2vec import task2vec_asymmetric, task2vec_distance, task2vec_embedding
+
+__all__ = [
+    "Head",
+    "cka",
+    "fid",
+    "fitted_head",
+    "gradient_flow",
+    "gradient_norm",
+    "head_loss",
+    "hscore",
+    "kernel_evidence",
+    "knn_accuracy",
+    "knn_r2",
+    "leep",
+    "logme",
+    "logme_regression",
+    "mmd",
+    "nce",
+    "random_order",
+    "ridge_loo",
+    "task2vec_asymmetric",
+    "task2vec_distance",
+    "task2vec_embedding",
+]

@@ -1,0 +1,157 @@
+r"""What frozen features can do, without an optimiser: alignment, leave-one-out ridge, gradient flow, evidence.
+
+Notation: N samples, D features F, P columns of targets Y. Targets are real `[N, P]`, or labels `[N]` of whole numbers,
+which stand for the indicators of the classes present; two classes at least.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from nearkin.core.errors import DataError, MismatchError, require
+from nearkin.distance.baselines.evidence import largest_evidence, of_kernel
+from nearkin.distance.baselines.inputs import centred, columns, rows
+
+RIDGES = (*torch.logspace(-10, 2, 49, dtype=torch.float64).tolist(), torch.inf)  # of the largest squared singular value
+TIMES = (10.0, 100.0, 1000.0)
+ASYMMETRY = 1e-4  # of a kernel, beside its largest entry; single precision stays well below
+
+
+def cka(features_a: Tensor, features_b: Tensor) -> float:
+    r"""Linear centred kernel alignment of two descriptions of the same samples; symmetric, larger is more alike.
+
+    $$\frac{\|A^\top B\|^2}{\|A^\top A\|\,\|B^\top B\|}, \quad A, B \text{ centred}$$
+
+    (Kornblith, Norouzi, Lee, Hinton 2019, "Similarity of Neural Network Representations Revisited".) In [0, 1];
+    unmoved by rotations and by one scale; 0 where one side is constant. With labels for B: source -> target.
+
+    Args:
+        features_a: `[N, D]`.
+        features_b: `[N, E]`, or labels `[N]`.
+
+    >>> a = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
+    >>> round(cka(a, 3 * a[:, [1, 0]] + 5), 9), cka(a, torch.ones(3, 2))
+    (1.0, 0.0)
+    """
+    table = rows(features_a)
+    a, b = centred(table), centred(columns(features_b, len(table)))
+    size = _product_norm(a, a) * _product_norm(b, b)
+    return min(1.0, _product_norm(a, b) ** 2 / size) if size > 0 else 0.0
+
+
+def _product_norm(a: Tensor, b: Tensor) -> float:
+    r"""$\|A^\top B\|$, from the smaller of $A^\top B$ and the two Gram matrices."""
+    if a.shape[1] * b.shape[1] <= len(a) * max(a.shape[1], b.shape[1]):
+        return float((a.T @ b).norm())
+    return float(((a @ a.T) * (b @ b.T)).sum().clamp_min(0).sqrt())
+
+
+def ridge_loo(features: Tensor, targets: Tensor) -> float:
+    r"""Leave-one-out squared error of ridge regression, ÷ the targets' variance; source -> target, smaller is better.
+
+    With a free intercept, $s_i = \sigma_i^2/(\sigma_i^2 + \lambda)$ and U, σ of the centred features,
+
+    $$\min_\lambda \sum_n \frac{\|y_n - \hat y_n\|^2}{(1 - h_n)^2} \Big/ \sum_n \|y_n - \bar y\|^2, \quad
+    \hat Y = \bar y + U s U^\top Y, \quad h_n = \tfrac1N + \sum_i u_{ni}^2 s_i$$
+
+    (Allen 1974, "The Relationship between Variable Selection and Data Augmentation and a Method for Prediction").
+    λ is the best of a list that ends in ∞, so the value never exceeds that of the mean alone, $(N/(N-1))^2$.
+
+    Args:
+        features: `[N, D]`.
+        targets: `[N, P]`, or labels `[N]`; not all alike.
+
+    >>> f = torch.arange(6.0)[:, None]
+    >>> ridge_loo(f, 2 * f + 1) < 1e-15, round(ridge_loo(torch.ones(6, 1), f), 9) == 1.44
+    (True, True)
+    """
+    table = rows(features)
+    y = _varied(centred(columns(targets, len(table))))
+    basis, sigma, _ = torch.linalg.svd(centred(table), full_matrices=False)
+    kept = sigma > max(table.shape) * torch.finfo(torch.float64).eps * sigma[0]
+    basis, share = basis[:, kept], (sigma[kept] / sigma[0]).square()
+    along = basis.T @ y
+    if int(kept.sum()) == len(y) - 1:  # the features reach all that the mean does not, and rounding is no residual
+        off, free = torch.zeros_like(y), torch.zeros(len(y), 1, dtype=torch.float64)
+    else:
+        off, free = y - basis @ along, (1 - 1 / len(y) - basis.square().sum(1, keepdim=True)).clamp_min(0)
+    errors = []
+    for ridge in RIDGES:
+        lost = 1 / (1 + share / ridge)  # 1 − s, without cancellation
+        residuals = (off + basis @ (lost[:, None] * along)) / (free + basis.square() @ lost[:, None])
+        errors.append(float(residuals.square().sum()))
+    return min(errors) / float(y.square().sum())
+
+
+def gradient_flow(features: Tensor, targets: Tensor, times: float | Sequence[float] = TIMES) -> float:
+    r"""Mean squared loss along gradient flow on frozen features, ÷ its start; source -> target, smaller is better.
+
+    The flow of $\frac{1}{2N}\|F w - Y\|^2$ from $w = 0$ leaves $\|e^{-t F F^\top/N} Y\|^2$; with λ, z the eigenvalues
+    of $F F^\top$ and Y in its eigenbasis, the area under it up to time T, ÷ T and the loss at 0, is
+
+    $$\sum_i \frac{\|z_i\|^2}{\|Y\|^2} \frac{1 - e^{-r_i}}{r_i}, \quad r_i = \frac{2 \lambda_i T}{N}$$
+
+    (the curve of linear training: Saxe, McClelland, Ganguli 2014, "Exact solutions to the nonlinear dynamics of
+    learning in deep linear neural networks"). In (0, 1], the mean over times. Features are taken as they are, since
+    their scale sets the speed; targets are centred. Time is learning rate times steps.
+
+    Args:
+        features: `[N, D]`.
+        targets: `[N, P]`, or labels `[N]`; not all alike.
+        times: one T or several, > 0.
+
+    >>> import math
+    >>> f = torch.tensor([[1.0], [-1.0]])
+    >>> round(6 * gradient_flow(f, f, 3.0) + math.exp(-6), 12), gradient_flow(torch.zeros(2, 1), f)
+    (1.0, 1.0)
+    """
+    ends = torch.as_tensor(times, dtype=torch.float64).flatten()
+    require(len(ends) >= 1 and float(ends.min()) > 0, f"times must be one number > 0 or more, got {times}")
+    table = rows(features)
+    y = _varied(centred(columns(targets, len(table))))
+    wide = table.shape[1] >= len(table)
+    values, vectors = torch.linalg.eigh(table @ table.T if wide else table.T @ table)
+    kept = values > len(values) * torch.finfo(torch.float64).eps * values[-1].clamp_min(0)
+    values, along = values[kept], vectors[:, kept].T @ (y if wide else table.T @ y)
+    squares = along.square().sum(1) / (1 if wide else values) / y.square().sum()
+    rate = 2 * ends[:, None] * values / len(table)
+    return 1 - float(((1 + torch.expm1(-rate) / rate) @ squares).mean())
+
+
+def kernel_evidence(kernel: Tensor, targets: Tensor) -> float:
+    r"""Log evidence ÷ (N P) of a Gaussian process with a given kernel; source -> target, larger is better.
+
+    $$\frac{1}{NP} \max_{s, \sigma^2} \sum_p \log \mathcal N(y_p \mid 0, s K + \sigma^2 I)$$
+
+    (Rasmussen and Williams 2006, "Gaussian Processes for Machine Learning", eq. 5.8.) One signal s and one noise σ²
+    for all columns. With $K = F F^\top$ and one column it is LogME. Targets are taken as they are.
+
+    Args:
+        kernel: `[N, N]`, symmetric and without negative eigenvalues but for rounding: a tangent kernel, say.
+        targets: `[N, P]`, or labels `[N]`.
+
+    >>> import math
+    >>> y = torch.tensor([[1.0], [-1.0]])
+    >>> round(kernel_evidence(torch.eye(2), y) + 0.5 * math.log(2 * math.pi * math.e), 12)  # unit variance is best
+    0.0
+    """
+    matrix = rows(kernel, "kernel entries")
+    require(
+        matrix.shape[0] == matrix.shape[1],
+        f"the kernel has shape {tuple(matrix.shape)}, wanted [N, N]; take one output at a time",
+        MismatchError,
+    )
+    require(
+        float((matrix - matrix.T).abs().max()) <= ASYMMETRY * float(matrix.abs().max()),
+        "the kernel is not symmetric; give the kernel of one set of samples with itself",
+        MismatchError,
+    )
+    reduced = of_kernel((matrix + matrix.T) / 2, columns(targets, len(matrix)))
+    return float(largest_evidence(reduced, shared=True))
+
+
+def _varied(y: Tensor) -> Tensor:
+    """Centred targets that are not zero everywhere."""
+    require(bool(y.any()), "the targets are constant, so there is nothing to predict; choose others", DataError)
+    return y

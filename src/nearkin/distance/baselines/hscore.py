@@ -1,0 +1,65 @@
+r"""H-score: how much of the features' spread lies between classes.
+
+Notation: N samples, D features, C classes, n_c samples of class c.
+"""
+
+import torch
+from torch import Tensor
+
+from nearkin.distance.baselines.inputs import centred, classes, one_hot, rows, several
+
+
+def hscore(features: Tensor, labels: Tensor, *, shrinkage: bool = False) -> float:
+    r"""The H-score of features for labels; source -> target, larger is better.
+
+    $$H = \mathrm{tr}\left(\mathrm{cov}(f)^+\,\mathrm{cov}(\mathbb E[f \mid y])\right)$$
+
+    (Bao, Li, Huang, Zhang, Zheng, Zamir, Guibas 2019, "An Information-Theoretic Approach to Transferability in Task
+    Transfer Learning".) Between 0 and min(D, C − 1); with as many features as samples it is C − 1 whatever they
+    are. With shrinkage (Ibrahim, Ponomareva, Mazumder 2022, "Newer is not always better") it tells those apart too:
+
+    $$H_\alpha = \mathrm{tr}\left(\Sigma_\alpha^{-1} (1 - \alpha)\,\mathrm{cov}(\mathbb E[f \mid y])\right), \quad
+    \Sigma_\alpha = (1 - \alpha)\,\mathrm{cov}(f) + \alpha \frac{\mathrm{tr}\,\mathrm{cov}(f)}{D} I$$
+
+    with α of Ledoit and Wolf (2004). Features that are all constant have score 0.
+
+    Args:
+        features: `[N, D]`.
+        labels: classes `[N]`, two or more.
+        shrinkage: whether to shrink the covariance.
+
+    >>> f, y = torch.tensor([[0.0], [0.0], [1.0], [1.0]]), torch.tensor([0, 0, 1, 1])
+    >>> round(hscore(f, y), 9), round(hscore(torch.tensor([[0.0], [1.0], [0.0], [1.0]]), y), 9)
+    (1.0, 0.0)
+    """
+    table = centred(rows(features))
+    hot = one_hot(several(classes(labels, len(table))))
+    basis, sigma, _ = torch.linalg.svd(table, full_matrices=False)
+    noise = max(table.shape) * torch.finfo(features.dtype if features.is_floating_point() else torch.float64).eps
+    kept = sigma > noise * sigma[0]
+    variance = sigma[kept].square() / len(table)
+    between = ((basis[:, kept].T @ hot).square() / hot.sum(0)).sum(1)  # class means in units of the deviation
+    if not shrinkage or not bool(kept.any()):
+        return float(between.sum())
+    alpha = ledoit_wolf(table)
+    shrunk = (1 - alpha) * variance + alpha * variance.sum() / table.shape[1]
+    return float(((1 - alpha) * variance / shrunk * between).sum())
+
+
+def ledoit_wolf(table: Tensor) -> float:
+    r"""The weight α in [0, 1] of the identity in the best shrunk covariance of centred samples `[N, D]`.
+
+    $\alpha = \min(1, b^2/d^2)$, $d^2 = \|S - mI\|^2$, $b^2 = \frac{1}{N^2}\sum_n \|x_n x_n^\top - S\|^2$, S the
+    covariance, m its mean eigenvalue (Ledoit and Wolf 2004, "A well-conditioned estimator for large-dimensional
+    covariance matrices"). Where every direction has the same spread already, 0.
+
+    >>> ledoit_wolf(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]).double())
+    0.0
+    """
+    count, width = table.shape
+    gram = table.T @ table if width <= count else table @ table.T
+    square = float(gram.square().sum()) / count**2  # ‖S‖²
+    mean = float(table.square().sum()) / count / width
+    away = square - width * mean**2
+    spread = (float(table.square().sum(1).square().sum()) / count - square) / count
+    return min(1.0, max(0.0, spread / away)) if away > 1e-14 * square else 0.0

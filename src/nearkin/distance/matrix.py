@@ -1,0 +1,75 @@
+"""Distances of all pairs of tasks, over several trials."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nearkin.core.errors import MismatchError, require
+
+
+@dataclass(frozen=True, eq=False)
+class DistanceMatrix:
+    """Distances of K tasks to each other over T trials; rows are sources, columns targets.
+
+    Attributes:
+        tasks: names of the K tasks.
+        measure: what was measured; smaller is nearer.
+        trials: `[T, K, K]` float64; NaN where a pair could not be compared.
+        reasons: why not, by (source, target).
+
+    >>> found = DistanceMatrix(("a", "b"), "frechet", torch.tensor([[[0.0, 0.2], [0.4, 0.0]], [[0, 0.4], [0.4, 0]]]))
+    >>> round(found.mean.tolist()[0][1], 4), round(found.std.tolist()[0][1], 4), found.nearest()
+    (0.3, 0.1414, {'a': 'b', 'b': 'a'})
+    """
+
+    tasks: tuple[str, ...]
+    measure: str
+    trials: Tensor
+    reasons: dict[tuple[str, str], str] | None = None
+
+    def __post_init__(self) -> None:
+        size = len(self.tasks)
+        require(
+            self.trials.dim() == 3 and tuple(self.trials.shape[1:]) == (size, size),
+            f"distances have shape {tuple(self.trials.shape)}, {size} tasks want (trials, {size}, {size})",
+            MismatchError,
+        )
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean over trials `[K, K]`."""
+        return self.trials.nanmean(0)
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation over the trials that could be compared `[K, K]`; 0 where that is one."""
+        counts = (~self.trials.isnan()).sum(0)
+        squares = (self.trials - self.mean).square().nansum(0)
+        found: Tensor = (squares / (counts - 1).clamp_min(1)).sqrt().masked_fill(counts == 0, torch.nan)
+        return found
+
+    def nearest(self) -> dict[str, str]:
+        """For every target the other task whose mean distance is smallest; targets with no such task are left out."""
+        others = self.mean.clone().fill_diagonal_(torch.nan).nan_to_num(nan=torch.inf, posinf=torch.inf)
+        known = others.isfinite().any(0)
+        return {name: self.tasks[int(others[:, b].argmin())] for b, name in enumerate(self.tasks) if known[b]}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; what could not be compared is null."""
+        return {
+            "tasks": list(self.tasks),
+            "measure": self.measure,
+            "trials": len(self.trials),
+            "mean": _plain(self.mean),
+            "std": _plain(self.std),
+            "nearest": self.nearest(),
+            "refused": [{"source": a, "target": b, "reason": why} for (a, b), why in (self.reasons or {}).items()],
+        }
+
+
+def _plain(values: Tensor) -> list[list[float | None]]:
+    rows: Sequence[Sequence[float]] = values.tolist()
+    return [[None if value != value else value for value in row] for row in rows]

@@ -1,0 +1,144 @@
+"""Measures of how near a source is to a target, by the names that people use; smaller is nearer for all of them.
+
+Scores whose papers say "larger is better" are negated. Each looks at the target through the source's network
+(`Sight`), whose features are computed once for all of them.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from nearkin.core.errors import MismatchError, OptionError, require
+from nearkin.core.events import finish
+from nearkin.distance.baselines.gradient import gradient_norm
+from nearkin.distance.baselines.hscore import hscore
+from nearkin.distance.baselines.leep import leep, nce
+from nearkin.distance.baselines.linear_head import fitted_head, head_loss
+from nearkin.distance.baselines.logme import logme, logme_regression
+from nearkin.distance.baselines.neighbours import knn_accuracy, knn_r2
+from nearkin.distance.baselines.task2vec import task2vec_distance
+from nearkin.distance.finetune import finetuned_loss
+from nearkin.distance.readings import information
+from nearkin.distance.sight import Sight
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A way to tell how near a source is.
+
+    Attributes:
+        name: in commands and tables.
+        says: what its value is, in a few words.
+        value: of one sight; smaller is nearer.
+        forms: likelihoods of the target that it knows.
+        source: likelihoods of the source that it knows.
+    """
+
+    name: str
+    says: str
+    value: Callable[[Sight], float]
+    forms: tuple[str, ...] = ("categorical",)
+    source: tuple[str, ...] = ("categorical", "gaussian", "heteroscedastic")
+
+    def __call__(self, sight: Sight) -> float:
+        """The value, checked."""
+        self.require_known(sight.task.likelihood)
+        require(
+            sight.own.name in self.source,
+            f"the measure {self.name} knows sources that are {' or '.join(self.source)}, not {sight.own.name}",
+            MismatchError,
+        )
+        found = self.value(sight)
+        require(
+            math.isfinite(found),
+            f"the measure {self.name} of {sight.task.name} is {found}; the source's weights diverged: add it anew",
+            MismatchError,
+        )
+        return found
+
+    def require_known(self, form: str) -> None:
+        """Refuse targets of a likelihood that the measure does not know."""
+        require(
+            form in self.forms,
+            f"the measure {self.name} knows targets that are {' or '.join(self.forms)}, not {form}; use frechet",
+            MismatchError,
+        )
+
+
+def _logme(sight: Sight) -> float:
+    features, y = sight.train_features, sight.train.y
+    if sight.task.likelihood == "categorical":
+        return -logme(features, y, len(sight.task.classes))
+    return -logme_regression(features, y)
+
+
+def _leep(sight: Sight) -> float:
+    return -leep(sight.train_outputs.softmax(-1), sight.train.y, len(sight.task.classes))
+
+
+def _nce(sight: Sight) -> float:
+    return -nce(sight.train_outputs.argmax(-1), sight.train.y)
+
+
+def _hscore(sight: Sight) -> float:
+    return -hscore(sight.train_features, sight.train.y, shrinkage=True)
+
+
+def _knn(sight: Sight) -> float:
+    score = knn_accuracy if sight.task.likelihood == "categorical" else knn_r2
+    return -score(sight.train_features, sight.train.y, sight.test_features, sight.test.y)
+
+
+def _num_classes(sight: Sight) -> int | None:
+    return len(sight.task.classes) if sight.task.likelihood == "categorical" else None
+
+
+def _head(sight: Sight) -> float:
+    return head_loss(
+        sight.train_features, sight.train.y, sight.test_features, sight.test.y, sight.task.form,
+        num_classes=_num_classes(sight),
+    )  # fmt: skip
+
+
+def _gradient_norm(sight: Sight) -> float:
+    x, y = sight.train
+    fitted = fitted_head(sight.train_features, y, sight.task.form, num_classes=_num_classes(sight))
+    return gradient_norm(sight.model, x, y, sight.task.form, fitted)
+
+
+def _task2vec(sight: Sight) -> float:
+    if sight.fisher is None:
+        raise MismatchError("task2vec compares with the source's own Fisher information, which is not there")
+    found = finish(information(sight, "refit", sight.task.num_outputs))
+    return task2vec_distance(sight.fisher, found, head=sight.head)
+
+
+REAL = ("categorical", "gaussian", "heteroscedastic")
+MEASURES: Mapping[str, Measure] = {
+    measure.name: measure
+    for measure in (
+        Measure(
+            "logme", "− log evidence of a linear model on the features, a sample", _logme, ("categorical", "gaussian")
+        ),
+        Measure("leep", "− log expected empirical prediction", _leep, source=("categorical",)),
+        Measure("nce", "conditional entropy of labels given the source's answers", _nce, source=("categorical",)),
+        Measure("hscore", "− H-score of the features", _hscore),
+        Measure("knn", "− accuracy (R²) of five neighbours in the features", _knn, ("categorical", "gaussian")),
+        Measure("head", "test loss of a linear head on the features", _head, REAL),
+        Measure("gradnorm", "gradient of the backbone once a head is fitted", _gradient_norm, REAL),
+        Measure("task2vec", "cosine distance of Fisher embeddings", _task2vec, REAL),
+        Measure("finetune", "mean loss over real steps of fine-tuning", finetuned_loss, REAL),
+    )
+}
+"""By name. `frechet` needs the target's own network too and is measured by whoever has both (`nearkin.zoo`)."""
+
+
+def measure_named(name: str) -> Measure:
+    """The measure of that name.
+
+    >>> measure_named("logme").says
+    '− log evidence of a linear model on the features, a sample'
+    """
+    if name not in MEASURES:
+        raise OptionError(f"unknown measure {name!r}; choose one of {', '.join(('frechet', *MEASURES))}")
+    return MEASURES[name]

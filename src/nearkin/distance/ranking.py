@@ -1,0 +1,190 @@
+"""Ranking: kin in order, with the spread over trials and how sure the order is."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Generator, Tensor
+
+from nearkin.core.errors import MismatchError, optional, require
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+RESAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Kin:
+    """One source, as seen from a target.
+
+    Attributes:
+        name: of the source.
+        trials: its distance in every trial; smaller is nearer.
+        wins: share of trials in which it is the nearest of all.
+        sure: share of resampled sets of trials in which it stands at this very rank.
+        beside: other measures of the same pair, each smaller for nearer.
+    """
+
+    name: str
+    trials: tuple[float, ...]
+    wins: float
+    sure: float
+    beside: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def distance(self) -> float:
+        """Mean over trials, which the order goes by."""
+        return float(torch.tensor(self.trials, dtype=torch.float64).mean())
+
+    @property
+    def std(self) -> float:
+        """Standard deviation over trials; 0 for one trial."""
+        return float(torch.tensor(self.trials, dtype=torch.float64).std()) if len(self.trials) > 1 else 0.0
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Sources in order of their distance to a target, nearest first.
+
+    Attributes:
+        target: name of the target.
+        measure: what was measured.
+        kin: the sources.
+        refused: why others could not be compared, by name.
+        weak: sources whose network is not within ε of perfect, with their metric.
+        seconds: what the measurement took.
+        passes: Fisher passes of a network over a task that it took.
+
+    >>> found = Ranking.of("new", "frechet", {"far": [0.5, 0.7], "near": [0.2, 0.4]})
+    >>> [(kin.name, round(kin.distance, 3), kin.wins) for kin in found], found.nearest.name
+    ([('near', 0.3, 1.0), ('far', 0.6, 0.0)], 'near')
+    """
+
+    target: str
+    measure: str
+    kin: tuple[Kin, ...]
+    refused: Mapping[str, str] = field(default_factory=dict)
+    weak: Mapping[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    passes: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        target: str,
+        measure: str,
+        trials: Mapping[str, Sequence[float]],
+        beside: Mapping[str, Mapping[str, float]] | None = None,
+        seed: int = 0,
+        **facts: Any,
+    ) -> "Ranking":
+        """The ranking of distances by source and trial; every source has the same number of trials."""
+        require(bool(trials), f"there is nothing to compare {target} with; add tasks to the zoo first", MismatchError)
+        lengths = {len(values) for values in trials.values()}
+        require(len(lengths) == 1, f"sources have {sorted(lengths)} trials; give each the same number", MismatchError)
+        values = torch.tensor([list(row) for row in trials.values()], dtype=torch.float64)
+        bad = [name for name, row in zip(trials, values, strict=True) if not bool(row.isfinite().all())]
+        require(
+            not bad,
+            f"the {measure} distance from {', '.join(bad[:3])} is not a number; its weights diverged: add it anew",
+            MismatchError,
+        )
+        order = values.mean(1).argsort(stable=True)
+        wins, sure = _wins(values[order]), _stability(values[order], seed)
+        names = list(trials)
+        kin = tuple(
+            Kin(
+                names[i],
+                tuple(values[i].tolist()),
+                float(wins[r]),
+                float(sure[r]),
+                dict((beside or {}).get(names[i], {})),
+            )
+            for r, i in enumerate(order.tolist())
+        )
+        return cls(target, measure, kin, **facts)
+
+    def __iter__(self) -> Iterator[Kin]:
+        return iter(self.kin)
+
+    def __len__(self) -> int:
+        return len(self.kin)
+
+    @property
+    def nearest(self) -> Kin:
+        """The first."""
+        return self.kin[0]
+
+    def top(self, count: int | None) -> "Ranking":
+        """The same with the nearest so many only."""
+        return self if count is None else Ranking(**{**vars(self), "kin": self.kin[:count]})
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One plain dictionary a source."""
+        return [
+            {
+                "name": kin.name,
+                "distance": kin.distance,
+                "std": kin.std,
+                "trials": list(kin.trials),
+                "wins": kin.wins,
+                "sure": kin.sure,
+                **({"beside": dict(kin.beside)} if kin.beside else {}),
+                **({"weak": self.weak[kin.name]} if kin.name in self.weak else {}),
+            }
+            for kin in self.kin
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "target": self.target,
+            "measure": self.measure,
+            "kin": self.rows(),
+            "refused": dict(self.refused),
+            "seconds": self.seconds,
+            "passes": self.passes,
+        }
+
+    def to_pandas(self) -> Any:
+        """A data frame with one row a source; measures beside are columns of their own."""
+        pandas = optional("pandas", "frames", "a data frame")
+        return pandas.DataFrame([{**row, **row.pop("beside", {})} for row in self.rows()]).set_index("name")
+
+    def __rich__(self) -> "Table":
+        """A table for terminals and notebooks."""
+        from rich.markup import escape
+        from rich.table import Table
+
+        beside = list(dict.fromkeys(name for kin in self.kin for name in kin.beside))
+        several = len(self.nearest.trials) > 1
+        shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+        for head in ("", "kin", self.measure, *(["±", "nearest in", "this rank"] if several else []), *beside):
+            shown.add_column(head, justify="left" if head == "kin" else "right", no_wrap=True)
+        for rank, kin in enumerate(self.kin, 1):
+            name = escape(kin.name) + (" [dim](weak)[/dim]" if kin.name in self.weak else "")
+            spread = [f"{kin.std:.3f}", f"{kin.wins:.0%}", f"{kin.sure:.0%}"] if several else []
+            others = [f"{kin.beside[name]:.3f}" if name in kin.beside else "–" for name in beside]
+            style = "bold" if rank == 1 else ""
+            shown.add_row(str(rank), name, f"{kin.distance:.3f}", *spread, *others, style=style)
+        return shown
+
+
+def _wins(values: Tensor) -> Tensor:
+    """Share of the columns `[K, T]` in which each row is smallest; ties share."""
+    first = (values == values.min(0).values).double()
+    return (first / first.sum(0)).mean(1)
+
+
+def _stability(values: Tensor, seed: int) -> Tensor:
+    """Share of bootstrap samples of the columns `[K, T]` in which row r has the r-th smallest mean."""
+    size, trials = values.shape
+    if trials == 1:
+        return torch.ones(size, dtype=torch.float64)
+    drawn = torch.randint(trials, (RESAMPLES, trials), generator=Generator().manual_seed(seed))
+    means = values[:, drawn].mean(2)
+    ranks = means.argsort(dim=0, stable=True).argsort(dim=0)
+    same: Tensor = (ranks == torch.arange(size)[:, None]).double().mean(1)
+    return same

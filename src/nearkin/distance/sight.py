@@ -1,0 +1,108 @@
+"""A target task as a source's network sees it: what most measures are made of.
+
+Networks and tasks meet in one input shape. Images of another size or number of channels are brought to the network's
+(`fitted_to`): resized, reduced to their luma, or grey repeated as red, green and blue. What cannot be brought there
+is refused with a reason.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from nearkin.core.errors import MismatchError
+from nearkin.fisher.values import FisherDiagonal
+from nearkin.nets.functional import evaluating
+from nearkin.nets.heads import features, head_name
+from nearkin.tasks.examples import Batch
+from nearkin.tasks.likelihood import Likelihood
+from nearkin.tasks.pixels import coloured, grey, resized
+from nearkin.tasks.task import Task
+
+PASS = 512  # samples in one forward pass
+
+
+def fitted_to(task: Task, input_shape: tuple[int, ...]) -> Task:
+    """The task with inputs of that shape: itself, or its images resized and their channels made one or three.
+
+    >>> images = Task.from_arrays("noise", torch.rand(10, 3, 8, 8), torch.arange(10) % 2)
+    >>> fitted_to(images, (1, 14, 14)).input_shape
+    (1, 14, 14)
+    """
+    if task.input_shape == input_shape:
+        return task
+    if len(task.input_shape) != 3 or len(input_shape) != 3:
+        raise MismatchError(
+            f"{task.name} has inputs of shape {task.input_shape}, the network reads {input_shape}; only images can be "
+            f"brought to another shape"
+        )
+    channels, height, width = input_shape
+    if (task.input_shape[1], task.input_shape[2]) != (height, width):
+        task = resized(task, (height, width))
+    if task.input_shape[0] != channels and channels == 1:
+        task = grey(task)
+    elif task.input_shape[0] != channels and channels == 3:
+        task = coloured(task)
+    if task.input_shape != input_shape:
+        raise MismatchError(
+            f"{task.name} has {task.input_shape[0]} channels, the network reads {channels}; one and three can be made "
+            f"of each other, others cannot"
+        )
+    return task
+
+
+@dataclass(frozen=True, eq=False)
+class Sight:
+    """What a network makes of a task.
+
+    Attributes:
+        model: a network in evaluation mode.
+        task: the target, in the input shape of the network.
+        own: the likelihood that the network was trained with.
+        fisher: the network's information on its own task, where it is known.
+        num_train: training samples that are looked at, drawn once and for all.
+        num_test: test samples.
+    """
+
+    model: nn.Module
+    task: Task
+    own: Likelihood
+    fisher: FisherDiagonal | None = None
+    num_train: int = 1000
+    num_test: int = 1000
+
+    @cached_property
+    def train(self) -> Batch:
+        """Training samples."""
+        return self.task.train.glance(self.num_train)
+
+    @cached_property
+    def test(self) -> Batch:
+        """Test samples."""
+        return self.task.test.glance(self.num_test)
+
+    @cached_property
+    def head(self) -> str:
+        """Name of the last linear layer."""
+        return head_name(self.model, self.test.x[:1])
+
+    @cached_property
+    def train_features(self) -> Tensor:
+        """What the head reads of the training samples `[N, D]`."""
+        return self._features(self.train.x)
+
+    @cached_property
+    def test_features(self) -> Tensor:
+        """What the head reads of the test samples `[N, D]`."""
+        return self._features(self.test.x)
+
+    @cached_property
+    def train_outputs(self) -> Tensor:
+        """What the network answers to the training samples."""
+        with evaluating(self.model):
+            return torch.cat([self.model(part) for part in self.train.x.split(PASS)])
+
+    def _features(self, x: Tensor) -> Tensor:
+        with evaluating(self.model):
+            return torch.cat([features(self.model, part, self.head) for part in x.split(PASS)])
