@@ -1,0 +1,228 @@
+"""The heat map: a cell for every source and target, its colour the mean distance, its spread within."""
+
+import math
+from functools import cache
+
+import matplotlib
+import numpy as np
+from matplotlib.colors import to_hex
+
+from nearkin.distance.matrix import DistanceMatrix
+from nearkin.report.canvas import Canvas
+from nearkin.report.kin import nearest_kin, plain_answer, require_drawable, scale_of, with_spread
+from nearkin.report.theme import readable_on
+from nearkin.report.words import NOT_COMPARABLE, labels, number, plain, text_width
+
+NUMBERED = 12
+"""Up to so many tasks every cell bears its number."""
+DRAWN = 40
+"""Above so many tasks the cells are one image: their numbers stand in the table."""
+
+_COLOURS = "viridis"
+_RANGE = (0.97, 0.12)
+"""Near is bright, far is dark; the darkest end is left out, so that cells show on a dark page."""
+_ROOM = 130.0
+_TURN = 45.0
+_LEGEND = 100.0
+
+
+def heatmap(matrix: DistanceMatrix) -> str:
+    """SVG of the K × K means; rows are sources, columns targets, the nearest other task of each column is outlined.
+
+    Up to 12 tasks a cell shows its mean and below it the standard deviation over trials; above, an inner square whose
+    side grows with it. What could not be compared is a dash whose tip gives the reason.
+
+    >>> import torch
+    >>> svg = heatmap(DistanceMatrix(("a", "b"), "frechet", torch.tensor([[[0.0, 0.2], [0.4, 0.0]]]).double()))
+    >>> svg.startswith("<svg"), "0.200" in svg
+    (True, True)
+    """
+    require_drawable(matrix)
+    return _Drawing(matrix).svg()
+
+
+def cell_colour(value: float, low: float, high: float) -> str:
+    """Colour of a distance between the smallest and the largest shown.
+
+    >>> cell_colour(0.0, 0.0, 1.0), cell_colour(1.0, 0.0, 1.0)
+    ('#eae51a', '#472c7a')
+    """
+    share = (value - low) / (high - low) if high > low else 0.0
+    near, far = _RANGE
+    return _colour_table()[round((near + (far - near) * share) * 255)]
+
+
+@cache
+def _colour_table() -> tuple[str, ...]:
+    return tuple(str(to_hex(colour)) for colour in matplotlib.colormaps[_COLOURS](np.arange(256)))
+
+
+class _Drawing:
+    """Geometry shared by the parts of one heat map, in pixels."""
+
+    def __init__(self, matrix: DistanceMatrix) -> None:
+        self.matrix, self.size = matrix, len(matrix.tasks)
+        self.mean, self.std = matrix.mean.tolist(), matrix.std.tolist()
+        self.names = [plain(task) for task in matrix.tasks]
+        self.places = scale_of(matrix)
+        between = [
+            value for a, row in enumerate(self.mean) for b, value in enumerate(row) if a != b and math.isfinite(value)
+        ]
+        self.low, self.high = min(between, default=0.0), max(between, default=0.0)
+        self.spread = max((value for row in self.std for value in row if math.isfinite(value)), default=0.0)
+
+        self.cell = float(round(min(72.0, max(10.0, 660 / self.size)))) if self.size > NUMBERED else 58.0
+        if self.size <= 6:
+            self.cell = 76.0
+        self.font = min(13.0, max(8.0, self.cell * 0.52))
+        self.short = labels(matrix.tasks, self.font, _ROOM)
+        widest = max(text_width(name, self.font) for name in self.short)
+        self.level = widest <= self.cell - 8
+        lean = math.radians(_TURN)
+        self.left = max(widest + 20, 76.0)
+        self.top = 22 + (self.font if self.level else widest * math.sin(lean) + self.font * math.cos(lean)) + 6
+        overhang = 0.0 if self.level else max(0.0, widest * math.cos(lean) + self.font - self.cell / 2)
+        self.side = self.cell * self.size
+        self.width = max(self.left + self.side + max(overhang, 8), 420.0)
+        self.height = self.top + self.side + _LEGEND
+        self.canvas = Canvas(round(self.width), round(self.height))
+
+    def svg(self) -> str:
+        """All of it, from back to front."""
+        self._headings()
+        if self.size > DRAWN:
+            self._image()
+        else:
+            for source in range(self.size):
+                for target in range(self.size):
+                    self._cell(source, target)
+        self._outlines()
+        self._legend()
+        title = f"Distances between {self.size} tasks ({plain(self.matrix.measure)})"
+        return self.canvas.svg("nk-heatmap", title, self._description())
+
+    def _description(self) -> str:
+        spoken = f"Rows are sources, columns targets, near is bright. {plain_answer(self.matrix)}"
+        if self.high > self.low:
+            span = f"{number(self.low, self.places)} to {number(self.high, self.places)}"
+            return f"{spoken} Distances between different tasks run from {span}."
+        return spoken
+
+    def _headings(self) -> None:
+        draw, middle = self.canvas, self.font * 0.36
+        draw.text(self.left, 14, "target →", size=11, fill="muted")
+        draw.text(self.left - 8, self.top - 8, "source ↓", size=11, fill="muted", anchor="right")
+        for place, (name, short) in enumerate(zip(self.names, self.short, strict=True)):
+            along = (place + 0.5) * self.cell
+            draw.text(self.left - 8, self.top + along + middle, short, size=self.font, anchor="right", tip=name)
+            if self.level:
+                draw.text(self.left + along, self.top - 8, short, size=self.font, anchor="center", tip=name)
+            else:
+                draw.text(self.left + along + middle, self.top - 7, short, size=self.font, angle=_TURN, tip=name)
+
+    def _corner(self, source: int, target: int) -> tuple[float, float]:
+        return self.left + target * self.cell, self.top + source * self.cell
+
+    def _tip(self, source: int, target: int) -> str:
+        pair = f"{self.names[source]} → {self.names[target]}"
+        if not math.isfinite(self.mean[source][target]):
+            return f"{pair}: not comparable{reason(self.matrix, source, target)}"
+        return f"{pair}: {with_spread(self.mean[source][target], self.std[source][target], self.places)}"
+
+    def _cell(self, source: int, target: int) -> None:
+        draw, (x, y), value, tip = self.canvas, self._corner(source, target), self.mean[source][target], ""
+        tip = self._tip(source, target)
+        inner = (x + 0.5, y + 0.5), (self.cell - 1, self.cell - 1)
+        if source == target or not math.isfinite(value):
+            draw.rect(*inner, fill="panel", stroke="line", width=0.75, tip=tip)
+            ink = "muted"
+        else:
+            colour = cell_colour(value, self.low, self.high)
+            ink = readable_on(colour)
+            draw.rect(*inner, fill=colour, tip=tip)
+        middle = x + self.cell / 2
+        if not math.isfinite(value):
+            size = min(16.0, self.cell * 0.6)
+            draw.text(middle, y + self.cell / 2 + size * 0.32, NOT_COMPARABLE, size=size, fill=ink, anchor="center")
+        elif self.size <= NUMBERED:
+            self._numbers(middle, y, source, target, ink)
+        elif source != target:
+            self._square(middle, y + self.cell / 2, self.std[source][target], ink)
+
+    def _numbers(self, middle: float, top: float, source: int, target: int, ink: str) -> None:
+        value, spread = number(self.mean[source][target], self.places), self.std[source][target]
+        size = min(14.0, 14.0 * (self.cell - 10) / text_width(value, 14.0))
+        with_bar = math.isfinite(spread) and spread > 0
+        lift = 0.02 if with_bar else -0.1
+        self.canvas.text(middle, top + self.cell * (0.5 - lift), value, size=size, fill=ink, anchor="center")
+        if with_bar:
+            words = f"± {number(spread, self.places)}"
+            small = min(10.5, 10.5 * (self.cell - 8) / text_width(words, 10.5))
+            self.canvas.text(middle, top + self.cell * 0.77, words, size=small, fill=ink, anchor="center")
+
+    def _square(self, x: float, y: float, spread: float, ink: str) -> None:
+        if math.isfinite(spread) and spread > 0:
+            side = max(1.5, 0.7 * self.cell * spread / self.spread)
+            self.canvas.rect((x - side / 2, y - side / 2), (side, side), stroke=ink, width=0.8)
+
+    def _image(self) -> None:
+        """All cells as pixels; a vector cell each would be megabytes."""
+        pixels = np.zeros((self.size, self.size, 4), dtype=np.uint8)
+        for source, row in enumerate(self.mean):
+            for target, value in enumerate(row):
+                if source != target and math.isfinite(value):
+                    colour = cell_colour(value, self.low, self.high)
+                    pixels[source, target] = (*bytes.fromhex(colour[1:]), 255)
+        draw, corner, whole = self.canvas, (self.left, self.top), (self.side, self.side)
+        draw.rect(corner, whole, fill="panel", stroke="line")
+        draw.image(corner, whole, pixels)
+
+    def _outlines(self) -> None:
+        """A line in ink on one in paper: seen on every colour, in both schemes."""
+        thick = max(1.5, min(2.5, self.cell / 14))
+        for kin in nearest_kin(self.matrix):
+            if kin.source is not None:
+                self._outline(*self._corner(kin.source, kin.target), self.cell, thick)
+
+    def _outline(self, x: float, y: float, side: float, thick: float) -> None:
+        self.canvas.rect((x, y), (side, side), stroke="paper", width=thick + 2)
+        self.canvas.rect((x, y), (side, side), stroke="ink", width=thick)
+
+    def _legend(self) -> None:
+        draw, left, top = self.canvas, 16.0, self.top + self.side + 26
+        length, steps = 150.0, 50
+        for step in range(steps):
+            fill = cell_colour((step + 0.5) / steps, 0.0, 1.0)
+            draw.rect((left + step * length / steps, top), (length / steps + 0.3, 12), fill=fill)
+        draw.text(left, top + 26, number(self.low, self.places), size=11, fill="muted")
+        draw.text(left + length, top + 26, number(self.high, self.places), size=11, fill="muted", anchor="right")
+        draw.text(left + length / 2, top + 26, "near to far", size=11, fill="muted", anchor="center")
+        middle = left + length + 32
+        self._outline(middle - 6.5, top - 1, 13, 2.0)
+        draw.text(middle + 16, top + 10, "nearest other task of its column", size=11, fill="muted")
+        line = top + 31
+        if NUMBERED < self.size <= DRAWN and self.spread > 0:
+            side = 0.7 * self.cell
+            draw.rect((middle - side / 2, line - 4 - side / 2), (side, side), stroke="ink")
+            draw.text(
+                middle + 16, line, f"deviation over trials: {number(self.spread, self.places)}", size=11, fill="muted"
+            )
+            line += 21
+        if any(not math.isfinite(value) for row in self.mean for value in row):
+            if self.size > DRAWN:
+                draw.rect((middle - 6.5, line - 10), (13, 13), fill="panel", stroke="line")
+            else:
+                draw.text(middle, line, NOT_COMPARABLE, size=13, fill="muted", anchor="center")
+            draw.text(middle + 16, line, "could not be compared", size=11, fill="muted")
+
+
+def reason(matrix: DistanceMatrix, source: int, target: int) -> str:
+    """Why a pair could not be compared, as the end of a phrase; empty where nothing was said.
+
+    >>> import torch
+    >>> trials = torch.tensor([[[0.0, torch.nan], [0.4, 0.0]]]).double()
+    >>> reason(DistanceMatrix(("a", "b"), "frechet", trials, {("a", "b"): "other shape"}), 0, 1)
+    ' (other shape)'
+    """
+    said = (matrix.reasons or {}).get((matrix.tasks[source], matrix.tasks[target]), "")
+    return f" ({plain(said)})" if said else ""

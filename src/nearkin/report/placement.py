@@ -1,0 +1,113 @@
+"""Places for labels beside their points, so that no two of them overlap.
+
+Every label tries boxes on rings around its point and takes the cheapest: far is dear, covering a line dearer, covering
+a point dearer still, and covering another label dearest. The labels choose in turns until none wants to move.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+_RINGS = (0.0, 5.0, 11.0, 18.0, 26.0, 36.0, 48.0, 62.0, 78.0, 96.0, 120.0, 150.0, 190.0, 240.0)
+_ANGLES = np.linspace(0, 2 * np.pi, 24, endpoint=False)
+_GAP = 3.0
+_TURNS = 12
+_LABEL, _OUTSIDE, _POINT, _LINE, _FAR, _SIDE = 1e6, 1e4, 60.0, 2.5, 0.35, 2.0
+
+
+class Box(NamedTuple):
+    """A rectangle in pixels, y down."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+
+def overlap(one: Box, other: Box) -> bool:
+    """Whether two boxes share an area.
+
+    >>> overlap(Box(0, 0, 2, 2), Box(1, 1, 3, 3)), overlap(Box(0, 0, 2, 2), Box(2, 0, 4, 2))
+    (True, False)
+    """
+    return one.left < other.right and other.left < one.right and one.top < other.bottom and other.top < one.bottom
+
+
+def place(anchors: Array, sizes: Array, radii: Array, bounds: Box, lines: Array) -> list[Box]:
+    """Boxes for labels of `sizes` `[K, 2]` at `anchors` `[K, 2]`, whose points have `radii` `[K]`.
+
+    Args:
+        anchors: the points, in pixels.
+        sizes: width and height of every label.
+        radii: of the points; labels keep off them.
+        bounds: where labels may lie.
+        lines: `[M, 2]` points on lines that had better stay free.
+
+    >>> boxes = place(np.array([[50.0, 50.0], [52.0, 50.0]]), np.full((2, 2), (30.0, 10.0)), np.full(2, 4.0),
+    ...               Box(0, 0, 100, 100), np.zeros((0, 2)))
+    >>> overlap(*boxes)
+    False
+    """
+    count = len(anchors)
+    choices = [_candidates(anchors[k], sizes[k], radii[k]) for k in range(count)]
+    costs = [_own_costs(choices[k], k, anchors, radii, bounds, lines) for k in range(count)]
+    crowd = [(np.hypot(*(anchors - anchors[k]).T) < 60).sum() for k in range(count)]
+    chosen = np.full((count, 4), np.nan)
+    for turn in range(_TURNS):
+        moved = False
+        for k in sorted(range(count), key=lambda k: (-crowd[k], k)):
+            others = np.delete(chosen, k, axis=0)
+            total = costs[k] + _LABEL * _shared(choices[k], others[~np.isnan(others[:, 0])])
+            best = choices[k][int(np.argmin(total))]
+            moved |= not np.array_equal(best, chosen[k])
+            chosen[k] = best
+        if turn and not moved:
+            break
+    return [Box(*(float(side) for side in box)) for box in chosen]
+
+
+def _candidates(anchor: Array, size: Array, radius: float) -> Array:
+    """Boxes `[C, 4]` around a point: on every ring the box touches it from outside, at every angle."""
+    angles, rings = (part.ravel() for part in np.meshgrid(_ANGLES, radius + _GAP + np.array(_RINGS)))
+    ways = np.stack([np.cos(angles), -np.sin(angles)], axis=1)
+    # the corner or side that faces the point lies on the ring, the rest of the box beyond it
+    centres = anchor + ways * rings[:, None] + np.clip(ways * 2.0, -1, 1) * size / 2
+    return np.concatenate([centres - size / 2, centres + size / 2], axis=1)
+
+
+def _own_costs(boxes: Array, own: int, anchors: Array, radii: Array, bounds: Box, lines: Array) -> Array:
+    """What every box costs whatever the other labels do `[C]`."""
+    left, top, right, bottom = boxes.T
+    beyond = [bounds.left - left, right - bounds.right, bounds.top - top, bottom - bounds.bottom]
+    outside = sum(np.clip(side, 0, None) for side in beyond)
+    gap = _distance(boxes, anchors)
+    far = gap[:, own] - radii[own]
+    covered = (gap < radii + 2).sum(1)
+    crossed = _inside(boxes, lines).sum(1)
+    # to the right reads best, then to the left, then above and below
+    sideways = np.abs((top + bottom) / 2 - anchors[own, 1]) / (bottom - top) + 0.5 * (right < anchors[own, 0])
+    costs = _OUTSIDE * np.asarray(outside) + _POINT * covered + _LINE * crossed + _FAR * far + _SIDE * sideways
+    return np.asarray(costs)
+
+
+def _distance(boxes: Array, points: Array) -> Array:
+    """Distance of every point to every box `[C, M]`; 0 inside."""
+    across = np.maximum(boxes[:, None, 0] - points[:, 0], points[:, 0] - boxes[:, None, 2]).clip(min=0)
+    down = np.maximum(boxes[:, None, 1] - points[:, 1], points[:, 1] - boxes[:, None, 3]).clip(min=0)
+    return np.asarray(np.hypot(across, down))
+
+
+def _inside(boxes: Array, points: Array) -> NDArray[np.bool_]:
+    """Whether every point lies in every box `[C, M]`."""
+    across = (boxes[:, None, 0] < points[:, 0]) & (points[:, 0] < boxes[:, None, 2])
+    return np.asarray(across & (boxes[:, None, 1] < points[:, 1]) & (points[:, 1] < boxes[:, None, 3]))
+
+
+def _shared(boxes: Array, others: Array) -> Array:
+    """How many of the other boxes each box overlaps `[C]`, with a pixel to spare."""
+    across = (boxes[:, None, 0] < others[:, 2] + 1) & (others[:, 0] < boxes[:, None, 2] + 1)
+    down = (boxes[:, None, 1] < others[:, 3] + 1) & (others[:, 1] < boxes[:, None, 3] + 1)
+    return np.asarray((across & down).sum(1), dtype=np.float64)
