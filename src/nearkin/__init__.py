@@ -14,8 +14,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nearkin import distance as distance
     from nearkin import fisher as fisher
     from nearkin.core.errors import NearkinError as NearkinError
+    from nearkin.distance.ranking import Ranking as Ranking
     from nearkin.nets.fit import Fit as Fit
     from nearkin.nets.fit import fit as fit
     from nearkin.nets.recipe import Recipe as Recipe
@@ -32,6 +34,7 @@ _HOMES = {
     "Catalogue": "nearkin.zoo.catalogue",
     "Fit": "nearkin.nets.fit",
     "NearkinError": "nearkin.core.errors",
+    "Ranking": "nearkin.distance.ranking",
     "Recipe": "nearkin.nets.recipe",
     "Solved": "nearkin.nets.solved",
     "Task": "nearkin.tasks.task",
@@ -41,7 +44,7 @@ _HOMES = {
     "task": "nearkin.tasks.sources",
 }
 
-_ROOMS = ("fisher",)
+_ROOMS = ("distance", "fisher")
 
 __all__ = [*sorted(_HOMES), *_ROOMS, "__version__"]
 

@@ -1,52 +1,17 @@
 """Commands as a person or a script calls them: answers, exit codes, and one line for every error."""
 
 import gzip
-import json
 import os
 import pickle
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from nearkin.cli.app import main
-
-
-class Said(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> dict:
-        assert self.out.count("\n") == 1, "exactly one JSON object"
-        return json.loads(self.out)
-
-
-Call = Callable[..., Said]
-
-
-@pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Call:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("NEARKIN_ZOO", raising=False)
-    monkeypatch.setenv("NEARKIN_DATA", str(tmp_path / "no-data"))
-
-    def run(*words: str) -> Said:
-        monkeypatch.setattr(sys, "argv", ["nearkin", *words])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capfd.readouterr()
-        code = ended.value.code
-        return Said(code if isinstance(code, int) else 0, out, err)
-
-    return run
+from calling import Call
 
 
 @pytest.fixture

@@ -97,10 +97,15 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[st
         shown.add_column(name, justify="right" if name in right else "left", no_wrap=name in right)
     for row in rows:
         shown.add_row(*map(escape, row))
+    show_rich(shown)
+
+
+def show_rich(thing: object) -> None:
+    """Anything that rich can print, on stdout; wide where no terminal limits it."""
     console = consoles.Console(highlight=False)
     if not console.is_terminal:
         console = consoles.Console(highlight=False, width=200)
-    console.print(shown)
+    console.print(thing)
 
 
 def _plain_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -1,9 +1,10 @@
 """Zoo: the solved tasks of a person or a group, on disk; what Python users hold in their hands."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import torch
 
@@ -11,6 +12,8 @@ from nearkin.core.device import device as chosen_device
 from nearkin.core.errors import DataError, ZooError, require
 from nearkin.core.events import Caution, Listener, Work, finish
 from nearkin.core.state import State
+from nearkin.distance.matrix import DistanceMatrix
+from nearkin.distance.ranking import Ranking
 from nearkin.fisher.diagonal import measuring
 from nearkin.fisher.values import FisherDiagonal
 from nearkin.nets.fit import Fit
@@ -23,6 +26,7 @@ from nearkin.tasks.sources import task as read_task
 from nearkin.tasks.task import Task
 from nearkin.zoo.catalogue import Catalogue
 from nearkin.zoo.desk import Desk
+from nearkin.zoo.kinship import DEFAULT_MEASURE, Comparison, comparing, nearing
 from nearkin.zoo.records import NewArtifact, NewTask, TaskRecord
 
 FISHER_SAMPLES = 2048  # of the test part, drawn once and for all
@@ -147,6 +151,62 @@ class Zoo:
             if item.trial == trial:
                 return FisherDiagonal.from_state(State.from_bytes(self.catalogue.blob(item), name))
         raise ZooError(f"{name} has no Fisher information of trial {trial} in the zoo; see nearkin show {name}")
+
+    def near(
+        self,
+        target: Task | str,
+        measure: str = DEFAULT_MEASURE,
+        *,
+        top: int | None = None,
+        device: str = "auto",
+        listen: Listener | None = None,
+        **options: Any,
+    ) -> Ranking:
+        """Kin of a target in order, nearest first.
+
+        Args:
+            target: a new task, or the name of one in the zoo.
+            measure: one of `nearkin.distance.measures.MEASURES`, or `frechet`.
+            top: how many; all when not given.
+            device: where networks that are missing are trained.
+            listen: called with every event.
+            **options: of `nearkin.zoo.kinship.Comparison`: reading, aggregate, samples, trials, epsilon.
+        """
+        how = Comparison(measure=measure, device=chosen_device(device), **options)
+        return finish(self.nearing(target, how), listen).top(top)
+
+    def nearing(self, target: Task | str, how: Comparison) -> Work[Ranking]:
+        """The work of `near`, with its events."""
+        return nearing(self, target, self.path / "work", how)
+
+    def matrix(
+        self,
+        names: Sequence[str] | None = None,
+        measure: str = "frechet",
+        *,
+        device: str = "auto",
+        listen: Listener | None = None,
+        **options: Any,
+    ) -> DistanceMatrix:
+        """Distances of all pairs of tasks, all of the zoo when none is named; see `near` for the rest."""
+        how = Comparison(measure=measure, device=chosen_device(device), **options)
+        return finish(self.comparing(names, how), listen)
+
+    def comparing(self, names: Sequence[str] | None, how: Comparison) -> Work[DistanceMatrix]:
+        """The work of `matrix`, with its events."""
+        return comparing(self, list(names) if names else self.names(), self.path / "work", how)
+
+    def records(self) -> list[TaskRecord]:
+        """What the catalogue tells of every task, oldest first."""
+        return self.catalogue.tasks()
+
+    def pairs(self, measure: str, target: str) -> dict[tuple[str, int], dict[str, Any]]:
+        """What was measured between sources and a target, by source and trial."""
+        return self.catalogue.pairs(measure, target)
+
+    def keep_pair(self, measure: str, source: str, target: str, trial: int, facts: dict[str, Any]) -> None:
+        """Keep what was measured between two tasks."""
+        self.catalogue.keep_pair(measure, source, target, trial, facts)
 
     def record(self, name: str) -> TaskRecord:
         """What the catalogue tells of a task, without its weights."""

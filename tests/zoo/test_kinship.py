@@ -1,0 +1,184 @@
+"""Near kin in a zoo: all pairs, new targets, what is kept, what is refused."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import nearkin as nk
+from nearkin.core.errors import NearkinError, OptionError, ZooError
+from nearkin.core.events import Caution, Event, Note
+from nearkin.core.state import State
+from nearkin.distance.measures import MEASURES
+from nearkin.zoo.records import NewArtifact
+from nearkin.zoo.zoo import Zoo
+
+QUICK = nk.Recipe(steps=60, batch_size=32)
+TASKS = {
+    "zero": "digits?detect=0&limit=300",
+    "six": "digits?detect=6&limit=300",
+    "all": "digits?limit=300",
+}
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
+    made = Zoo(tmp_path_factory.mktemp("kin") / "zoo")
+    for name, data in TASKS.items():
+        made.add(nk.task(data, name=name), "mlp?hidden=24", trials=2, recipe=QUICK)
+    return made
+
+
+def heard(zoo: Zoo, *arguments: object, **options: object) -> tuple[nk.Ranking, list[Event]]:
+    events: list[Event] = []
+    return zoo.near(*arguments, listen=events.append, **options), events  # type: ignore[arg-type]
+
+
+def test_all_pairs_are_zero_on_the_diagonal_and_in_the_unit_interval(zoo: Zoo) -> None:
+    found = zoo.matrix(reading="padded", aggregate="weight")
+    assert found.tasks == tuple(TASKS)
+    assert found.trials.shape == (2, 3, 3)
+    assert torch.equal(found.trials.diagonal(dim1=1, dim2=2), torch.zeros(2, 3, dtype=torch.float64))
+    off = found.trials[:, ~torch.eye(3, dtype=torch.bool)]
+    assert float(off.min()) > 0.01
+    assert float(off.max()) <= 1
+    assert found.nearest()["zero"] == "six"
+
+
+def test_what_was_measured_is_not_measured_again(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = zoo.matrix()
+    monkeypatch.setattr("nearkin.zoo.kinship.information", None)  # nothing may be measured now
+    assert torch.equal(zoo.matrix().trials, first.trials)
+    layered = zoo.matrix(aggregate="layer")  # every aggregate comes from the same measurement
+    assert not torch.equal(layered.trials, first.trials)
+    ranking = zoo.near("zero", "frechet")
+    assert ranking.passes == 0
+    assert ranking.nearest.distance == pytest.approx(
+        float(first.mean[:, 0].clone().index_fill_(0, torch.tensor(0), 9).min())
+    )
+
+
+def test_a_target_of_the_zoo_is_not_its_own_kin(zoo: Zoo) -> None:
+    ranking = zoo.near("zero", "frechet")
+    assert sorted(kin.name for kin in ranking) == ["all", "six"]
+
+
+def test_a_new_target_is_solved_from_the_same_start_and_costs_one_pass_a_source(zoo: Zoo) -> None:
+    target = nk.task("digits?detect=0&limit=300", name="zero again")
+    ranking, events = heard(zoo, target, "frechet", trials=1, reading="padded", aggregate="weight")
+    assert ranking.nearest.name == "zero"
+    assert ranking.passes <= 2 * 3  # each source, and the target's own for each width
+    assert any(isinstance(event, Note) and "training mlp" in event.text for event in events)
+    again, events = heard(zoo, target, "frechet", trials=1, reading="padded", aggregate="weight")
+    assert [kin.trials for kin in again] == [kin.trials for kin in ranking]
+    assert any(isinstance(event, Note) and "was done before" in event.text for event in events)
+    assert set(ranking.nearest.beside) == {"logme"}
+
+
+def test_trials_that_the_zoo_lacks_are_trained(zoo: Zoo) -> None:
+    found = zoo.matrix(["zero", "six"], trials=3)
+    assert torch.equal(found.trials[:2], zoo.matrix(["zero", "six"]).trials)
+    assert len(found.trials) == 3
+
+
+@pytest.mark.parametrize("measure", [name for name in MEASURES if name != "kin"])
+def test_every_measure_ranks_the_same_images_with_the_same_labels_first(zoo: Zoo, measure: str) -> None:
+    """Those that look at the source's answers must; the others promise nothing of the kind, and must be finite."""
+    ranking = zoo.near("six", measure, samples=200, trials=1)
+    assert {kin.name for kin in ranking} == {"zero", "all"}
+    if measure in ("logme", "leep", "nce"):
+        twin = zoo.near(nk.task(TASKS["zero"], name="twin"), measure, samples=200, trials=2)
+        assert twin.nearest.name == "zero"
+
+
+def test_measures_do_not_mind_the_order_of_samples(zoo: Zoo) -> None:
+    x, y = nk.task(TASKS["zero"]).train.all()
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    straight, mixed = (
+        nk.Task.from_arrays("t", x[i], y[i], x, y, standardise=False) for i in (torch.arange(len(x)), order)
+    )
+    for measure in ("logme", "leep", "nce", "hscore", "head"):
+        one, two = (zoo.near(task, measure, trials=1) for task in (straight, mixed))
+        assert [kin.name for kin in one] == [kin.name for kin in two], measure
+        assert one.nearest.distance == pytest.approx(two.nearest.distance, abs=1e-4), measure
+
+
+def test_images_of_another_size_and_colour_are_compared_and_tables_refused(zoo: Zoo) -> None:
+    torch.manual_seed(0)
+    colours = nk.Task.from_arrays("colours", torch.rand(80, 3, 12, 12), torch.arange(80) % 2)
+    assert len(zoo.near(colours, "logme", trials=1)) == 3
+    table = nk.Task.from_arrays("table", torch.randn(80, 5), torch.arange(80) % 2)
+    with pytest.raises(ZooError, match=r"no task of the zoo can be compared with table; zero: .*only images"):
+        zoo.near(table, "logme")
+
+
+def test_regression_and_image_tasks_find_kin(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(120, 4)
+    with Zoo(tmp_path / "zoo") as zoo:
+        for name, scale in (("sum", 1.0), ("twice", 2.0)):
+            zoo.add(nk.Task.from_arrays(name, x, scale * x.sum(1) + x[:, 0]), "mlp?hidden=8", trials=1, recipe=QUICK)
+        zoo.add(nk.task("digits?dense=edges&limit=80", name="edges"), "autoencoder?width=0.1", trials=1, recipe=QUICK)
+        zoo.add(
+            nk.task("digits?dense=autoencode&limit=80", name="same"), "autoencoder?width=0.1", trials=1, recipe=QUICK
+        )
+        target = nk.Task.from_arrays("new", x, x[:, 1] - x[:, 2])
+        for measure in ("frechet", "logme", "head", "knn"):
+            ranking = zoo.near(target, measure)
+            assert {kin.name for kin in ranking} == {"sum", "twice"}
+            assert set(ranking.refused) == {"edges", "same"}
+        images = zoo.near("edges", "frechet")
+        assert [kin.name for kin in images] == ["same"]
+        assert zoo.near("edges").measure == "frechet"
+        with pytest.raises(NearkinError, match="knows targets that are categorical, not dense; use frechet"):
+            zoo.near("edges", "leep")
+
+
+def test_weak_sources_are_named(zoo: Zoo) -> None:
+    ranking, events = heard(zoo, "six", "logme", epsilon=0.0)
+    assert ranking.weak
+    assert any(isinstance(event, Caution) and "below 1 − ε = 1.00" in event.text for event in events)
+    assert not heard(zoo, "six", "logme", epsilon=1.0)[0].weak
+
+
+def test_weights_that_diverged_are_refused_with_a_reason(tmp_path: Path) -> None:
+    with Zoo(tmp_path / "zoo") as zoo:
+        for name in ("zero", "six", "all"):
+            zoo.add(nk.task(TASKS[name], name=name), "mlp?hidden=8", trials=1, recipe=QUICK)
+        weights = next(item for item in zoo.catalogue.artifacts("six") if item.kind == "weights")
+        state = State.from_bytes(zoo.catalogue.blob(weights), "six")
+        broken = {
+            name: torch.full_like(v, torch.nan) if v.is_floating_point() else v for name, v in state.tensors.items()
+        }
+        zoo.catalogue.attach("six", [NewArtifact("weights", 0, State(broken, state.facts).to_bytes(), weights.facts)])
+        for measure in ("frechet", "logme", "leep"):
+            ranking = zoo.near("zero", measure)
+            assert [kin.name for kin in ranking] == ["all"], measure
+            assert "six" in ranking.refused
+
+
+def test_bad_questions_get_one_line(zoo: Zoo, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="unknown measure 'frechett'"):
+        zoo.near("zero", "frechett")
+    with pytest.raises(ZooError, match="no task named zeroo; did you mean zero"):
+        zoo.near("zeroo", "logme")
+    with pytest.raises(NearkinError, match="reading is one of padded, model, refit"):
+        zoo.near("zero", "frechet", reading="none")
+    with pytest.raises(NearkinError, match="is named twice"):
+        zoo.matrix(["zero", "zero"])
+    with pytest.raises(ZooError, match="two tasks or more"):
+        zoo.matrix(["zero"])
+    with Zoo(tmp_path / "lonely") as lonely:
+        lonely.add(nk.task(TASKS["zero"], name="zero"), "mlp?hidden=8", trials=1, recipe=QUICK)
+        with pytest.raises(ZooError, match="no other task to compare zero with"):
+            lonely.near("zero", "logme")
+
+
+def test_a_pair_is_forgotten_with_either_task(tmp_path: Path) -> None:
+    with Zoo(tmp_path / "zoo") as zoo:
+        for name in ("zero", "six"):
+            zoo.add(nk.task(TASKS[name], name=name), "mlp?hidden=8", trials=1, recipe=QUICK)
+        before = zoo.matrix()
+        zoo.remove("six")
+        zoo.add(nk.task(TASKS["six"], name="six"), "mlp?hidden=8", trials=1, recipe=nk.Recipe(steps=5), seed=0)
+        assert not torch.equal(zoo.matrix().trials, before.trials)
