@@ -1,5 +1,6 @@
 """The diagonal against a loop of single samples in float64, for every layer, every likelihood, every kind of label."""
 
+import copy
 import math
 import sys
 
@@ -479,3 +480,40 @@ def test_bad_input_gets_one_clear_line(call: object, kind: type[NearkinError], w
     with pytest.raises(kind, match=words) as caught:
         call()  # type: ignore[operator]
     assert "\n" not in str(caught.value)
+
+
+def test_it_does_not_matter_whether_gradients_are_on() -> None:
+    torch.manual_seed(0)
+    model, x, y = (
+        nn.Sequential(nn.Linear(3, 4), nn.PReLU(), nn.Linear(4, 2)),
+        torch.randn(5, 3),
+        torch.tensor([0, 1] * 2 + [0]),
+    )
+    truth = diagonal(model, x, y)
+    with torch.no_grad():
+        found = diagonal(copy.deepcopy(model), x, y)
+    assert_same(found, truth.values, 0.0)
+
+
+class Routed(nn.Module):
+    """Samples take one of two layers by their sign."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(3, 2), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = x[:, 0] > 0
+        out = x.new_zeros(len(x), 2)
+        return out.index_put((mask,), self.left(x[mask])).index_put((~mask,), self.right(x[~mask]))
+
+
+def test_samples_that_take_different_ways_and_sparse_embeddings_are_right() -> None:
+    torch.manual_seed(0)
+    model, x, y = Routed().double(), torch.randn(7, 3).double(), torch.randint(2, (7,))
+    assert_same(diagonal(model, x, y), loop(model, x, y))
+    words = nn.Sequential(nn.Embedding(6, 3, sparse=True), nn.Flatten(), nn.Linear(12, 2)).double()
+    plain = nn.Sequential(nn.Embedding(6, 3), nn.Flatten(), nn.Linear(12, 2)).double()
+    plain.load_state_dict(words.state_dict())
+    tokens = torch.randint(6, (7, 4))
+    assert_same(diagonal(words, tokens, y), loop(plain, tokens, y))

@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nearkin.core.errors import DataError, MismatchError, OptionError
 from nearkin.core.events import Note, Progress, finish
-from nearkin.fisher.layer_kernels import Feature, Pairs, Rows, add_kernel, feature
+from nearkin.fisher.layer_kernels import Feature, add_kernel, feature
 from nearkin.fisher.tangent import tangent_kernel, tangent_kernel_work, tangent_product
 from nearkin.nets.registry import build
 
@@ -155,8 +155,8 @@ def test_both_forms_of_a_convolution_agree(dims: int, groups: int, side: int, su
     torch.manual_seed(side)
     layer = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1](2, 4, 2, groups=groups).double()
     x = torch.randn(3, 2, *[side + 1] * dims, dtype=torch.float64)
-    g = torch.randn(3, 2, 4, *[side] * dims, dtype=torch.float64)
-    pairs, rows = (forced(layer, x, g, summed, form) for form in (Pairs, Rows))
+    g = torch.randn(2, 3, 4, *[side] * dims, dtype=torch.float64)
+    pairs, rows = (forced(layer, x, list(g), summed, paired) for paired in (True, False))
     size = 3 if summed else 6
     found, wanted = (torch.zeros(size, size, dtype=torch.float64) for _ in range(2))
     add_kernel(found, pairs, pairs)
@@ -164,11 +164,11 @@ def test_both_forms_of_a_convolution_agree(dims: int, groups: int, side: int, su
     assert near(found, wanted, 1e-12)
 
 
-def forced(layer: nn.Module, x: Tensor, g: Tensor, summed: bool, form: type) -> Feature:
+def forced(layer: nn.Module, x: Tensor, g: list[Tensor], summed: bool, paired: bool) -> Feature:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nearkin.fisher.layer_kernels.pairs_are_cheaper", lambda *sizes: form is Pairs)
-        made = feature(layer, x, g, ("weight", "bias"), summed, 1)
-    assert isinstance(made, form)
+        patch.setattr("nearkin.fisher.layer_kernels.pairs_are_cheaper", lambda *sizes: paired)
+        made = feature(layer, {}, x, g, ("weight", "bias"), summed, 1)
+    assert (made.u is not None) == paired
     return made
 
 
@@ -222,6 +222,28 @@ def test_embeddings(words: int, size: int, length: int, padding: int | None, n: 
     tokens = torch.randint(words, (n, length))
     agrees(model, tokens)
     assert "0 parameters by auto" in notes(model, tokens)
+
+
+class Worded(nn.Module):
+    """Words that are looked up once or twice."""
+
+    def __init__(self, twice: bool, sparse: bool) -> None:
+        super().__init__()
+        self.words, self.head, self.twice = nn.Embedding(7, 3, sparse=sparse), nn.Linear(3, 2), twice
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.words(x).mean(1)
+        return self.head(torch.tanh(y * self.words(x[:, 0]) if self.twice else y))
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_sparse_gradients_count_as_dense_ones(twice: bool) -> None:
+    torch.manual_seed(0)
+    model, dense_model = Worded(twice, True).double().eval(), Worded(twice, False).double().eval()
+    dense_model.load_state_dict(model.state_dict())
+    tokens = torch.randint(7, (4, 5))
+    jac = jacobian(dense_model, tokens)
+    assert near(tangent_kernel(model, tokens), dense(jac, jac))
 
 
 class Tied(nn.Module):
@@ -294,6 +316,20 @@ class Routed(nn.Module):
         return out + (self.large(x) * large[:, None] if bool(large.any()) else 0)
 
 
+class Sorting(nn.Module):
+    """Samples pass the inner layer in the order of their first number, or in reverse, and come out in their own."""
+
+    def __init__(self, reverse: bool) -> None:
+        super().__init__()
+        self.before, self.inner, self.after = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2)
+        self.reverse = reverse
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = x[:, 0].argsort(descending=self.reverse)
+        y = torch.tanh(self.inner(torch.tanh(self.before(x))[order]))
+        return self.after(y[order.argsort()])
+
+
 class Recurrent(nn.Module):
     def __init__(self, kind: type[nn.RNNBase]) -> None:
         super().__init__()
@@ -332,6 +368,8 @@ ODD: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], bool]] = {
         True,
     ),
     "routed": (Routed, (3,), True),
+    "sorted": (lambda: Sorting(False), (3,), True),
+    "sorted in reverse": (lambda: Sorting(True), (3,), True),
     "gru": (lambda: Recurrent(nn.GRU), (3, 2), True),
     "lstm": (lambda: Recurrent(nn.LSTM), (3, 2), True),
     "attention": (Attending, (3, 4), True),

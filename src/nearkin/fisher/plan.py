@@ -114,6 +114,8 @@ def _made(model: nn.Module, weights: Mapping[str, Tensor], x: Tensor, names: Col
 
     def receive(name: str, layer: nn.Module, read: Tensor, g: Tensor) -> None:
         calls[name] += 1
+        if not read.shape[:1] == g.shape[:1] == (1,):  # its first axis is not that of samples, or this one passed it by
+            return
         for local, value in _shadows(name, layer, weights, read, g).items():
             mine = known[name][local]
             formula[mine] = formula[mine] + value if mine in formula else value
@@ -181,7 +183,7 @@ def _autograd(
         if not outputs.requires_grad:
             return dict.fromkeys(names)
         found = torch.autograd.grad((outputs * cotangent).sum(), list(free.values()), allow_unused=True)
-    return dict(zip(names, found, strict=True))
+    return {name: one if one is None else one.to_dense() for name, one in zip(names, found, strict=True)}
 
 
 def _shadows(name: str, layer: nn.Module, weights: Mapping[str, Tensor], read: Tensor, g: Tensor) -> dict[str, Tensor]:

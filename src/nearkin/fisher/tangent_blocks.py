@@ -1,26 +1,24 @@
 """A tangent kernel filled block by block within a memory budget.
 
-Features (`layer_kernels`) of all samples are held if they fit; else those of two blocks of samples at a time, made anew
-for each meeting. Of a Gram matrix only the lower half is computed.
+A Gram matrix of one batch takes in each layer during the backward pass. Of more samples, features (`layer_kernels`) of
+all are held if they fit; else those of two blocks of samples at a time, made anew for each meeting. Of a Gram matrix
+only the lower half is computed.
 
 Notation: N and M samples on the two sides, R outputs kept apart.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from nearkin.core.errors import DataError, OptionError, require
-from nearkin.core.events import Progress, Work
-from nearkin.fisher.layer_kernels import Feature, Pairs, add_kernel, room_for, write
-from nearkin.fisher.tangent_features import broken_layer, features
-from nearkin.fisher.tangent_trust import Sight
-
-Features: TypeAlias = Mapping[str, Feature]
+from nearkin.core.events import Progress, Work, finish
+from nearkin.fisher.layer_kernels import Feature, add_kernel
+from nearkin.fisher.tangent_features import Sight, features
 
 BATCH_BYTES = 16 * 2**20  # of a batch's graph: more leaves the caches and gains nothing, less wastes calls
 STRIP = 128  # rows of the kernel that are filled at once
@@ -37,6 +35,7 @@ class Sides:
         batch: samples in one forward pass.
         block: samples whose features are held together.
         num_pairs: layers whose kernel runs over pairs of positions.
+        at_once: whether a Gram matrix is filled during one pass, layer by layer.
     """
 
     x: Tensor
@@ -44,6 +43,7 @@ class Sides:
     batch: int
     block: int
     num_pairs: int
+    at_once: bool
 
     @property
     def other(self) -> Tensor:
@@ -65,8 +65,9 @@ def cut(seen: Sight, x: Tensor, x2: Tensor | None, batch_size: int | None, memor
     """Sides cut into batches and blocks that fit the memory."""
     require(batch_size is None or batch_size >= 1, f"batch_size must be 1 or more, got {batch_size}")
     count, partners = len(x) + (0 if x2 is None else len(x2)), len(x if x2 is None else x2)
-    made = features(seen, x[:1], partners).values()
-    each = sum(one.num_bytes() for one in made)
+    made: dict[str, Feature] = {}
+    features(seen, x[:1], partners, made.__setitem__)
+    each = sum(one.num_bytes() for one in made.values())
     whole = len(x) * partners * _kept(seen) ** 2 * _like(seen).element_size()
     room = (memory - whole) // 2  # the other half is for batches, and for features while they are joined
     require(
@@ -78,7 +79,8 @@ def cut(seen: Sight, x: Tensor, x2: Tensor | None, batch_size: int | None, memor
     fitting = min(BATCH_BYTES // graph, room // (2 * graph * (1 + len(seen.outputs))))
     batch = min(max(len(x), partners), batch_size or max(1, fitting))
     block = count if count * each <= room else room // (2 * each)
-    return Sides(x, x2, batch, block, sum(isinstance(one, Pairs) for one in made))
+    at_once = x2 is None and len(x) <= min(batch, block) and whole <= room  # its lower half is held once more
+    return Sides(x, x2, batch, block, sum(one.u is not None for one in made.values()), at_once)
 
 
 def graph_bytes(seen: Sight, x: Tensor) -> int:
@@ -99,18 +101,38 @@ def graph_bytes(seen: Sight, x: Tensor) -> int:
 def filled(seen: Sight, sides: Sides) -> Work[Tensor]:
     """The kernel `[N R, M R]`."""
     n, m, kept = len(sides.x), len(sides.other), _kept(seen)
-    out = _like(seen).new_zeros(n * kept, m * kept)
-    for top in range(0, n, sides.block):
-        left = yield from _held(seen, sides.x, top, sides)
-        below = min(n, top + sides.block)
-        for start in range(0, m if sides.x2 is not None else below, sides.block):
-            same = sides.x2 is None and start == top
-            right = left if same else (yield from _held(seen, sides.other, start, sides))
-            tile = out[top * kept : below * kept, start * kept : (start + sides.block) * kept]
-            _contract(tile, left, right, kept, same)
-        yield Progress("rows of the kernel", below, n)
+    if sides.at_once:
+        out = _filled_at_once(seen, sides.x)
+    else:
+        out = _like(seen).new_zeros(n * kept, m * kept)
+        for top in range(0, n, sides.block):
+            left = yield from _held(seen, sides.x, top, sides)
+            below = min(n, top + sides.block)
+            for start in range(0, m if sides.x2 is not None else below, sides.block):
+                same = sides.x2 is None and start == top
+                right = left if same else (yield from _held(seen, sides.other, start, sides))
+                tile = out[top * kept : below * kept, start * kept : (start + sides.block) * kept]
+                cuts = _cuts(len(tile), kept)
+                strips = [tile[first:last, : last if same else None] for first, last in cuts]
+                yield from _contracted(strips, [(left[name], right[name]) for name in left], kept)
     if sides.x2 is None:
         _mirror(out)
+    yield Progress("rows of the kernel", n, n)
+    return out
+
+
+def _filled_at_once(seen: Sight, x: Tensor) -> Tensor:
+    """The lower half of a Gram matrix `[N R, N R]`, each layer taken in when its gradients come, and not held.
+
+    The backward pass needs the most memory, so that until its end there is no more of the matrix than this half.
+    """
+    kept = _kept(seen)
+    strips = [_like(seen).new_zeros(last - first, last) for first, last in _cuts(len(x) * kept, kept)]
+    features(seen, x, len(x), lambda name, one: finish(_contracted(strips, [(one, one)], kept)))
+    out = strips[0].new_empty(len(x) * kept, len(x) * kept)
+    for strip in strips:
+        last = strip.shape[1]
+        out[last - len(strip) : last, :last] = strip
     return out
 
 
@@ -124,36 +146,41 @@ def _like(seen: Sight) -> Tensor:
     return next(value for value in seen.weights.values() if value.is_floating_point())
 
 
-def _held(seen: Sight, x: Tensor, start: int, sides: Sides) -> Work[Features]:
+def _held(seen: Sight, x: Tensor, start: int, sides: Sides) -> Work[dict[str, Feature]]:
     """Features of the block of samples that begins at `start`."""
     held: dict[str, Feature] = {}
     block = x[start : start + sides.block]
+
+    def write(first: int, name: str, one: Feature) -> None:
+        if name not in held:
+            held[name] = one.room(len(block))
+        held[name].part(first, first + len(one.g)).write(one)
+
     for first in range(0, len(block), sides.batch):
         batch = block[first : first + sides.batch]
-        made = features(seen, batch, len(sides.other))
-        if len(batch) == len(block):
-            return made
-        for name in list(made):
-            one = made.pop(name)
-            if name not in held:
-                held[name] = room_for(one, len(block))
-            write(held[name].part(first, first + len(batch)), one)
+        take = partial(write, first) if len(batch) < len(block) else held.__setitem__
+        features(seen, batch, len(sides.other), take)
         yield Progress("features", first + len(batch), len(block))
     return held
 
 
-def _contract(out: Tensor, left: Features, right: Features, kept: int, lower: bool) -> None:
-    """Add every layer's kernel to `out` `[A R, B R]`, by tiles; of a Gram matrix those on and below the diagonal."""
-    height, width = max(1, STRIP // kept), max(1, WIDTH // kept)
-    num_rows, num_columns = out.shape[0] // kept, out.shape[1] // kept
-    for top in range(0, num_rows, height):
-        below = min(num_rows, top + height)
-        end = below if lower else num_columns
+def _cuts(rows: int, kept: int) -> list[tuple[int, int]]:
+    """First and last rows of strips of whole samples."""
+    height = max(1, STRIP // kept) * kept
+    return [(first, min(rows, first + height)) for first in range(0, rows, height)]
+
+
+def _contracted(strips: Sequence[Tensor], layers: Sequence[tuple[Feature, Feature]], kept: int) -> Work[None]:
+    """Add layers' kernels to strips `[A R, B R]` of successive rows, each as wide as it is wanted."""
+    below, width = 0, max(1, WIDTH // kept)
+    for strip in strips:
+        top, below, end = below, below + len(strip) // kept, strip.shape[1] // kept
         for start in range(0, end, width):
             stop = min(end, start + width)
-            tile = out[top * kept : below * kept, start * kept : stop * kept]
-            for name, some in left.items():
-                add_kernel(tile, some.part(top, below), right[name].part(start, stop))
+            tile = strip[:, start * kept : stop * kept]
+            for left, right in layers:
+                add_kernel(tile, left.part(top, below), right.part(start, stop))
+        yield Progress("rows of a block", below, len(layers[0][0].g))
 
 
 def _mirror(out: Tensor) -> None:
@@ -170,12 +197,36 @@ def require_finite(seen: Sight, sides: Sides, found: Tensor) -> None:
     if bool(found.sum().isfinite()) or bool(found.isfinite().all()):
         return
     for side in (sides.x, sides.other):
-        for batch_start in range(0, len(side), sides.batch):
-            batch = side[batch_start : batch_start + sides.batch]
-            if broken_layer(seen, batch) is None:
+        for first in range(0, len(side), sides.batch):
+            batch = side[first : first + sides.batch]
+            if _broken(seen, batch) is None:
                 continue
-            for number, one in enumerate(batch.split(1), batch_start):
-                where = broken_layer(seen, one)
+            for number, one in enumerate(batch.split(1), first):
+                where = _broken(seen, one)
                 if where is not None:
                     raise DataError(f"{where} are not finite at sample {number}; mend the weights or the data")
     raise OptionError(f"the kernel overflows {found.dtype}; use a longer dtype: model.double() and x.double()")
+
+
+def _broken(seen: Sight, x: Tensor) -> str | None:
+    """Where a batch first ceases to be finite, in words: in the inputs, a layer's outputs or its gradients."""
+    found: list[str] = []
+
+    def look(where: str, value: object) -> None:
+        if isinstance(value, Tensor) and value.is_floating_point() and not bool(value.isfinite().all()):
+            found.append(where)
+
+    def listen(name: str) -> Callable[[nn.Module, object, object], None]:
+        return lambda module, arguments, outputs: look(f"the outputs of {name or 'the network'}", outputs)
+
+    look("the inputs", x)
+    hooks = [module.register_forward_hook(listen(name)) for name, module in seen.model.named_modules()]
+    try:
+        with torch.no_grad():
+            functional_call(seen.model, dict(seen.weights), (x,))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not found:
+        features(seen, x, 1, lambda name, one: look(f"the gradients of {name or 'the network'}", one.g))
+    return found[0] if found else None

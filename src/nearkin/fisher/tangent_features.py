@@ -1,23 +1,32 @@
-"""The numbers of a batch that a tangent kernel needs, layer by layer, and the search for a layer that broke them.
+"""The numbers of a batch that a tangent kernel needs, layer by layer.
+
+Layers that the plan trusts give theirs by formula, read off C backward passes over one forward pass; parameters of all
+other layers are left to automatic differentiation.
 
 Notation: B samples, C outputs, P weights.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from nearkin.core.types import Params
-from nearkin.fisher.layer_kernels import Feature, Rows, feature
-from nearkin.fisher.tangent_trust import Sight, near
-from nearkin.fisher.tape import outputs_on_tape
+from nearkin.fisher.layer_kernels import Feature, feature, rows
+from nearkin.fisher.layers import Local
+from nearkin.fisher.passes import gradients, leaves
+from nearkin.fisher.plan import AGREEMENT, locally, planned
+from nearkin.fisher.scores import rest_gradients
+from nearkin.fisher.tape import frozen, outputs_on_tape
 
 EXACT = "*"  # stands for all parameters without a formula; no module has this name
+
+Take: TypeAlias = Callable[[str, Feature], None]
+"""Called with a layer's name and its features."""
 
 
 class UnfitError(Exception):
@@ -28,72 +37,161 @@ class UnfitError(Exception):
         self.layer = layer
 
 
-def features(seen: Sight, x: Tensor, partners: int) -> dict[str, Feature]:
-    """Features of a batch `[B, …]` by layer; of all parameters without a formula under `EXACT`.
+@dataclass(frozen=True, eq=False)
+class Sight:
+    """A network as the tangent kernel sees it.
+
+    Attributes:
+        model: the network.
+        weights: its parameters and buffers, detached.
+        local: parameters and buffers of layers by their local names.
+        layers: trusted layers, each with the full names of its parameters that count by their local ones.
+        exact: parameters left to automatic differentiation.
+        outputs: which of the outputs to differentiate, C of them.
+        summed: whether the kernel is summed over them.
+    """
+
+    model: nn.Module
+    weights: Mapping[str, Tensor]
+    local: Mapping[str, Local]
+    layers: Mapping[str, Mapping[str, str]]
+    exact: tuple[str, ...]
+    outputs: range
+    summed: bool
+
+    def without(self, layer: str) -> "Sight":
+        """The same with one layer's parameters left to automatic differentiation."""
+        rest = {name: own for name, own in self.layers.items() if name != layer}
+        return replace(self, layers=rest, exact=(*self.exact, *self.layers[layer].values()))
+
+
+def sight(model: nn.Module, names: Collection[str], outputs: range, summed: bool, x: Tensor) -> Sight:
+    """How to see a network by its plan: layers that are called once and own their weights have formulas.
+
+    Args:
+        model: the network.
+        names: parameters that count.
+        outputs: which of the outputs to differentiate.
+        summed: whether the kernel is summed over them.
+        x: inputs, one or more.
+
+    >>> net = nn.Sequential(nn.Linear(3, 2), nn.PReLU())
+    >>> seen = sight(net, ("0.bias", "1.weight"), range(2), False, torch.ones(1, 3))
+    >>> seen.layers, seen.exact
+    ({'0': {'bias': '0.bias'}}, ('1.weight',))
+    """
+    weights = frozen(model)
+    with torch.enable_grad():
+        plan = planned(model, weights, x, names)
+    counted = {
+        layer: {local: name for local, name in plan.owners[layer].items() if name in names} for layer in plan.single
+    }
+    layers = {layer: own for layer, own in counted.items() if own}
+    covered = {name for own in layers.values() for name in own.values()}
+    exact = tuple(name for name in names if name not in covered)
+    return Sight(model, weights, {n: locally(n, weights) for n in layers}, layers, exact, outputs, summed)
+
+
+def features(seen: Sight, x: Tensor, partners: int, take: Take) -> None:
+    """Hand over the features of a batch: a layer's when its last gradient has come, then all others' under `EXACT`.
 
     Args:
         seen: the network.
-        x: inputs.
+        x: inputs `[B, …]`.
         partners: samples that each sample will meet.
+        take: receives them one by one; what it does not keep is freed.
 
     Raises:
         UnfitError: if a layer is not called once with all samples.
     """
-    found: dict[str, Feature] = {}
-    if seen.layers:
-        reads, gradients = taped(seen, x)
-        for name, own in seen.layers.items():
-            g = gradients.pop(name)
-            stacked = g[0][:, None] if len(g) == 1 else torch.stack(g, 1)
-            layer = seen.model.get_submodule(name)
-            found[name] = feature(layer, reads.pop(name), stacked, own, seen.summed, partners)
-    if seen.exact:
-        rows = exact_rows(seen, x)
-        found[EXACT] = Rows(rows.flatten(1)[:, None] if seen.summed else rows)
-    return found
-
-
-def taped(seen: Sight, x: Tensor) -> tuple[dict[str, Tensor], dict[str, list[Tensor]]]:
-    """Each layer's input `[B, …]`, and its output's gradients `[B, …]`, one for each output: C passes, one graph."""
-    reads: dict[str, Tensor] = {}
-    gradients: dict[str, list[Tensor]] = defaultdict(list)
+    heard: dict[str, list[Tensor]] = {name: [] for name in seen.layers}
+    turn = 0
 
     def receive(name: str, layer: nn.Module, read: Tensor, g: Tensor) -> None:
-        if len(read) != len(x) or len(g) != len(x):
+        if name not in heard or len(heard[name]) != turn or not len(read) == len(g) == len(x):
             raise UnfitError(name)
-        reads[name] = read
-        gradients[name].append(g)
+        heard[name].append(g)
+        if turn + 1 == len(seen.outputs):
+            own = seen.layers[name]
+            take(name, feature(layer, seen.local[name], read, heard.pop(name), own, seen.summed, partners))
+
+    x = x.detach()
+    with torch.enable_grad():
+        outputs = outputs_on_tape(seen.model, seen.weights, x, seen.layers, receive)
+        for turn, unit in enumerate(_units(outputs.detach(), seen.outputs) if outputs.requires_grad else ()):
+            outputs.backward(unit, retain_graph=turn + 1 < len(seen.outputs))
+    if heard:
+        raise UnfitError(next(iter(heard)))
+    if seen.exact:
+        take(EXACT, rows(torch.stack(_exact(seen, x), 1), seen.summed))
+
+
+def require_order(seen: Sight, a: Tensor, b: Tensor) -> None:
+    """Find layers that have samples in another order than the inputs: a network may sort them, and put them back.
+
+    Two samples `[1, …]` run as a, b, a, a. All but the second must look alike, at least more so than the second does.
+
+    Raises:
+        UnfitError: of the first layer in which they do not.
+    """
+
+    def receive(name: str, layer: nn.Module, read: Tensor, g: Tensor) -> None:
+        for value in (read.to(g.dtype), g):
+            if len(value) != 4:
+                raise UnfitError(name)
+            first, second, third, fourth = value
+            apart = torch.dist(first, third) + torch.dist(third, fourth)
+            if apart > torch.dist(second, third) + AGREEMENT * third.norm():
+                raise UnfitError(name)
 
     with torch.enable_grad():
-        outputs = outputs_on_tape(seen.model, seen.weights, seen.inputs(x), seen.layers, receive)
-        flat = outputs.reshape(len(x), -1)
-        for c in seen.outputs:
-            flat[:, c].sum().backward(retain_graph=c < seen.outputs[-1])
-    for name in seen.layers:
-        if len(gradients[name]) != len(seen.outputs):
-            raise UnfitError(name)
-    return reads, gradients
+        outputs = outputs_on_tape(seen.model, seen.weights, torch.cat([a, b, a, a]).detach(), seen.layers, receive)
+        if outputs.requires_grad:
+            outputs.backward(next(_units(outputs.detach(), seen.outputs)))
 
 
-def exact_rows(seen: Sight, x: Tensor) -> Tensor:
-    """Per-sample gradients `[B, C, P]` of the parameters without a formula: `vmap(grad)`, or sample by sample.
+def _units(outputs: Tensor, chosen: range) -> Iterator[Tensor]:
+    """Cotangents in the shape of outputs `[B, …]` that pick one of the C numbers of every sample."""
+    for c in chosen:
+        unit = outputs.new_zeros(outputs.shape)
+        unit.view(len(unit), -1)[:, c] = 1
+        yield unit
+
+
+def _exact(seen: Sight, x: Tensor) -> list[Tensor]:
+    """Gradients `[B, P]` of the parameters without a formula, one for each output: `vmap(grad)`, or sample by sample.
 
     Batching rules can be wrong (in torch 2.13 `vmap(jacrev)` is, of a PReLU, where B = C), so one pass is made for each
     output, and the first sample of every batch is compared with autograd.
     """
-    chosen = {name: seen.weights[name].detach() for name in seen.exact}
-
-    def f(some: Params, one: Tensor) -> Tensor:
-        outputs: Tensor = functional_call(seen.model, {**seen.weights, **some}, (one[None],))
-        return outputs.reshape(-1)[seen.outputs.start : seen.outputs.stop]
-
-    x = x.detach()
     with torch.enable_grad(), plain_attention():
-        first = _jacobian(f, chosen, x[0])
-        rows = _vmapped(f, chosen, x, len(first)) if len(x) > 1 and _can_be_vmapped(seen.model) else None
-        if rows is not None and near(rows[0], first):
-            return rows
-        return torch.stack([first, *(_jacobian(f, chosen, one) for one in x[1:])])
+        first, outputs = _alone(seen, x[:1])
+        if len(x) > 1:
+            units = _units(outputs.expand(len(x), *outputs.shape[1:]), seen.outputs)
+            found = [_joined(rest_gradients(seen.model, seen.weights, seen.exact, x, unit)) for unit in units]
+            if all(_near(some[:1], one) for some, one in zip(found, first, strict=True)):
+                return found
+        each = [first, *(_alone(seen, one)[0] for one in x.split(1)[1:])]
+    return [torch.cat(one) for one in zip(*each, strict=True)]
+
+
+def _alone(seen: Sight, x: Tensor) -> tuple[list[Tensor], Tensor]:
+    """One sample's gradients `[1, P]`, one for each output, by autograd; and its outputs `[1, …]`."""
+    theta = leaves({name: seen.weights[name] for name in seen.exact})
+    outputs = functional_call(seen.model, {**seen.weights, **theta}, (x,))
+    found = (gradients(outputs, theta, unit, retain_graph=True) for unit in _units(outputs.detach(), seen.outputs))
+    return [_joined({name: value[None] for name, value in one.items()}) for one in found], outputs.detach()
+
+
+def _joined(gradients: Mapping[str, Tensor]) -> Tensor:
+    """Gradients `[B, *shape]` by name as `[B, P]`."""
+    return torch.cat([value.to_dense().flatten(1) for value in gradients.values()], 1)
+
+
+def _near(found: Tensor, truth: Tensor) -> bool:
+    """Whether numbers agree as far as their dtype lets them, or the truth is not finite."""
+    close = (found - truth).abs().max() <= torch.finfo(truth.dtype).eps ** 0.5 * truth.abs().max()
+    return bool(close) or not bool(truth.isfinite().all())
 
 
 @contextmanager
@@ -106,62 +204,3 @@ def plain_attention() -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
-
-
-def _can_be_vmapped(model: nn.Module) -> bool:
-    """Whether no module is known to lack a batching rule; torch's recurrent kernels do, and warn."""
-    return not any(isinstance(module, nn.RNNBase | nn.RNNCellBase) for module in model.modules())
-
-
-def _vmapped(f: Callable[[Params, Tensor], Tensor], chosen: Params, x: Tensor, num_outputs: int) -> Tensor | None:
-    """Jacobians `[B, C, P]`; None where an operation has no batching rule or control flow looks at values."""
-
-    def output(some: Params, one: Tensor, c: int) -> Tensor:
-        return f(some, one)[c]
-
-    try:
-        blocks = [vmap(grad(output), in_dims=(None, 0, None))(chosen, x, c) for c in range(num_outputs)]
-    except RuntimeError:
-        return None
-    flat = [torch.cat([part.flatten(1) for part in block.values()], 1) for block in blocks]
-    return torch.stack(flat, 1).detach()
-
-
-def _jacobian(f: Callable[[Params, Tensor], Tensor], chosen: Params, one: Tensor) -> Tensor:
-    """The Jacobian `[C, P]` of one sample's outputs, by autograd."""
-    free = [value.requires_grad_() for value in chosen.values()]
-    outputs = f(dict(zip(chosen, free, strict=True)), one)
-    rows = []
-    for output in outputs:
-        found = torch.autograd.grad(output, free, retain_graph=True, allow_unused=True) if output.requires_grad else ()
-        pairs = zip(free, found or [None] * len(free), strict=True)
-        parts = [torch.zeros_like(value) if part is None else part.to_dense() for value, part in pairs]
-        rows.append(torch.cat([part.flatten() for part in parts]))
-    return torch.stack(rows).detach()
-
-
-def broken_layer(seen: Sight, x: Tensor) -> str | None:
-    """Where a batch first ceases to be finite, in words: in the inputs, a layer's outputs or its gradients."""
-    if x.is_floating_point() and not bool(x.isfinite().all()):
-        return "the inputs"
-    found: list[str] = []
-
-    def listen(name: str) -> Callable[[nn.Module, object, object], None]:
-        def look(module: nn.Module, arguments: object, outputs: object) -> None:
-            if isinstance(outputs, Tensor) and outputs.is_floating_point() and not bool(outputs.isfinite().all()):
-                found.append(f"the outputs of {name or 'the network'}")
-
-        return look
-
-    hooks = [module.register_forward_hook(listen(name)) for name, module in seen.model.named_modules()]
-    try:
-        with torch.no_grad():
-            functional_call(seen.model, dict(seen.weights), (x,))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if not found and seen.layers:
-        gradients = taped(seen, x)[1]
-        bad = [n for n, parts in gradients.items() if not all(bool(g.isfinite().all()) for g in parts)]
-        found = [f"the gradients of {name or 'the network'}" for name in bad[:1]]
-    return found[0] if found else None

@@ -62,7 +62,8 @@ def outputs_on_tape(
     modules = dict(model.named_modules()) if isinstance(model, nn.Module) else {}
     hooks = [modules[name].register_forward_hook(_listener(name, receive)) for name in layers]
     try:
-        return called(model, weights, inputs)
+        with torch.enable_grad():
+            return called(model, weights, inputs)
     finally:
         for hook in hooks:
             hook.remove()
