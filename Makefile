@@ -65,4 +65,5 @@ $(DOCS): $(CORE)
 
 $(BENCH): $(CORE)
 	@$(PIP) install -c constraints.txt -e '.[bench,vision,hf]'
+	@$(PIP) install --no-deps -r benchmarks/peers.txt
 	@touch $@
