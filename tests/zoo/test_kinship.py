@@ -75,6 +75,12 @@ def test_a_new_target_is_solved_from_the_same_start_and_costs_one_pass_a_source(
     assert set(ranking.nearest.beside) == {"logme"}
 
 
+def test_neurons_can_be_matched_first(zoo: Zoo) -> None:
+    plain, aligned = (zoo.matrix(["zero", "six"], aggregate="weight", align=align) for align in (False, True))
+    assert torch.equal(aligned.trials.diagonal(dim1=1, dim2=2), torch.zeros(2, 2, dtype=torch.float64))
+    assert not torch.equal(plain.trials, aligned.trials)
+
+
 def test_trials_that_the_zoo_lacks_are_trained(zoo: Zoo) -> None:
     found = zoo.matrix(["zero", "six"], trials=3)
     assert torch.equal(found.trials[:2], zoo.matrix(["zero", "six"]).trials)

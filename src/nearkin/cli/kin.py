@@ -39,6 +39,7 @@ Trials = Annotated[int | None, typer.Option(min=1, help="Trials; by default as m
 Samples = Annotated[int, typer.Option(min=2, help="Samples of a target that networks look at.")]
 Reading = Annotated[str, typer.Option(help="Of frechet: padded, model or refit.")]
 Aggregate = Annotated[str, typer.Option(help="Of frechet: weight, filter, layer or sorted.")]
+Align = Annotated[bool, typer.Option("--align", help="Of frechet: match neurons before weights are compared.")]
 Names = Annotated[
     list[str] | None, typer.Argument(help="Tasks of the zoo; all when none is named.", autocompletion=task_names)
 ]
@@ -62,6 +63,7 @@ def near(
     samples: Samples = 1000,
     reading: Reading = "model",
     aggregate: Aggregate = "sorted",
+    align: Align = False,
     epsilon: Annotated[float, typer.Option(min=0, max=1, help="Networks below 1 − ε are named.")] = 0.2,
     as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -69,8 +71,8 @@ def near(
     settings: Settings = context.obj
     with nk.Zoo(_zoo(settings)) as zoo:
         how = kinship.Comparison(
-            measure=measure, trials=trials, samples=samples, reading=reading, aggregate=aggregate, epsilon=epsilon,
-            device=device.device(settings.device),
+            measure=measure, trials=trials, samples=samples, reading=reading, aggregate=aggregate, align=align,
+            epsilon=epsilon, device=device.device(settings.device),
         )  # fmt: skip
         found = run(zoo.nearing(target if target in zoo else _task(target, zoo), how), settings).top(top)
     answer(found.to_dict(), as_json, lambda: _say_ranking(found))
@@ -84,6 +86,7 @@ def matrix(
     samples: Samples = 1000,
     reading: Reading = "model",
     aggregate: Aggregate = "sorted",
+    align: Align = False,
     out: Annotated[
         Path | None, typer.Option(help="Also write a picture (.svg or .html) or the figures (.json).")
     ] = None,
@@ -93,7 +96,7 @@ def matrix(
     settings: Settings = context.obj
     with nk.Zoo(_zoo(settings)) as zoo:
         how = kinship.Comparison(
-            measure=measure, trials=trials, samples=samples, reading=reading, aggregate=aggregate,
+            measure=measure, trials=trials, samples=samples, reading=reading, aggregate=aggregate, align=align,
             device=device.device(settings.device),
         )  # fmt: skip
         found = run(zoo.comparing(names, how), settings)
@@ -111,13 +114,14 @@ def map_(
     samples: Samples = 1000,
     reading: Reading = "model",
     aggregate: Aggregate = "sorted",
+    align: Align = False,
     as_json: Json = False,
 ) -> None:
     """A picture of the task space: every task a point, near kin close together."""
     settings: Settings = context.obj
     with nk.Zoo(_zoo(settings)) as zoo:
         how = kinship.Comparison(
-            measure=measure, trials=trials, samples=samples, reading=reading, aggregate=aggregate,
+            measure=measure, trials=trials, samples=samples, reading=reading, aggregate=aggregate, align=align,
             device=device.device(settings.device),
         )  # fmt: skip
         found = run(zoo.comparing(names, how), settings)

@@ -1,4 +1,22 @@
-"""Fisher information: scores, diagonals, products, tangent kernels and spectra at the cost of a training step."""
+"""Fisher information: diagonals, per-sample gradients, products, tangent kernels, spectra.
 
-from nearkin.fisher.diagonal import diagonal as diagonal
-from nearkin.fisher.values import FisherDiagonal as FisherDiagonal
+`operators` (for GPyTorch and SciPy), `kronecker` and `spectra` are modules of their own, imported where needed.
+"""
+
+from nearkin.fisher.diagonal import diagonal
+from nearkin.fisher.full import fisher_blocks, fisher_matrix
+from nearkin.fisher.products import FisherProduct
+from nearkin.fisher.scores import sample_gradients
+from nearkin.fisher.tangent import tangent_kernel, tangent_product
+from nearkin.fisher.values import FisherDiagonal
+
+__all__ = [
+    "FisherDiagonal",
+    "FisherProduct",
+    "diagonal",
+    "fisher_blocks",
+    "fisher_matrix",
+    "sample_gradients",
+    "tangent_kernel",
+    "tangent_product",
+]

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from linear_operator import LinearOperator  # type: ignore[import-untyped]
-from linear_operator.operators import AddedDiagLinearOperator, DiagLinearOperator  # type: ignore[import-untyped]
+from linear_operator import LinearOperator
+from linear_operator.operators import AddedDiagLinearOperator, DiagLinearOperator
 from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator as SciPyOperator
 from torch import Tensor

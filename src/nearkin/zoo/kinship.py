@@ -16,6 +16,7 @@ import torch
 from nearkin.core.errors import NearkinError, ZooError, require
 from nearkin.core.events import Caution, Checkpoint, Note, Progress, Work
 from nearkin.core.state import State
+from nearkin.distance.alignment import aligning
 from nearkin.distance.frechet import AGGREGATES, distances
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.measures import MEASURES, measure_named
@@ -23,6 +24,7 @@ from nearkin.distance.ranking import Ranking
 from nearkin.distance.readings import READINGS, information
 from nearkin.distance.sight import Sight, fitted_to
 from nearkin.fisher.values import FisherDiagonal
+from nearkin.nets.functional import load
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.solved import Solved
 from nearkin.tasks.likelihood import likelihood
@@ -31,6 +33,7 @@ from nearkin.zoo.desk import Desk
 from nearkin.zoo.records import TaskRecord
 
 DEFAULT_MEASURE = "logme"
+ALIGN_SAMPLES = 256
 BESIDE = ("logme",)  # shown beside the Fréchet distance, which is for search spaces and predicts little
 
 
@@ -74,6 +77,7 @@ class Comparison:
         measure: `frechet` or a name of `MEASURES`.
         reading: of the Fréchet distance, see `distance.readings`.
         aggregate: of the Fréchet distance, see `distance.frechet`.
+        align: match the neurons of both networks before their weights are compared.
         samples: of the target that networks look at, of each part.
         trials: how many; by default as many as all that are compared have.
         epsilon: sources whose metric is below 1 − ε are named.
@@ -83,6 +87,7 @@ class Comparison:
     measure: str = DEFAULT_MEASURE
     reading: str = "model"
     aggregate: str = "sorted"
+    align: bool = False
     samples: int = 1000
     trials: int | None = None
     epsilon: float = 0.2
@@ -100,7 +105,7 @@ class Comparison:
     @property
     def key(self) -> str:
         """Under which a distance is kept; all aggregates come from one measurement."""
-        return f"frechet {self.reading} {self.samples}"
+        return f"frechet {self.reading} {self.samples}{' aligned' if self.align else ''}"
 
 
 class Target:
@@ -252,7 +257,11 @@ def _frechet(shelf: Shelf, source: TaskRecord, target: Target, trials: int, how:
                 f_ab = f_bb
             else:
                 form = likelihood(sources.facts["likelihood"])
-                sight = Sight(sources.model(trial), task, form, num_train=how.samples, num_test=how.samples)
+                model = sources.model(trial)
+                if how.align:
+                    matched = yield from aligning(model, mine.model, mine.test.x[:ALIGN_SAMPLES])
+                    load(model, matched.params, matched.buffers)
+                sight = Sight(model, task, form, num_train=how.samples, num_test=how.samples)
                 f_ab = yield from information(sight, how.reading, width)
                 target.passes += 1
             found[trial] = distances(f_ab, f_bb)
