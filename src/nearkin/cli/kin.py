@@ -57,7 +57,7 @@ def near(
     target: Annotated[
         str, typer.Argument(help="A task of the zoo, or a data string.", autocompletion=task_names)
     ],
-    measure: Annotated[str, typer.Option(help=MEASURE_NAMES)] = "logme",
+    measure: Annotated[str, typer.Option(help=MEASURE_NAMES)] = "kin",
     top: Annotated[int | None, typer.Option(min=1, help="How many kin to show.")] = None,
     trials: Trials = None,
     samples: Samples = 1000,

@@ -17,7 +17,7 @@ from nearkin.distance.baselines.linear_head import fitted_head, head_loss
 from nearkin.distance.baselines.logme import logme, logme_regression
 from nearkin.distance.baselines.neighbours import knn_accuracy, knn_r2
 from nearkin.distance.baselines.task2vec import task2vec_distance
-from nearkin.distance.finetune import finetuned_loss
+from nearkin.distance.kin import PACE, Pace, Start, kin_score
 from nearkin.distance.readings import information
 from nearkin.distance.sight import Sight
 
@@ -113,10 +113,28 @@ def _task2vec(sight: Sight) -> float:
     return task2vec_distance(sight.fisher, found, head=sight.head)
 
 
+def _tuned(sight: Sight, head: Start, pace: Pace) -> float:
+    task = sight.task
+    return kin_score(
+        sight.model, *sight.train, num_outputs=task.num_outputs, likelihood=task.likelihood, head=head, pace=pace
+    )
+
+
+def _kin(sight: Sight) -> float:
+    return _tuned(sight, "zero", PACE)
+
+
+def _finetune(sight: Sight) -> float:
+    return _tuned(sight, "drawn", SLOW)
+
+
+SLOW = Pace(steps=200, batch_size=32, learning_rate=1e-3)
 REAL = ("categorical", "gaussian", "heteroscedastic")
+ALL = (*REAL, "dense", "language")
 MEASURES: Mapping[str, Measure] = {
     measure.name: measure
     for measure in (
+        Measure("kin", "mean loss over a fine-tuning in fast motion", _kin, ALL, ALL),
         Measure(
             "logme", "− log evidence of a linear model on the features, a sample", _logme, ("categorical", "gaussian")
         ),
@@ -127,7 +145,7 @@ MEASURES: Mapping[str, Measure] = {
         Measure("head", "test loss of a linear head on the features", _head, REAL),
         Measure("gradnorm", "gradient of the backbone once a head is fitted", _gradient_norm, REAL),
         Measure("task2vec", "cosine distance of Fisher embeddings", _task2vec, REAL),
-        Measure("finetune", "mean loss over real steps of fine-tuning", finetuned_loss, REAL),
+        Measure("finetune", "mean loss over 200 steps of fine-tuning", _finetune, ALL, ALL),
     )
 }
 """By name. `frechet` needs the target's own network too and is measured by whoever has both (`nearkin.zoo`)."""

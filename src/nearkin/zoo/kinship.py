@@ -7,7 +7,7 @@ there, else it is trained as `add` would train it, from the weights that the sou
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,7 +32,7 @@ from nearkin.tasks.task import Task
 from nearkin.zoo.desk import Desk
 from nearkin.zoo.records import TaskRecord
 
-DEFAULT_MEASURE = "logme"
+DEFAULT_MEASURE = "kin"
 ALIGN_SAMPLES = 256
 BESIDE = ("logme",)  # shown beside the Fréchet distance, which is for search spaces and predicts little
 
@@ -168,9 +168,6 @@ def nearing(shelf: Shelf, given: Task | str, work: Path, how: Comparison) -> Wor
         ZooError,
     )
     form = target.task.likelihood
-    if how.measure == DEFAULT_MEASURE and form not in MEASURES[DEFAULT_MEASURE].forms:
-        yield Note(f"{how.measure} does not know {form} targets; measuring the Fréchet distance instead")
-        how = replace(how, measure="frechet")
     if how.measure != "frechet":
         MEASURES[how.measure].require_known(form)
     trials = how.trials or min(record.trials for record in (*sources, *([target.record] if target.record else [])))
