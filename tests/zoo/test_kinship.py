@@ -75,6 +75,14 @@ def test_a_new_target_is_solved_from_the_same_start_and_costs_one_pass_a_source(
     assert set(ranking.nearest.beside) == {"logme"}
 
 
+def test_screening_measures_only_the_nearest_few(zoo: Zoo) -> None:
+    target = nk.task(TASKS["six"], name="six again")
+    whole, few = (zoo.near(target, "frechet", trials=2, screen=screen) for screen in (None, 1))
+    assert [kin.name for kin in few] == [whole.nearest.name] == ["six"]
+    assert few.nearest.trials == whole.nearest.trials
+    assert few.passes < whole.passes
+
+
 def test_neurons_can_be_matched_first(zoo: Zoo) -> None:
     plain, aligned = (zoo.matrix(["zero", "six"], aggregate="weight", align=align) for align in (False, True))
     assert torch.equal(aligned.trials.diagonal(dim1=1, dim2=2), torch.zeros(2, 2, dtype=torch.float64))

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from nearkin.distance.matrix import DistanceMatrix
     from nearkin.distance.ranking import Ranking
     from nearkin.report import page, taskmap
-    from nearkin.zoo import kinship
+    from nearkin.zoo import comparison
 else:
-    device, kinship, page, taskmap = map(
-        Lazy, ("nearkin.core.device", "nearkin.zoo.kinship", "nearkin.report.page", "nearkin.report.taskmap")
+    device, comparison, page, taskmap = map(
+        Lazy, ("nearkin.core.device", "nearkin.zoo.comparison", "nearkin.report.page", "nearkin.report.taskmap")
     )
 
 ABOUT = {
@@ -64,15 +64,18 @@ def near(
     reading: Reading = "model",
     aggregate: Aggregate = "sorted",
     align: Align = False,
+    screen: Annotated[
+        int | None, typer.Option(min=1, help="Of frechet: measure it on so many tasks only, found by screening.")
+    ] = None,
     epsilon: Annotated[float, typer.Option(min=0, max=1, help="Networks below 1 − ε are named.")] = 0.2,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Kin of a target in order: of all that is solved, what is this task like?"""
     settings: Settings = context.obj
     with nk.Zoo(_zoo(settings)) as zoo:
-        how = kinship.Comparison(
+        how = comparison.Comparison(
             measure=measure, trials=trials, samples=samples, reading=reading, aggregate=aggregate, align=align,
-            epsilon=epsilon, device=device.device(settings.device),
+            epsilon=epsilon, screen=screen, device=device.device(settings.device),
         )  # fmt: skip
         found = run(zoo.nearing(target if target in zoo else _task(target, zoo), how), settings).top(top)
     answer(found.to_dict(), as_json, lambda: _say_ranking(found))
@@ -95,7 +98,7 @@ def matrix(
     """Distances of all pairs of tasks: rows are sources, columns targets; what was measured before is kept."""
     settings: Settings = context.obj
     with nk.Zoo(_zoo(settings)) as zoo:
-        how = kinship.Comparison(
+        how = comparison.Comparison(
             measure=measure, trials=trials, samples=samples, reading=reading, aggregate=aggregate, align=align,
             device=device.device(settings.device),
         )  # fmt: skip
@@ -120,7 +123,7 @@ def map_(
     """A picture of the task space: every task a point, near kin close together."""
     settings: Settings = context.obj
     with nk.Zoo(_zoo(settings)) as zoo:
-        how = kinship.Comparison(
+        how = comparison.Comparison(
             measure=measure, trials=trials, samples=samples, reading=reading, aggregate=aggregate, align=align,
             device=device.device(settings.device),
         )  # fmt: skip

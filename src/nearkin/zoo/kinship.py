@@ -5,11 +5,10 @@ are brought to that shape; its own network of that kind, which the Fréchet dist
 there, else it is trained as `add` would train it, from the weights that the source's trial started from.
 """
 
+import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
 
 import torch
 
@@ -17,145 +16,22 @@ from nearkin.core.errors import NearkinError, ZooError, require
 from nearkin.core.events import Caution, Checkpoint, Note, Progress, Work
 from nearkin.core.state import State
 from nearkin.distance.alignment import aligning
-from nearkin.distance.frechet import AGGREGATES, distances
+from nearkin.distance.frechet import distances
 from nearkin.distance.matrix import DistanceMatrix
-from nearkin.distance.measures import MEASURES, measure_named
+from nearkin.distance.measures import MEASURES
 from nearkin.distance.ranking import Ranking
-from nearkin.distance.readings import READINGS, information
-from nearkin.distance.sight import Sight, fitted_to
-from nearkin.fisher.values import FisherDiagonal
+from nearkin.distance.readings import information
+from nearkin.distance.screening import Embedding, Index
+from nearkin.distance.sight import Sight
+from nearkin.fisher.diagonal import measuring
 from nearkin.nets.functional import load
-from nearkin.nets.recipe import Recipe
-from nearkin.nets.solved import Solved
 from nearkin.tasks.likelihood import likelihood
 from nearkin.tasks.task import Task
-from nearkin.zoo.desk import Desk
+from nearkin.zoo.comparison import Comparison, Shelf, Target
 from nearkin.zoo.records import TaskRecord
 
-DEFAULT_MEASURE = "kin"
 ALIGN_SAMPLES = 256
 BESIDE = ("logme",)  # shown beside the Fréchet distance, which is for search spaces and predicts little
-
-
-class Shelf(Protocol):
-    """What of a zoo is needed here."""
-
-    def records(self) -> list[TaskRecord]:
-        """Every task's row."""
-        ...
-
-    def record(self, name: str) -> TaskRecord:
-        """One task's row."""
-        ...
-
-    def task(self, name: str) -> Task:
-        """A task with its data."""
-        ...
-
-    def solved(self, name: str) -> Solved:
-        """A task with its weights."""
-        ...
-
-    def fisher(self, name: str, trial: int = 0) -> FisherDiagonal:
-        """A network's information on its own task."""
-        ...
-
-    def pairs(self, measure: str, target: str) -> dict[tuple[str, int], dict[str, Any]]:
-        """What was measured between sources and a target, by source and trial."""
-        ...
-
-    def keep_pair(self, measure: str, source: str, target: str, trial: int, facts: dict[str, Any]) -> None:
-        """Keep what was measured between two tasks."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """How tasks are compared.
-
-    Attributes:
-        measure: `frechet` or a name of `MEASURES`.
-        reading: of the Fréchet distance, see `distance.readings`.
-        aggregate: of the Fréchet distance, see `distance.frechet`.
-        align: match the neurons of both networks before their weights are compared.
-        samples: of the target that networks look at, of each part.
-        trials: how many; by default as many as all that are compared have.
-        epsilon: sources whose metric is below 1 − ε are named.
-        device: where networks that are missing are trained.
-    """
-
-    measure: str = DEFAULT_MEASURE
-    reading: str = "model"
-    aggregate: str = "sorted"
-    align: bool = False
-    samples: int = 1000
-    trials: int | None = None
-    epsilon: float = 0.2
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-
-    def __post_init__(self) -> None:
-        if self.measure != "frechet":
-            measure_named(self.measure)
-        for what, value, known in (("reading", self.reading, READINGS), ("aggregate", self.aggregate, AGGREGATES)):
-            require(value in known, f"{what} is one of {', '.join(known)}, got {value!r}")
-        require(self.samples >= 2, f"two samples or more tell tasks apart, got {self.samples}")
-        require(self.trials is None or self.trials >= 1, f"trials must be 1 or more, got {self.trials}")
-        require(0 <= self.epsilon <= 1, f"epsilon lies between 0 and 1, got {self.epsilon}")
-
-    @property
-    def key(self) -> str:
-        """Under which a distance is kept; all aggregates come from one measurement."""
-        return f"frechet {self.reading} {self.samples}{' aligned' if self.align else ''}"
-
-
-class Target:
-    """A task that others are compared with: one of the zoo, or a new one."""
-
-    def __init__(self, shelf: Shelf, given: Task | str, work: Path) -> None:
-        self.shelf, self.work = shelf, work
-        self.record = shelf.record(given) if isinstance(given, str) else None
-        self.task = shelf.task(given) if isinstance(given, str) else given
-        self._seen: dict[tuple[int, ...], Task] = {}
-        self._own: dict[tuple[str, tuple[int, ...], int], Solved] = {}
-        self._informations: dict[object, FisherDiagonal] = {}
-        self.passes = 0
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        return self.task.name
-
-    def seen_as(self, input_shape: tuple[int, ...]) -> Task:
-        """The task in another input shape."""
-        if input_shape not in self._seen:
-            self._seen[input_shape] = fitted_to(self.task, input_shape)
-        return self._seen[input_shape]
-
-    def own(self, source: TaskRecord, trials: int, how: Comparison) -> Work[Solved]:
-        """The target's own network, of the kind that the source has and from the same weights."""
-        probe = (source.network, source.input_shape, source.seed)
-        kept = self._own.get(probe)
-        if kept is not None and len(kept.trials) >= trials:
-            return kept
-        task = self.seen_as(source.input_shape)
-        mine = self.record
-        stored = mine is not None and (mine.network, mine.input_shape, mine.seed) == probe
-        fits = list(self.shelf.solved(self.name).trials[:trials]) if stored else []
-        if len(fits) < trials:
-            recipe = Recipe(**mine.facts["recipe"]) if mine is not None and stored else Recipe.suited(task)
-            desk = Desk.of(self.work, task, source.network, recipe, source.seed)
-            yield Note(f"training {source.network} on {task.name}, as the Fréchet distance wants it; it is kept")
-            for trial in range(len(fits), trials):
-                fits.append((yield from desk.trial(trial, trials, how.device)))
-        self._own[probe] = Solved(task.name, source.network, task.facts(), source.seed, tuple(fits))
-        return self._own[probe]
-
-    def information(self, key: object, sight: Sight, how: Comparison, width: int) -> Work[FisherDiagonal]:
-        """Its own network's information by one reading, measured once for each probe, trial and width of the head."""
-        if key not in self._informations:
-            self._informations[key] = yield from information(sight, how.reading, width)
-            self.passes += 1
-        return self._informations[key]
 
 
 def nearing(shelf: Shelf, given: Task | str, work: Path, how: Comparison) -> Work[Ranking]:
@@ -175,6 +51,8 @@ def nearing(shelf: Shelf, given: Task | str, work: Path, how: Comparison) -> Wor
     if weak:
         told = ", ".join(f"{name} ({metric:.2f})" for name, metric in list(weak.items())[:5])
         yield Caution(f"networks below 1 − ε = {1 - how.epsilon:.2f} know their own task badly: {told}")
+    if how.measure == "frechet" and how.screen is not None and how.screen < len(sources):
+        sources = yield from _screened(shelf, sources, target, trials, how.screen, how)
     found: dict[str, list[float]] = {}
     beside: dict[str, dict[str, float]] = {}
     refused: dict[str, str] = {}
@@ -215,6 +93,38 @@ def comparing(shelf: Shelf, names: Sequence[str], work: Path, how: Comparison) -
             yield Progress(f"{how.measure} distances", b * len(names) + a + 1, len(names) ** 2)
             yield Checkpoint(_nothing)
     return DistanceMatrix(tuple(names), how.measure, values, reasons)
+
+
+def _screened(
+    shelf: Shelf, sources: Sequence[TaskRecord], target: Target, trials: int, count: int, how: Comparison
+) -> Work[list[TaskRecord]]:
+    """The sources whose own informations lie nearest to the target's own; no network but the target's is run."""
+    groups: dict[tuple[str, tuple[int, ...], int], list[TaskRecord]] = {}
+    for source in sources:
+        groups.setdefault((source.network, source.input_shape, source.seed), []).append(source)
+    found: list[tuple[float, TaskRecord]] = []
+    for probe, members in groups.items():
+        try:
+            own = yield from target.own(members[0], trials, how)
+        except NearkinError:  # it will be refused with its reason
+            found += [(math.inf, source) for source in members]
+            continue
+        x, y = target.seen_as(members[0].input_shape).test.glance(how.samples)
+        informations = []
+        for trial in range(trials):
+            form = target.task.likelihood
+            informations.append((yield from measuring(own.model(trial), x, y, likelihood=form)))
+            target.passes += 1
+        embedding = Embedding(network=repr(probe))
+        points = {
+            source.name: embedding.point([shelf.fisher(source.name, trial) for trial in range(trials)])
+            for source in members
+            if source.trials >= trials
+        }
+        away = dict(Index(embedding).add(points).query(embedding.point(informations), max(1, len(points))))
+        found += [(away.get(source.name, math.inf), source) for source in members]
+    yield Note(f"{len(sources)} tasks screened by their own Fisher information; measuring the nearest {count}")
+    return [source for _, source in sorted(found, key=lambda pair: pair[0])[:count]]
 
 
 def _nothing() -> State:

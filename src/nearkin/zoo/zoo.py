@@ -25,8 +25,9 @@ from nearkin.tasks.packed import PROBE_SAMPLES, packed, unpacked
 from nearkin.tasks.sources import task as read_task
 from nearkin.tasks.task import Task
 from nearkin.zoo.catalogue import Catalogue
+from nearkin.zoo.comparison import DEFAULT_MEASURE, Comparison
 from nearkin.zoo.desk import Desk
-from nearkin.zoo.kinship import DEFAULT_MEASURE, Comparison, comparing, nearing
+from nearkin.zoo.kinship import comparing, nearing
 from nearkin.zoo.records import NewArtifact, NewTask, TaskRecord
 
 FISHER_SAMPLES = 2048  # of the test part, drawn once and for all
@@ -170,7 +171,7 @@ class Zoo:
             top: how many; all when not given.
             device: where networks that are missing are trained.
             listen: called with every event.
-            **options: of `nearkin.zoo.kinship.Comparison`: reading, aggregate, samples, trials, epsilon.
+            **options: of `nearkin.zoo.comparison.Comparison`: reading, aggregate, samples, trials, epsilon.
         """
         how = Comparison(measure=measure, device=chosen_device(device), **options)
         return finish(self.nearing(target, how), listen).top(top)

@@ -1,0 +1,450 @@
+"""Screening of tasks: time of a query, and how often it finds the task that an exact search finds, at what cost.
+
+    python benchmarks/screening.py
+
+The truth is d[a, b] = |sqrt F_ab - sqrt F_bb| / sqrt 2 in the reading `padded`, of networks trained on 200 generated
+tasks from one initialisation a trial, averaged over trials. A pass is one network on all of a target's test samples.
+
+Two sets of tasks. Scattered: source, pixels (seven ways) and question are drawn anew for each task, so that the
+nearest is little nearer than the second. Kindred: 25 questions, each asked of images turned by eight angles.
+"""
+
+import importlib.util
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import nearkin as nk
+from nearkin.core.events import finish
+from nearkin.core.rng import Streams
+from nearkin.distance.baselines.linear_head import fitted_head
+from nearkin.distance.screening import RUNGS, Embedding, Index, Probe, Rung, num_passes, raced, screened
+from nearkin.fisher.diagonal import diagonal
+from nearkin.fisher.values import FisherDiagonal
+from nearkin.nets.fit import fit
+from nearkin.nets.functional import load
+from nearkin.nets.heads import features, padded_head
+from nearkin.tasks import derive
+from nearkin.tasks.builtin import found
+from nearkin.tasks.examples import Batch
+from results import keep, table
+
+PAGE = Path(__file__).parents[1] / "docs" / "figures" / "screening-benchmark.md"
+NETWORK, OUTPUTS, SHAPE = "mlp?hidden=32", 10, (1, 8, 8)
+NUM_TASKS, SIBLINGS = 200, 8
+SAMPLES = 512  # of a target's test part; tasks of few classes have fewer
+STEPS = 200
+ALL_ROUND = (Rung(1 / 64, NUM_TASKS), *RUNGS[1:])  # a race that the index has no say in
+
+
+# Tasks
+
+
+def turned(x: Tensor, degrees: float) -> Tensor:
+    """Images turned about their middle."""
+    a = math.radians(degrees)
+    turn = torch.tensor([[math.cos(a), -math.sin(a), 0.0], [math.sin(a), math.cos(a), 0.0]]).expand(len(x), 2, 3)
+    return F.grid_sample(x, F.affine_grid(turn, list(x.shape), align_corners=False), align_corners=False)
+
+
+PIXELS: dict[str, Callable[[Tensor], Tensor]] = {
+    "plain": lambda x: x,
+    "inverted": lambda x: 1 - x,
+    "turned": lambda x: x.rot90(1, (2, 3)),
+    "upside-down": lambda x: x.rot90(2, (2, 3)),
+    "mirrored": lambda x: x.flip(3),
+    "shifted": lambda x: x.roll((2, 2), (2, 3)),
+    "blurred": lambda x: F.avg_pool2d(x, 3, 1, 1),
+}
+
+
+def sources() -> dict[str, tuple[Tensor, Tensor]]:
+    """Images of 8x8 pixels in [0, 1] and their classes, mixed: digits, and MNIST and Fashion-MNIST where they are."""
+    made = {}
+    for name in ["digits", *(name for name in ("mnist", "fashion") if found(name) is not None)]:
+        task = nk.task(name if name == "digits" else f"{name}?size=8&limit=2000")
+        parts = [task.train, task.test] if name == "digits" else [task.train]
+        x = torch.cat([part.inputs.take(torch.arange(len(part))) for part in parts])
+        y = torch.cat([part.labels() for part in parts])
+        order = torch.randperm(len(x), generator=Streams(0).at("order", name))
+        made[name] = (x[order], y[order])
+    return made
+
+
+def question(rng: np.random.Generator) -> tuple[str, Callable[[nk.Task], nk.Task]]:
+    """Some of the ten classes; one to three of them against the rest; or all of them in two to four groups."""
+    kind = str(rng.choice(["classes", "detect", "groups"]))
+    if kind == "groups":
+        count = int(rng.integers(2, 5))
+        groups = rng.permutation(10) % count
+        names = tuple(str(number) for number in range(count))
+        text = "".join(map(str, groups))
+        return f"groups={text}", lambda task: derive.relabelled(task, torch.from_numpy(groups), names)
+    count = int(rng.integers(2, 11) if kind == "classes" else rng.integers(1, 4))
+    chosen = sorted(rng.permutation(10)[:count].tolist())
+    change = derive.only if kind == "classes" else derive.detect
+    text = "".join(map(str, chosen))
+    return f"{kind}={text}", lambda task: change(task, [task.classes[place] for place in chosen])
+
+
+def halves(name: str, x: Tensor, y: Tensor) -> nk.Task:
+    half = len(x) // 2
+    return nk.Task.from_arrays(name, x[:half], y[:half], x[half:], y[half:])
+
+
+def scattered(seed: int = 0) -> list[nk.Task]:
+    """Tasks that share nothing but what chance gives them."""
+    drawn, rng = sources(), Streams(seed).numpy("scattered")
+    tasks: dict[str, nk.Task] = {}
+    while len(tasks) < NUM_TASKS:
+        source, pixels = str(rng.choice(list(drawn))), str(rng.choice(list(PIXELS)))
+        text, change = question(rng)
+        name = f"{source} {pixels} {text}"
+        if name not in tasks:
+            x, y = drawn[source]
+            tasks[name] = replace(change(halves(name, PIXELS[pixels](x), y)), name=name)
+    return list(tasks.values())
+
+
+def kindred(seed: int = 0) -> list[nk.Task]:
+    """Tasks with siblings: one question asked of the same images at several angles."""
+    drawn, rng = sources(), Streams(seed).numpy("kindred")
+    tasks = []
+    for family in range(NUM_TASKS // SIBLINGS):
+        source, invert = str(rng.choice(list(drawn))), bool(rng.integers(2))
+        text, change = question(rng)
+        x, y = drawn[source]
+        for degrees in rng.uniform(-180, 180, SIBLINGS):
+            name = f"{family} {source} {text} {degrees:.0f}"
+            images = turned(1 - x if invert else x, float(degrees))
+            tasks.append(replace(change(halves(name, images, y)), name=name))
+    return tasks
+
+
+# The truth, and what screening knows of it
+
+
+@dataclass
+class World:
+    """Trained networks of all tasks in one trial, and the distances measured so far."""
+
+    tasks: list[nk.Task]
+    trial: int
+    params: list[dict[str, Tensor]] = field(default_factory=list)
+    own: list[FisherDiagonal] = field(default_factory=list)
+    data: list[Batch] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    known: dict[tuple[int, int, float], float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.wide = nk.build(NETWORK, SHAPE, OUTPUTS, 0, self.trial).eval()
+        for task in self.tasks:
+            model = nk.build(NETWORK, SHAPE, task.num_outputs, 0, self.trial)
+            done = fit(model, task, nk.Recipe(steps=STEPS), seed=self.trial)
+            self.data.append(task.test.glance(SAMPLES))
+            self.own.append(diagonal(model.eval(), *self.data[-1]))
+            self.params.append(padded_head(done.params, "head", OUTPUTS))
+            self.scores.append(done.scores.metric)
+        self.roots = [self._root(b, b, 1.0) for b in range(len(self.tasks))]
+
+    def distance(self, a: int, b: int, share: float) -> float:
+        """The distance of a from b, F_ab taken on a share of the samples; measured once."""
+        if (a, b, share) not in self.known:
+            self.known[a, b, share] = float((self._root(a, b, share) - self.roots[b]).norm() / math.sqrt(2))
+        return self.known[a, b, share]
+
+    def _root(self, a: int, b: int, share: float) -> Tensor:
+        load(self.wide, self.params[a], {})
+        x, y = self.data[b]
+        count = math.ceil(share * len(x))
+        return diagonal(self.wide, x[:count], y[:count], batch_size=SAMPLES).unit_trace().flat().sqrt()
+
+
+def probe_fishers(tasks: list[nk.Task], trial: int, steps: int) -> list[FisherDiagonal]:
+    probe = Probe(network=NETWORK, steps=steps, samples=SAMPLES)
+    return [finish(probe.measuring(task, trial)) for task in tasks]
+
+
+def headed_fishers(tasks: list[nk.Task], trial: int) -> list[FisherDiagonal]:
+    """Of the initial network with a head fitted on the task's training part."""
+    made = []
+    for task in tasks:
+        model = nk.build(NETWORK, SHAPE, task.num_outputs, 0, trial).eval()
+        x, y = task.train.all()
+        with torch.no_grad():
+            head = fitted_head(features(model, x, "head"), y, task.form, num_classes=len(task.classes))
+            assert isinstance(model.head, nn.Linear)
+            model.head.weight.copy_(head.weight)
+            model.head.bias.copy_(head.bias)
+        made.append(diagonal(model, *task.test.glance(SAMPLES)))
+    return made
+
+
+def expected_fishers(world: World) -> list[FisherDiagonal]:
+    """Of the own network, over labels that it expects instead of those observed."""
+    made = []
+    for params, (x, _) in zip(world.params, world.data, strict=True):
+        load(world.wide, params, {})
+        made.append(diagonal(world.wide, x, labels="expected"))
+    return made
+
+
+# Figures
+
+
+def truth(worlds: list[World]) -> Tensor:
+    """Mean distance over trials `[K, K]`; infinite on the diagonal."""
+    count, start = len(worlds[0].tasks), time.perf_counter()
+    total = torch.zeros(count, count, dtype=torch.float64)
+    for world in worlds:
+        for a in range(count):
+            for b in range(count):
+                total[a, b] += world.distance(a, b, 1.0)
+            if a % 50 == 49:
+                print(f"  trial {world.trial}: {a + 1} sources, {time.perf_counter() - start:.0f} s", flush=True)
+    return (total / len(worlds)).fill_diagonal_(math.inf)
+
+
+def recalls(screen: Tensor, nearest: Tensor) -> dict[str, float]:
+    """How often the truly nearest is among the first m of the screen `[K, K]`."""
+    order = screen.clone().fill_diagonal_(math.inf).argsort(0)
+    return {f"first {m}": round(float((order[:m] == nearest).any(0).double().mean()), 3) for m in (1, 5, 10, 20, 40)}
+
+
+def root_distances(trials: list[list[FisherDiagonal]]) -> Tensor:
+    """Unprojected distances `[K, K]` of tasks by the Fisher information of every trial; heads padded."""
+    total = torch.zeros(())
+    for fishers in trials:
+        rows = [padded_head(fisher.unit_trace().values, "head", OUTPUTS) for fisher in fishers]
+        roots = torch.stack([torch.cat([value.flatten() for value in row.values()]).sqrt() for row in rows])
+        total = total + torch.cdist(roots, roots).square()
+    return total.sqrt()
+
+
+def searches(worlds: list[World], d: Tensor) -> dict[str, Any]:
+    """Screening and races by the functions that users call, every target against all other tasks."""
+    tasks, nearest = worlds[0].tasks, d.argmin(0)
+    place = {task.name: number for number, task in enumerate(tasks)}
+    embedding = Embedding(network=NETWORK)
+    points = [embedding.point([world.own[b] for world in worlds]) for b in range(len(tasks))]
+    index = Index(embedding).add({task.name: point for task, point in zip(tasks, points, strict=True)})
+    ways: dict[str, tuple[Rung, ...]] = {
+        "index, the best 10 measured": (Rung(1.0, 10),), "index and race": RUNGS, "race of all": ALL_ROUND
+    }  # fmt: skip
+    figures = {}
+    for way, rungs in ways.items():
+        hits, regret, share = 0, [], []
+        for b, task in enumerate(tasks):
+            count, spent = len(worlds[0].data[b].y), [0.0]
+
+            def measure(name: str, part: float, b: int = b, count: int = count, spent: list[float] = spent) -> float:
+                spent[0] += math.ceil(part * count) / count
+                return statistics.fmean(world.distance(place[name], b, part) for world in worlds)
+
+            if len(rungs) == 1:
+                best = screened(
+                    index, points[b], lambda name, m=measure: m(name, 1.0), rungs[0].contenders, leave_out=[task.name]
+                )[0]
+            else:
+                best = raced(index, points[b], measure, rungs, leave_out=[task.name])[0]
+            hits += place[best[0]] == int(nearest[b])
+            regret.append(best[1] - float(d[nearest[b], b]))
+            share.append(spent[0] / (len(tasks) - 1))
+        figures[way] = {
+            "recall_at_1": round(hits / len(tasks), 3),
+            "mean_excess_distance": round(statistics.fmean(regret), 4),
+            "share_of_passes": round(statistics.fmean(share), 4),
+        }
+        print(f"  {way}: {figures[way]}", flush=True)
+    return figures
+
+
+def study(tasks: list[nk.Task], trials: int) -> dict[str, Any]:
+    """All figures of one set of tasks."""
+    start, spent = time.perf_counter(), time.process_time()
+    worlds = [World(tasks, trial) for trial in range(trials)]
+    print(f"  {trials} x {len(tasks)} networks trained, {time.perf_counter() - start:.0f} s", flush=True)
+    d = truth(worlds)
+    nearest = d.argmin(0)
+    first_two = d.sort(0).values[:2]
+    embeddings = {
+        "own network": [world.own for world in worlds],
+        "own network, expected labels": [expected_fishers(world) for world in worlds],
+        "probe, 20 steps": [probe_fishers(tasks, trial, 20) for trial in range(trials)],
+        "probe, no step": [probe_fishers(tasks, trial, 0) for trial in range(trials)],
+        "probe, head fitted": [headed_fishers(tasks, trial) for trial in range(trials)],
+    }
+    found_by = {name: recalls(root_distances(fishers), nearest) for name, fishers in embeddings.items()}
+    points = torch.stack([Embedding().point([world.own[b] for world in worlds]) for b in range(len(tasks))])
+    found_by["own network, sketched to 2,048"] = recalls(torch.cdist(points, points), nearest)
+    alone = [torch.tensor([[w.distance(a, b, 1.0) for b in range(len(tasks))] for a in range(len(tasks))])
+             for w in worlds]  # fmt: skip
+    if trials > 1:
+        own = [one.fill_diagonal_(math.inf).argmin(0) for one in alone]
+        found_by["the true distance in another trial"] = recalls(alone[1], own[0])
+    for name, row in found_by.items():
+        print(f"  {name}: {row}", flush=True)
+    return {
+        "trials": trials,
+        "mean_metric": round(statistics.fmean(score for world in worlds for score in world.scores), 3),
+        "median_nearest": round(float(first_two[0].median()), 3),
+        "median_gap_to_second": round(float((first_two[1] - first_two[0]).median()), 4),
+        "recall_of_embeddings": found_by,
+        "searches": searches(worlds, d),
+        "process_seconds": round(time.process_time() - spent, 1),
+    }
+
+
+# Speed
+
+
+def unit_rows(count: int, dims: int, rng: torch.Generator, centres: int = 0) -> Tensor:
+    """Random rows of length one; around so many centres if any, ten tasks or more to a centre."""
+    rows = torch.randn(count, dims, generator=rng)
+    if centres:
+        middle = torch.randn(centres, dims, generator=rng)
+        for part in rows.split(100_000):
+            part.mul_(0.5).add_(middle[torch.randint(centres, (len(part),), generator=rng)])
+    return F.normalize(rows, dim=1, out=rows)
+
+
+def query_milliseconds(index: Index, asked: list[Tensor], exact: bool) -> tuple[dict[str, float], list[str]]:
+    """Wall and process time of queries, and the nearest that each found; the first one warms up."""
+    wall, process, names = [], [], []
+    for query in [asked[0], *asked]:
+        start, spent = time.perf_counter(), time.process_time()
+        names.append(index.query(query, 10, exact=exact)[0][0])
+        wall.append(1e3 * (time.perf_counter() - start))
+        process.append(1e3 * (time.process_time() - spent))
+    return {
+        "process_median": round(statistics.median(process[1:]), 1),
+        "process_ninth_of_ten": round(sorted(process[1:])[int(0.9 * len(asked))], 1),
+        "wall_median": round(statistics.median(wall[1:]), 1),
+    }, names[1:]
+
+
+def speed(count: int, dims: int, exact: bool, queries: int = 40) -> dict[str, Any]:
+    """Milliseconds of a query for a point near one of the synthetic tasks; by one thread."""
+    rng = Streams(0).at("speed", count, dims)
+    rows = unit_rows(count, dims, rng, centres=0 if exact else count // 50)
+    index = Index(Embedding(dims=dims), tuple(map(str, range(count))), rows)
+    noise = torch.randn(queries, dims, generator=rng) / math.sqrt(dims)
+    asked = [F.normalize(rows[place * (count // queries)] + 0.3 * noise[place], dim=0) for place in range(queries)]
+    figures: dict[str, Any] = {"tasks": count, "dimensions": dims}
+    figures["exact_milliseconds"], right = query_milliseconds(index, asked, exact=True)
+    if not exact:
+        start = time.perf_counter()
+        index.query(asked[0], 1, exact=False)
+        figures["build_seconds"] = round(time.perf_counter() - start, 1)
+        figures["index_milliseconds"], named = query_milliseconds(index, asked, exact=False)
+        figures["index_recall_at_1"] = statistics.fmean(a == b for a, b in zip(right, named, strict=True))
+    print(f"  {figures}", flush=True)
+    return figures
+
+
+def race_seconds() -> list[dict[str, Any]]:
+    """Process time of the default race as a share of the exact search's among 200 tasks, on networks of rising size."""
+    rows = []
+    for network, shape in ((NETWORK, SHAPE), ("lenet", (1, 28, 28)), ("resnet18?width=0.25", (1, 28, 28))):
+        model, rng = nk.build(network, shape, OUTPUTS, 0).eval(), Streams(0).at("race")
+        x, y = torch.randn(1000, *shape, generator=rng), torch.randint(OUTPUTS, (1000,), generator=rng)
+        times = {}
+        for share in (1.0, *(rung.share for rung in RUNGS)):
+            count = math.ceil(share * len(x))
+            seconds = []
+            for _ in range(4):
+                start = time.process_time()
+                diagonal(model, x[:count], y[:count])
+                seconds.append(time.process_time() - start)
+            times[share] = min(seconds[1:])
+        spent = sum(rung.contenders * times[rung.share] for rung in RUNGS)
+        rows.append({"network": network, "input": "x".join(map(str, shape)), "pass_seconds": round(times[1.0], 4),
+                     "share_of_seconds": round(spent / (NUM_TASKS - 1) / times[1.0], 3)})  # fmt: skip
+        print(f"  {rows[-1]}", flush=True)
+    return rows
+
+
+def page(figures: dict[str, Any]) -> str:
+    """The Markdown page of the docs."""
+    fast, studies = figures["speed"], {name: figures[name] for name in ("scattered", "kindred")}
+    rows = [[f"{row['tasks']:,}", f"{row['dimensions']:,}", way, *map(str, row[key].values())]
+            for row in fast for way, key in (("exact", "exact_milliseconds"), ("index", "index_milliseconds"))
+            if key in row]  # fmt: skip
+    lines = ["# Screening", "", "Made by `python benchmarks/screening.py`; one thread.", "", "## Time of a query", "",
+             "In milliseconds. Process time is what a quiet machine takes; wall time was taken beside other work.", "",
+             table(["tasks", "dimensions", "search", "process, median", "process, 90 % below", "wall, median"],
+                   rows)]  # fmt: skip
+    for row in fast:
+        if "build_seconds" in row:
+            said = (f"Building the index of {row['tasks']:,} tasks took {row['build_seconds']} s; it named the same "
+                    f"nearest task as the exact search in {row['index_recall_at_1']:.0%} of queries.")  # fmt: skip
+            lines += ["", said]
+    said = (f"{NUM_TASKS} tasks of 8x8 images from {', '.join(figures['sources'])}; `{NETWORK}`, {STEPS} steps. Every "
+            f"task in turn is the target, and the one truly nearest to it is looked for among the others. Cost is in "
+            f"passes of one source over all of the target's test samples ({SAMPLES}, or as many as there are), half "
+            f"the samples being half a pass, as a share of the {NUM_TASKS - 1} passes of the exact search. *Scattered* "
+            f"tasks share nothing but what chance gives them; *kindred* ones have siblings: one question asked of "
+            f"the same images at {SIBLINGS} angles.")  # fmt: skip
+    lines += ["", "## The nearest task, found without measuring every pair", "", said]
+    rows = [[name, str(study["trials"]), way, f"{row['recall_at_1']:.3f}", f"{row['share_of_passes']:.1%}",
+             f"{row['mean_excess_distance']:.4f}"]
+            for name, study in studies.items() for way, row in study["searches"].items()]  # fmt: skip
+    head = ["tasks", "trials", "search", "recall@1", "passes", "mean excess distance"]
+    lines += ["", table(head, rows), "",
+              "A race saves time only where a pass is more than overhead: process time of the default race as a share "
+              "of 199 whole passes of 1,000 samples.", "",
+              table(["network", "input", "seconds of a pass", "share of time"],
+                    [[f"`{row['network']}`", row["input"], str(row["pass_seconds"]), f"{row['share_of_seconds']:.1%}"]
+                     for row in figures["race_seconds"]]), "", "## Which embedding", "",
+              "How often the truly nearest task is among the first m by the distance of embeddings.", ""]  # fmt: skip
+    rows = [[name, str(study["trials"]), way, *(f"{value:.3f}" for value in row.values())]
+            for name, study in studies.items()
+            for way, row in study["recall_of_embeddings"].items()]  # fmt: skip
+    lines += [table(["tasks", "trials", "embedding", *(f"m = {m}" for m in (1, 5, 10, 20, 40))], rows), ""]
+    gaps = "; ".join(f"{name}, {study['trials']} trials: {study['median_nearest']} and {study['median_gap_to_second']}"
+                     for name, study in studies.items())  # fmt: skip
+    return "\n".join([*lines, f"Median distance of the nearest, and how much farther the second is: {gaps}.", ""])
+
+
+def all_speeds() -> list[dict[str, Any]]:
+    small = [speed(100_000, 2048, exact=True)]
+    return [*small, speed(1_000_000, 128, exact=False)] if importlib.util.find_spec("faiss") is not None else small
+
+
+PARTS: dict[str, Callable[[], Any]] = {
+    "sources": lambda: list(sources()),
+    "speed": all_speeds,
+    "race_seconds": race_seconds,
+    "scattered": lambda: study(scattered(), 2),
+    "kindred": lambda: study(kindred(), 1),
+}
+
+
+def main() -> None:
+    """Take all parts, or those that are named; the others stay as they were kept."""
+    torch.set_num_threads(1)
+    file = Path(__file__).with_suffix(".json")
+    figures = json.loads(file.read_text()) if len(sys.argv) > 1 else {}
+    for part in sys.argv[1:] or PARTS:
+        print(part, flush=True)
+        figures[part] = PARTS[part]()
+    figures["race_passes"] = num_passes(RUNGS, NUM_TASKS)
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(page(figures))
+    print(PAGE.read_text())
+    print(f"kept in {keep(__file__, figures)} and {PAGE.name}; {time.process_time():.0f} s of process time")
+
+
+if __name__ == "__main__":
+    main()

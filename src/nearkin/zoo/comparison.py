@@ -1,0 +1,146 @@
+"""How tasks are compared: what is asked, what of a zoo is needed for it, and a target with its own networks."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from nearkin.core.errors import require
+from nearkin.core.events import Note, Work
+from nearkin.distance.frechet import AGGREGATES
+from nearkin.distance.measures import measure_named
+from nearkin.distance.readings import READINGS, information
+from nearkin.distance.sight import Sight, fitted_to
+from nearkin.fisher.values import FisherDiagonal
+from nearkin.nets.recipe import Recipe
+from nearkin.nets.solved import Solved
+from nearkin.tasks.task import Task
+from nearkin.zoo.desk import Desk
+from nearkin.zoo.records import TaskRecord
+
+DEFAULT_MEASURE = "kin"
+
+
+class Shelf(Protocol):
+    """What of a zoo is needed here."""
+
+    def records(self) -> list[TaskRecord]:
+        """Every task's row."""
+        ...
+
+    def record(self, name: str) -> TaskRecord:
+        """One task's row."""
+        ...
+
+    def task(self, name: str) -> Task:
+        """A task with its data."""
+        ...
+
+    def solved(self, name: str) -> Solved:
+        """A task with its weights."""
+        ...
+
+    def fisher(self, name: str, trial: int = 0) -> FisherDiagonal:
+        """A network's information on its own task."""
+        ...
+
+    def pairs(self, measure: str, target: str) -> dict[tuple[str, int], dict[str, Any]]:
+        """What was measured between sources and a target, by source and trial."""
+        ...
+
+    def keep_pair(self, measure: str, source: str, target: str, trial: int, facts: dict[str, Any]) -> None:
+        """Keep what was measured between two tasks."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """How tasks are compared.
+
+    Attributes:
+        measure: `frechet` or a name of `MEASURES`.
+        reading: of the Fréchet distance, see `distance.readings`.
+        aggregate: of the Fréchet distance, see `distance.frechet`.
+        align: match the neurons of both networks before their weights are compared.
+        samples: of the target that networks look at, of each part.
+        screen: of the Fréchet distance, measure it on so many tasks only, those whose own information is nearest.
+        trials: how many; by default as many as all that are compared have.
+        epsilon: sources whose metric is below 1 − ε are named.
+        device: where networks that are missing are trained.
+    """
+
+    measure: str = DEFAULT_MEASURE
+    reading: str = "model"
+    aggregate: str = "sorted"
+    align: bool = False
+    samples: int = 1000
+    screen: int | None = None
+    trials: int | None = None
+    epsilon: float = 0.2
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def __post_init__(self) -> None:
+        if self.measure != "frechet":
+            measure_named(self.measure)
+        for what, value, known in (("reading", self.reading, READINGS), ("aggregate", self.aggregate, AGGREGATES)):
+            require(value in known, f"{what} is one of {', '.join(known)}, got {value!r}")
+        require(self.samples >= 2, f"two samples or more tell tasks apart, got {self.samples}")
+        for what, count in (("trials", self.trials), ("screen", self.screen)):
+            require(count is None or count >= 1, f"{what} must be 1 or more, got {count}")
+        require(0 <= self.epsilon <= 1, f"epsilon lies between 0 and 1, got {self.epsilon}")
+
+    @property
+    def key(self) -> str:
+        """Under which a distance is kept; all aggregates come from one measurement."""
+        return f"frechet {self.reading} {self.samples}{' aligned' if self.align else ''}"
+
+
+class Target:
+    """A task that others are compared with: one of the zoo, or a new one."""
+
+    def __init__(self, shelf: Shelf, given: Task | str, work: Path) -> None:
+        self.shelf, self.work = shelf, work
+        self.record = shelf.record(given) if isinstance(given, str) else None
+        self.task = shelf.task(given) if isinstance(given, str) else given
+        self._seen: dict[tuple[int, ...], Task] = {}
+        self._own: dict[tuple[str, tuple[int, ...], int], Solved] = {}
+        self._informations: dict[object, FisherDiagonal] = {}
+        self.passes = 0
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.task.name
+
+    def seen_as(self, input_shape: tuple[int, ...]) -> Task:
+        """The task in another input shape."""
+        if input_shape not in self._seen:
+            self._seen[input_shape] = fitted_to(self.task, input_shape)
+        return self._seen[input_shape]
+
+    def own(self, source: TaskRecord, trials: int, how: Comparison) -> Work[Solved]:
+        """The target's own network, of the kind that the source has and from the same weights."""
+        probe = (source.network, source.input_shape, source.seed)
+        kept = self._own.get(probe)
+        if kept is not None and len(kept.trials) >= trials:
+            return kept
+        task = self.seen_as(source.input_shape)
+        mine = self.record
+        stored = mine is not None and (mine.network, mine.input_shape, mine.seed) == probe
+        fits = list(self.shelf.solved(self.name).trials[:trials]) if stored else []
+        if len(fits) < trials:
+            recipe = Recipe(**mine.facts["recipe"]) if mine is not None and stored else Recipe.suited(task)
+            desk = Desk.of(self.work, task, source.network, recipe, source.seed)
+            yield Note(f"training {source.network} on {task.name}, as the Fréchet distance wants it; it is kept")
+            for trial in range(len(fits), trials):
+                fits.append((yield from desk.trial(trial, trials, how.device)))
+        self._own[probe] = Solved(task.name, source.network, task.facts(), source.seed, tuple(fits))
+        return self._own[probe]
+
+    def information(self, key: object, sight: Sight, how: Comparison, width: int) -> Work[FisherDiagonal]:
+        """Its own network's information by one reading, measured once for each probe, trial and width of the head."""
+        if key not in self._informations:
+            self._informations[key] = yield from information(sight, how.reading, width)
+            self.passes += 1
+        return self._informations[key]
