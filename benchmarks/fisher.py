@@ -30,7 +30,7 @@ from peers import BATCH, Call, Peer, flat, plain
 from results import keep, table
 
 DOCS = Path(__file__).parents[1] / "docs"
-SAMPLES = {"MLP 784-512-256-10": 1280, "LeNet": 1280, "CNN 32-64-128": 512, "ResNet-18, 16 channels": 256} 
+SAMPLES = {"MLP 784-512-256-10": 1280, "LeNet": 1280, "CNN 32-64-128": 512, "ResNet-18, 16 channels": 256}
 PRODUCT_SAMPLES = 256
 FULL_WIDTH = ("vgg16", "resnet18", "densenet121")
 WRONG_RESULT = 0.02  # an error of some parameter that neither float32 nor a finite difference explains
