@@ -21,7 +21,7 @@ from nearkin.fisher.cotangents import LABELS, Cotangents, Data, batches, cotange
 from nearkin.fisher.layers import rule_for
 from nearkin.fisher.plan import Plan, locally, planned, require_steady, wanted_names
 from nearkin.fisher.scores import chunk_size, rest_gradients
-from nearkin.fisher.tape import Network, frozen, outputs_on_tape
+from nearkin.fisher.tape import Network, frozen, outputs_on_tape, pull_back
 from nearkin.fisher.values import FisherDiagonal
 from nearkin.tasks.likelihood import likelihood as likelihood_named
 
@@ -123,6 +123,7 @@ class Accumulator:
                      for layer in self.plan.single}  # fmt: skip
         self.local = {layer: locally(layer, self.weights) for layer in self.plan.layers}
         self.idle = {name: self.weights[name].clone().requires_grad_() for name in self.plan.idle}
+        self.watched = self._small_ones()
         self._heard: set[str] = set()
         self._held: dict[str, Tensor] = {}
         self._stacks: dict[str, tuple[nn.Module, Tensor, list[Tensor]]] = {}
@@ -148,8 +149,7 @@ class Accumulator:
 
     def _back(self, outputs: Tensor, x: Tensor, cotangent: Tensor, last: bool) -> None:
         self._last = last
-        if outputs.requires_grad:
-            outputs.backward(cotangent, retain_graph=not last)
+        pull_back(outputs, cotangent, retain_graph=not last)
         self._heard.clear()
         woken = tuple(name for name, value in self.idle.items() if value.grad is not None)
         if woken:
@@ -165,15 +165,15 @@ class Accumulator:
             for name, gradient in found.items():
                 self.sums[name] += gradient.square().sum(0)
 
-    def _receive(self, name: str, layer: nn.Module, x: Tensor, g: Tensor) -> None:
+    def _receive(self, name: str, layer: nn.Module, x: Tensor, g: Tensor) -> bool:
         rule = rule_for(layer)
         if rule is None:
-            return
+            return False
         if name not in self.into:
             for local, gradient in rule.gradients(layer, self.local[name], x, g).items():
                 owner = self.plan.owners[name][local]
                 self._held[owner] = self._held[owner] + gradient if owner in self._held else gradient
-            return
+            return False
         require(
             name not in self._heard,
             f"layer {name} is called more often for some inputs than for others, so its formula does not hold; leave "
@@ -185,6 +185,7 @@ class Accumulator:
         gradients.append(g)
         if self._last or (len(gradients) + 1) * g.numel() > STACKED_FLOATS:
             self._settle(name)
+        return self._last
 
     def _settle(self, name: str) -> None:
         """Take in the gradients that several passes brought to one input of a layer: together they cost less."""
@@ -195,13 +196,22 @@ class Accumulator:
 
     def check(self, number: int) -> None:
         """Name the layer whose gradients are not numbers any more, and the batch that made them so."""
-        totals = torch.stack([value.sum() for value in self.sums.values()])
+        self._require_finite(self.watched, f"in batch {number}")
+
+    def _require_finite(self, names: Collection[str], where: str) -> None:
+        totals = torch.stack([self.sums[name].sum() for name in names])
         if not torch.isfinite(totals).all():
-            name = next(name for name, total in zip(self.sums, totals, strict=True) if not torch.isfinite(total))
-            raise MismatchError(
-                f"gradients of {name} are NaN or infinite in batch {number}; look at its inputs and the weights"
-            )
+            name = next(name for name, total in zip(names, totals, strict=True) if not torch.isfinite(total))
+            raise MismatchError(f"gradients of {name} are NaN or infinite {where}; look at its inputs and the weights")
+
+    def _small_ones(self) -> list[str]:
+        """Of every layer the smallest tensor: no gradient at its output is NaN without being so there too."""
+        owned = [list(own.values()) for own in self.plan.owners.values()]
+        smallest = [min(names, key=lambda name: self.sums[name].numel()) for names in owned]
+        covered = {name for names in owned for name in names}
+        return list(dict.fromkeys([*smallest, *(name for name in self.sums if name not in covered)]))
 
     def means(self, draws: int = 1) -> dict[str, Tensor]:
         """Sums divided by samples and draws, by name; in place, so nothing can be added any more."""
+        self._require_finite(list(self.sums), "in some batch: their squares are too large for their dtype")
         return {name: self.sums.pop(name).div_(self.count * draws) for name in self.names}

@@ -29,7 +29,7 @@ from nearkin.fisher.cotangents import Cotangents, Data, sample_blocks
 from nearkin.fisher.full import Source, require_finite
 from nearkin.fisher.plan import Plan, planned, require_steady, wanted_names
 from nearkin.fisher.scores import chunk_size, rest_gradients
-from nearkin.fisher.tape import frozen, outputs_on_tape
+from nearkin.fisher.tape import frozen, outputs_on_tape, pull_back
 
 BLOCK_LIMIT = 1024  # weights of an exact block; a larger parameter without factors keeps its diagonal alone
 PATCHES = 2**24  # numbers that patches unfolded at once may hold
@@ -184,8 +184,7 @@ class Sums:
         outputs = outputs_on_tape(self.model, self.weights, x, self.layers, self._receive)
         self._fresh = True
         for c in cotangents(outputs.detach(), slice(None)):
-            if outputs.requires_grad:
-                outputs.backward(c, retain_graph=True)
+            pull_back(outputs, c, retain_graph=True)
             self._fresh = False  # what layers read is the same for every cotangent
             self._add_rest(x, c)
         self.count += len(x)

@@ -17,7 +17,7 @@ from torch.func import functional_call
 
 from nearkin.core.errors import MismatchError, OptionError, require
 from nearkin.fisher.layers import rule_for
-from nearkin.fisher.tape import outputs_on_tape
+from nearkin.fisher.tape import outputs_on_tape, pull_back
 
 _remembered: WeakKeyDictionary[nn.Module, tuple[Hashable, "Plan"]] = WeakKeyDictionary()
 
@@ -123,8 +123,7 @@ def _made(model: nn.Module, weights: Mapping[str, Tensor], x: Tensor, names: Col
     outputs = outputs_on_tape(model, weights, x[:1], known, receive)
     _require_apart(model, weights, x, outputs)
     cotangent = torch.ones_like(outputs).cumsum(-1).div_(outputs.shape[-1])  # no two outputs alike
-    if outputs.requires_grad:
-        outputs.backward(cotangent)
+    pull_back(outputs, cotangent)
     truth = _autograd(model, weights, x[:1], cotangent)
     trusted = {name for name, value in formula.items() if _agree(value, truth[name])}
     layers = _closed({name: set(known[name].values()) for name in known if calls[name]}, trusted)

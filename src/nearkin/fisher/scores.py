@@ -16,7 +16,7 @@ from nearkin.core.types import Params
 from nearkin.fisher.cotangents import LABELS, Cotangents, Data, batches, cotangents, sample_blocks
 from nearkin.fisher.layers import rule_for
 from nearkin.fisher.plan import Plan, locally, planned, require_steady, wanted_names
-from nearkin.fisher.tape import Network, called, frozen, outputs_on_tape
+from nearkin.fisher.tape import Network, called, frozen, outputs_on_tape, pull_back
 from nearkin.tasks.likelihood import likelihood as likelihood_named
 
 MEMORY_BYTES = 256 * 2**20
@@ -121,7 +121,6 @@ def _block(
 
     outputs = outputs_on_tape(model, weights, x[part], plan.layers, receive)
     cotangent = next(cotangents(outputs.detach(), part))
-    if outputs.requires_grad:
-        outputs.backward(cotangent)
+    pull_back(outputs, cotangent)
     left = (*plan.rest, *plan.idle)
     return {**found, **(rest_gradients(model, weights, left, x[part], cotangent) if left else {})}

@@ -21,7 +21,7 @@ from nearkin.fisher.layers import Local
 from nearkin.fisher.passes import gradients, leaves
 from nearkin.fisher.plan import AGREEMENT, locally, planned
 from nearkin.fisher.scores import rest_gradients
-from nearkin.fisher.tape import frozen, outputs_on_tape
+from nearkin.fisher.tape import frozen, outputs_on_tape, pull_back
 
 EXACT = "*"  # stands for all parameters without a formula; no module has this name
 
@@ -119,7 +119,7 @@ def features(seen: Sight, x: Tensor, partners: int, take: Take) -> None:
     with torch.enable_grad():
         outputs = outputs_on_tape(seen.model, seen.weights, x, seen.layers, receive)
         for turn, unit in enumerate(_units(outputs.detach(), seen.outputs) if outputs.requires_grad else ()):
-            outputs.backward(unit, retain_graph=turn + 1 < len(seen.outputs))
+            pull_back(outputs, unit, retain_graph=turn + 1 < len(seen.outputs))
     if heard:
         raise UnfitError(next(iter(heard)))
     if seen.exact:
@@ -146,8 +146,7 @@ def require_order(seen: Sight, a: Tensor, b: Tensor) -> None:
 
     with torch.enable_grad():
         outputs = outputs_on_tape(seen.model, seen.weights, torch.cat([a, b, a, a]).detach(), seen.layers, receive)
-        if outputs.requires_grad:
-            outputs.backward(next(_units(outputs.detach(), seen.outputs)))
+        pull_back(outputs, next(_units(outputs.detach(), seen.outputs)))
 
 
 def _units(outputs: Tensor, chosen: range) -> Iterator[Tensor]:

@@ -17,8 +17,11 @@ from nearkin.core.errors import MismatchError
 Network: TypeAlias = nn.Module | Callable[[dict[str, Tensor], Tensor], Tensor]
 """A module, or a function of weights by name and inputs."""
 
-Receiver: TypeAlias = Callable[[str, nn.Module, Tensor, Tensor], None]
-"""Called during the backward pass with a layer's name, the layer, its input `x` and its output's gradient `g`."""
+Receiver: TypeAlias = Callable[[str, nn.Module, Tensor, Tensor], bool | None]
+"""Called during the backward pass with a layer's name, the layer, its input `x` and its output's gradient `g`.
+
+True says that no other pass will come by, and that the tape may let go of `x`.
+"""
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -69,6 +72,17 @@ def outputs_on_tape(
             hook.remove()
 
 
+def pull_back(outputs: Tensor, cotangent: Tensor, retain_graph: bool = False) -> None:
+    """A backward pass from outputs on a tape, with a cotangent in their shape; nothing if they hang on no layer.
+
+    As the gradient of a number: torch imports SymPy, for most of a second, where a gradient is handed over.
+    """
+    if outputs.requires_grad:
+        with torch.enable_grad():
+            total = (outputs * cotangent).sum()
+        total.backward(retain_graph=retain_graph)
+
+
 def frozen(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name, detached: what `outputs_on_tape` takes as weights."""
     named = (*model.named_parameters(), *model.named_buffers())
@@ -81,8 +95,8 @@ def _listener(name: str, receive: Receiver) -> Callable[[nn.Module, tuple[Any, .
     def listen(layer: nn.Module, arguments: tuple[Any, ...], outputs: Any) -> Any:
         if not isinstance(outputs, Tensor) or not arguments or not isinstance(arguments[0], Tensor):
             return None
-        x = arguments[0].detach()
-        version = x._version
+        held = [arguments[0].detach()]
+        version = held[0]._version
         if not outputs.requires_grad:
             outputs = _Beginning.apply(outputs, torch.zeros((), requires_grad=True))  # type: ignore[no-untyped-call]
         elif type(layer) in NORMS and not layer.training and arguments[0].requires_grad:
@@ -90,13 +104,14 @@ def _listener(name: str, receive: Receiver) -> Callable[[nn.Module, tuple[Any, .
             outputs = _Scaled.apply(arguments[0], outputs.detach(), slope)  # type: ignore[no-untyped-call]
 
         def hear(g: Tensor) -> None:
-            if x._version != version:
+            if held[0]._version != version:
                 raise MismatchError(
                     f"the input of {name or 'the network'} was changed in place after it was read; use out-of-place "
                     f"operations there (nn.ReLU(inplace=False), x = x + y)"
                 )
             with torch.no_grad():
-                receive(name, layer, x, g)
+                if receive(name, layer, held[0], g):
+                    held.clear()
 
         outputs.register_hook(hear)
         return outputs
