@@ -98,11 +98,7 @@ def matrix(
     """Distances of all pairs of tasks: rows are sources, columns targets; what was measured before is kept."""
     settings: Settings = context.obj
     with nk.Zoo(_zoo(settings)) as zoo:
-        how = comparison.Comparison(
-            measure=measure, trials=trials, samples=samples, reading=reading, aggregate=aggregate, align=align,
-            device=device.device(settings.device),
-        )  # fmt: skip
-        found = run(zoo.comparing(names, how), settings)
+        found = _compared(zoo, settings, names, measure, trials, samples, reading, aggregate, align)
         if out is not None:
             _write(out, found, zoo)
     answer({**found.to_dict(), **({"out": str(out)} if out else {})}, as_json, lambda: _say_matrix(found, out))
@@ -123,11 +119,7 @@ def map_(
     """A picture of the task space: every task a point, near kin close together."""
     settings: Settings = context.obj
     with nk.Zoo(_zoo(settings)) as zoo:
-        how = comparison.Comparison(
-            measure=measure, trials=trials, samples=samples, reading=reading, aggregate=aggregate, align=align,
-            device=device.device(settings.device),
-        )  # fmt: skip
-        found = run(zoo.comparing(names, how), settings)
+        found = _compared(zoo, settings, names, measure, trials, samples, reading, aggregate, align)
         _write(out, found, zoo)
     size = out.stat().st_size
     answer(
@@ -135,6 +127,18 @@ def map_(
         as_json,
         lambda: say(f"wrote the map of {counted(len(found.tasks), 'task')} to {escape(str(out))}, {size / 1e3:.0f} kB"),
     )
+
+
+def _compared(
+    zoo: "nk.Zoo", settings: Settings, names: list[str] | None, measure: str, trials: int | None, samples: int,
+    reading: str, aggregate: str, align: bool,
+) -> "DistanceMatrix":  # fmt: skip
+    """All pairs, as `matrix` and `map` ask for them."""
+    how = comparison.Comparison(
+        measure=measure, trials=trials, samples=samples, reading=reading, aggregate=aggregate, align=align,
+        device=device.device(settings.device),
+    )  # fmt: skip
+    return run(zoo.comparing(names, how), settings)
 
 
 def _zoo(settings: Settings) -> Path:

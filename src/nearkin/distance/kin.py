@@ -8,7 +8,7 @@ The area under the loss of K real steps over all weights, few of them and large:
 sources share their batches. While batches are new, their loss before the step is that of unseen samples, so nothing
 need be held out.
 
-`benchmarks/prediction.py` has the figures: KIN_FIGURES
+`benchmarks/prediction.py` measures what it is worth.
 
 Notation: N samples, K steps, B samples a step.
 """
@@ -43,9 +43,9 @@ class Pace:
         learning_rate: η of Adam; fine-tuning of k steps at rate r is foretold best where η K is near r k.
     """
 
-    steps: int = 20
+    steps: int = 16
     batch_size: int = 64
-    learning_rate: float = 3e-3
+    learning_rate: float = 3.75e-3
 
     def __post_init__(self) -> None:
         require(self.steps >= 1, f"steps must be 1 or more, got {self.steps}")

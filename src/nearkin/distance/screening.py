@@ -5,9 +5,11 @@ Euclidean there. The distance of two tasks through their *own* networks,
 
 $$d_{\text{screen}}(a, b) = \frac{1}{\sqrt2} \|\sqrt{F_{aa}} - \sqrt{F_{bb}}\|,$$
 
-needs nothing but the diagonals that are kept of solved tasks. It is not the distance that `near` shows, whose $F_{ab}$
-is of network a on the data of b: it says where to look. `screened` measures that distance on the best few; `raced`
-gives many a short look at few samples and few a long one, which finds the nearest more often at the same cost.
+needs nothing but the diagonals that are kept of solved tasks. (One pass more a task makes better points still: labels
+drawn from the network's own answer, its head padded to the widest of all, instead of those observed.) It is not the
+distance that `near` shows, whose $F_{ab}$ is of network a on the data of b: it says where to look. `screened` measures
+that distance on the best few; `raced` gives many a short look at few samples and few a long one, which finds the
+nearest more often at the same cost.
 
 Notation: K tasks, D dimensions of a point, P weights.
 """
