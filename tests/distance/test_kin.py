@@ -9,10 +9,12 @@ from torch import Tensor, nn
 
 from nearkin.core.errors import DataError, MismatchError, OptionError, TrainingError
 from nearkin.core.events import Progress
-from nearkin.distance.kin import Pace, canonical_order, kin_score
+from nearkin.core.rng import Streams
+from nearkin.distance.kin import PACE, Pace, canonical_order, kin_score
 from nearkin.nets.heads import features
 from nearkin.nets.registry import build
 from nearkin.tasks.likelihood import Gaussian
+from nearkin.tasks.likelihood import likelihood as likelihood_named
 
 WHOLE = Pace(steps=4, batch_size=1000)
 SHORT = Pace(steps=4, batch_size=8)
@@ -173,6 +175,53 @@ def test_drawn_heads_are_one_for_all_sources_of_a_seed():
     assert len(found) == 2
 
 
+def test_many_drawn_heads_leave_less_to_luck():
+    x, y = samples()
+    model = network()
+    with torch.no_grad():
+        model.body[1].weight.mul_(5)
+    spread = {
+        count: torch.tensor(
+            [kin_score(model, x, y, num_outputs=3, head="drawn", num_heads=count, seed=s, pace=WHOLE) for s in range(8)]
+        ).std()
+        for count in (1, 32)
+    }
+    assert spread[32] < 0.4 * spread[1]
+
+
+@pytest.mark.parametrize("likelihood", ["categorical", "gaussian", "language"])
+def test_heads_side_by_side_are_heads_apart_while_the_encoder_rests(likelihood: str):
+    """One step of H heads on a frozen encoder: their losses are those of single heads, and their mean is the value."""
+    rng = torch.Generator().manual_seed(0)
+    if likelihood == "language":
+        x, width = torch.randint(5, (6, 4), generator=rng), 5
+        y = torch.randint(5, (6, 4), generator=rng)
+        model: nn.Module = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 5))
+    else:
+        x, labels = samples(6)
+        width, y = 3, labels if likelihood == "categorical" else x[:, :3]
+        model = nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 2)).double()
+    heard: list[Tensor] = []
+
+    class Kept(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.last = model[0], model[1]
+
+        def forward(self, x: Tensor) -> Tensor:
+            outputs: Tensor = self.last(self.body(x))
+            heard.append(outputs.detach())
+            return outputs
+
+    options = {"num_outputs": width, "likelihood": likelihood, "head": "drawn", "num_heads": 3}
+    found = kin_score(Kept(), x, y, pace=Pace(steps=1, batch_size=6), **options)
+    order = canonical_order(x, y)
+    at = torch.randperm(6, generator=Streams(0).at("kin order", 0))
+    form = likelihood_named(likelihood)
+    each = [float(form.loss(part, y[order][at])) for part in heard[-1].split(width, -1)]
+    assert found == pytest.approx(sum(each) / 3, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("change", "error", "said"),
     [
@@ -194,7 +243,7 @@ def test_refuses_weights_that_diverged():
     model = network()
     with torch.no_grad():
         model.body[1].weight[0, 0] = math.nan
-    with pytest.raises(TrainingError, match=r"the loss is nan at step 0 of 20"):
+    with pytest.raises(TrainingError, match=f"the loss is nan at step 0 of {PACE.steps}"):
         kin_score(model, x, y, num_outputs=3)
 
 

@@ -31,6 +31,7 @@ from nearkin.tasks.likelihood import likelihood as likelihood_named
 
 Start: TypeAlias = Literal["zero", "drawn"]
 STARTS: tuple[Start, ...] = ("zero", "drawn")
+DRAWN_HEADS = 8  # benchmarks/prediction.py: eight foretell fine-tuning from a drawn head better than one, at its cost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +68,7 @@ def kin_score(
     num_outputs: int,
     likelihood: str = "categorical",
     head: Start = "zero",
+    num_heads: int = DRAWN_HEADS,
     pace: Pace = PACE,
     seed: int = 0,
     listen: Listener | None = None,
@@ -83,6 +85,7 @@ def kin_score(
         num_outputs: width of the target's head.
         likelihood: of the target; a `dense` network keeps its last layer, all others get a fresh linear one.
         head: `zero`, or `drawn` as `nn.Linear` draws it, for those who will fine-tune from such a head.
+        num_heads: of drawn ones, which learn side by side on the one encoder, so that the value is no matter of luck.
         pace: number and size of the steps.
         seed: of batches, of a drawn head and of dropout.
         listen: called with every event.
@@ -94,7 +97,10 @@ def kin_score(
     >>> kin_score(net, x, easy, num_outputs=2) < kin_score(net, x, hard, num_outputs=2)
     True
     """
-    work = kin_work(model, x, y, num_outputs=num_outputs, likelihood=likelihood, head=head, pace=pace, seed=seed)
+    work = kin_work(
+        model, x, y, num_outputs=num_outputs, likelihood=likelihood, head=head, num_heads=num_heads, pace=pace,
+        seed=seed,
+    )  # fmt: skip
     return finish(work, listen)
 
 
@@ -106,14 +112,17 @@ def kin_work(
     num_outputs: int,
     likelihood: str = "categorical",
     head: Start = "zero",
+    num_heads: int = DRAWN_HEADS,
     pace: Pace = PACE,
     seed: int = 0,
 ) -> Work[float]:
     """The work of `kin_score`, a step at a time."""
     form = likelihood_named(likelihood)
     _check(x, y, num_outputs, likelihood, head)
-    tuned = _started(model, x, num_outputs, likelihood, head, seed)
-    check(tuned, x.shape[1:], num_outputs, likelihood)
+    require(num_heads >= 1, f"num_heads must be 1 or more, got {num_heads}")
+    heads = num_heads if head == "drawn" and likelihood != "dense" else 1
+    tuned = _started(model, x, num_outputs * heads, likelihood, head, seed)
+    check(tuned, x.shape[1:], num_outputs * heads, likelihood)
     tuned.train()
     moving = [value for value in tuned.parameters() if value.requires_grad]
     optimiser = torch.optim.Adam(moving, pace.learning_rate, fused=x.device.type in ("cpu", "cuda"))
@@ -121,7 +130,11 @@ def kin_work(
     for step, index in enumerate(_batches(len(x), pace, seed)):
         batch = order[index]
         with torch.enable_grad(), seeded(derived_seed(seed, "kin noise", step)):
-            loss = form.loss(tuned(x[batch]), y[batch])
+            outputs, targets = tuned(x[batch]), y[batch]
+            if heads > 1:  # outputs [B, ..., H·C] of heads side by side to [B·H, ..., C]
+                outputs = outputs.unflatten(-1, (heads, num_outputs)).movedim(-2, 1).flatten(0, 1)
+                targets = targets.repeat_interleave(heads, 0)
+            loss = form.loss(outputs, targets)
         value = float(loss.detach())
         require(
             math.isfinite(value),

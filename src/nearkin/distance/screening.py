@@ -175,7 +175,8 @@ class Index:
         away = (self.points[places].double() - point.double()).norm(dim=1) / math.sqrt(2)
         order = away.argsort(stable=True).tolist()
         pairs = ((self.names[int(places[i])], float(away[i])) for i in order)
-        return list(itertools.islice((pair for pair in pairs if pair[0] not in leave_out), top))
+        gone = frozenset(leave_out)
+        return list(itertools.islice((pair for pair in pairs if pair[0] not in gone), top))
 
     @cached_property
     def _lists(self) -> Any:
