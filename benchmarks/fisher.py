@@ -375,7 +375,11 @@ def written(figures: Row) -> str:
     parts = [section(title, figures[name]) for name, title in TITLES.items() if name in figures]
     if "large" in figures:
         parts.append(large_section(figures["large"]))
-    return "<!-- written by benchmarks/fisher.py -->\n" + "\n".join(parts)
+    head = (
+        "<!-- written by benchmarks/fisher.py -->\n# Fisher information beside its peers\n\nTime and memory are in units of a "
+        "plain forward and backward pass over the same samples; errors are norm-relative to a float64 oracle.\n\n"
+    )
+    return head + "\n".join(parts)
 
 
 def draw(part: Part, file: Path) -> None:
