@@ -376,8 +376,8 @@ def written(figures: Row) -> str:
     if "large" in figures:
         parts.append(large_section(figures["large"]))
     head = "<!-- written by benchmarks/fisher.py -->\n# Fisher information beside its peers\n\n" + (
-        "Time and memory are in units of a plain forward and backward pass over the same samples; errors are norm-relative "
-        "to a float64 oracle.\n\n"
+        "Time and memory are in units of a plain forward and backward pass over the same samples; errors are "
+        "norm-relative to a float64 oracle.\n\n"
     )
     return head + "\n".join(parts)
 
