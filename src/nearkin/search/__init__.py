@@ -1,0 +1,1 @@
+"""Architecture search: genotypes and their drawings, spaces, restrictions and limits."""

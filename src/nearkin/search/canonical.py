@@ -1,0 +1,181 @@
+"""One graph for every class of isomorphic graphs.
+
+A graph is directed and acyclic. Its nodes are numbers, the first `num_inputs` of them inputs, which keep their numbers;
+every edge goes from a smaller to a larger one and bears the name of an operation. Two edges may join the same nodes.
+"""
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+
+class Edge(NamedTuple):
+    """`target` adds up what the operations of its edges make of their sources."""
+
+    source: int
+    target: int
+    operation: str
+
+
+class Graph(NamedTuple):
+    """Nodes `0 … num_nodes - 1`, edges and the nodes that make the output."""
+
+    num_inputs: int
+    num_nodes: int
+    edges: tuple[Edge, ...]
+    output: tuple[int, ...]
+
+
+Form = tuple[tuple[int, int, str], ...]
+
+
+def canonical(graph: Graph, zeros: Collection[str] = (), identities: Callable[[Edge], bool] | None = None) -> Graph:
+    """The graph that stands for all that compute the same by the same edges, however their nodes are numbered.
+
+    Edges whose operation is a zero go, and so do nodes that no input reaches or that do not reach the output. Where
+    `identities` is given, edges it accepts are contracted wherever that changes no sum.
+
+    >>> straight = Graph(1, 4, (Edge(0, 1, "a"), Edge(0, 2, "b"), Edge(1, 3, "c"), Edge(2, 3, "c")), (3,))
+    >>> crossed = Graph(1, 4, (Edge(0, 1, "b"), Edge(0, 2, "a"), Edge(1, 3, "c"), Edge(2, 3, "c")), (3,))
+    >>> canonical(straight) == canonical(crossed)
+    True
+    """
+    live = pruned(graph, zeros)
+    return labelled(live if identities is None else contracted(live, identities))
+
+
+def pruned(graph: Graph, zeros: Collection[str] = ()) -> Graph:
+    """The graph without zeros, unreached nodes and nodes that reach no output; the order of nodes is kept.
+
+    >>> graph = Graph(1, 4, (Edge(0, 1, "a"), Edge(0, 2, "a"), Edge(1, 3, "zero"), Edge(2, 3, "a")), (3,))
+    >>> pruned(graph, {"zero"}).edges
+    (Edge(source=0, target=1, operation='a'), Edge(source=1, target=2, operation='a'))
+    """
+    edges = [edge for edge in graph.edges if edge.operation not in zeros]
+    inputs = range(graph.num_inputs)
+    reached, useful = set(inputs), set(graph.output)
+    for edge in sorted(edges, key=lambda edge: edge.target):
+        if edge.source in reached:
+            reached.add(edge.target)
+    for edge in sorted(edges, key=lambda edge: -edge.source):
+        if edge.target in useful:
+            useful.add(edge.source)
+    live = sorted((reached & useful).union(inputs))
+    kept = (edge for edge in edges if edge.source in reached and edge.target in useful)
+    return _renumbered(graph.num_inputs, live, kept, reached.intersection(graph.output))
+
+
+def contracted(graph: Graph, identities: Callable[[Edge], bool]) -> Graph:
+    """The graph with identity edges `u → v` contracted where they only hand on what is there already.
+
+    That is where nothing else enters `v`, unless both are outputs, and where nothing else leaves `u`, which then is
+    neither input nor output: `v = u + …` takes over the edges that enter `u`.
+
+    >>> chain = Graph(1, 4, (Edge(0, 1, "a"), Edge(1, 2, "id"), Edge(2, 3, "b")), (3,))
+    >>> contracted(chain, lambda edge: edge.operation == "id").edges
+    (Edge(source=0, target=1, operation='a'), Edge(source=1, target=2, operation='b'))
+    """
+    while True:
+        for edge in filter(identities, graph.edges):
+            entering = [other for other in graph.edges if other.target == edge.target]
+            leaving = [other for other in graph.edges if other.source == edge.source]
+            if len(entering) == 1 and not {edge.source, edge.target} <= set(graph.output):
+                graph = _without(graph, edge, gone=edge.target, heir=edge.source)
+                break
+            if len(leaving) == 1 and edge.source >= graph.num_inputs and edge.source not in graph.output:
+                graph = _without(graph, edge, gone=edge.source, heir=edge.target)
+                break
+        else:
+            return graph
+
+
+def labelled(graph: Graph) -> Graph:
+    """The graph with its nodes in an order that depends on nothing but its shape; every node must be reached.
+
+    Nodes are coloured by their depth, then by the colours around them until no colour splits any more. Where nodes
+    still look alike each is singled out in turn and the least result wins; of nodes that an automorphism exchanges,
+    which shows in equal results, one is enough.
+    """
+    depth = [0] * graph.num_nodes
+    for edge in sorted(graph.edges, key=lambda edge: edge.target):
+        depth[edge.target] = max(depth[edge.target], depth[edge.source] + 1)
+    first = [
+        (0, node, False) if node < graph.num_inputs else (depth[node], 0, node in graph.output)
+        for node in range(graph.num_nodes)
+    ]
+    _, colours = _least(graph, _refined(graph, _ranks(first)))
+    order = sorted(range(graph.num_nodes), key=colours.__getitem__)
+    return _renumbered(graph.num_inputs, order, graph.edges, graph.output)
+
+
+def _least(graph: Graph, colours: list[int]) -> tuple[Form, list[int]]:
+    """The least form and the colours, all different, that give it."""
+    tied = _tied(colours)
+    if not tied:
+        return _form(graph, colours), colours
+    branches: dict[Form, list[int]] = {}
+    for node in tied:
+        branch = _singled(graph, colours, node)
+        branches.setdefault(_any_form(graph, branch), branch)
+    return min(_least(graph, branch) for branch in branches.values())
+
+
+def _any_form(graph: Graph, colours: list[int]) -> Form:
+    """The form at the end of one way down: equal ones prove that an automorphism exchanges where they began."""
+    while tied := _tied(colours):
+        colours = _singled(graph, colours, tied[0])
+    return _form(graph, colours)
+
+
+def _form(graph: Graph, colours: Sequence[int]) -> Form:
+    """The edges in colours instead of numbers."""
+    return tuple(sorted((colours[target], colours[source], name) for source, target, name in graph.edges))
+
+
+def _tied(colours: Sequence[int]) -> list[int]:
+    """The nodes of the first colour that several share."""
+    shared = next((colour for colour in sorted(colours) if colours.count(colour) > 1), None)
+    return [node for node, colour in enumerate(colours) if colour == shared]
+
+
+def _singled(graph: Graph, colours: Sequence[int], chosen: int) -> list[int]:
+    return _refined(graph, _ranks([(colour, node != chosen) for node, colour in enumerate(colours)]))
+
+
+def _refined(graph: Graph, colours: list[int]) -> list[int]:
+    """Colours split by the colours of neighbours until they split no more."""
+    while True:
+        entering: list[list[tuple[str, int]]] = [[] for _ in colours]
+        leaving: list[list[tuple[str, int]]] = [[] for _ in colours]
+        for source, target, name in graph.edges:
+            entering[target].append((name, colours[source]))
+            leaving[source].append((name, colours[target]))
+        finer = _ranks([(colour, sorted(entering[node]), sorted(leaving[node])) for node, colour in enumerate(colours)])
+        if max(finer, default=0) == max(colours, default=0):
+            return finer
+        colours = finer
+
+
+def _ranks(keys: Sequence[tuple[Any, ...]]) -> list[int]:
+    """The place of each key among the different ones."""
+    distinct = [key for key, _ in itertools.groupby(sorted(keys))]
+    return [distinct.index(key) for key in keys]
+
+
+def _without(graph: Graph, edge: Edge, *, gone: int, heir: int) -> Graph:
+    """The graph without this edge and the node `gone`, whose other edges and place in the output its heir takes."""
+    rest = list(graph.edges)
+    rest.remove(edge)
+    moved = [
+        Edge(heir if source == gone else source, heir if target == gone else target, name)
+        for source, target, name in rest
+    ]
+    order = [node for node in range(graph.num_nodes) if node != gone]
+    return _renumbered(graph.num_inputs, order, moved, {heir if node == gone else node for node in graph.output})
+
+
+def _renumbered(num_inputs: int, order: Sequence[int], edges: Iterable[Edge], output: Iterable[int]) -> Graph:
+    number = {node: place for place, node in enumerate(order)}
+    moved = sorted((number[target], number[source], name) for source, target, name in edges)
+    straight = tuple(Edge(source, target, name) for target, source, name in moved)
+    return Graph(num_inputs, len(order), straight, tuple(sorted(number[node] for node in output)))

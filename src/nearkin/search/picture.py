@@ -1,0 +1,160 @@
+"""A graph laid out for a drawing: nodes in columns by depth, labels of edges in columns between, the output last."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nearkin.search.canonical import Graph
+from nearkin.search.cell import IDENTITIES, ZEROS
+from nearkin.search.layers import heights
+from nearkin.search.svg import Point, Sheet, curve, point, text_width
+
+_NODE, _LABEL, _BEND = 28.0, 20.0, 4.0
+_AIR = 8.0
+_SMALL = 11.0
+_NEAR, _FAR = 20.0, 60.0
+_HEAD = 6.0
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something in a column: a node, the label of an edge, or a place where a long edge passes (without a label)."""
+
+    column: int
+    width: float
+    height: float
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Where everything stands.
+
+    Attributes:
+        items: nodes in order, the output, then labels and bends.
+        num_inputs: how many nodes are inputs.
+        num_nodes: how many nodes there are; the output has this number.
+        ways: the items along each edge.
+        reached: the nodes that an input reaches.
+        y: the height of each item's middle, 0 in the middle.
+        columns: left and right end of each column.
+    """
+
+    items: tuple[Item, ...]
+    num_inputs: int
+    num_nodes: int
+    ways: tuple[tuple[int, ...], ...]
+    reached: frozenset[int]
+    y: tuple[float, ...]
+    columns: tuple[Point, ...]
+
+    @property
+    def width(self) -> float:
+        """Pixels from left to right."""
+        return self.columns[-1][1]
+
+    @property
+    def height(self) -> float:
+        """Pixels from top to bottom."""
+        return 2 * max(abs(y) + item.height / 2 for y, item in zip(self.y, self.items, strict=True))
+
+    def draw(self, sheet: Sheet, origin: Point) -> None:
+        """Draw it; the origin is the middle of its left side."""
+        for way in self.ways:
+            self._line(sheet, way, origin)
+        for number, item in enumerate(self.items):
+            if item.label:
+                self._item(sheet, number, item, origin)
+
+    def _middle(self, number: int, origin: Point) -> Point:
+        left, right = self.columns[self.items[number].column]
+        return origin[0] + (left + right) / 2, origin[1] + self.y[number]
+
+    def _line(self, sheet: Sheet, way: Sequence[int], origin: Point) -> None:
+        """One line from node to node, level where it passes a column, and a head where it ends."""
+        role = "arrow" if way[0] in self.reached else "line"
+        x, y = self._middle(way[0], origin)
+        here = (x + self.items[way[0]].width / 2, y)
+        path = f"M{point(here)}"
+        for number in way[1:-1]:
+            left, right = self.columns[self.items[number].column]
+            y = origin[1] + self.y[number]
+            path += f"{curve(here, (origin[0] + left, y))}L{point((origin[0] + right, y))}"
+            here = (origin[0] + right, y)
+        x, y = self._middle(way[-1], origin)
+        tip = (x - self.items[way[-1]].width / 2, y)
+        sheet.line(path + curve(here, (tip[0] - _HEAD, y)), stroke=role)
+        sheet.head(tip, fill=role)
+
+    def _item(self, sheet: Sheet, number: int, item: Item, origin: Point) -> None:
+        place, size = self._middle(number, origin), (item.width, item.height)
+        if number > self.num_nodes:
+            sheet.box(place, size, fill="panel", stroke=colour_of(item.label), radius=item.height / 2)
+            sheet.text(place, item.label, size=_SMALL)
+        elif self.num_inputs <= number < self.num_nodes:
+            reached = number in self.reached
+            sheet.box(place, size, fill="paper", stroke="ink" if reached else "muted", radius=14, dashed=not reached)
+            sheet.text(place, item.label, fill="ink" if reached else "muted", bold=reached)
+        else:
+            sheet.box(place, size, fill="panel", stroke="ink", radius=4)
+            sheet.text(place, item.label)
+
+
+def graph_picture(graph: Graph, inputs: Sequence[str], output: str) -> Picture:
+    """Lay out a graph whose inputs and output are called so; edges that carry nothing are left out."""
+    edges = sorted((edge for edge in graph.edges if edge.operation not in ZEROS), key=lambda edge: edge.target)
+    depth = [0] * graph.num_inputs + [1] * (graph.num_nodes - graph.num_inputs)
+    reached = set(range(graph.num_inputs))
+    for source, target, _ in edges:
+        depth[target] = max(depth[target], depth[source] + 1)
+        if source in reached:
+            reached.add(target)
+    names = [*inputs, *map(str, range(graph.num_inputs, graph.num_nodes)), output]
+    items = [
+        Item(2 * level, max(_NODE, text_width(name) + 14), _NODE, name)
+        for level, name in zip((*depth, max(depth) + 1), names, strict=True)
+    ]
+    ways = []
+    for source, target, name in [*edges, *((node, graph.num_nodes, "") for node in graph.output)]:
+        between = _between(items[source].column, items[target].column, name)
+        ways.append((source, *range(len(items), len(items) + len(between)), target))
+        items += between
+    links = [link for way in ways for link in itertools.pairwise(way)]
+    stacks = [[n for n, item in enumerate(items) if item.column == c] for c in range(items[graph.num_nodes].column + 1)]
+    bends = {number for number, item in enumerate(items) if not item.label}
+    y = heights(stacks, links, [item.height + _AIR for item in items], bends)
+    columns = _columns(items, stacks, links, y)
+    return Picture(
+        tuple(items), graph.num_inputs, graph.num_nodes, tuple(ways), frozenset(reached), tuple(y), tuple(columns)
+    )
+
+
+def colour_of(operation: str) -> str:
+    """The role of colour of an operation: convolutions, pools, identities and all else.
+
+    >>> [colour_of(name) for name in ("sep_conv_3x3", "max3", "skip_connect", "tanh")]
+    ['kin', 'target', 'arrow', 'ink']
+    """
+    if operation in IDENTITIES:
+        return "arrow"
+    if any(part in operation for part in ("pool", "max", "avg")):
+        return "target"
+    return "kin" if any(part in operation for part in ("conv", "dil")) else "ink"
+
+
+def _between(start: int, end: int, name: str) -> list[Item]:
+    """What stands in the columns between: the label just before the end, bends elsewhere."""
+    bends = [Item(column, 0.0, _BEND) for column in range(start + 1, end)]
+    return [*bends[:-1], Item(end - 1, text_width(name, _SMALL) + 16, _LABEL, name)] if name else bends
+
+
+def _columns(
+    items: Sequence[Item], stacks: Sequence[Sequence[int]], links: Sequence[tuple[int, int]], y: Sequence[float]
+) -> list[Point]:
+    """Left and right end of each column: the steeper the lines to the one before, the farther from it."""
+    ends: list[Point] = []
+    for column, stack in enumerate(stacks):
+        climb = max((abs(y[a] - y[b]) for a, b in links if items[b].column == column), default=0.0)
+        left = ends[-1][1] + min(_FAR, _NEAR + 0.3 * climb) if ends else 0.0
+        ends.append((left, left + max((items[number].width for number in stack), default=0.0)))
+    return ends
