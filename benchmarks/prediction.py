@@ -1,0 +1,141 @@
+"""Which cheap measure tells from which source a target is fine-tuned best?
+
+    python benchmarks/prediction.py [--cache FOLDER] [--only truth,measures,tables]
+
+24 tasks of digits, MNIST, Fashion-MNIST and CIFAR-10 as 14x14 grey images, three networks, two seeds. Truth: every
+task's network (2,000 samples) is fine-tuned on every other task (300 other samples), all weights, fresh head, 60 steps
+of Adam at 1e-3 on batches of 32; twice, in another order of batches. (a) is the area under the held-out loss, (b) the
+steps to the loss that training from scratch ends at, (c) the accuracy after 25 steps. Truths and measures are kept in
+the cache, so that a run goes on where it was stopped; about an hour on one core. Figures go to
+`benchmarks/prediction.json`, the table to `docs/figures/prediction-benchmark.md`, the plot to
+`docs/images/prediction.svg`.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from prediction_measures import MEASURES, Pair, informed, measured
+from prediction_page import page, plot
+from prediction_recipes import recipes
+from prediction_score import SCRATCH, Array, Column, truths
+from prediction_summary import figures
+from prediction_tasks import NAMES, NETWORKS, SEEDS, Parts
+from prediction_truth import DRAWN_RUN, RUN, Run, Stack, all_parts, sources, truth
+from results import keep
+
+DOCS = Path(__file__).parents[1] / "docs"
+KIN = "fast 16x64"  # the pace that `nearkin.distance.kin` has as its default
+DRAWN = (("mlp", 0), ("lenet", 0), ("cnn", 0), ("mlp", 1))  # where heads drawn as `nn.Linear` draws them are tried too
+
+
+class Setting:
+    """One network under one seed: data of all tasks, their trained networks, and what is known of those."""
+
+    def __init__(self, cache: Path, network: str, seed: int, data: list[Parts]) -> None:
+        self.cache, self.network, self.seed, self.data = cache, network, seed, data
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """Ways to fine-tune that are tried here."""
+        return (RUN, DRAWN_RUN) if (self.network, self.seed) in DRAWN else (RUN,)
+
+    def truth(self, run: Run) -> Iterator[list[dict[str, Tensor]]]:
+        """Curves of every target's replicas."""
+        return truth(self.cache, self.network, self.seed, self.data, run)
+
+    @cached_property
+    def stack(self) -> Stack:
+        """The sources, and the start."""
+        return sources(self.cache, self.network, self.seed, self.data)
+
+    @cached_property
+    def known(self) -> list[Callable[[Parts, Column], Pair]]:
+        """For every source what makes a pair of it and a target."""
+        own, tasks = informed(self.stack, self.data)
+
+        def maker(row: int) -> Callable[[Parts, Column], Pair]:
+            module = self.stack.row(row)
+            if row == SCRATCH:
+                return lambda part, at: Pair(module, None, part, own[at.target], None, float("nan"), at, row)
+            source, right = self.data[row], accuracy(module, self.data[row])
+            return lambda part, at: Pair(
+                module, source, part, own[at.target], (tasks[row], tasks[at.target]), right, at, row
+            )
+
+        return [maker(row) for row in range(SCRATCH + 1)]
+
+    def measured(self) -> Iterator[tuple[Column, dict[str, dict[str, Tensor]]]]:
+        """Values and seconds of all measures, target after target."""
+        for target, part in enumerate(self.data):
+            column = Column(self.network, self.seed, target)
+
+            def pairs(column: Column = column, part: Parts = part) -> list[Pair]:
+                return [pair(part, column) for pair in self.known]
+
+            yield column, measured(self.cache, column, pairs)
+
+
+def settings(cache: Path) -> Iterator[Setting]:
+    for seed in SEEDS:
+        data = all_parts(seed)
+        for network in NETWORKS:
+            yield Setting(cache, network, seed, data)
+
+
+def accuracy(module: nn.Module, part: Parts) -> float:
+    x, y = part.held_out
+    with torch.no_grad():
+        return float((module(x)[:, : part.num_outputs].argmax(1) == y).double().mean())
+
+
+def gathered(cache: Path) -> tuple[list[Column], list[dict[str, Array]], list[dict[str, float]], dict[str, list[Any]]]:
+    """Columns with their measures, the costs of those in units of LogME, and truths `[R, S]` by the kind of head."""
+    columns, values, costs = [], [], []
+    truth_of: dict[str, list[Any]] = {"zero": [], "drawn": []}
+    for setting in settings(cache):
+        curves = {run.head: setting.truth(run) for run in setting.runs}
+        for column, found in setting.measured():
+            columns.append(column)
+            kept = {name: found[name] for name in MEASURES}
+            kept["kin"] = kept[KIN]
+            values.append({name: one["value"].numpy() for name, one in kept.items()})
+            yardstick = float(kept["logme"]["seconds"].median())
+            costs.append({name: float(one["seconds"].median()) / yardstick for name, one in kept.items()})
+            for head, found_truths in truth_of.items():
+                found_truths.append(truths(next(curves[head])) if head in curves else None)
+    return columns, values, costs, truth_of
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "nearkin-prediction")
+    parser.add_argument("--only", default="truth,measures,tables", help="stages, comma between")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    stages = chosen.only.split(",")
+    for setting in settings(chosen.cache) if {"truth", "measures"} & set(stages) else ():
+        said = f"{setting.network}, seed {setting.seed}:"
+        for run in setting.runs if "truth" in stages else ():
+            for target, _ in enumerate(setting.truth(run)):
+                print(said, f"truth of {NAMES[target]}, head {run.head}", flush=True)
+        for column, _ in setting.measured() if "measures" in stages else ():
+            print(said, f"measures of {NAMES[column.target]}", flush=True)
+    if "tables" in stages:
+        found = figures(*gathered(chosen.cache)) | {"recipes": recipes(chosen.cache)}
+        keep(__file__, found)
+        file = DOCS / "figures" / "prediction-benchmark.md"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(page(found))
+        plot(found, DOCS / "images" / "prediction.svg")
+        print(page(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""The prediction benchmark as a page of tables and as a plot."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+from prediction_score import GROUPS
+from results import table
+
+PICKED = ("loss", "end", "accuracy")
+OURS, OTHERS, WEAK = "#0072B2", "#666666", "#BBBBBB"
+
+
+def span(found: dict[str, float]) -> str:
+    """A mean with its interval."""
+    return f"{found['mean']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
+
+
+def signed(found: dict[str, float]) -> str:
+    """A difference with its interval."""
+    return f"{found['mean']:+.3f} ({found['low']:+.3f} to {found['high']:+.3f})"
+
+
+def shown(found: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Measures from the best to the worst; the pace that is `kin` once."""
+    rows = found["measures"]
+    twin = [name for name in rows if name != "kin" and rows[name] == rows["kin"]]
+    left = [(name, row) for name, row in rows.items() if name not in twin]
+    return sorted(left, key=lambda item: -item[1]["area"]["all"]["mean"])
+
+
+def main_table(found: dict[str, Any]) -> str:
+    head = ["measure", "all sources", "same data", "other data", "(b) steps", "(c) accuracy", "regret", "AUROC", "cost"]
+    lines = []
+    for name, row in shown(found):
+        lines.append(
+            [
+                f"**{name}**" if name == "kin" else name,
+                *(span(row["area"][group]) for group in GROUPS),
+                *(f"{row[truth]['all']['mean']:.2f}" for truth in ("steps", "accuracy")),
+                span(row["regret"]),
+                span(row["auroc"]),
+                f"{row['cost']['mean']:.2g}",
+            ]
+        )
+    ceiling = found["ceiling"]
+    best = [f"{ceiling['area'][group]['ceiling']:.2f}" for group in GROUPS]
+    rest = [f"{ceiling[truth]['all']['ceiling']:.2f}" for truth in ("steps", "accuracy")]
+    return table(head, [*lines, ["*what can be reached*", *best, *rest, "0", "1", "–"]])
+
+
+def left_out_table(found: dict[str, Any]) -> str:
+    head = ["judged on targets left out", "all sources", "other data", "gain over kin, all", "gain over kin, other"]
+    lines = []
+    for name, row in found["left out"].items():
+        area, more = row["area"], row["gain over kin"]
+        lines.append([name, span(area["all"]), span(area["other"]), signed(more["all"]), signed(more["other"])])
+    return table(head, lines)
+
+
+def network_table(found: dict[str, Any]) -> str:
+    head = ["network", "logme, all", "kin, all", "logme, other data", "kin, other data", "cost of kin"]
+    costs = found["measures"]["kin"]["cost"]
+    lines = [
+        [
+            network,
+            *(span(row[name][group]) for group in ("all", "other") for name in ("logme", "kin")),
+            f"{costs[network]:.2g}",
+        ]
+        for network, row in found["by network"].items()
+    ]
+    return table(head, lines)
+
+
+def drawn_text(found: dict[str, Any]) -> str:
+    part = found["drawn heads"]
+    if not part:
+        return ""
+    rows = sorted(part["measures"].items(), key=lambda item: -item[1]["area"]["all"]["mean"])
+    lines = [[name, *(span(row["area"][group]) for group in GROUPS), span(row["regret"])] for name, row in rows]
+    lines.append(["*what can be reached*", *(f"{part['ceiling'][group]['ceiling']:.2f}" for group in GROUPS), "0"])
+    said = [
+        [
+            head,
+            *(f"{row[key]:.2f}" for key in ("area", "end", "accuracy")),
+            f"{row['beats scratch']:.0%}",
+            f"{row['repeat']:.2f}",
+        ]
+        for head, row in part["heads"].items()
+    ]
+    picked = [
+        [name, *(f"{row[name][key]:.3f}" for row in part["picks"].values() for key in ("area", "end", "accuracy"))]
+        for name in part["picks"]["zero"]
+    ]
+    facts = [
+        "head",
+        "mean loss of the run",
+        "loss at its end",
+        "accuracy, step 25",
+        "beat scratch",
+        "replicas correlate",
+    ]
+    return f"""### Heads drawn at random
+
+Above, fine-tuning starts from a head of zeros, as is usual for large pretrained networks. On {part["columns"]} of the
+targets ({", ".join(part["networks"])}) it was also started from heads as `nn.Linear` draws them, another one for every
+replica; scratch is started alike. Both starts, mean over all sources:
+
+{table(facts, said)}
+
+From the source that a measure puts first:
+
+{table(["first by", *(f"{what}, {head} head" for head in part["picks"] for what in PICKED)], picked)}
+
+The two orders of sources agree at {span(part["zero with drawn"]["all"])} only, so that no measure can foretell both: a
+drawn head answers with the size of the features, and the larger they are the farther off it starts, while a head of
+zeros learns the faster for it. Who fine-tunes from a drawn head measures with drawn heads,
+`kin_score(..., head="drawn")`: that less LogME is {signed(part["kin, drawn heads, less logme"])}. Spearman with the
+area, and regret:
+
+{table(["measure", "all sources", "same data", "other data", "regret"], lines)}
+"""
+
+
+def recipes_text(found: dict[str, Any]) -> str:
+    head = [
+        "fine-tuning by",
+        "replicas",
+        "logme",
+        "kin",
+        "kin, its pace",
+        "logme, other",
+        "kin, other",
+        "its pace, other",
+    ]
+    names = ("logme", "kin", "kin, its pace")
+    lines = []
+    for name, row in found["recipes"].items():
+        said = [f"{row[m][g]:.2f}" if m in row else "–" for g in ("all", "other") for m in names]
+        lines.append([name, f"{row['repeat']['all']:.2f}", *said])
+    return f"""### Other recipes
+
+`kin` was made for 60 steps at 1e-3. On the multilayer perceptron and one seed, other runs; "its pace" sets the rate so
+that its steps go as far as the run does.
+
+{table(head, lines)}
+"""
+
+
+def page(found: dict[str, Any]) -> str:
+    """All as Markdown."""
+    margin, kin = found["kin less logme"]["area"], found["measures"]["kin"]
+    return f"""<!-- written by benchmarks/prediction.py -->
+Spearman correlation of each measure with (a) the area under the held-out loss of fine-tuning, within a target over its
+23 sources: mean over {found["columns"]} targets ({len(found["tasks"])} tasks, {len(found["networks"])} networks,
+{len(found["seeds"])} seeds; {found["pairs"]} pairs), 95 % interval by a bootstrap over tasks; then with (b) and (c).
+Regret: area of the first pick less that of the best source, in units of a random source's. AUROC: of telling whether a
+source beats training from scratch, by the measure less its value at the initialisation. Cost: process time in units of
+LogME's, features included, mean over the networks. "fast KxB" is `kin` at K steps of B samples that go as far as the
+run; the run itself costs three times "20 real steps".
+
+{main_table(found)}
+
+`kin` less LogME: all sources {signed(margin["all"])}, same data {signed(margin["same"])}, other data
+{signed(margin["other"])}. Wanted were 0.80 over all sources, 0.55 among those from other data and ten times LogME's
+cost; reached are {kin["area"]["all"]["mean"]:.2f}, {kin["area"]["other"]["mean"]:.2f} and {kin["cost"]["mean"]:.2g}.
+
+{network_table(found)}
+
+### What `kin` gains by company
+
+Ridge regressions on measures standardised within a target, fitted without the target's data set and without its
+network; last, `kin` with the pace that is best there.
+
+{left_out_table(found)}
+
+{recipes_text(found)}
+{drawn_text(found)}"""
+
+
+def plot(found: dict[str, Any], file: Path) -> None:
+    """Correlations of all measures with the area, over all sources and over those from other data."""
+    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "nearkin", "font.size": 9})
+    rows = shown(found)[::-1]
+    figure, panel = plt.subplots(figsize=(8, 0.26 * len(rows) + 1.2), layout="constrained")
+    for group, colour, offset in (("all", OTHERS, 0.14), ("other", WEAK, -0.14)):
+        for place, (name, row) in enumerate(rows):
+            value = row["area"][group]
+            shade = OURS if name == "kin" else colour
+            mark = {"all": "o", "other": "D"}[group]
+            panel.plot([value["low"], value["high"]], [place + offset] * 2, color=shade, linewidth=1.4)
+            panel.plot(value["mean"], place + offset, mark, color=shade, markersize=4.5)
+    for group, mark, label in (("all", "o", "all sources"), ("other", "D", "sources from other data")):
+        panel.plot([], [], mark, color=OTHERS if group == "all" else WEAK, label=label, markersize=4.5)
+    panel.axvline(found["ceiling"]["area"]["all"]["ceiling"], color="black", linewidth=0.8, linestyle=":")
+    panel.axvline(0, color="black", linewidth=0.6)
+    panel.set_yticks(range(len(rows)), [name for name, _ in rows])
+    panel.set(xlim=(-0.5, 1.02), ylim=(-0.7, len(rows) - 0.3))
+    panel.set_xlabel("Spearman correlation with the area under the fine-tuning loss (dotted: what can be reached)")
+    panel.legend(loc="lower right", frameon=False)
+    panel.spines[["top", "right"]].set_visible(False)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, metadata={"Date": None})

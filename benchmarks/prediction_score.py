@@ -1,0 +1,139 @@
+"""What a measure is worth: its rank correlation with the truth, the price of its first pick, the sign it gives.
+
+A column is one target under one network and one seed: values of all sources, and of the start itself in the last row.
+Smaller is nearer, for measures and truths alike. Intervals are of 95 %, by a bootstrap over the tasks that are targets:
+all columns of a task are drawn together, since they share their data.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+from torch import Tensor
+
+from nearkin.core.rng import Streams
+from prediction_tasks import NAMES
+from prediction_truth import RUN, Run
+
+Array: TypeAlias = NDArray[np.float64]
+TRUTHS = ("area", "steps", "accuracy")
+GROUPS = ("all", "same", "other")
+BUDGET = RUN.grid.index(25)  # where (c) takes the accuracy
+DRAWS = 2000
+SCRATCH = len(NAMES)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One target under one network and seed."""
+
+    network: str
+    seed: int
+    target: int
+
+    @property
+    def data(self) -> str:
+        """The target's data set."""
+        return NAMES[self.target].data
+
+    def rows(self, group: str) -> list[int]:
+        """Sources to rank: all but the target's own network; of the same data set, or of others."""
+        kin = [name.data == self.data for name in NAMES]
+        wanted = {"all": (True, False), "same": (True,), "other": (False,)}[group]
+        return [row for row in range(SCRATCH) if row != self.target and kin[row] in wanted]
+
+
+def areas(curves: list[dict[str, Tensor]], run: Run = RUN) -> Array:
+    """Mean held-out loss over the steps `[R, S]`, by trapezoids."""
+    steps = torch.tensor(run.grid, dtype=torch.float64)
+    return np.stack([(torch.trapezoid(curve["loss"].double(), steps, dim=1) / run.steps).numpy() for curve in curves])
+
+
+def truths(curves: list[dict[str, Tensor]]) -> dict[str, Array]:
+    """Truths `[R, S]` of the replicas of one column, smaller is better: (a) area, (b) steps, (c) 1 − accuracy.
+
+    (a) is the mean held-out loss over the steps; (b) the step at which a source first has the loss that training from
+    scratch has at the end, the last step where it never does; (c) is taken at step 25. Beside them the loss at the end.
+    """
+    steps = torch.tensor(RUN.grid, dtype=torch.float64)
+    level = float(torch.stack([curve["loss"][SCRATCH, -1] for curve in curves]).double().mean())
+    reached = [[crossing(row, steps, level) for row in curve["loss"].double()] for curve in curves]
+    missed = [(1 - curve["accuracy"][:, BUDGET].double()).numpy() for curve in curves]
+    end = np.stack([curve["loss"][:, -1].double().numpy() for curve in curves])
+    return {"area": areas(curves), "steps": np.array(reached), "accuracy": np.stack(missed), "end": end}
+
+
+def crossing(loss: Tensor, steps: Tensor, level: float) -> float:
+    """Where a polygon first falls to a level; its end where it never does."""
+    below = torch.nonzero(loss <= level).flatten().tolist()
+    if not below:
+        return float(steps[-1])
+    at = below[0]
+    if at == 0:
+        return 0.0
+    share = (loss[at - 1] - level) / (loss[at - 1] - loss[at])
+    return float(steps[at - 1] + share * (steps[at] - steps[at - 1]))
+
+
+def spearman(a: Array, b: Array) -> float:
+    """Rank correlation; 0 where one side does not vary."""
+    x, y = rankdata(a), rankdata(b)
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        return 0.0
+    return float(np.corrcoef(x, y)[0, 1])
+
+
+def correlations(columns: list[Column], values: list[Array], truth: list[Array], group: str) -> Array:
+    """Spearman of every column."""
+    rows = [column.rows(group) for column in columns]
+    return np.array([spearman(v[r], t[r]) for r, v, t in zip(rows, values, truth, strict=True)])
+
+
+def regrets(columns: list[Column], values: list[Array], truth: list[Array], group: str = "all") -> Array:
+    """Truth of the first pick less that of the best source, and of a random source less the best: `[columns, 2]`."""
+    found = []
+    for column, v, t in zip(columns, values, truth, strict=True):
+        rows = column.rows(group)
+        best = t[rows].min()
+        found.append((t[rows][int(np.argmin(v[rows]))] - best, t[rows].mean() - best))
+    return np.array(found)
+
+
+def auroc(score: Array, positive: NDArray[np.bool_]) -> float:
+    """Chance that a positive has a lower score than a negative."""
+    ranks, hits = rankdata(-score), int(positive.sum())
+    if hits in (0, len(positive)):
+        return float("nan")
+    return float((ranks[positive].sum() - hits * (hits + 1) / 2) / (hits * (len(positive) - hits)))
+
+
+def signs(columns: list[Column], values: list[Array], truth: list[Array]) -> list[tuple[Array, NDArray[np.bool_]]]:
+    """Measure less its value at the start (itself where it has none there), and whether the source beats scratch."""
+    found = []
+    for column, v, t in zip(columns, values, truth, strict=True):
+        rows = column.rows("all")
+        found.append((v[rows] - np.nan_to_num(v[SCRATCH]), t[rows] < t[SCRATCH]))
+    return found
+
+
+def draws(columns: list[Column]) -> list[list[int]]:
+    """Indices of columns, `DRAWS` times: as many tasks as there are, drawn with replacement, with all their columns."""
+    rng = Streams(0).numpy("bootstrap")
+    tasks = sorted({column.target for column in columns})
+    own = {task: [i for i, column in enumerate(columns) if column.target == task] for task in tasks}
+    return [[i for task in rng.choice(tasks, len(tasks)) for i in own[int(task)]] for _ in range(DRAWS)]
+
+
+def interval(samples: list[float]) -> tuple[float, float]:
+    """The middle 95 %."""
+    low, high = np.nanpercentile(samples, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def mean_interval(columns: list[Column], values: Array) -> dict[str, float]:
+    """Mean over columns with its interval."""
+    low, high = interval([float(values[index].mean()) for index in draws(columns)])
+    return {"mean": float(values.mean()), "low": low, "high": high}
