@@ -25,6 +25,8 @@ from prediction_tasks import NAMES, NETWORKS, SEEDS
 
 Values = list[dict[str, Array]]
 Truths = list[dict[str, Array]]
+LOOKED_AT = 0  # the seed on which some twenty paces and a dozen companions were tried for `kin`
+FRESH = "all three, second seed"
 PICKERS = ("kin", "kin, drawn heads", "logme", "random")
 
 
@@ -118,7 +120,15 @@ def figures(
         "kin less logme": {
             truth: {group: judge.mean(gain(judge, measures, truth, group)) for group in GROUPS} for truth in TRUTHS
         },
-        "by network": {network: narrow(columns, measures, truth_of["zero"], network) for network in NETWORKS},
+        "by network": {
+            **{
+                network: narrow(columns, measures, truth_of["zero"], [c.network == network for c in columns])
+                for network in NETWORKS
+            },
+            FRESH: narrow(
+                columns, measures, truth_of["zero"], [c.seed != LOOKED_AT for c in columns]
+            ),
+        },
         "left out": left_out(judge, measures),
         "drawn heads": drawn_heads([columns[i] for i in drawn], [measures[i] for i in drawn],
                                    [truth_of["drawn"][i] for i in drawn], [truth_of["zero"][i] for i in drawn]),
@@ -131,9 +141,9 @@ def gain(judge: Judge, measures: Values, truth: str, group: str) -> Array:
     return kin - logme
 
 
-def narrow(columns: list[Column], measures: Values, truth: Truths, network: str) -> dict[str, Any]:
-    """`kin` and LogME on one network alone."""
-    own = [i for i, column in enumerate(columns) if column.network == network]
+def narrow(columns: list[Column], measures: Values, truth: Truths, wanted: list[bool]) -> dict[str, Any]:
+    """`kin` and LogME on some of the columns."""
+    own = [i for i, kept in enumerate(wanted) if kept]
     judge = Judge([columns[i] for i in own], [truth[i] for i in own])
     return {
         name: {group: judge.mean(judge.spearman([measures[i][name] for i in own], "area", group)) for group in GROUPS}

@@ -69,10 +69,11 @@ def ridge_loo(features: Tensor, targets: Tensor) -> float:
     table = rows(features)
     y = _varied(centred(columns(targets, len(table))))
     basis, sigma, _ = torch.linalg.svd(centred(table), full_matrices=False)
-    kept = sigma > max(table.shape) * torch.finfo(torch.float64).eps * sigma[0]
-    basis, share = basis[:, kept], (sigma[kept] / sigma[0]).square()
+    rounding = max(table.shape) * torch.finfo(torch.float64).eps * float(table.norm())  # of the means, too
+    rank = min(int((sigma > rounding).sum()), len(y) - 1)
+    basis, share = basis[:, :rank], (sigma[:rank] / sigma[0]).square()
     along = basis.T @ y
-    if int(kept.sum()) == len(y) - 1:  # the features reach all that the mean does not, and rounding is no residual
+    if rank == len(y) - 1:  # the features reach all that the mean does not, and rounding is no residual
         off, free = torch.zeros_like(y), torch.zeros(len(y), 1, dtype=torch.float64)
     else:
         off, free = y - basis @ along, (1 - 1 / len(y) - basis.square().sum(1, keepdim=True)).clamp_min(0)
