@@ -36,6 +36,17 @@ def test_nll_is_minus_the_log_probability(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+def test_slope_is_the_gradient_of_nll(name: str, scale: float) -> None:
+    outputs, targets = CASES[name]
+    free = (scale * outputs).requires_grad_()  # at 30 some log variances are beyond their limit
+    (expected,) = torch.autograd.grad(likelihood(name).nll(free, targets).sum(), free)
+    found = likelihood(name).slope(free, targets)
+    assert not found.requires_grad
+    assert torch.allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
 def test_loss_is_the_mean_over_units(name: str) -> None:
     outputs, targets = CASES[name]
     units = targets.numel() if name in ("dense", "language") else len(targets)

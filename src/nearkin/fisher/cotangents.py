@@ -8,7 +8,6 @@ $\sum_k c_k c_k^\top = \Lambda$, for the exact expectation over the model's own.
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
-import torch
 from torch import Generator, Tensor
 
 from nearkin.core.errors import DataError, MismatchError, require
@@ -51,10 +50,7 @@ def cotangents(form: Likelihood, labels: str, y: Tensor | None, num_samples: int
 
     def score(outputs: Tensor, labels_: Tensor) -> Tensor:
         _require_labels(form, outputs, labels_)
-        free = outputs.detach().requires_grad_()
-        with torch.enable_grad():
-            (gradient,) = torch.autograd.grad(form.nll(free, labels_).sum(), free)
-        return gradient
+        return form.slope(outputs, labels_)
 
     def found(outputs: Tensor, part: slice) -> Iterator[Tensor]:
         if labels == "expected":
@@ -85,7 +81,7 @@ def _factors(form: Likelihood, outputs: Tensor) -> Iterator[Tensor]:
 
 def _require_labels(form: Likelihood, outputs: Tensor, labels: Tensor) -> None:
     if form.metric == "accuracy":
-        low, high = int(labels.min()), int(labels.max())
+        low, high = (int(end) for end in labels.aminmax())
         require(
             low >= 0 and high < outputs.shape[-1],
             f"labels run from {low} to {high}, but the network has {outputs.shape[-1]} outputs; mend the labels",

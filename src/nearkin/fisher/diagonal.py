@@ -7,6 +7,7 @@ with $\Lambda_n = \sum_k s_k s_k^\top$ the information of the outputs, $F_{ii} =
 s_k)_i^2$, one backward pass a factor over one shared forward pass.
 """
 
+import math
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -21,7 +22,7 @@ from nearkin.fisher.cotangents import LABELS, Cotangents, Data, batches, cotange
 from nearkin.fisher.layers import rule_for
 from nearkin.fisher.plan import Plan, locally, planned, require_steady, wanted_names
 from nearkin.fisher.scores import chunk_size, rest_gradients
-from nearkin.fisher.tape import Network, frozen, outputs_on_tape, pull_back
+from nearkin.fisher.tape import Network, Tape, frozen, pull_back
 from nearkin.fisher.values import FisherDiagonal
 from nearkin.tasks.likelihood import likelihood as likelihood_named
 
@@ -124,6 +125,7 @@ class Accumulator:
         self.local = {layer: locally(layer, self.weights) for layer in self.plan.layers}
         self.idle = {name: self.weights[name].clone().requires_grad_() for name in self.plan.idle}
         self.watched = self._small_ones()
+        self.tape = Tape(model, self.plan.layers, self._receive, self.weights)
         self._heard: set[str] = set()
         self._held: dict[str, Tensor] = {}
         self._stacks: dict[str, tuple[nn.Module, Tensor, list[Tensor]]] = {}
@@ -138,7 +140,7 @@ class Accumulator:
         self.count += len(x)
 
     def _add(self, x: Tensor, part: slice, cotangents: Cotangents) -> None:
-        outputs = outputs_on_tape(self.model, {**self.weights, **self.idle}, x, self.plan.layers, self._receive)
+        outputs = self.tape(x, self.idle)
         waiting: Tensor | None = None
         for cotangent in cotangents(outputs.detach(), part):
             if waiting is not None:
@@ -199,9 +201,9 @@ class Accumulator:
         self._require_finite(self.watched, f"in batch {number}")
 
     def _require_finite(self, names: Collection[str], where: str) -> None:
-        totals = torch.stack([self.sums[name].sum() for name in names])
-        if not torch.isfinite(totals).all():
-            name = next(name for name, total in zip(names, totals, strict=True) if not torch.isfinite(total))
+        totals = dict(zip(names, torch.stack([self.sums[name].sum() for name in names]).tolist(), strict=True))
+        if not all(map(math.isfinite, totals.values())):
+            name = next(name for name, total in totals.items() if not math.isfinite(total))
             raise MismatchError(f"gradients of {name} are NaN or infinite {where}; look at its inputs and the weights")
 
     def _small_ones(self) -> list[str]:

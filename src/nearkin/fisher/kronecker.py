@@ -29,7 +29,7 @@ from nearkin.fisher.cotangents import Cotangents, Data, sample_blocks
 from nearkin.fisher.full import Source, require_finite
 from nearkin.fisher.plan import Plan, planned, require_steady, wanted_names
 from nearkin.fisher.scores import chunk_size, rest_gradients
-from nearkin.fisher.tape import frozen, outputs_on_tape, pull_back
+from nearkin.fisher.tape import Tape, frozen, pull_back
 
 BLOCK_LIMIT = 1024  # weights of an exact block; a larger parameter without factors keeps its diagonal alone
 PATCHES = 2**24  # numbers that patches unfolded at once may hold
@@ -177,11 +177,12 @@ class Sums:
         rest = {name: self.weights[name].flatten() for name in names if name not in covered}
         self.rest = {n: w.new_zeros([len(w)] * (2 if len(w) <= block_limit else 1)) for n, w in rest.items()}
         self.positions: Counter[str] = Counter()
+        self.tape = Tape(model, self.layers, self._receive)
         self._fresh = True
 
     def add(self, x: Tensor, cotangents: Cotangents) -> None:
         """Take in a batch: one forward pass, one backward pass a cotangent."""
-        outputs = outputs_on_tape(self.model, self.weights, x, self.layers, self._receive)
+        outputs = self.tape(x)
         self._fresh = True
         for c in cotangents(outputs.detach(), slice(None)):
             pull_back(outputs, c, retain_graph=True)

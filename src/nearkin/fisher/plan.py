@@ -17,7 +17,7 @@ from torch.func import functional_call
 
 from nearkin.core.errors import MismatchError, OptionError, require
 from nearkin.fisher.layers import rule_for
-from nearkin.fisher.tape import outputs_on_tape, pull_back
+from nearkin.fisher.tape import Tape, pull_back
 
 _remembered: WeakKeyDictionary[nn.Module, tuple[Hashable, "Plan"]] = WeakKeyDictionary()
 
@@ -120,7 +120,7 @@ def _made(model: nn.Module, weights: Mapping[str, Tensor], x: Tensor, names: Col
             mine = known[name][local]
             formula[mine] = formula[mine] + value if mine in formula else value
 
-    outputs = outputs_on_tape(model, weights, x[:1], known, receive)
+    outputs = Tape(model, known, receive)(x[:1])
     _require_apart(model, weights, x, outputs)
     cotangent = torch.ones_like(outputs).cumsum(-1).div_(outputs.shape[-1])  # no two outputs alike
     pull_back(outputs, cotangent)

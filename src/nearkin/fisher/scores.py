@@ -16,7 +16,7 @@ from nearkin.core.types import Params
 from nearkin.fisher.cotangents import LABELS, Cotangents, Data, batches, cotangents, sample_blocks
 from nearkin.fisher.layers import rule_for
 from nearkin.fisher.plan import Plan, locally, planned, require_steady, wanted_names
-from nearkin.fisher.tape import Network, called, frozen, outputs_on_tape, pull_back
+from nearkin.fisher.tape import Network, Tape, called, frozen, pull_back
 from nearkin.tasks.likelihood import likelihood as likelihood_named
 
 MEMORY_BYTES = 256 * 2**20
@@ -119,7 +119,7 @@ def _block(
                 mine = plan.owners[name][local]
                 found[mine] = found[mine] + gradient if mine in found else gradient
 
-    outputs = outputs_on_tape(model, weights, x[part], plan.layers, receive)
+    outputs = Tape(model, plan.layers, receive)(x[part])
     cotangent = next(cotangents(outputs.detach(), part))
     pull_back(outputs, cotangent)
     left = (*plan.rest, *plan.idle)

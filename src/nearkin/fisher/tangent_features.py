@@ -21,7 +21,7 @@ from nearkin.fisher.layers import Local
 from nearkin.fisher.passes import gradients, leaves
 from nearkin.fisher.plan import AGREEMENT, locally, planned
 from nearkin.fisher.scores import rest_gradients
-from nearkin.fisher.tape import frozen, outputs_on_tape, pull_back
+from nearkin.fisher.tape import Tape, frozen, pull_back
 
 EXACT = "*"  # stands for all parameters without a formula; no module has this name
 
@@ -117,7 +117,7 @@ def features(seen: Sight, x: Tensor, partners: int, take: Take) -> None:
 
     x = x.detach()
     with torch.enable_grad():
-        outputs = outputs_on_tape(seen.model, seen.weights, x, seen.layers, receive)
+        outputs = Tape(seen.model, seen.layers, receive)(x)
         for turn, unit in enumerate(_units(outputs.detach(), seen.outputs) if outputs.requires_grad else ()):
             pull_back(outputs, unit, retain_graph=turn + 1 < len(seen.outputs))
     if heard:
@@ -145,7 +145,7 @@ def require_order(seen: Sight, a: Tensor, b: Tensor) -> None:
                 raise UnfitError(name)
 
     with torch.enable_grad():
-        outputs = outputs_on_tape(seen.model, seen.weights, torch.cat([a, b, a, a]).detach(), seen.layers, receive)
+        outputs = Tape(seen.model, seen.layers, receive)(torch.cat([a, b, a, a]).detach())
         pull_back(outputs, next(_units(outputs.detach(), seen.outputs)))
 
 

@@ -23,6 +23,7 @@ Receiver: TypeAlias = Callable[[str, nn.Module, Tensor, Tensor], bool | None]
 True says that no other pass will come by, and that the tape may let go of `x`.
 """
 
+TOKEN = torch.zeros((), requires_grad=True)  # what a graph hangs on that begins in the middle; never gets a gradient
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
@@ -34,42 +35,51 @@ def called(network: Network, weights: Mapping[str, Tensor], x: Tensor) -> Tensor
     return network(dict(weights), x)
 
 
-def outputs_on_tape(
-    model: Network,
-    weights: Mapping[str, Tensor],
-    inputs: Tensor,
-    layers: Iterable[str],
-    receive: Receiver,
-) -> Tensor:
-    """Outputs of the network at frozen weights; a backward pass from them calls `receive` for every call of a layer.
+class Tape:
+    """A network that is listened to: a backward pass from its outputs calls `receive` for every call of a layer.
 
-    The graph begins at the named layers' outputs; nothing is left on the modules. Several backward passes may be made
-    with `retain_graph=True`, each of which is received.
+    Weights are frozen while it runs, and the graph begins at the named layers' outputs. Between two runs nothing is
+    left on the modules. Several backward passes may be made with `retain_graph=True`, each of which is received.
 
     Args:
         model: the network; of a function no layer is known.
-        weights: parameters and buffers by name, detached.
-        inputs: `[B, *input_shape]`.
         layers: names of the modules to listen to, as in `model.named_modules()`.
         receive: see `Receiver`.
+        weights: by name, of a function `f(params, x)`; a module has its own.
 
-    >>> net = nn.Linear(2, 1)
-    >>> weights = {name: value.detach() for name, value in net.named_parameters()}
     >>> seen = {}
     >>> def receive(name, layer, x, g):
     ...     seen[name] = (tuple(x.shape), tuple(g.shape))
-    >>> outputs_on_tape(net, weights, torch.ones(3, 2), [""], receive).sum().backward()
+    >>> Tape(nn.Linear(2, 1), [""], receive)(torch.ones(3, 2)).sum().backward()
     >>> seen
     {'': ((3, 2), (3, 1))}
     """
-    modules = dict(model.named_modules()) if isinstance(model, nn.Module) else {}
-    hooks = [modules[name].register_forward_hook(_listener(name, receive)) for name in layers]
-    try:
-        with torch.enable_grad():
-            return called(model, weights, inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
+
+    def __init__(
+        self, model: Network, layers: Iterable[str], receive: Receiver, weights: Mapping[str, Tensor] | None = None
+    ) -> None:
+        modules = dict(model.named_modules()) if isinstance(model, nn.Module) else {}
+        self._network, self._weights = model, dict(weights or {})
+        self._listeners = [(modules[name], _listener(name, receive)) for name in layers]
+        self._parameters = list(model.parameters()) if isinstance(model, nn.Module) else []
+
+    def __call__(self, inputs: Tensor, instead: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Outputs for `[B, *input_shape]`, with some weights of the network, by name, replaced by others."""
+        moving = [parameter for parameter in self._parameters if parameter.requires_grad]
+        hooks = [layer.register_forward_hook(listener) for layer, listener in self._listeners]
+        try:
+            for parameter in moving:
+                parameter.requires_grad_(False)
+            with torch.enable_grad():
+                if isinstance(self._network, nn.Module) and not instead:
+                    outputs: Tensor = self._network(inputs)  # functional_call costs as much as a small layer
+                    return outputs
+                return called(self._network, {**self._weights, **(instead or {})}, inputs)
+        finally:
+            for parameter in moving:
+                parameter.requires_grad_(True)
+            for hook in hooks:
+                hook.remove()
 
 
 def pull_back(outputs: Tensor, cotangent: Tensor, retain_graph: bool = False) -> None:
@@ -84,7 +94,7 @@ def pull_back(outputs: Tensor, cotangent: Tensor, retain_graph: bool = False) ->
 
 
 def frozen(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name, detached: what `outputs_on_tape` takes as weights."""
+    """Parameters and buffers by name, detached."""
     named = (*model.named_parameters(), *model.named_buffers())
     return {name: value.detach() for name, value in named}
 
@@ -98,7 +108,7 @@ def _listener(name: str, receive: Receiver) -> Callable[[nn.Module, tuple[Any, .
         held = [arguments[0].detach()]
         version = held[0]._version
         if not outputs.requires_grad:
-            outputs = _Beginning.apply(outputs, torch.zeros((), requires_grad=True))  # type: ignore[no-untyped-call]
+            outputs = _Beginning.apply(outputs, TOKEN)  # type: ignore[no-untyped-call]
         elif type(layer) in NORMS and not layer.training and arguments[0].requires_grad:
             slope = _slope(cast(nn.BatchNorm2d, layer))
             outputs = _Scaled.apply(arguments[0], outputs.detach(), slope)  # type: ignore[no-untyped-call]

@@ -50,6 +50,10 @@ class Likelihood(Protocol):
         """Negative log-likelihood of every sample `[N]`."""
         ...
 
+    def slope(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The gradient of `nll` in the outputs, in their shape and detached."""
+        ...
+
     def loss(self, outputs: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
         """Scalar that training minimises."""
         ...
@@ -100,6 +104,11 @@ class Categorical:
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """`[N]`."""
         return F.cross_entropy(outputs, targets, reduction="none")
+
+    def slope(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        r"""$p - e_y$, position by position."""
+        p = outputs.detach().softmax(-1)
+        return p.scatter_add_(-1, targets[..., None], p.new_full((1,), -1.0).expand(*targets.shape, 1))
 
     def loss(self, outputs: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
         """Mean over samples, with label smoothing."""
@@ -199,6 +208,10 @@ class Gaussian:
         """`[N]`, summed over outputs."""
         return 0.5 * ((targets - outputs).square() + LOG_TWO_PI).flatten(1).sum(1)
 
+    def slope(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """$f - y$."""
+        return (outputs - targets).detach()
+
     def loss(self, outputs: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
         """Mean over samples; smoothing has no meaning here."""
         return self.nll(outputs, targets).mean()
@@ -272,6 +285,13 @@ class Heteroscedastic(Gaussian):
         mean, log_variance = outputs.chunk(2, -1)
         log_variance = log_variance.clamp(-LOG_VARIANCE_LIMIT, LOG_VARIANCE_LIMIT)
         return 0.5 * (log_variance + (targets - mean).square() * (-log_variance).exp() + LOG_TWO_PI).flatten(1).sum(1)
+
+    def slope(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        r"""$[(m - y) e^{-s}, \frac12 (1 - (y - m)^2 e^{-s})]$; no log variance beyond its limit moves anything."""
+        mean, log_variance = outputs.detach().chunk(2, -1)
+        held = log_variance.clamp(-LOG_VARIANCE_LIMIT, LOG_VARIANCE_LIMIT)
+        pull = (mean - targets) * (-held).exp()
+        return torch.cat([pull, 0.5 * (1 - pull * (mean - targets)) * (held == log_variance)], -1)
 
     def sample(self, outputs: Tensor, rng: Generator) -> Tensor:
         """Targets with the predicted noise."""
