@@ -132,8 +132,8 @@ def kindred(seed: int = 0) -> list[nk.Task]:
         source, invert = str(rng.choice(list(drawn))), bool(rng.integers(2))
         text, change = question(rng)
         x, y = drawn[source]
-        for degrees in rng.uniform(-180, 180, SIBLINGS):
-            name = f"{family} {source} {text} {degrees:.0f}"
+        for number, degrees in enumerate(rng.uniform(-180, 180, SIBLINGS)):
+            name = f"{family}-{number} {source} {text} at {degrees:.0f}"
             images = turned(1 - x if invert else x, float(degrees))
             tasks.append(replace(change(halves(name, images, y)), name=name))
     return tasks
@@ -154,6 +154,7 @@ class World:
     data: list[Batch] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     known: dict[tuple[int, int, float], float] = field(default_factory=dict)
+    roots: dict[tuple[int, float], Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.wide = nk.build(NETWORK, SHAPE, OUTPUTS, 0, self.trial).eval()
@@ -166,12 +167,13 @@ class World:
             load(self.wide, self.params[-1], {})
             self.drawn.append(diagonal(self.wide, self.data[-1].x, labels="sampled"))
             self.scores.append(done.scores.metric)
-        self.roots = [self._root(b, b, 1.0) for b in range(len(self.tasks))]
 
     def distance(self, a: int, b: int, share: float) -> float:
-        """The distance of a from b, F_ab taken on a share of the samples; measured once."""
+        """The distance of a from b, both informations on the same share of the samples; measured once."""
+        if (b, share) not in self.roots:
+            self.roots[b, share] = self._root(b, b, share)
         if (a, b, share) not in self.known:
-            self.known[a, b, share] = float((self._root(a, b, share) - self.roots[b]).norm() / math.sqrt(2))
+            self.known[a, b, share] = float((self._root(a, b, share) - self.roots[b, share]).norm() / math.sqrt(2))
         return self.known[a, b, share]
 
     def _root(self, a: int, b: int, share: float) -> Tensor:
@@ -237,6 +239,7 @@ def searches(worlds: list[World], d: Tensor) -> dict[str, Any]:
     """Screening and races by the functions that users call, every target against all other tasks."""
     tasks, nearest = worlds[0].tasks, d.argmin(0)
     place = {task.name: number for number, task in enumerate(tasks)}
+    assert len(place) == len(tasks), "two tasks have one name"
     embedding = Embedding(network=NETWORK)
     figures = {}
     for way, (kind, passes, rungs) in WAYS.items():

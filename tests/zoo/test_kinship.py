@@ -83,6 +83,24 @@ def test_screening_measures_only_the_nearest_few(zoo: Zoo) -> None:
     assert few.passes < whole.passes
 
 
+def test_screening_reads_a_kept_point_instead_of_the_information(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = nk.task(TASKS["six"], name="six again")
+    first = zoo.near(target, "frechet", trials=2, screen=2)
+    assert {item.kind for item in zoo.catalogue.artifacts("zero")} >= {"fisher", "point"}
+    monkeypatch.setattr(zoo, "fisher", None)
+    assert [kin.trials for kin in zoo.near(target, "frechet", trials=2, screen=2)] == [kin.trials for kin in first]
+
+
+def test_the_race_gives_a_short_look_to_many(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With points that mislead, the race still names the nearest, and costs less than two whole passes a trial."""
+    target = nk.task(TASKS["six"], name="six again")
+    place = {"all": 0, "zero": 1, "six": 2}  # the truly nearest lies farthest in the index
+    monkeypatch.setattr(zoo, "point", lambda name, trials, embedding: torch.eye(embedding.dims)[place[name]])
+    few = zoo.near(target, "frechet", trials=1, screen=1)
+    assert few.nearest.name == "six"
+    assert few.passes < 6  # the target's own for the index and two widths, three short looks, one whole pass
+
+
 def test_neurons_can_be_matched_first(zoo: Zoo) -> None:
     plain, aligned = (zoo.matrix(["zero", "six"], aggregate="weight", align=align) for align in (False, True))
     assert torch.equal(aligned.trials.diagonal(dim1=1, dim2=2), torch.zeros(2, 2, dtype=torch.float64))

@@ -200,7 +200,7 @@ def _say_ranking(found: "Ranking") -> None:
     show_rich(found)
     for name, reason in found.refused.items():
         say(f"[dim]not compared: {escape(name)}: {escape(reason)}[/dim]")
-    passes = f", {counted(found.passes, 'Fisher pass')[:-1]}es" if found.passes > 1 else ""
+    passes = f", {found.passes:.3g} Fisher passes" if found.passes > 1 else ""
     say(f"[dim]{counted(len(found), 'source')}, {found.seconds:.1f} s{passes}; smaller is nearer[/dim]")
 
 

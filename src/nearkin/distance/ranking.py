@@ -55,7 +55,7 @@ class Ranking:
         refused: why others could not be compared, by name.
         weak: sources whose network is not within ε of perfect, with their metric.
         seconds: what the measurement took.
-        passes: Fisher passes of a network over a task that it took.
+        passes: Fisher passes of a network over all samples of a task that it took.
 
     >>> found = Ranking.of("new", "frechet", {"far": [0.5, 0.7], "near": [0.2, 0.4]})
     >>> [(kin.name, round(kin.distance, 3), kin.wins) for kin in found], found.nearest.name
@@ -68,7 +68,7 @@ class Ranking:
     refused: Mapping[str, str] = field(default_factory=dict)
     weak: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
-    passes: int = 0
+    passes: float = 0
 
     @classmethod
     def of(

@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from nearkin.core.errors import require
 from nearkin.core.events import Note, Work
 from nearkin.distance.frechet import AGGREGATES
 from nearkin.distance.measures import measure_named
 from nearkin.distance.readings import READINGS, information
+from nearkin.distance.screening import Embedding
 from nearkin.distance.sight import Sight, fitted_to
 from nearkin.fisher.values import FisherDiagonal
 from nearkin.nets.recipe import Recipe
@@ -45,6 +47,10 @@ class Shelf(Protocol):
         """A network's information on its own task."""
         ...
 
+    def point(self, name: str, trials: int, embedding: Embedding) -> Tensor:
+        """Where a task's own information of the first trials lies."""
+        ...
+
     def pairs(self, measure: str, target: str) -> dict[tuple[str, int], dict[str, Any]]:
         """What was measured between sources and a target, by source and trial."""
         ...
@@ -64,7 +70,7 @@ class Comparison:
         aggregate: of the Fréchet distance, see `distance.frechet`.
         align: match the neurons of both networks before their weights are compared.
         samples: of the target that networks look at, of each part.
-        screen: of the Fréchet distance, measure it on so many tasks only, those whose own information is nearest.
+        screen: of the Fréchet distance, measure it on so many tasks only, the last of a race (`zoo.shortlist`).
         trials: how many; by default as many as all that are compared have.
         epsilon: sources whose metric is below 1 − ε are named.
         device: where networks that are missing are trained.
@@ -106,7 +112,7 @@ class Target:
         self._seen: dict[tuple[int, ...], Task] = {}
         self._own: dict[tuple[str, tuple[int, ...], int], Solved] = {}
         self._informations: dict[object, FisherDiagonal] = {}
-        self.passes = 0
+        self.passes = 0.0
 
     @property
     def name(self) -> str:
@@ -142,5 +148,5 @@ class Target:
         """Its own network's information by one reading, measured once for each probe, trial and width of the head."""
         if key not in self._informations:
             self._informations[key] = yield from information(sight, how.reading, width)
-            self.passes += 1
+            self.passes += sight.num_test / how.samples
         return self._informations[key]

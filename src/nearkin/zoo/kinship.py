@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from nearkin.core.errors import NearkinError, ZooError, require
-from nearkin.core.events import Caution, Checkpoint, Note, Progress, Work
+from nearkin.core.events import Caution, Checkpoint, Progress, Work
 from nearkin.core.state import State
 from nearkin.distance.alignment import aligning
 from nearkin.distance.frechet import distances
@@ -21,14 +21,13 @@ from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.measures import MEASURES
 from nearkin.distance.ranking import Ranking
 from nearkin.distance.readings import information
-from nearkin.distance.screening import Embedding, Index
 from nearkin.distance.sight import Sight
-from nearkin.fisher.diagonal import measuring
 from nearkin.nets.functional import load
 from nearkin.tasks.likelihood import likelihood
 from nearkin.tasks.task import Task
 from nearkin.zoo.comparison import Comparison, Shelf, Target
 from nearkin.zoo.records import TaskRecord
+from nearkin.zoo.shortlist import shortlisted
 
 ALIGN_SAMPLES = 256
 BESIDE = ("logme",)  # shown beside the Fréchet distance, which is for search spaces and predicts little
@@ -52,7 +51,14 @@ def nearing(shelf: Shelf, given: Task | str, work: Path, how: Comparison) -> Wor
         told = ", ".join(f"{name} ({metric:.2f})" for name, metric in list(weak.items())[:5])
         yield Caution(f"networks below 1 − ε = {1 - how.epsilon:.2f} know their own task badly: {told}")
     if how.measure == "frechet" and how.screen is not None and how.screen < len(sources):
-        sources = yield from _screened(shelf, sources, target, trials, how.screen, how)
+        sources = yield from shortlisted(
+            shelf,
+            sources,
+            target,
+            trials,
+            how,
+            lambda source, share: _frechet(shelf, source, target, trials, how, share),
+        )
     found: dict[str, list[float]] = {}
     beside: dict[str, dict[str, float]] = {}
     refused: dict[str, str] = {}
@@ -95,38 +101,6 @@ def comparing(shelf: Shelf, names: Sequence[str], work: Path, how: Comparison) -
     return DistanceMatrix(tuple(names), how.measure, values, reasons)
 
 
-def _screened(
-    shelf: Shelf, sources: Sequence[TaskRecord], target: Target, trials: int, count: int, how: Comparison
-) -> Work[list[TaskRecord]]:
-    """The sources whose own informations lie nearest to the target's own; no network but the target's is run."""
-    groups: dict[tuple[str, tuple[int, ...], int], list[TaskRecord]] = {}
-    for source in sources:
-        groups.setdefault((source.network, source.input_shape, source.seed), []).append(source)
-    found: list[tuple[float, TaskRecord]] = []
-    for probe, members in groups.items():
-        try:
-            own = yield from target.own(members[0], trials, how)
-        except NearkinError:  # it will be refused with its reason
-            found += [(math.inf, source) for source in members]
-            continue
-        x, y = target.seen_as(members[0].input_shape).test.glance(how.samples)
-        informations = []
-        for trial in range(trials):
-            form = target.task.likelihood
-            informations.append((yield from measuring(own.model(trial), x, y, likelihood=form)))
-            target.passes += 1
-        embedding = Embedding(network=repr(probe))
-        points = {
-            source.name: embedding.point([shelf.fisher(source.name, trial) for trial in range(trials)])
-            for source in members
-            if source.trials >= trials
-        }
-        away = dict(Index(embedding).add(points).query(embedding.point(informations), max(1, len(points))))
-        found += [(away.get(source.name, math.inf), source) for source in members]
-    yield Note(f"{len(sources)} tasks screened by their own Fisher information; measuring the nearest {count}")
-    return [source for _, source in sorted(found, key=lambda pair: pair[0])[:count]]
-
-
 def _nothing() -> State:
     return State({})
 
@@ -147,7 +121,12 @@ def _trials(shelf: Shelf, source: TaskRecord, target: Target, trials: int, how: 
     return found
 
 
-def _frechet(shelf: Shelf, source: TaskRecord, target: Target, trials: int, how: Comparison) -> Work[list[float]]:
+def _frechet(
+    shelf: Shelf, source: TaskRecord, target: Target, trials: int, how: Comparison, share: float = 1.0
+) -> Work[list[float]]:
+    """The distance in every trial, both sides on the same share of the samples; what is measured on all is kept."""
+    looked_at = math.ceil(share * how.samples)
+    keeping = target.record is not None and share == 1
     kept = shelf.pairs(how.key, target.name) if target.record is not None else {}
     found = [kept.get((source.name, trial)) for trial in range(trials)]
     if None in found:
@@ -157,8 +136,8 @@ def _frechet(shelf: Shelf, source: TaskRecord, target: Target, trials: int, how:
         task = target.seen_as(source.input_shape)
         width = max(sources.num_outputs, own.num_outputs)
         for trial in (t for t in range(trials) if found[t] is None):
-            mine = Sight(own.model(trial), task, task.form, num_train=how.samples, num_test=how.samples)
-            key = (source.network, source.input_shape, source.seed, trial, width)
+            mine = Sight(own.model(trial), task, task.form, num_train=how.samples, num_test=looked_at)
+            key = (source.network, source.input_shape, source.seed, trial, width, looked_at)
             f_bb = yield from target.information(key, mine, how, width)
             if target.record is not None and source.name == target.name:
                 f_ab = f_bb
@@ -168,11 +147,11 @@ def _frechet(shelf: Shelf, source: TaskRecord, target: Target, trials: int, how:
                 if how.align:
                     matched = yield from aligning(model, mine.model, mine.test.x[:ALIGN_SAMPLES])
                     load(model, matched.params, matched.buffers)
-                sight = Sight(model, task, form, num_train=how.samples, num_test=how.samples)
+                sight = Sight(model, task, form, num_train=how.samples, num_test=looked_at)
                 f_ab = yield from information(sight, how.reading, width)
-                target.passes += 1
+                target.passes += share
             found[trial] = distances(f_ab, f_bb)
-            if target.record is not None:
+            if keeping:
                 shelf.keep_pair(how.key, source.name, target.name, trial, found[trial] or {})
     return [float(values[how.aggregate]) for values in found if values is not None]
 

@@ -1,12 +1,14 @@
 """Zoo: the solved tasks of a person or a group, on disk; what Python users hold in their hands."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from nearkin.core.device import device as chosen_device
 from nearkin.core.errors import DataError, ZooError, require
@@ -14,6 +16,7 @@ from nearkin.core.events import Caution, Listener, Work, finish
 from nearkin.core.state import State
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.ranking import Ranking
+from nearkin.distance.screening import Embedding
 from nearkin.fisher.diagonal import measuring
 from nearkin.fisher.values import FisherDiagonal
 from nearkin.nets.fit import Fit
@@ -152,6 +155,16 @@ class Zoo:
             if item.trial == trial:
                 return FisherDiagonal.from_state(State.from_bytes(self.catalogue.blob(item), name))
         raise ZooError(f"{name} has no Fisher information of trial {trial} in the zoo; see nearkin show {name}")
+
+    def point(self, name: str, trials: int, embedding: Embedding) -> Tensor:
+        """Where a task's own information of the first trials lies on the sphere of an embedding; kept once made."""
+        wanted = asdict(embedding)
+        for item in self.catalogue.artifacts(name, kind="point"):
+            if item.trial == trials and item.facts == wanted:
+                return State.from_bytes(self.catalogue.blob(item), name).tensors["point"]
+        made = embedding.point([self.fisher(name, trial) for trial in range(trials)])
+        self.catalogue.attach(name, [NewArtifact("point", trials, State({"point": made}).to_bytes(), wanted)])
+        return made
 
     def near(
         self,
