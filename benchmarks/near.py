@@ -28,7 +28,20 @@ DATA = [
     ),
 ]
 TARGET = "digits?classes=1,4,7&rest=other"
-MEASURES = ("kin", "logme", "leep", "nce", "hscore", "knn", "head", "gradnorm", "task2vec", "finetune", "frechet")
+MEASURES = (
+    "kin",
+    "kin-drawn",
+    "logme",
+    "leep",
+    "nce",
+    "hscore",
+    "knn",
+    "head",
+    "gradnorm",
+    "task2vec",
+    "finetune",
+    "frechet",
+)
 
 
 def main() -> None:

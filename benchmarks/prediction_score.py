@@ -102,12 +102,20 @@ def regrets(columns: list[Column], values: list[Array], truth: list[Array], grou
     return np.array(found)
 
 
-def auroc(score: Array, positive: NDArray[np.bool_]) -> float:
-    """Chance that a positive has a lower score than a negative."""
-    ranks, hits = rankdata(-score), int(positive.sum())
-    if hits in (0, len(positive)):
-        return float("nan")
-    return float((ranks[positive].sum() - hits * (hits + 1) / 2) / (hits * (len(positive) - hits)))
+def duels(scored: list[tuple[Array, NDArray[np.bool_]]]) -> tuple[Array, Array]:
+    """How often a positive of column i scores below a negative of column j, ties half; and how often they meet.
+
+    The area under the ROC curve of any columns, each taken any number of times, is a ratio of sums of these.
+    """
+    won, met = np.zeros((len(scored), len(scored))), np.zeros((len(scored), len(scored)))
+    negatives = [np.sort(score[~better]) for score, better in scored]
+    for i, (score, better) in enumerate(scored):
+        mine = score[better]
+        for j, theirs in enumerate(negatives):
+            above = len(theirs) - np.searchsorted(theirs, mine, "right")
+            ties = np.searchsorted(theirs, mine, "right") - np.searchsorted(theirs, mine, "left")
+            won[i, j], met[i, j] = (above + 0.5 * ties).sum(), len(mine) * len(theirs)
+    return won, met
 
 
 def signs(columns: list[Column], values: list[Array], truth: list[Array]) -> list[tuple[Array, NDArray[np.bool_]]]:

@@ -13,9 +13,9 @@ from prediction_score import (
     TRUTHS,
     Array,
     Column,
-    auroc,
     correlations,
     draws,
+    duels,
     interval,
     regrets,
     signs,
@@ -76,11 +76,12 @@ class Judge:
 
     def sign(self, values: list[Array]) -> dict[str, float]:
         """Area under the ROC curve of telling whether a source beats scratch, all pairs together."""
-        found = signs(self.columns, values, self.mid("area"))
+        won, met = duels(signs(self.columns, values, self.mid("area")))
 
         def one(index: list[int]) -> float:
-            score, better = (np.concatenate([found[i][k] for i in index]) for k in (0, 1))
-            return auroc(score, better)
+            times = np.bincount(index, minlength=len(self.columns)).astype(float)
+            among = float(times @ met @ times)
+            return float(times @ won @ times) / among if among else float("nan")
 
         return self.of(one)
 

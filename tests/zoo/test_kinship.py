@@ -9,6 +9,7 @@ import nearkin as nk
 from nearkin.core.errors import NearkinError, OptionError, ZooError
 from nearkin.core.events import Caution, Event, Note
 from nearkin.core.state import State
+from nearkin.distance.baselines.order import random_value
 from nearkin.distance.measures import MEASURES
 from nearkin.zoo.records import NewArtifact
 from nearkin.zoo.zoo import Zoo
@@ -118,6 +119,12 @@ def test_every_measure_ranks_the_same_images_with_the_same_labels_first(zoo: Zoo
     """Those that look at the source's answers must; the others promise nothing of the kind, and must be finite."""
     ranking = zoo.near("six", measure, samples=200, trials=1)
     assert {kin.name for kin in ranking} == {"zero", "all"}
+    if measure == "random":
+        assert ranking.nearest.distance == pytest.approx(min(random_value(name, "six") for name in ("zero", "all")))
+    if measure == "source":
+        assert {kin.name: -kin.distance for kin in ranking} == {
+            name: zoo.solved(name).trials[0].scores.metric for name in ("zero", "all")
+        }
     if measure in ("kin", "logme", "leep", "nce"):
         twin = zoo.near(nk.task(TASKS["zero"], name="twin"), measure, samples=200, trials=2)
         assert twin.nearest.name == "zero"

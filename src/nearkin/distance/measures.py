@@ -16,6 +16,7 @@ from nearkin.distance.baselines.leep import leep, nce
 from nearkin.distance.baselines.linear_head import fitted_head, head_loss
 from nearkin.distance.baselines.logme import logme, logme_regression
 from nearkin.distance.baselines.neighbours import knn_accuracy, knn_r2
+from nearkin.distance.baselines.order import random_value
 from nearkin.distance.baselines.task2vec import task2vec_distance
 from nearkin.distance.kin import PACE, Pace, Start, kin_score
 from nearkin.distance.readings import information
@@ -113,6 +114,16 @@ def _task2vec(sight: Sight) -> float:
     return task2vec_distance(sight.fisher, found, head=sight.head)
 
 
+def _source_metric(sight: Sight) -> float:
+    if sight.metric is None:
+        raise MismatchError("the measure source wants the source's metric on its own task, which is not known")
+    return -sight.metric
+
+
+def _random(sight: Sight) -> float:
+    return random_value(sight.source, sight.task.name)
+
+
 def _tuned(sight: Sight, head: Start, pace: Pace) -> float:
     task = sight.task
     return kin_score(
@@ -122,6 +133,10 @@ def _tuned(sight: Sight, head: Start, pace: Pace) -> float:
 
 def _kin(sight: Sight) -> float:
     return _tuned(sight, "zero", PACE)
+
+
+def _drawn_kin(sight: Sight) -> float:
+    return _tuned(sight, "drawn", PACE)
 
 
 def _finetune(sight: Sight) -> float:
@@ -134,7 +149,8 @@ ALL = (*REAL, "dense", "language")
 MEASURES: Mapping[str, Measure] = {
     measure.name: measure
     for measure in (
-        Measure("kin", "mean loss over a fine-tuning in fast motion", _kin, ALL, ALL),
+        Measure("kin", "mean loss over a fine-tuning in fast motion, head of zeros", _kin, ALL, ALL),
+        Measure("kin-drawn", "the same, mean over drawn heads", _drawn_kin, ALL, ALL),
         Measure(
             "logme", "− log evidence of a linear model on the features, a sample", _logme, ("categorical", "gaussian")
         ),
@@ -145,6 +161,8 @@ MEASURES: Mapping[str, Measure] = {
         Measure("head", "test loss of a linear head on the features", _head, REAL),
         Measure("gradnorm", "gradient of the backbone once a head is fitted", _gradient_norm, REAL),
         Measure("task2vec", "cosine distance of Fisher embeddings", _task2vec, REAL),
+        Measure("source", "− the source's metric on its own task", _source_metric, ALL, ALL),
+        Measure("random", "nothing: the floor that others must clear", _random, ALL, ALL),
         Measure("finetune", "mean loss over 200 steps of fine-tuning", _finetune, ALL, ALL),
     )
 }

@@ -63,6 +63,8 @@ class Sight:
         fisher: the network's information on its own task, where it is known.
         num_train: training samples that are looked at, drawn once and for all.
         num_test: test samples.
+        source: name of the network's own task.
+        metric: of the network on its own task, where it is known.
     """
 
     model: nn.Module
@@ -71,6 +73,8 @@ class Sight:
     fisher: FisherDiagonal | None = None
     num_train: int = 1000
     num_test: int = 1000
+    source: str = ""
+    metric: float | None = None
 
     @cached_property
     def train(self) -> Batch:

@@ -162,7 +162,8 @@ def _sights(shelf: Shelf, source: TaskRecord, target: Target, trials: int, how: 
     form = likelihood(source.likelihood)
     for trial in range(trials):
         fisher = shelf.fisher(source.name, trial) if how.measure == "task2vec" else None
-        yield Sight(solved.model(trial), task, form, fisher, how.samples, how.samples)
+        metric = solved.trials[trial].scores.metric
+        yield Sight(solved.model(trial), task, form, fisher, how.samples, how.samples, source.name, metric)
 
 
 def _beside(shelf: Shelf, source: TaskRecord, target: Target, how: Comparison) -> dict[str, float]:

@@ -4,7 +4,16 @@ from collections.abc import Iterable
 
 import torch
 
-from nearkin.core.rng import Streams
+from nearkin.core.rng import Streams, derived_seed
+
+
+def random_value(*names: str) -> float:
+    """A number in [0, 1) that depends on names alone.
+
+    >>> random_value("a", "b") == random_value("a", "b") != random_value("b", "a")
+    True
+    """
+    return derived_seed(0, "random value", *names) / 2**63
 
 
 def random_order(names: Iterable[str], seed: int) -> list[str]:
