@@ -118,15 +118,19 @@ class _Drawing:
         self.canvas = Canvas(round(self.width), round(self.height))
 
     def _fit(self, points: Array) -> None:
-        """One scale for both axes, with room for labels at the rim."""
+        """One scale for both axes, with room for labels at the rim, and for halos."""
         rim = min(110.0, max(text_width(name, self.font) for name in self.short) * 0.75)
         across, down = np.ptp(points[:, 0]), np.ptp(points[:, 1])
         tallest = self.width * (1.35 if self.narrow else 0.72) if self.size > 3 else self.width * 0.45
         room = np.array([self.width - 2 * rim - 20, tallest - 90])
-        self.scale = float(min(room / np.maximum([across, down], 1e-12))) if max(across, down) > 0 else 0.0
-        self.field = max(down * self.scale + 90, 150.0)
-        self.height = self.field + _LEGEND
+        around = np.array([[self._spread(k)] for k in range(self.size)])
         middle = (points.max(0) + points.min(0)) / 2
+        reach = 2 * (abs(points - middle) + around).max(0)  # of the halos, from side to side
+        wide = np.array([self.width - 8, tallest])
+        scales = (*(room / np.maximum([across, down], 1e-12)), *(wide / np.maximum(reach, 1e-12)))
+        self.scale = float(min(scales)) if max(across, down) > 0 else 0.0
+        self.field = max(down * self.scale + 90, reach[1] * self.scale + 8, 150.0)
+        self.height = self.field + _LEGEND
         self.spots = (points - middle) * (self.scale, -self.scale) + (self.width / 2, self.field / 2)
 
     def svg(self) -> str:
