@@ -183,6 +183,9 @@ class Accumulator:
             MismatchError,
         )
         self._heard.add(name)
+        if self._last and name not in self._stacks:
+            rule.add_squares(layer, self.local[name], x, (g,), self.into[name])
+            return True
         gradients = self._stacks.setdefault(name, (layer, x, []))[2]
         gradients.append(g)
         if self._last or (len(gradients) + 1) * g.numel() > STACKED_FLOATS:

@@ -113,15 +113,14 @@ def _listener(name: str, receive: Receiver) -> Callable[[nn.Module, tuple[Any, .
             slope = _slope(cast(nn.BatchNorm2d, layer))
             outputs = _Scaled.apply(arguments[0], outputs.detach(), slope)  # type: ignore[no-untyped-call]
 
-        def hear(g: Tensor) -> None:
+        def hear(g: Tensor) -> None:  # autograd has turned itself off where it calls this
             if held[0]._version != version:
                 raise MismatchError(
                     f"the input of {name or 'the network'} was changed in place after it was read; use out-of-place "
                     f"operations there (nn.ReLU(inplace=False), x = x + y)"
                 )
-            with torch.no_grad():
-                if receive(name, layer, held[0], g):
-                    held.clear()
+            if receive(name, layer, held[0], g):
+                held.clear()
 
         outputs.register_hook(hear)
         return outputs
