@@ -110,14 +110,29 @@ class Recipe:
 
         Adam with a cosine schedule, about 800 steps and at least three epochs.
         """
+        return cls.of_size(len(task.train), **changes)
+
+    @classmethod
+    def of_size(cls, num_samples: int, **changes: Any) -> "Recipe":
+        """A recipe that suits so many training samples, with changes."""
         known = {field.name for field in fields(cls)}
         unknown = sorted(set(changes) - known)
         if unknown:
             raise OptionError(f"unknown training option {unknown[0]!r}; a recipe has {', '.join(sorted(known))}")
-        changes.setdefault("batch_size", 64 if len(task.train) < 10_000 else 128)
-        per_epoch = num_batches(len(task.train), changes["batch_size"])
+        changes.setdefault("batch_size", 64 if num_samples < 10_000 else 128)
+        per_epoch = num_batches(num_samples, changes["batch_size"])
         changes.setdefault("epochs", min(60, max(3, math.ceil(STEPS_WANTED / per_epoch))))
         return cls(**changes)
+
+    def like(self, num_samples: int, num_others: int) -> "Recipe":
+        """This recipe of a task with so many samples, for a task with so many others: what suited its size suits it.
+
+        >>> usual, short = Recipe.of_size(1000), Recipe.of_size(1000, epochs=8)
+        >>> usual.like(1000, 200) == Recipe.of_size(200), short.like(1000, 200).epochs
+        (True, 8)
+        """
+        usual, mine = Recipe.of_size(num_samples).to_dict(), self.to_dict()
+        return Recipe.of_size(num_others, **{name: value for name, value in mine.items() if value != usual[name]})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `Recipe(**facts)` makes it again."""

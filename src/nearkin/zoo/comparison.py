@@ -1,5 +1,6 @@
 """How tasks are compared: what is asked, what of a zoo is needed for it, and a target with its own networks."""
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -110,7 +111,7 @@ class Target:
         self.record = shelf.record(given) if isinstance(given, str) else None
         self.task = shelf.task(given) if isinstance(given, str) else given
         self._seen: dict[tuple[int, ...], Task] = {}
-        self._own: dict[tuple[str, tuple[int, ...], int], Solved] = {}
+        self._own: dict[tuple[str, tuple[int, ...], int, str], Solved] = {}
         self._informations: dict[object, FisherDiagonal] = {}
         self.passes = 0.0
 
@@ -126,23 +127,25 @@ class Target:
         return self._seen[input_shape]
 
     def own(self, source: TaskRecord, trials: int, how: Comparison) -> Work[Solved]:
-        """The target's own network, of the kind that the source has and from the same weights."""
-        probe = (source.network, source.input_shape, source.seed)
-        kept = self._own.get(probe)
-        if kept is not None and len(kept.trials) >= trials:
-            return kept
+        """The target's own network, of the kind that the source has, from the same weights and trained alike."""
         task = self.seen_as(source.input_shape)
+        like = Recipe(**source.facts["recipe"]).like(source.facts["num_train"], len(task.train))
+        probe = (source.network, source.input_shape, source.seed)
         mine = self.record
         stored = mine is not None and (mine.network, mine.input_shape, mine.seed) == probe
+        recipe = Recipe(**mine.facts["recipe"]) if mine is not None and stored else like
+        key = (*probe, json.dumps(recipe.to_dict()))
+        kept = self._own.get(key)
+        if kept is not None and len(kept.trials) >= trials:
+            return kept
         fits = list(self.shelf.solved(self.name).trials[:trials]) if stored else []
         if len(fits) < trials:
-            recipe = Recipe(**mine.facts["recipe"]) if mine is not None and stored else Recipe.suited(task)
             desk = Desk.of(self.work, task, source.network, recipe, source.seed)
             yield Note(f"training {source.network} on {task.name}, as the Fréchet distance wants it; it is kept")
             for trial in range(len(fits), trials):
                 fits.append((yield from desk.trial(trial, trials, how.device)))
-        self._own[probe] = Solved(task.name, source.network, task.facts(), source.seed, tuple(fits))
-        return self._own[probe]
+        self._own[key] = Solved(task.name, source.network, task.facts(), source.seed, tuple(fits))
+        return self._own[key]
 
     def information(self, key: object, sight: Sight, how: Comparison, width: int) -> Work[FisherDiagonal]:
         """Its own network's information by one reading, measured once for each probe, trial and width of the head."""

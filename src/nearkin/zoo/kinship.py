@@ -2,7 +2,7 @@
 
 Two tasks are compared through one probe: a network, an input shape and a seed, those of the source. The target's images
 are brought to that shape; its own network of that kind, which the Fréchet distance needs, comes from the zoo if it is
-there, else it is trained as `add` would train it, from the weights that the source's trial started from.
+there, else it is trained as the source was, from the weights that the source's trial started from.
 """
 
 import math
@@ -137,7 +137,7 @@ def _frechet(
         width = max(sources.num_outputs, own.num_outputs)
         for trial in (t for t in range(trials) if found[t] is None):
             mine = Sight(own.model(trial), task, task.form, num_train=how.samples, num_test=looked_at)
-            key = (source.network, source.input_shape, source.seed, trial, width, looked_at)
+            key = (own, trial, width, looked_at)
             f_bb = yield from target.information(key, mine, how, width)
             if target.record is not None and source.name == target.name:
                 f_ab = f_bb
