@@ -114,12 +114,14 @@ def _plain_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         sys.stdout.write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")
 
 
-def run(work: Work[T], settings: Settings) -> T:
+def run(work: Work[T], settings: Settings, *listeners: Listener) -> T:
     """Finish long work with its progress shown; Ctrl-C stops it at its next checkpoint, a second one at once."""
     with _patient_interrupt() as interrupted, _display(settings) as show:
 
         def listen(event: Event) -> None:
             show(event)
+            for other in listeners:
+                other(event)
             if interrupted() and isinstance(event, Checkpoint):
                 raise Interrupted
 

@@ -33,7 +33,8 @@ ABOUT = {
 }
 
 MEASURE_NAMES = (
-    "kin, frechet, logme, leep, hscore, nce, knn, head, gradnorm, task2vec or finetune; smaller is nearer for all."
+    "kin, kin-drawn, frechet, logme, leep, hscore, nce, knn, head, gradnorm, task2vec, source, random or finetune; "
+    "smaller is nearer for all."
 )
 Trials = Annotated[int | None, typer.Option(min=1, help="Trials; by default as many as all tasks have.")]
 Samples = Annotated[int, typer.Option(min=2, help="Samples of a target that networks look at.")]
@@ -77,7 +78,7 @@ def near(
             measure=measure, trials=trials, samples=samples, reading=reading, aggregate=aggregate, align=align,
             epsilon=epsilon, screen=screen, device=device.device(settings.device),
         )  # fmt: skip
-        found = run(zoo.nearing(target if target in zoo else _task(target, zoo), how), settings).top(top)
+        found = run(zoo.nearing(target if target in zoo else task_of(target, zoo), how), settings).top(top)
     answer(found.to_dict(), as_json, lambda: _say_ranking(found))
 
 
@@ -148,7 +149,7 @@ def _zoo(settings: Settings) -> Path:
     return path
 
 
-def _task(text: str, zoo: "nk.Zoo") -> "nk.Task":
+def task_of(text: str, zoo: "nk.Zoo") -> "nk.Task":
     """The task of a data string; a word that is neither says so."""
     try:
         return nk.task(text)

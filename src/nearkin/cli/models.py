@@ -13,9 +13,21 @@ from nearkin.core.errors import DataError, require
 
 if TYPE_CHECKING:
     from nearkin.core import device as devices
+    from nearkin.search import genotype as genotypes
+    from nearkin.search import named
+    from nearkin.search import network as skeletons
     from nearkin.zoo import modelfile
 else:
-    devices, modelfile = Lazy("nearkin.core.device"), Lazy("nearkin.zoo.modelfile")
+    devices, genotypes, named, skeletons, modelfile = map(
+        Lazy,
+        (
+            "nearkin.core.device",
+            "nearkin.search.genotype",
+            "nearkin.search.named",
+            "nearkin.search.network",
+            "nearkin.zoo.modelfile",
+        ),
+    )
 
 MODEL_SUFFIX = ".safetensors"
 
@@ -31,6 +43,11 @@ def train(
     data: Annotated[str, typer.Argument(help="Data string, such as mnist or folder:photos.")],
     out: Annotated[Path, typer.Option(help="The model file to write.")] = Path("model.safetensors"),
     network: Annotated[str | None, typer.Option(help="Network string; by default one that suits the data.")] = None,
+    genotype: Annotated[
+        str | None, typer.Option(help="A genotype's text instead of a network, such as search gives.")
+    ] = None,
+    channels: Annotated[int, typer.Option(min=2, help="Width of a genotype's cells.")] = 16,
+    cells: Annotated[int, typer.Option(min=1, help="How many of them.")] = 2,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the training data.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps instead of epochs.")] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples of a step.")] = None,
@@ -53,7 +70,11 @@ def train(
     settings: Settings = context.obj
     require(overwrite or not out.exists(), f"{out} is there already; choose another --out, or say --overwrite")
     require(out.suffix == MODEL_SUFFIX, f"a model file ends in {MODEL_SUFFIX}, got {out}; name it so")
+    require(network is None or genotype is None, "give --network or --genotype, not both")
     task = nk.task(data)
+    if genotype is not None:
+        skeleton = skeletons.Skeleton.suited(task.input_shape, channels=channels, num_cells=cells)
+        network = named.network_string(genotypes.Genotype.parse(genotype), skeleton)
     changes: dict[str, Any] = {
         "optimiser": optimiser,
         "learning_rate": learning_rate,

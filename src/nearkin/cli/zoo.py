@@ -1,5 +1,6 @@
 """`add`, `list`, `show`, `remove`, `export`, `import`: the zoo from the command line."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,10 +12,12 @@ from nearkin.cli.lazy import Lazy
 from nearkin.core.errors import NearkinError
 
 if TYPE_CHECKING:
+    from nearkin.search import budget as budgets
+    from nearkin.search import network as network_of
     from nearkin.zoo import bundle
     from nearkin.zoo.records import TaskRecord
 else:
-    bundle = Lazy("nearkin.zoo.bundle")
+    budgets, network_of, bundle = map(Lazy, ("nearkin.search.budget", "nearkin.search.network", "nearkin.zoo.bundle"))
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
@@ -55,6 +58,11 @@ def add(
         typer.Option(min=0, max=1, help="Stop a trial once its metric on held-out training data is 1 − ε."),
     ] = None,
     augment: Annotated[str, typer.Option(help="Augmentation, such as crop=2,flip.")] = "",
+    cell: Annotated[
+        bool, typer.Option("--cell", help="Also search its best cells, which give a search space to its kin.")
+    ] = False,
+    cell_evaluations: Annotated[int, typer.Option(min=1, help="Cells that are trained for it, briefly.")] = 24,
+    cell_channels: Annotated[int, typer.Option(min=2, help="Their width.")] = 8,
     as_json: Json = False,
 ) -> None:
     """Solve a task and keep it: train its network in several trials and store weights and figures.
@@ -63,10 +71,13 @@ def add(
     """
     settings: Settings = context.obj
     path = Path(settings.zoo_path)
+    task = nk.task(data, name=name)  # before a zoo is made: bad data leaves no trace
+    there = False
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
         with nk.Catalogue(path, create=False) as catalogue:
-            catalogue.claimable(name)
-    task = nk.task(data, name=name)  # before a zoo is made: bad data leaves no trace
+            there = cell and _without_cells(catalogue, task)
+            if not there:
+                catalogue.claimable(name)
     changes: dict[str, Any] = {"augment": augment}
     if epochs is not None:
         changes["epochs"] = epochs
@@ -75,8 +86,21 @@ def add(
     recipe = nk.Recipe.suited(task, **changes)
     with nk.Zoo(path) as zoo:
         work = zoo.adding(task, network, trials=trials, recipe=recipe, seed=settings.seed, device=settings.device)
-        record = run(work, settings)
-    answer(_facts(record), as_json, lambda: _say_added(record))
+        record = zoo.record(name) if there else run(work, settings)
+        facts = _facts(record)
+        if cell:
+            skeleton = network_of.Skeleton.suited(task.input_shape, channels=cell_channels, num_cells=2, between="pool")
+            budget = budgets.Budget(evaluations=cell_evaluations)
+            facts["cells"] = run(zoo.celling(name, skeleton, budget, seed=settings.seed), settings).to_dict()
+    answer(facts, as_json, lambda: _say_added(record, facts.get("cells")))
+
+
+def _without_cells(catalogue: "nk.Catalogue", task: "nk.Task") -> bool:
+    """Whether this very task is in the zoo and its cells are not: what an interrupted `add --cell` leaves."""
+    known = {record.name: record for record in catalogue.tasks()}.get(task.name)
+    if known is None or known.fingerprint != task.fingerprint():
+        return False
+    return not catalogue.artifacts(task.name, kind="cells")
 
 
 def list_(context: typer.Context, as_json: Json = False) -> None:
@@ -226,12 +250,16 @@ def _row(record: "TaskRecord") -> list[str]:
     ]
 
 
-def _say_added(record: "TaskRecord") -> None:
+def _say_added(record: "TaskRecord", cells: Mapping[str, Any] | None = None) -> None:
     say(
         f"[bold]{escape(record.name)}[/bold]: {record.facts['metric_name']} {record.metric:.4f} ± "
         f"{record.facts['metric_std']:.4f} on the test part (a blind guess: {record.facts['guess']:.4f}), "
         f"{record.network} with {record.parameters:,} weights, {record.trials} trials, {record.seconds:.1f} s"
     )
+    if cells is not None:
+        best = cells["found"][0]
+        kept = f"the best of {len(cells['found'])} cells that are kept"
+        say(f"  {kept}, validation {best['score']:.4f}: {escape(best['genotype'])}")
 
 
 def _figure(value: float | None, form: str) -> str:

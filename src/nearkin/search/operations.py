@@ -62,6 +62,28 @@ def convolution(channels: int, out: int, kernel: int | tuple[int, int], stride: 
     return [layer, nn.BatchNorm2d(out, affine=affine)]
 
 
+class ResidualReduction(nn.Module):
+    """Half the sides by two 3x3 convolutions beside a mean pool with a 1x1 convolution, as in NAS-Bench-201."""
+
+    def __init__(self, channels: int, out: int) -> None:
+        super().__init__()
+        second = convolution(out, out, 3)
+        self.body = nn.Sequential(nn.ReLU(), *convolution(channels, out, 3, 2), nn.ReLU(), *second)
+        pool = nn.AvgPool2d(2, ceil_mode=True, count_include_pad=False)
+        self.shortcut = nn.Sequential(pool, nn.Conv2d(channels, out, 1, bias=False))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, C, H, W]` to `[N, out, ⌈H/2⌉, ⌈W/2⌉]`."""
+        outputs: Tensor = self.shortcut(x) + self.body(x)
+        return outputs
+
+
+def dropped(x: Tensor, rate: float) -> Tensor:
+    """Whole samples of `[N, …]` set to zero with this probability, the others scaled up to keep the mean."""
+    kept = torch.rand(len(x), *[1] * (x.dim() - 1), device=x.device) >= rate
+    return x * kept / (1 - rate)
+
+
 def identity(channels: int, stride: int, affine: bool) -> nn.Module:
     """The input itself; with stride 2 a factorized reduction."""
     return nn.Identity() if stride == 1 else FactorizedReduction(channels, channels, affine)
@@ -156,14 +178,24 @@ def register(name: str, builder: Builder) -> None:
     OPERATIONS[name] = builder
 
 
+def builder(name: str) -> Builder:
+    """What makes the operation of this name.
+
+    >>> builder("conv4")
+    Traceback (most recent call last):
+    nearkin.core.errors.OptionError: there is no operation 'conv4'; did you mean conv7?
+    """
+    if name not in OPERATIONS:
+        near = difflib.get_close_matches(name, OPERATIONS, n=1)
+        hint = f"did you mean {near[0]}?" if near else "make it known with operations.register"
+        raise OptionError(f"there is no operation {name!r}; {hint}")
+    return OPERATIONS[name]
+
+
 def operation(name: str, channels: int, stride: int = 1, affine: bool = True) -> nn.Module:
     """A new module that does what the name says.
 
     >>> operation("conv7x1-1x7", 4, 2)(torch.ones(2, 4, 7, 7)).shape
     torch.Size([2, 4, 4, 4])
     """
-    if name not in OPERATIONS:
-        near = difflib.get_close_matches(name, OPERATIONS, n=1)
-        hint = f"did you mean {near[0]}?" if near else "make it known with operations.register"
-        raise OptionError(f"there is no operation {name!r}; {hint}")
-    return OPERATIONS[name](channels, stride, affine)
+    return builder(name)(channels, stride, affine)

@@ -22,6 +22,9 @@ S = TypeVar("S")
 VERSION = 1
 """Of the checkpoints that the driver writes."""
 
+KEPT = 10
+"""Genotypes that an outcome names, at the most."""
+
 
 @dataclass(frozen=True)
 class Best:
@@ -36,6 +39,15 @@ class Best:
     genotype: Genotype
     score: float
     facts: Mapping[str, float | str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; `Best.from_dict` makes it again."""
+        return {"genotype": str(self.genotype), "score": self.score, "facts": dict(self.facts)}
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> "Best":
+        """The inverse of `to_dict`."""
+        return cls(Genotype.parse(facts["genotype"]), facts["score"], facts["facts"])
 
 
 class Searcher(ABC, Generic[S]):
@@ -78,6 +90,11 @@ class Searcher(ABC, Generic[S]):
     def restore(self, saved: State) -> S:
         """The state that was captured."""
 
+    def several(self, state: S, count: int) -> list[Best]:
+        """The best few, best first; those that know of one only give that one."""
+        best = self.best(state)
+        return [] if best is None else [best]
+
     def figures(self, state: S) -> Mapping[str, float]:
         """Figures of the moment for whoever watches: entropy of the architecture weights, a loss."""
         return {}
@@ -95,6 +112,7 @@ class Outcome:
         seconds: of work, added up over interruptions.
         reason: why it ended.
         history: after each step the evaluations so far and the best score.
+        found: the best few, best first.
     """
 
     best: Best
@@ -104,6 +122,26 @@ class Outcome:
     seconds: float
     reason: str
     history: tuple[tuple[int, float], ...] = ()
+    found: tuple[Best, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; `Outcome.from_dict` makes it again."""
+        plain = {name: getattr(self, name) for name in ("method", "steps", "evaluations", "seconds", "reason")}
+        history, found = [list(row) for row in self.history], [one.to_dict() for one in self.found]
+        return {"best": self.best.to_dict(), **plain, "history": history, "found": found}
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> "Outcome":
+        """The inverse of `to_dict`.
+
+        >>> best = Best(Genotype.parse("chain: skip"), 0.5, {"loss": 1.0})
+        >>> outcome = Outcome(best, "random", 3, 3, 1.5, "3 steps", ((1, 0.25), (2, 0.5)), (best,))
+        >>> Outcome.from_dict(outcome.to_dict()) == outcome
+        True
+        """
+        history = tuple((count, score) for count, score in facts["history"])
+        found = tuple(map(Best.from_dict, facts["found"]))
+        return cls(**{**facts, "best": Best.from_dict(facts["best"]), "history": history, "found": found})
 
 
 @dataclass
@@ -145,7 +183,10 @@ def searching(searcher: Searcher[S], budget: Budget, *, seed: int = 0, resume: S
         raise TrainingError(
             f"{searcher.name} ended ({reason}) before it had measured anything; give it a larger budget"
         )
-    return Outcome(best, searcher.name, run.steps, searcher.evaluations(state), run.seconds, reason, tuple(run.history))
+    found = tuple(searcher.several(state, KEPT))
+    return Outcome(
+        best, searcher.name, run.steps, searcher.evaluations(state), run.seconds, reason, tuple(run.history), found
+    )
 
 
 def _progress(searcher: Searcher[S], state: S, run: _Run, budget: Budget, best: Best | None) -> Progress:

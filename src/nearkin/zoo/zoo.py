@@ -24,10 +24,14 @@ from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import default_network, path_of
 from nearkin.nets.solved import Solved, fit_facts, fit_from, fit_state
 from nearkin.nets.spec import NetworkSpec
+from nearkin.search.budget import Budget
+from nearkin.search.network import Skeleton
 from nearkin.tasks.packed import PROBE_SAMPLES, packed, unpacked
 from nearkin.tasks.sources import task as read_task
 from nearkin.tasks.task import Task
+from nearkin.zoo.architecture import Architecture, Search, architecting, celling
 from nearkin.zoo.catalogue import Catalogue
+from nearkin.zoo.cells import KeptCells
 from nearkin.zoo.comparison import DEFAULT_MEASURE, Comparison
 from nearkin.zoo.desk import Desk
 from nearkin.zoo.kinship import comparing, nearing
@@ -165,6 +169,47 @@ class Zoo:
         made = embedding.point([self.fisher(name, trial) for trial in range(trials)])
         self.catalogue.attach(name, [NewArtifact("point", trials, State({"point": made}).to_bytes(), wanted)])
         return made
+
+    def cells(self, name: str) -> KeptCells | None:
+        """The best cells that were searched for a task; None where none were."""
+        kept = self.catalogue.artifacts(name, kind="cells")
+        return KeptCells.from_state(State.from_bytes(self.catalogue.blob(kept[0]), name), name) if kept else None
+
+    def celling(self, name: str, skeleton: Skeleton, budget: Budget, *, seed: int = 0) -> Work[KeptCells]:
+        """Search a task's best cells and keep them; stopped, the same call goes on there."""
+        found = yield from celling(self.task(name), self.path / "work", skeleton, budget, seed=seed)
+        self.keep_cells(name, found)
+        return found
+
+    def keep_cells(self, name: str, cells: KeptCells) -> None:
+        """Keep a task's best cells; those of an earlier search are replaced."""
+        facts = {"space": cells.space, "method": cells.method, "count": len(cells.found)}
+        self.catalogue.attach(name, [NewArtifact("cells", 0, cells.to_state().to_bytes(), facts)])
+
+    def searching(
+        self, target: Task | str, how: Search, *, seed: int = 0, device: str = "auto", resume: bool = False
+    ) -> Work[Architecture]:
+        """The work of an architecture search for a new task or one of the zoo; see `zoo.architecture`."""
+        return architecting(
+            self, target, self.path / "work", how, seed=seed, device=chosen_device(device), resume=resume
+        )
+
+    def architecture(self, name: str) -> Solved | None:
+        """The network that was searched for a task last, trained; None where none was."""
+        kept = self.catalogue.artifacts(name, kind="architecture")
+        if not kept:
+            return None
+        state = State.from_bytes(self.catalogue.blob(kept[0]), name)
+        facts = self.catalogue.task(name).facts
+        return Solved(name, state.facts["network"], facts, state.facts["seed"], (fit_from(state, state.facts["fit"]),))
+
+    def keep_architecture(self, name: str, found: Solved) -> None:
+        """Keep the network that was searched for a task; an earlier one is replaced."""
+        done = found.trials[0]
+        facts = {"network": found.network, "seed": found.seed, "fit": fit_facts(done)}
+        told = {"network": found.network, "metric": done.scores.metric}
+        data = State(fit_state(done).tensors, facts).to_bytes()
+        self.catalogue.attach(name, [NewArtifact("architecture", 0, data, told)])
 
     def near(
         self,

@@ -1,0 +1,203 @@
+"""`search` and `export-model`: an architecture for a task, and a network out of the house."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import nearkin as nk
+from nearkin.cli.console import Settings, answer, counted, escape, run, say
+from nearkin.cli.kin import task_of
+from nearkin.cli.lazy import Lazy
+from nearkin.cli.zoo import Json, task_names
+from nearkin.core.errors import require
+from nearkin.core.events import Listener
+
+if TYPE_CHECKING:
+    from nearkin.core import device as devices
+    from nearkin.run import tracking
+    from nearkin.search import budget as budgets
+    from nearkin.search import methods, network
+    from nearkin.zoo import architecture, modelfile, outside
+else:
+    budgets, devices, tracking, methods, network, architecture, modelfile, outside = map(
+        Lazy,
+        (
+            "nearkin.search.budget",
+            "nearkin.core.device",
+            "nearkin.run.tracking",
+            "nearkin.search.methods",
+            "nearkin.search.network",
+            "nearkin.zoo.architecture",
+            "nearkin.zoo.modelfile",
+            "nearkin.zoo.outside",
+        ),
+    )
+
+EVALUATIONS = 24  # of methods that would never end by themselves
+ENDLESS = ("random", "evolution", "local", "kin")
+DEEP = 5  # cells of methods with a reduction cell, so that there is one behind each kind
+
+Track = Annotated[str | None, typer.Option(metavar="DIR", help="Also write the figures for TensorBoard.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Hang the commands into the application."""
+    app.command("search")(search)
+    app.command("export-model")(export_model)
+
+
+def search(
+    context: typer.Context,
+    target: Annotated[str, typer.Argument(help="A task of the zoo, or a data string.", autocompletion=task_names)],
+    method: Annotated[
+        str, typer.Option(help="fuse, side-by-side, random, evolution, local, kin, darts or pcdarts.")
+    ] = "fuse",
+    space: Annotated[
+        str,
+        typer.Option(
+            help="full, nearest (what the cells of the nearest task used), a task's name, or a space such as darts."
+        ),
+    ] = "nearest",
+    minutes: Annotated[float | None, typer.Option(help="Stop searching after so many.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Stop after so many steps of the method.")] = None,
+    evaluations: Annotated[int | None, typer.Option(min=1, help="Stop after so many genotypes.")] = None,
+    channels: Annotated[int, typer.Option(min=2, help="Width of the cells.")] = 16,
+    cells: Annotated[int | None, typer.Option(min=1, help="Cells of the network; 2, of darts and pcdarts 5.")] = None,
+    final_channels: Annotated[int | None, typer.Option(min=2, help="Width of the network that is trained.")] = None,
+    final_cells: Annotated[int | None, typer.Option(min=1, help="Cells of the network that is trained.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Of the last training.")] = None,
+    augment: Annotated[str, typer.Option(help="Of the last training, such as crop=2,flip,cutout=4.")] = "",
+    drop_path: Annotated[float, typer.Option(min=0, max=0.99, help="Of the last training.")] = 0.0,
+    auxiliary: Annotated[bool, typer.Option("--auxiliary", help="A second head in the last training.")] = False,
+    parameters: Annotated[int | None, typer.Option(min=1, help="Most weights that a network may have.")] = None,
+    multiply_adds: Annotated[int | None, typer.Option(min=1, help="Most multiply-adds for one input.")] = None,
+    latency: Annotated[float | None, typer.Option(help="Most milliseconds for one input, measured here.")] = None,
+    measure: Annotated[str, typer.Option(help="What nearest means; see nearkin near.")] = "frechet",
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of the method, such as candidates=5 or order=2.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the trained network to this .safetensors file.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace that file if it is there.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted search.")] = False,
+    tensorboard: Track = None,
+    mlflow: Annotated[str | None, typer.Option(metavar="URI", help="Also log the figures to MLflow.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Search an architecture for a task, train it from scratch and say what it is worth."""
+    settings: Settings = context.obj
+    require(
+        overwrite or out is None or not out.exists(), f"{out} is there already; choose another --out, or --overwrite"
+    )
+    require(out is None or out.suffix == ".safetensors", f"a model file ends in .safetensors, got {out}; name it so")
+    budget = _budget(method, minutes, steps, evaluations)
+    with nk.Zoo(settings.zoo_path) as zoo, _trackers(tensorboard, mlflow, target) as listeners:
+        task = zoo.task(target) if target in zoo else task_of(target, zoo)
+        depth = cells or (DEEP if method in methods.SUPERNETS else 2)
+        skeleton = network.Skeleton.suited(task.input_shape, channels=channels, num_cells=depth)
+        final = network.Skeleton.suited(
+            task.input_shape, channels=final_channels or channels, num_cells=final_cells or depth,
+            drop_path=drop_path, auxiliary=auxiliary,
+        )  # fmt: skip
+        recipe = nk.Recipe.suited(task, augment=augment, **({} if epochs is None else {"epochs": epochs}))
+        how = architecture.Search(
+            method=method, space=space, budget=budget, skeleton=skeleton, final=final, recipe=recipe, measure=measure,
+            parameters=parameters, multiply_adds=multiply_adds, latency=latency and latency / 1000,
+            options=_options(option or []),
+        )  # fmt: skip
+        work = zoo.searching(
+            target if target in zoo else task, how, seed=settings.seed, device=settings.device, resume=resume
+        )
+        found = run(work, settings, *listeners)
+        if out is not None:
+            modelfile.saved(architecture.solved(found, task, settings.seed), out)
+        if target in zoo:
+            zoo.keep_architecture(target, architecture.solved(found, task, settings.seed))
+    facts = {"target": task.name, **found.to_dict(), **({"out": str(out)} if out else {})}
+    answer(facts, as_json, lambda: _say_found(facts, task, target))
+
+
+def export_model(
+    context: typer.Context,
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A model file, or a task of the zoo: its searched network, else that of a trial.",
+            autocompletion=task_names,
+        ),
+    ],
+    to: Annotated[str, typer.Option("--to", help="torch, onnx or python.")] = "torch",
+    out: Annotated[Path | None, typer.Option(help="The file to write; named after the model when not given.")] = None,
+    trial: Annotated[int, typer.Option(min=0, help="Which trial of a task of the zoo.")] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a trained network for use without nearkin: weights, ONNX, or a .py file with its weights beside it."""
+    settings: Settings = context.obj
+    require(to in outside.SUFFIXES, f"a model is written to {', '.join(outside.SUFFIXES)}; got {to!r}")
+    given = Path(model)
+    stem = f"{given.stem}-exported" if given.is_file() else model.replace(" ", "-").replace("/", "-")
+    file = out or Path(stem).with_suffix(outside.SUFFIXES[to])
+    for one in outside.files(to, file):
+        require(one.resolve() != given.resolve(), f"{one} is the model itself; choose another --out")
+        require(overwrite or not one.exists(), f"{one} is there already; choose another --out, or say --overwrite")
+    if Path(model).is_file():
+        solved = modelfile.loaded(Path(model))
+    else:
+        nk.Catalogue(Path(settings.zoo_path), create=False).close()
+        with nk.Zoo(settings.zoo_path) as zoo:
+            solved = zoo.architecture(model) or zoo.solved(model)
+    written = outside.exported(solved, to, file, trial)
+    facts = {"model": model, "to": to, "network": solved.network, **written}
+
+    def show() -> None:
+        files = " and ".join(f"[bold]{escape(name)}[/bold]" for name in written["files"])
+        say(f"wrote {files}; outputs agree with ours to {written['error']:.1g}")
+
+    answer(facts, as_json, show)
+
+
+def _budget(method: str, minutes: float | None, steps: int | None, evaluations: int | None) -> "budgets.Budget":
+    if method in ENDLESS and minutes is None and steps is None and evaluations is None:
+        evaluations = EVALUATIONS
+    return budgets.Budget(minutes=minutes, steps=steps, evaluations=evaluations)
+
+
+def _options(pairs: list[str]) -> dict[str, Any]:
+    """Options of a method, their values read as in network strings."""
+    from nearkin.nets.spec import value_of  # it brings torch
+
+    for pair in pairs:
+        require("=" in pair, f"--option is written name=value, got {pair!r}")
+    return {name: value_of(value) for name, _, value in (pair.partition("=") for pair in pairs)}
+
+
+@contextmanager
+def _trackers(tensorboard: str | None, mlflow: str | None, name: str) -> Iterator[list[Listener]]:
+    """Listeners that write the figures elsewhere, closed at the end."""
+    with ExitStack() as stack:
+        found: list[Listener] = []
+        if tensorboard is not None:
+            found.append(stack.enter_context(tracking.tensorboard(tensorboard)))
+        if mlflow is not None:
+            found.append(stack.enter_context(tracking.mlflow(mlflow, run=f"search {name}")))
+        yield found
+
+
+def _say_found(facts: dict[str, Any], task: "nk.Task", target: str) -> None:
+    asked = counted(facts["evaluations"], "genotype") if facts["evaluations"] else "one supernet"
+    kin = f", the space of {escape(facts['kin'])}" if facts["kin"] else ""
+    say(
+        f"[bold]{escape(facts['target'])}[/bold]: {task.form.metric} {facts['metric']:.4f} on the test part (a blind "
+        f"guess: {task.guess():.4f}), {facts['parameters']:,} weights, {facts['multiply_adds']:,} multiply-adds"
+    )
+    say(f"  {escape(facts['genotype'])}")
+    say(
+        f"[dim]{escape(facts['method'])} in {escape(facts['space'])}{kin}: {asked}, "
+        f"{facts['search']['seconds']:.1f} s ({escape(facts['search']['reason'])}); trained in "
+        f"{facts['training']['seconds']:.1f} s[/dim]"
+    )
+    if "out" in facts:
+        say(f"[dim]nearkin export-model {escape(facts['out'])} --to python writes it as a file of its own[/dim]")

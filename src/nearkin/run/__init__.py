@@ -1,0 +1,1 @@
+"""Execution, and what is written about it while it goes on."""

@@ -1,0 +1,244 @@
+"""Cells, stacked: how they are wired, which states they read, and the network that they make.
+
+The classes know torch and nothing else, so that `source` can write them out as a file of their own.
+
+Notation: N samples, C channels, K outputs.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from nearkin.core.errors import require
+from nearkin.search.canonical import Edge, Graph, pruned
+from nearkin.search.cell import ZEROS, Cell
+from nearkin.search.genotype import Cells
+from nearkin.search.operations import FactorizedReduction, ResidualReduction, convolution, dropped, operation
+from nearkin.search.skeleton import Skeleton
+
+
+class Wiring(NamedTuple):
+    """What is left of a cell without zeros, nodes that no input reaches and nodes that the output does not need."""
+
+    num_inputs: int
+    edges: tuple[Edge, ...]
+    output: tuple[int, ...]
+    merge: str
+
+    def width(self, channels: int) -> int:
+        """Channels of the output, where the operations have so many."""
+        return channels * len(self.output) if self.output and self.merge == "concat" else channels
+
+    def read(self) -> tuple[int, ...]:
+        """The inputs that edges or output use; the last, for its size, where none is used."""
+        used = {edge.source for edge in self.edges} | set(self.output)
+        return tuple(place for place in range(self.num_inputs) if place in used) or (self.num_inputs - 1,)
+
+
+class Layer(NamedTuple):
+    """One of the things that are stacked: a cell, or what halves the sides between two cells.
+
+    `widths` and `halved` are of the states that it reads, oldest first: channels, and whether their sides are still
+    twice as large as those of the last.
+    """
+
+    wiring: Wiring | None
+    widths: tuple[int, ...]
+    halved: tuple[bool, ...]
+    channels: int
+    stride: int
+
+    def read(self) -> tuple[int, ...]:
+        """The places of the states that it uses."""
+        return (0,) if self.wiring is None else self.wiring.read()
+
+
+def stacked(
+    normal: Wiring, reduction: Wiring | None, *, channels: int, num_cells: int, reductions: Sequence[int],
+    growth: int, between: str, stem_factor: int,
+) -> Iterator[Layer]:  # fmt: skip
+    """The layers from first to last."""
+    level, states = 0, [(channels * stem_factor, 0)] * 2  # channels of the last two states, and how often halved
+    for place in range(num_cells):
+        cell, stride = normal, 1
+        if place in reductions:
+            channels *= growth
+            if reduction is not None:
+                cell, stride = reduction, 2
+            else:
+                width = states[-1][0]
+                out = channels if between == "residual" else width
+                yield Layer(None, (width,), (False,), out, 2)
+                level += 1
+                states.append((out, level))
+        widths, levels = zip(*states[-cell.num_inputs :], strict=True)
+        yield Layer(cell, widths, tuple(depth < level for depth in levels), channels, stride)
+        level += stride - 1
+        states.append((cell.width(channels), level))
+
+
+def needed(layers: Sequence[Layer]) -> list[bool]:
+    """Which layers the last one depends on."""
+    found = [False] * (len(layers) - 1) + [True]
+    for place in reversed(range(len(layers))):
+        for read in layers[place].read() if found[place] else ():
+            source = place - len(layers[place].widths) + read
+            if source >= 0:
+                found[source] = True
+    return found
+
+
+def halving(channels: int, out: int, between: str) -> nn.Module:
+    """What stands between stages: a residual block, or a pool, which keeps the channels."""
+    return nn.MaxPool2d(3, 2, padding=1) if between == "pool" else ResidualReduction(channels, out)
+
+
+def adapter(width: int, channels: int, halved: bool, alone: bool) -> nn.Module:
+    """What brings a cell's input to its channels and sides; the only input of a cell may do as it is."""
+    if halved:
+        return FactorizedReduction(width, channels)
+    if alone and width == channels:
+        return nn.Identity()
+    return nn.Sequential(nn.ReLU(), *convolution(width, channels, 1))
+
+
+def stem(channels: int, out: int, stride: int) -> nn.Sequential:
+    """3x3 convolutions with batch norm, one for every factor 2 of the stride and at least one."""
+    layers = convolution(channels, out, 3, min(stride, 2))
+    while stride > 2:
+        stride //= 2
+        layers += [nn.ReLU(), *convolution(out, out, 3, 2)]
+    return nn.Sequential(*layers)
+
+
+class CellModule(nn.Module):
+    """One cell: nodes add up what the operations on their edges make of earlier nodes."""
+
+    def __init__(self, layer: Layer, wiring: Wiring) -> None:
+        super().__init__()
+        self.wiring, self.channels, self.stride = wiring, layer.channels, layer.stride
+        self.drop_path = 0.0
+        places = wiring.read() if wiring.output else ()
+        alone = wiring.num_inputs == 1
+        self.adapters = nn.ModuleDict(
+            {str(i): adapter(layer.widths[i], layer.channels, layer.halved[i], alone) for i in places}
+        )
+        strides = [layer.stride if edge.source < wiring.num_inputs else 1 for edge in wiring.edges]
+        self.edges = nn.ModuleList(
+            operation(edge.operation, layer.channels, stride)
+            for edge, stride in zip(wiring.edges, strides, strict=True)
+        )
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """States `[N, C, H, W]` to `[N, C', ⌈H/s⌉, ⌈W/s⌉]`."""
+        nodes = {int(place): adapt(inputs[int(place)]) for place, adapt in self.adapters.items()}
+        for (source, target, _), edge in zip(self.wiring.edges, self.edges, strict=True):
+            term = edge(nodes[source])
+            if self.training and self.drop_path > 0 and not isinstance(edge, nn.Identity):
+                term = dropped(term, self.drop_path)
+            nodes[target] = nodes[target] + term if target in nodes else term
+        parts = [nodes[node] for node in self.wiring.output]
+        if not parts:
+            size = inputs[-1][:, :1, :: self.stride, :: self.stride]
+            return torch.zeros_like(size).repeat(1, self.channels, 1, 1)
+        return torch.cat(parts, 1) if self.wiring.merge == "concat" else torch.stack(parts).sum(0)
+
+
+def layer_module(layer: Layer, between: str) -> nn.Module:
+    """The module of a layer."""
+    if layer.wiring is None:
+        return halving(layer.widths[0], layer.channels, between)
+    return CellModule(layer, layer.wiring)
+
+
+class CellNetwork(nn.Module):
+    """Stem, stacked cells, mean over the map, linear head: images `[N, C, H, W]` to `[N, K]`.
+
+    Cells of two inputs read the two states before them, as in DARTS; cells of one input read the last, and a batch
+    norm and ReLU follow the last of them, as in NAS-Bench-201. Options are those of the skeleton.
+    """
+
+    def __init__(
+        self, normal: Wiring, reduction: Wiring | None, in_channels: int, num_outputs: int, *,
+        channels: int, num_cells: int, reductions: Sequence[int], growth: int, between: str, stem_factor: int,
+        stem_stride: int, dropout: float = 0.0, drop_path: float = 0.0,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        layers = list(stacked(normal, reduction, channels=channels, num_cells=num_cells, reductions=reductions,
+                              growth=growth, between=between, stem_factor=stem_factor))  # fmt: skip
+        self.stem = stem(in_channels, channels * stem_factor, stem_stride)
+        live = needed(layers)
+        self.counts = [len(layer.widths) if used else 0 for layer, used in zip(layers, live, strict=True)]
+        self.layers = nn.ModuleList(
+            layer_module(layer, between) if used else nn.Identity() for layer, used in zip(layers, live, strict=True)
+        )
+        last = layers[-1]
+        assert last.wiring is not None
+        width = last.wiring.width(last.channels)
+        self.final = nn.Sequential(nn.BatchNorm2d(width), nn.ReLU()) if normal.num_inputs == 1 else nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(width, num_outputs)
+        self.set_drop_path(drop_path)
+        cells = [place for place, layer in enumerate(layers) if layer.wiring is not None]
+        self.middle = next(place for place in range(cells[2 * num_cells // 3], len(layers)) if live[place])
+        middle = layers[self.middle]
+        self.middle_width = middle.channels if middle.wiring is None else middle.wiring.width(middle.channels)
+
+    def set_drop_path(self, rate: float) -> None:
+        """Leave out this share of edges in training; identities are spared."""
+        for layer in self.layers:
+            if isinstance(layer, CellModule):
+                layer.drop_path = rate
+
+    def maps(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The maps `[N, C', H', W']` at two thirds of the depth and behind the last cell."""
+        x = self.stem(x)
+        states, middle = [x, x], x
+        for place, (count, layer) in enumerate(zip(self.counts, self.layers, strict=True)):
+            states = [states[-1], layer(*states[-count:]) if count else states[-1]]
+            if place == self.middle:
+                middle = states[-1]
+        return middle, self.final(states[-1])
+
+    def classified(self, last: Tensor) -> Tensor:
+        """Outputs `[N, K]` from the last map."""
+        outputs: Tensor = self.head(self.dropout(last.mean((2, 3))))
+        return outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, C, H, W]` to `[N, K]`."""
+        return self.classified(self.maps(x)[1])
+
+
+def wired(cell: Cell, strided: bool = False) -> Wiring:
+    """The live part of a cell; an input that is itself an output of a strided cell gets an identity that halves it.
+
+    >>> from nearkin.search.genotype import Genotype
+    >>> wired(Genotype.parse("normal(0): 1 = conv3(0); 2 = zero(0) + max3(1); 3 = conv5(1); out = 2").normal).edges
+    (Edge(source=0, target=1, operation='conv3'), Edge(source=1, target=2, operation='max3'))
+    """
+    graph = pruned(Graph(cell.num_inputs, cell.num_nodes, cell.edges, cell.output), ZEROS)
+    edges, output = list(graph.edges), list(graph.output)
+    bare = [node for node in output if node < cell.num_inputs] if strided else []
+    for node, source in enumerate(bare, graph.num_nodes):
+        edges.append(Edge(source, node, "identity"))
+        output[output.index(source)] = node
+    edges.sort(key=lambda edge: (edge.target, edge.source, edge.operation))
+    return Wiring(cell.num_inputs, tuple(edges), tuple(output), cell.merge)
+
+
+def cell_options(genotype: Cells, skeleton: Skeleton, in_channels: int, num_outputs: int) -> dict[str, Any]:
+    """Options of `CellNetwork`."""
+    for part, cell in genotype.parts().items():
+        require(cell.num_inputs <= 2, f"cells have one input or two, the {part} cell has {cell.num_inputs}")
+    names = ("channels", "num_cells", "reductions", "growth", "between", "stem_factor", "stem_stride", "dropout",
+             "drop_path")  # fmt: skip
+    return {
+        "normal": wired(genotype.normal),
+        "reduction": None if genotype.reduction is None else wired(genotype.reduction, strided=True),
+        "in_channels": in_channels,
+        "num_outputs": num_outputs,
+        **{name: getattr(skeleton, name) for name in names},
+    }

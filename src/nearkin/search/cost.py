@@ -1,0 +1,204 @@
+"""What a network costs: parameters, multiply-adds, measured latency; and limits on them for every searcher.
+
+Multiply-adds are those of convolutions and linear layers for one input, products with padding included; biases, batch
+norms, pools and activations are not counted. A genotype's parameters and multiply-adds are added up from those of its
+parts, each of which is made and counted once, not from the network as a whole.
+"""
+
+import functools
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from torch import nn
+
+from nearkin.core.errors import require
+from nearkin.core.rng import seeded
+from nearkin.nets.functional import blank, evaluating, multiply_adds, num_parameters
+from nearkin.search.cell_network import CellNetwork, Layer, Wiring, adapter, halving, needed, stacked, stem
+from nearkin.search.chain_network import MIX, ChainNetwork, chain_stem, step_module, steps
+from nearkin.search.genotype import Genotype
+from nearkin.search.limited import limited
+from nearkin.search.network import blueprint, build_network
+from nearkin.search.operations import builder, convolution
+from nearkin.search.recurrent_network import required_nodes
+from nearkin.search.skeleton import Skeleton
+from nearkin.search.space import Space
+
+__all__ = ["Costs", "Figures", "latency", "multiply_adds", "num_parameters"]
+
+PASSES = 9
+
+
+class Figures(NamedTuple):
+    """Parameters and multiply-adds."""
+
+    parameters: int
+    multiply_adds: int
+
+
+Part: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...], tuple[int, ...]]
+"""What makes a part of a network, with which arguments, and the shape of what it reads."""
+
+
+def latency(model: nn.Module, input_shape: Sequence[int], batch: int = 1, passes: int = PASSES) -> float:
+    """Seconds of processor time for one pass over a batch in evaluation mode: the median of several.
+
+    >>> 0 < latency(nn.Linear(4, 4), (4,)) < 1
+    True
+    """
+    require(batch >= 1 and passes >= 1, f"batch and passes are 1 or more, got {batch} and {passes}")
+    x, seconds = blank(model, input_shape, batch), []
+    with evaluating(model):
+        model(x)
+        for _ in range(passes):
+            start = time.process_time()
+            model(x)
+            seconds.append(time.process_time() - start)
+    return statistics.median(seconds)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Costs of genotypes in one skeleton, as functions that `limited` takes.
+
+    Attributes:
+        skeleton: what they are set into; its auxiliary head, a help of training, is not counted.
+        input_shape: of one input.
+        num_outputs: of the network.
+        batch: inputs in the pass whose latency is measured.
+
+    >>> costs = Costs(Skeleton(channels=4, num_cells=1), (1, 8, 8), 10)
+    >>> costs.parameters(Genotype.parse("normal(0): 1 = conv3(0); out = 1"))
+    254
+    """
+
+    skeleton: Skeleton
+    input_shape: tuple[int, ...]
+    num_outputs: int
+    batch: int = 1
+
+    def figures(self, genotype: Genotype) -> Figures:
+        """Parameters and multiply-adds for one input, exactly those of the network that `build_network` makes."""
+        factory, options = blueprint(genotype, self.skeleton, self.input_shape, self.num_outputs)
+        if factory is CellNetwork:
+            return _total(_cell_parts(options, self.input_shape))
+        if factory is ChainNetwork:
+            return _total(_chain_parts(options, self.input_shape))
+        one = _total(_recurrent_parts(options))
+        return Figures(one.parameters, math.prod(self.input_shape) * one.multiply_adds)
+
+    def parameters(self, genotype: Genotype) -> float:
+        """How many weights there are, a shared one once."""
+        return self.figures(genotype).parameters
+
+    def multiply_adds(self, genotype: Genotype) -> float:
+        """For one input."""
+        return self.figures(genotype).multiply_adds
+
+    def latency(self, genotype: Genotype) -> float:
+        """Seconds of processor time for one pass, measured: it differs from run to run, unlike the other costs."""
+        network = build_network(genotype, self.skeleton, self.input_shape, self.num_outputs)
+        return latency(network, self.input_shape, self.batch)
+
+    def limits(
+        self,
+        space: Space,
+        *,
+        parameters: float | None = None,
+        multiply_adds: float | None = None,
+        latency: float | None = None,
+    ) -> Space:
+        """The space without genotypes that cost more; nothing where no limit is given. Latency is in seconds.
+
+        >>> from nearkin.search.general import GeneralSpace
+        >>> costs = Costs(Skeleton(channels=4, num_cells=1), (1, 8, 8), 10)
+        >>> costs.limits(GeneralSpace((2,), ("conv3", "conv5")), parameters=300).size()
+        1
+        """
+        if parameters is not None:
+            space = limited(space, self.parameters, parameters, name="parameters")
+        if multiply_adds is not None:
+            space = limited(space, self.multiply_adds, multiply_adds, name="multiply-adds")
+        if latency is not None:
+            space = limited(space, self.latency, latency, name="latency")
+        return space
+
+
+def _total(parts: Iterator[Part]) -> Figures:
+    counted = [_counted(*part) for part in parts]
+    return Figures(sum(part.parameters for part in counted), sum(part.multiply_adds for part in counted))
+
+
+@functools.lru_cache(maxsize=8192)
+def _counted(make: Callable[..., Any], arguments: tuple[Any, ...], shape: tuple[int, ...]) -> Figures:
+    """Of one part, made once; torch's generator is left as it was."""
+    with seeded(0):
+        made = make(*arguments)
+    model = nn.Sequential(*made) if isinstance(made, list) else made
+    return Figures(num_parameters(model), multiply_adds(model, shape))
+
+
+def _halved(sides: tuple[int, ...], times: int = 1) -> tuple[int, ...]:
+    """Sides of a map, halved and rounded up so many times."""
+    return tuple(-(-side // 2**times) for side in sides)
+
+
+def _cell_parts(options: dict[str, Any], input_shape: tuple[int, ...]) -> Iterator[Part]:
+    names = ("normal", "reduction", "channels", "num_cells", "reductions", "growth", "between", "stem_factor")
+    layers = list(stacked(**{name: options[name] for name in names}))
+    width, stride = options["channels"] * options["stem_factor"], options["stem_stride"]
+    yield stem, (input_shape[0], width, stride), input_shape
+    first = tuple(-(-side // stride) for side in input_shape[1:])
+    level = 0
+    for layer, used in zip(layers, needed(layers), strict=True):
+        if used and layer.wiring is None:
+            yield (
+                halving,
+                (layer.widths[0], layer.channels, options["between"]),
+                (layer.widths[0], *_halved(first, level)),
+            )
+        elif used and layer.wiring is not None:
+            yield from _edge_parts(layer, layer.wiring, [_halved(first, max(0, level + more)) for more in (-1, 0, 1)])
+        level += layer.stride - 1
+    last = layers[-1]
+    assert last.wiring is not None
+    out = last.wiring.width(last.channels)
+    if options["normal"].num_inputs == 1:
+        yield nn.BatchNorm2d, (out,), (out, 1, 1)
+    yield nn.Linear, (out, options["num_outputs"]), (out,)
+
+
+def _edge_parts(layer: Layer, wiring: Wiring, sides: list[tuple[int, ...]]) -> Iterator[Part]:
+    """Adapters and operations of a cell; `sides` of the maps before, at, and behind its level."""
+    before, here, behind = sides
+    for place in wiring.read() if wiring.output else ():
+        width, halved = layer.widths[place], layer.halved[place]
+        yield adapter, (width, layer.channels, halved, wiring.num_inputs == 1), (width, *(before if halved else here))
+    for edge in wiring.edges:
+        first = edge.source < wiring.num_inputs
+        shape = here if first or layer.stride == 1 else behind
+        stride = layer.stride if first else 1
+        yield builder(edge.operation), (layer.channels, stride, True), (layer.channels, *shape)
+
+
+def _chain_parts(options: dict[str, Any], input_shape: tuple[int, ...]) -> Iterator[Part]:
+    widths, stride = options["widths"], options["stem_stride"]
+    yield chain_stem, (input_shape[0], widths[0], stride), input_shape
+    sides = tuple(-(-side // stride) for side in input_shape[1:])
+    for step in steps(options["blocks"], options["stages"], widths, options["strides"], widths[0]):
+        yield step_module, tuple(step), (step.width, *sides)
+        sides = tuple(-(-side // step.stride) for side in sides)
+    yield convolution, (widths[-1], MIX * widths[-1], 1), (widths[-1], *sides)
+    yield nn.Linear, (MIX * widths[-1], options["num_outputs"]), (MIX * widths[-1],)
+
+
+def _recurrent_parts(options: dict[str, Any]) -> Iterator[Part]:
+    """Those of one position; the embedding is the head's matrix."""
+    hidden = options["hidden"]
+    for _ in range(2 + len(required_nodes(options["nodes"], options["output"]))):
+        yield nn.Linear, (hidden, 2 * hidden, False), (hidden,)
+    yield nn.Linear, (hidden, options["vocabulary"]), (hidden,)

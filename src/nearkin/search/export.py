@@ -1,0 +1,168 @@
+"""A trained network out of the house: safetensors weights, one standalone Python file, ONNX; each checked to agree."""
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nearkin.core.errors import DataError, MismatchError, optional, require
+from nearkin.core.files import write_durably
+from nearkin.core.state import State
+from nearkin.nets.functional import blank, evaluating
+from nearkin.search.genotype import Genotype
+from nearkin.search.network import build_network
+from nearkin.search.skeleton import Skeleton
+from nearkin.search.source import python_source
+
+TOLERANCE = 1e-5
+VERSION = 1
+"""Of the facts beside exported weights."""
+
+
+def agreement(model: nn.Module, x: Tensor, outputs: Tensor, what: str = "the export") -> float:
+    r"""$\max |f(x) - g(x)| / \max(1, \max |f(x)|)$ of a network and another's outputs for the same inputs.
+
+    Raises where it is above 1e-5, or where shapes differ.
+
+    >>> model = nn.Linear(2, 1)
+    >>> x = torch.ones(3, 2)
+    >>> agreement(model, x, model(x))
+    0.0
+    """
+    with evaluating(model):
+        wanted = model(x)
+    require(
+        wanted.shape == outputs.shape,
+        f"{what} gives outputs of shape {tuple(outputs.shape)}, the network {tuple(wanted.shape)}; do not use it",
+        MismatchError,
+    )
+    difference = float((outputs.detach().to(wanted) - wanted).abs().max() / wanted.abs().max().clamp_min(1))
+    require(
+        difference <= TOLERANCE,
+        f"{what} differs from the network by {difference:.2g}, at most {TOLERANCE:g} is allowed; do not use it",
+        MismatchError,
+    )
+    return difference
+
+
+def export_torch(
+    model: nn.Module,
+    path: Path,
+    genotype: Genotype,
+    skeleton: Skeleton,
+    input_shape: Sequence[int],
+    num_outputs: int,
+    facts: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the weights as safetensors, with genotype and skeleton beside them; `load_network` reads them.
+
+    Args:
+        model: made by `build_network` from the same values.
+        path: of the file.
+        genotype: what the network is made of.
+        skeleton: what the genotype is set into.
+        input_shape: shape of one input.
+        num_outputs: width of the head.
+        facts: further plain values to keep, such as the names of classes and the scaling of inputs.
+    """
+    mine = {
+        "version": VERSION,
+        "genotype": str(genotype),
+        "skeleton": skeleton.to_dict(),
+        "input_shape": list(input_shape),
+        "num_outputs": num_outputs,
+    }
+    State(dict(model.state_dict()), {"network": mine, **(facts or {})}).save(path)
+
+
+def load_network(path: Path) -> nn.Module:
+    """The network of an exported safetensors file, in evaluation mode."""
+    state = State.load(path)
+    facts = state.facts.get("network")
+    if not isinstance(facts, dict):
+        raise DataError(f"{path} holds no exported network; write one with export-model --to torch")
+    require(
+        facts.get("version") == VERSION,
+        f"{path} is of version {facts.get('version')}, this is {VERSION}; export it again",
+        DataError,
+    )
+    skeleton = Skeleton.from_dict(facts["skeleton"])
+    model = build_network(Genotype.parse(facts["genotype"]), skeleton, facts["input_shape"], facts["num_outputs"])
+    try:
+        model.load_state_dict(dict(state.tensors))
+    except RuntimeError as strange:
+        raise DataError(f"{path}: the weights do not fit the genotype beside them; export it again") from strange
+    return model.eval()
+
+
+def export_onnx(model: nn.Module, path: Path, input_shape: Sequence[int]) -> float:
+    """Write an ONNX file whose first axis, the batch, may have any size; returns its difference from the network.
+
+    The file is run with onnxruntime on two batches before it is written, and must agree to 1e-5.
+    """
+    for package in ("onnx", "onnxscript"):
+        optional(package, "export", "writing ONNX")
+    runtime = optional("onnxruntime", "export", "checking ONNX")
+    batch = torch.export.Dim("batch")
+    with evaluating(model), _quiet("torch.onnx"):
+        program = torch.onnx.export(
+            model, (sample(model, input_shape, 2),), dynamo=True, dynamic_shapes=({0: batch},), verbose=False,
+            input_names=["x"], output_names=["outputs"],
+        )  # fmt: skip
+    assert program is not None
+    data: bytes = program.model_proto.SerializeToString()
+    session = runtime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    worst = 0.0
+    for size in (1, 3):
+        x = sample(model, input_shape, size)
+        (outputs,) = session.run(None, {"x": x.numpy()})
+        worst = max(worst, agreement(model, x, torch.from_numpy(outputs), "the ONNX file"))
+    write_durably(path, data)
+    return worst
+
+
+@contextmanager
+def _quiet(logger: str) -> Iterator[None]:
+    """Without warnings, and without messages of a logger that are none of the user's business."""
+    log = logging.getLogger(logger)
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def export_python(
+    model: nn.Module, path: Path, genotype: Genotype, skeleton: Skeleton, input_shape: Sequence[int], num_outputs: int,
+    *, notes: Sequence[str] = (),
+) -> float:  # fmt: skip
+    """Write `python_source` to a file after a check that it makes the same network; returns its difference from it.
+
+    The weights are not in it: write them with `export_torch`, the file's `load` reads them. The notes are sentences for
+    its head.
+    """
+    source = python_source(genotype, skeleton, input_shape, num_outputs, notes=notes)
+    module = ModuleType(path.stem)
+    exec(compile(source, str(path), "exec"), module.__dict__)
+    other = module.build()
+    other.load_state_dict(model.state_dict())
+    x = sample(model, input_shape, 3)
+    with evaluating(other):
+        difference = agreement(model, x, other(x), "the Python file")
+    write_durably(path, source.encode())
+    return difference
+
+
+def sample(model: nn.Module, input_shape: Sequence[int], size: int) -> Tensor:
+    """Inputs to compare by: noise, or tokens that any vocabulary has."""
+    x = blank(model, input_shape, size).cpu()
+    return torch.randn(x.shape, generator=torch.Generator().manual_seed(0)) if x.is_floating_point() else x

@@ -1,0 +1,199 @@
+"""FUSE (paper 000): candidates compete with the incumbent round by round, until none of them beats it any more.
+
+A round draws new candidates from the space, trains them together with the incumbent from fresh weights, and the winner
+is the next incumbent. Nothing but the winner's genotype goes from a round to the next.
+"""
+
+import copy
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+from nearkin.core.errors import require
+from nearkin.core.events import Caution, Work
+from nearkin.core.rng import Streams, derived_seed
+from nearkin.core.state import State
+from nearkin.search.fuse_candidates import Candidates, Parts, halved
+from nearkin.search.fuse_round import Contest, Fusion, Verdict
+from nearkin.search.genotype import Genotype
+from nearkin.search.network import Skeleton, build_network
+from nearkin.search.sampling import DRAWS, described, unlimited
+from nearkin.search.searcher import Best, Searcher
+from nearkin.search.space import Space
+from nearkin.tasks.task import Task
+
+
+@dataclass
+class Rounds:
+    """The state of the search between two rounds.
+
+    Attributes:
+        seed: the one seed; a round's generators follow from it and the round's number.
+        number: rounds held.
+        seen: keys of the architectures that took part, in order.
+        winners: genotypes that won a round, as text with score and facts of the last they won; the incumbent is last.
+        streak: rounds that the incumbent has won in a row since it came.
+        num_given: how many of the given genotypes were taken up.
+        ended: why there is nothing left to do.
+    """
+
+    seed: int
+    number: int = 0
+    seen: list[str] = field(default_factory=list)
+    winners: list[list[Any]] = field(default_factory=list)
+    streak: int = 0
+    num_given: int = 0
+    ended: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Fuse(Searcher[Rounds]):
+    """Rounds of candidates against the incumbent.
+
+    Attributes:
+        space: where candidates are drawn, all genotypes alike, each architecture once.
+        task: what they are trained for; its test part is not touched.
+        skeleton: what they are built on.
+        contest: `Fusion()`, or the control `SideBySide()`.
+        candidates: new ones in each round.
+        patience: the search has converged when the incumbent has beaten so many rounds of candidates in a row.
+        validation: share of the training part that is set aside to judge by.
+        first: genotypes to begin with, such as a kin's best; those that a limit forbids are passed over.
+    """
+
+    space: Space
+    task: Task
+    skeleton: Skeleton
+    contest: Contest = field(default_factory=Fusion)
+    candidates: int = 4
+    patience: int = 3
+    validation: float = 0.3
+    first: tuple[Genotype, ...] = ()
+
+    def __post_init__(self) -> None:
+        require(self.candidates >= 1, f"a round has at least 1 new candidate, got {self.candidates}")
+        require(self.patience >= 1, f"patience is a number of rounds from 1 on, got {self.patience}")
+        require(0 < self.validation < 1, f"validation is a share between 0 and 1, got {self.validation}")
+        for genotype in self.first:
+            unlimited(self.space).require_member(genotype)
+
+    @property
+    def name(self) -> str:
+        """That of the contest."""
+        return self.contest.name
+
+    def settings(self) -> dict[str, Any]:
+        """All that decides the course."""
+        return {
+            "space": described(self.space),
+            "task": [self.task.name, self.task.fingerprint()],
+            "skeleton": self.skeleton.to_dict(),
+            "contest": dict(self.contest.settings()),
+            "candidates": self.candidates,
+            "patience": self.patience,
+            "validation": self.validation,
+            "first": list(map(str, self.first)),
+        }
+
+    def init(self, seed: int) -> Rounds:
+        """No round held."""
+        return Rounds(seed)
+
+    def step(self, state: Rounds) -> Work[Rounds]:
+        """One round."""
+        streams = Streams(state.seed).child("round", state.number)
+        drawn = yield from self._drawn(state, streams)
+        old = [Genotype.parse(text) for text, *_ in state.winners[-1:]]
+        if not drawn:
+            state.ended = "every architecture of the space took part" if old else "the space has nothing to draw"
+            return state
+        entered = [*old, *drawn]
+        verdict = yield from self._round(entered, streams, state.number)
+        state.number += 1
+        if old and verdict.winner == 0:
+            state.streak += 1
+            state.winners.pop()
+        else:
+            state.streak = 0
+        won = verdict.winner
+        state.winners.append([str(entered[won]), verdict.scores[won], self._facts(verdict)])
+        if state.streak == self.patience:
+            state.ended = f"the incumbent won {self.patience} rounds in a row"
+        return state
+
+    def best(self, state: Rounds) -> Best | None:
+        """The incumbent, its score in the last round, and what it measured there."""
+        return next(iter(self.several(state, 1)), None)
+
+    def several(self, state: Rounds, count: int) -> list[Best]:
+        """The incumbent, then those that it and its predecessors took the place of, latest first."""
+        latest = state.winners[::-1][:count]
+        return [Best(Genotype.parse(text), score, dict(facts)) for text, score, facts in latest]
+
+    def ended(self, state: Rounds) -> str:
+        """Converged, or nothing left to draw."""
+        return state.ended
+
+    def evaluations(self, state: Rounds) -> int:
+        """Architectures that took part."""
+        return len(state.seen)
+
+    def capture(self, state: Rounds) -> State:
+        """Facts alone: weights begin anew in every round."""
+        return State({}, asdict(state))
+
+    def restore(self, saved: State) -> Rounds:
+        """The inverse of `capture`."""
+        return Rounds(**copy.deepcopy(dict(saved.facts)))
+
+    def figures(self, state: Rounds) -> dict[str, float]:
+        """The incumbent's validation metric, its rounds in a row."""
+        return {**(state.winners[-1][2] if state.winners else {}), "rounds won": float(state.streak)}
+
+    @cached_property
+    def parts(self) -> Parts:
+        """The training part in two, always the same: to learn from and to judge by."""
+        return halved(self.task, self.validation)
+
+    def _round(self, entered: list[Genotype], streams: Streams, number: int) -> Work[Verdict]:
+        shape, outputs = self.task.input_shape, self.task.num_outputs
+        networks = [
+            build_network(genotype, self.skeleton, shape, outputs, derived_seed(streams.seed, "weights", place))
+            for place, genotype in enumerate(entered)
+        ]
+        model = Candidates(networks)
+        return (yield from self.contest.judging(model, self.parts, streams, f"round {number + 1}"))
+
+    def _drawn(self, state: Rounds, streams: Streams) -> Work[list[Genotype]]:
+        """New candidates, those given first; fewer where draws find nothing new."""
+        drawn: list[Genotype] = []
+        while state.num_given < len(self.first) and len(drawn) < self.candidates:
+            genotype = self.first[state.num_given]
+            state.num_given += 1
+            if reason := self.space.objection(genotype):
+                yield Caution(f"a genotype to start from is passed over, {reason}: {genotype}")
+            elif self._is_new(genotype, state):
+                drawn.append(genotype)
+        rng = streams.at("candidates")
+        for _ in range(DRAWS):
+            if len(drawn) == self.candidates:
+                break
+            genotype = self.space.sample(rng)
+            if self._is_new(genotype, state):
+                drawn.append(genotype)
+        return drawn
+
+    def _is_new(self, genotype: Genotype, state: Rounds) -> bool:
+        """Whether the architecture takes part for the first time; from now on it does not."""
+        key = self.space.unique_key(genotype)
+        if key in state.seen:
+            return False
+        state.seen.append(key)
+        return True
+
+    def _facts(self, verdict: Verdict) -> dict[str, float]:
+        place = verdict.winner
+        return {
+            "validation loss": verdict.losses[place],
+            f"validation {self.task.form.metric}": verdict.metrics[place],
+        }

@@ -1,0 +1,104 @@
+"""Genotypes as network strings, so that whatever takes a network takes a searched one: `add`, `train`, `evaluate`.
+
+`nearkin.search.named:searched?channels=8&genotype=normal(0):1~conv3(0);out~1&num_cells=2`
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from torch import nn
+
+from nearkin.core.errors import MismatchError, require
+from nearkin.nets.spec import NetworkSpec, Value
+from nearkin.search.genotype import Genotype
+from nearkin.search.network import blueprint
+from nearkin.search.skeleton import Skeleton
+
+PATH = f"{__name__}:searched"
+TRAINING_ONLY = ("auxiliary", "auxiliary_weight", "drop_path")
+"""Of a skeleton: what helps in training and leaves no trace in the network."""
+
+
+def searched(
+    *,
+    genotype: str,
+    input_shape: Sequence[int],
+    num_outputs: int,
+    channels: int = 16,
+    num_cells: int = 8,
+    reductions: int | tuple[int, ...] | str | None = None,
+    growth: int = 2,
+    between: str = "residual",
+    stem_factor: int = 1,
+    stem_stride: int = 1,
+    stages: int | tuple[int, ...] | None = None,
+    dropout: float = 0.0,
+) -> nn.Module:
+    """The network of a genotype that is written with `~` for `=` and without blanks; see `Skeleton` for the rest.
+
+    >>> net = searched(genotype="normal(0):1~conv3(0);out~1", input_shape=(1, 8, 8), num_outputs=3, num_cells=2)
+    >>> type(net).__name__
+    'CellNetwork'
+    """
+    more: dict[str, Any] = {} if stages is None else {"stages": _sizes(stages)}
+    skeleton = Skeleton(
+        channels=channels, num_cells=num_cells, reductions=None if reductions is None else _sizes(reductions),
+        growth=growth, between=between, stem_factor=stem_factor, stem_stride=stem_stride, dropout=float(dropout),
+        **more,
+    )  # fmt: skip
+    factory, options = blueprint(unwritten(genotype), skeleton, tuple(input_shape), num_outputs)
+    return factory(**options)  # drawn from the generator that is set, as every network's weights
+
+
+def written(genotype: Genotype) -> str:
+    """A genotype's text as an option of a network string.
+
+    >>> written(Genotype.parse("normal(0): 1 = conv3(0); out = 1"))
+    'normal(0):1~conv3(0);out~1'
+    """
+    return "".join(str(genotype).split()).replace("=", "~")
+
+
+def unwritten(text: str) -> Genotype:
+    """The inverse of `written`."""
+    return Genotype.parse(text.replace("~", "="))
+
+
+def network_string(genotype: Genotype, skeleton: Skeleton) -> str:
+    """What names this very network to everything that takes a network string.
+
+    >>> genotype = Genotype.parse("normal(0): 1 = conv3(0); out = 1")
+    >>> text = network_string(genotype, Skeleton(channels=8, num_cells=2, drop_path=0.2))
+    >>> text
+    'nearkin.search.named:searched?channels=8&genotype=normal(0):1~conv3(0);out~1&num_cells=2'
+    >>> parsed(text) == (genotype, Skeleton(channels=8, num_cells=2))
+    True
+    """
+    plain, as_deep = Skeleton(), Skeleton(num_cells=skeleton.num_cells)  # where reductions are depends on the depth
+    options: dict[str, Value] = {"genotype": written(genotype)}
+    for field in fields(Skeleton):
+        value, usual = getattr(skeleton, field.name), as_deep if field.name == "reductions" else plain
+        if field.name not in TRAINING_ONLY and value != getattr(usual, field.name):
+            single = isinstance(value, tuple) and len(value) < 2
+            options[field.name] = (value[0] if value else "none") if single else value
+    return str(NetworkSpec(PATH, tuple(options.items())))
+
+
+def parsed(network: str) -> tuple[Genotype, Skeleton]:
+    """The inverse of `network_string`; of another network an error."""
+    spec = NetworkSpec.parse(network)
+    require(spec.name == PATH, f"{network} is no network that was searched; nearkin search makes one", MismatchError)
+    options: dict[str, Any] = dict(spec.options)
+    genotype = unwritten(str(options.pop("genotype", "")))
+    for name in ("reductions", "stages"):
+        if name in options:
+            options[name] = _sizes(options[name])
+    return genotype, Skeleton.from_dict(options)
+
+
+def _sizes(value: int | tuple[int, ...] | str) -> tuple[int, ...]:
+    """Whole numbers; none for the word."""
+    if isinstance(value, str):
+        return ()
+    return value if isinstance(value, tuple) else (value,)

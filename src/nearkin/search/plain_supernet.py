@@ -1,0 +1,222 @@
+r"""The supernet as its formulas stand: an edge is a module that runs all its operations and adds them up.
+
+$$\bar o_{ij}(x) = \sum_o \frac{e^{\alpha_o}}{\sum_{o'} e^{\alpha_{o'}}}\, o(x), \qquad
+  x_j = \sum_{i<j} \beta_{ij}\, \bar o_{ij}(x_i)$$
+
+With partial channels the first 1/K of the channels goes through the operations, the others pass by, and all are
+shuffled. It is the oracle and the yardstick of `Supernet`, which gives the same numbers faster.
+
+Notation: N samples, C channels of a state, K the inverse of the share of channels that operations see, s stride.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from nearkin.core.errors import require
+from nearkin.search.genotype import Cells
+from nearkin.search.network import stem
+from nearkin.search.operations import FactorizedReduction, ResidualReduction, convolution, operation
+from nearkin.search.supernet_layout import Architecture, Layout
+
+POOLS = (nn.MaxPool2d, nn.AvgPool2d)
+STEM_FACTOR = 3  # of DARTS, between the channels of the stem and those of the first cell
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """What stands around and below the cells.
+
+    Attributes:
+        channels: C of the first cells; doubled where the sides are halved, after one and two thirds of the cells.
+        num_cells: of the supernet.
+        channel_fraction: share of a state's channels that operations see, 1/K for a whole number K.
+        shuffle: whether channels are shuffled after they were split.
+        stem_stride: 1, 2, 4, …: how much smaller the stem makes the sides.
+
+    >>> Frame(channel_fraction=0.25).split
+    4
+    """
+
+    channels: int = 16
+    num_cells: int = 8
+    channel_fraction: float = 1.0
+    shuffle: bool = True
+    stem_stride: int = 1
+
+    def __post_init__(self) -> None:
+        require(self.num_cells >= 1, f"a supernet has at least one cell, got {self.num_cells}")
+        stride = self.stem_stride
+        require(stride >= 1 and stride & (stride - 1) == 0, f"stem_stride must be 1, 2, 4, …, got {stride}")
+        require(0 < self.channel_fraction <= 1, f"channel_fraction lies in (0, 1], got {self.channel_fraction}")
+        require(
+            abs(1 / self.channel_fraction - self.split) < 1e-6 and self.channels % self.split == 0,
+            f"channel_fraction is 1/K for a K that divides the {self.channels} channels, got {self.channel_fraction}",
+        )
+
+    @property
+    def split(self) -> int:
+        """K."""
+        return round(1 / self.channel_fraction)
+
+    def reduces(self, number: int) -> bool:
+        """Whether a cell halves the sides."""
+        return number > 0 and number in (self.num_cells // 3, 2 * self.num_cells // 3)
+
+
+def searched(name: str, channels: int, stride: int) -> nn.Module:
+    """An operation as supernets have it: batch norms without weights, and one after a pool."""
+    module = operation(name, channels, stride, affine=False)
+    return nn.Sequential(module, nn.BatchNorm2d(channels, affine=False)) if isinstance(module, POOLS) else module
+
+
+def shuffled(x: Tensor, groups: int) -> Tensor:
+    """Channel `g·(C/K) + i` moves to `i·K + g`.
+
+    >>> shuffled(torch.arange(6.0).view(1, 6, 1, 1), 3).flatten().tolist()
+    [0.0, 2.0, 4.0, 1.0, 3.0, 5.0]
+    """
+    moved: Tensor = x.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
+    return moved
+
+
+class PlainEdge(nn.Module):
+    """All operations of one edge."""
+
+    def __init__(self, names: Sequence[str], channels: int, stride: int, frame: Frame) -> None:
+        super().__init__()
+        self.split, self.shuffle, self.stride = frame.split, frame.shuffle, stride
+        self.part = channels // frame.split
+        self.operations = nn.ModuleList(searched(name, self.part, stride) for name in names)
+        self.pool = nn.MaxPool2d(2, 2, ceil_mode=True) if stride == 2 else nn.Identity()
+
+    def forward(self, x: Tensor, weights: Tensor) -> Tensor:
+        """`[N, C, H, W]` and `[O]` to `[N, C, ⌈H/s⌉, ⌈W/s⌉]`."""
+        through = x[:, : self.part]
+        mixed: Tensor = sum(w * op(through) for w, op in zip(weights, self.operations, strict=True))
+        return self.merged(x, mixed)
+
+    def single(self, x: Tensor, place: int) -> Tensor:
+        """One operation alone, at its full weight."""
+        return self.merged(x, self.operations[place](x[:, : self.part]))
+
+    def merged(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """What went through the operations with what passed by."""
+        if self.split == 1:
+            return mixed
+        whole = torch.cat([mixed, self.pool(x[:, self.part :])], 1)
+        return shuffled(whole, self.split) if self.shuffle else whole
+
+
+class PlainCell(nn.Module):
+    """The edges of one cell, and what brings its inputs to its own channels."""
+
+    def __init__(self, layout: Layout, site: "Site", frame: Frame) -> None:
+        super().__init__()
+        self.layout, self.part = layout, site.part
+        self.inputs = nn.ModuleList(adapted(width, halvings, site.channels, layout) for width, halvings in site.inputs)
+        edges = [
+            PlainEdge(layout.operations[site.part], site.channels, site.stride(source, layout), frame)
+            for source, _ in layout.pairs
+        ]
+        self.edges = cast(Sequence[PlainEdge], nn.ModuleList(edges))
+
+    def forward(self, inputs: Sequence[Tensor], alpha: Tensor, beta: Tensor) -> Tensor:
+        """The outputs of earlier cells, weights `[E, O]` and `[E]` to the concatenated output."""
+        states = [adapt(x) for adapt, x in zip(self.inputs, inputs, strict=True)]
+        for node in range(self.layout.num_inputs, self.layout.num_nodes):
+            entering = self.layout.entering(node)
+            states.append(sum(beta[e] * self.edges[e](states[self.layout.pairs[e][0]], alpha[e]) for e in entering))
+        return torch.cat([states[node] for node in self.layout.output], 1)
+
+    def single(self, inputs: Sequence[Tensor], genotype: Cells) -> Tensor:
+        """The same along the edges of one genotype, which alone are run."""
+        states = [adapt(x) for adapt, x in zip(self.inputs, inputs, strict=True)]
+        for terms in self.layout.chosen(genotype, self.part):
+            states.append(sum(self.edges[e].single(states[self.layout.pairs[e][0]], place) for e, place in terms))
+        return torch.cat([states[node] for node in self.layout.output], 1)
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a cell stands: its part, its channels, and for each input the channels and by how often it is halved."""
+
+    part: str
+    channels: int
+    inputs: tuple[tuple[int, int], ...]
+
+    def stride(self, source: int, layout: Layout) -> int:
+        """Of the edges that leave a node: reduction cells halve the sides of their inputs."""
+        return 2 if self.part == "reduction" and source < layout.num_inputs else 1
+
+
+def sites(layout: Layout, frame: Frame) -> tuple[list[Site], int, int]:
+    """Where the cells stand, and the channels of stem and last cell.
+
+    A space without a reduction cell has the inputs of a normal cell halved instead.
+    """
+    width = frame.channels if narrow(layout) else STEM_FACTOR * frame.channels
+    past, channels, depth, found = [(width, 0)] * layout.num_inputs, frame.channels, 0, []
+    for number in range(frame.num_cells):
+        halves = frame.reduces(number)
+        channels *= 2 if halves else 1
+        part = "reduction" if halves and "reduction" in layout.operations else "normal"
+        inside = depth + (halves and part == "normal")
+        found.append(Site(part, channels, tuple((width, inside - level) for width, level in past)))
+        depth += halves
+        past = [*past[1:], (channels * len(layout.output), depth)]
+    return found, width, past[-1][0]
+
+
+def narrow(layout: Layout) -> bool:
+    """Whether cells have one input and an output as wide, and stand on one another without further ado."""
+    return layout.num_inputs == len(layout.output) == 1
+
+
+def adapted(width: int, halvings: int, channels: int, layout: Layout) -> nn.Module:
+    """What brings an earlier output to the channels and sides of a cell."""
+    if halvings and narrow(layout):
+        return ResidualReduction(width, channels)
+    if halvings:
+        steps = [FactorizedReduction(width if i == 0 else channels, channels, affine=False) for i in range(halvings)]
+        return steps[0] if halvings == 1 else nn.Sequential(*steps)
+    if width == channels and narrow(layout):
+        return nn.Identity()
+    return nn.Sequential(nn.ReLU(), *convolution(width, channels, 1, affine=False))
+
+
+class PlainSupernet(nn.Module):
+    """Stem, cells, global mean and a linear head; `forward` takes architecture weights, or the genotype of one path.
+
+    >>> from nearkin.search.general import GeneralSpace
+    >>> layout = Layout.of(GeneralSpace((3,), ("zero", "conv3")))
+    >>> net = PlainSupernet(layout, (1, 8, 8), 10, Frame(channels=4, num_cells=2))
+    >>> net(torch.ones(2, 1, 8, 8), layout.initial(torch.Generator())).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(self, layout: Layout, input_shape: Sequence[int], num_outputs: int, frame: Frame) -> None:
+        super().__init__()
+        require(len(input_shape) == 3, f"a supernet reads images (C, H, W), got inputs of shape {tuple(input_shape)}")
+        self.layout, self.frame = layout, frame
+        places, width, last = sites(layout, frame)
+        self.stem = stem(input_shape[0], width, frame.stem_stride)
+        self.cells = cast(Sequence[PlainCell], nn.ModuleList(PlainCell(layout, site, frame) for site in places))
+        self.final = nn.Sequential(nn.BatchNorm2d(last), nn.ReLU()) if narrow(layout) else nn.Identity()
+        self.head = nn.Linear(last, num_outputs)
+
+    def forward(self, x: Tensor, architecture: Architecture | Cells) -> Tensor:
+        """Images `[N, c, H, W]` to outputs `[N, num_outputs]`."""
+        states = [self.stem(x)] * self.layout.num_inputs
+        weights = {} if isinstance(architecture, Cells) else self.layout.weights(architecture)
+        for cell in self.cells:
+            if isinstance(architecture, Cells):
+                output = cell.single(states, architecture)
+            else:
+                output = cell(states, *weights[cell.part])
+            states = [*states[1:], output]
+        outputs: Tensor = self.head(self.final(states[-1]).mean((2, 3)))
+        return outputs

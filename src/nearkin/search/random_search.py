@@ -1,0 +1,35 @@
+"""Random search: every architecture drawn alike. The control that every other way must beat."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from nearkin.search.genotype import Genotype
+from nearkin.search.objective import Objective
+from nearkin.search.sampling import Sampling, Trials, Way
+from nearkin.search.space import Space
+
+DRAWN = "drawn"
+"""Origin of a genotype that was drawn from the whole space."""
+
+
+@dataclass(frozen=True)
+class Drawing(Way):
+    """Draw from the space, all genotypes alike."""
+
+    name: str = "random"
+
+    def settings(self) -> dict[str, float]:
+        """Nothing to set."""
+        return {}
+
+    def propose(self, trials: Trials, space: Space) -> tuple[Genotype, str]:
+        """Any genotype."""
+        return space.sample(trials.streams["draw"]), DRAWN
+
+    def met(self, trials: Trials, place: int) -> None:
+        """Nothing to learn."""
+
+
+def random_search(space: Space, objective: Objective, *, first: Iterable[Genotype] = ()) -> Sampling:
+    """Random search, after the genotypes given first."""
+    return Sampling(space, objective, Drawing(), tuple(first))

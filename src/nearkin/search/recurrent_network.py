@@ -1,0 +1,110 @@
+r"""Recurrent cells as language models, after ENAS and DARTS.
+
+Node 0 mixes the input $x_t$ and the hidden state $h_{t-1}$; each further node $i$ follows an earlier one $p$:
+
+$$s_0 = h_{t-1} + σ(c_0) (\tanh(g_0) - h_{t-1}), \quad [c_0, g_0] = W x_t + U h_{t-1}$$
+$$s_i = s_p + σ(c_i) (a_i(g_i) - s_p), \quad [c_i, g_i] = W_i s_p$$
+
+The new state is the mean of the nodes that the genotype names. Notation: B sequences, T positions, V words, H numbers
+of a state and of an embedding; embedding and head share one matrix.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nearkin.core.errors import OptionError
+from nearkin.search.genotype import Recurrent
+
+EMBEDDING_RANGE = 0.1
+
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "sigmoid": torch.sigmoid,
+    "identity": lambda x: x,
+}
+
+
+def required_nodes(nodes: Sequence[tuple[int, str]], output: Sequence[int]) -> list[int]:
+    """The nodes from 1 on that the output depends on.
+
+    >>> required_nodes(((0, "tanh"), (1, "relu"), (0, "tanh")), (2,))
+    [1, 2]
+    """
+    found = set(output)
+    for number in range(len(nodes), 0, -1):
+        if number in found:
+            found.add(nodes[number - 1][0])
+    return sorted(found - {0})
+
+
+class RecurrentNetwork(nn.Module):
+    """Tokens `[B, T]` to the logits `[B, T, V]` of each next token.
+
+    Args:
+        nodes: predecessor and activation of the nodes from 1 on.
+        output: nodes whose mean is the new state.
+        vocabulary: V.
+        hidden: H.
+        dropout: share of embeddings and states left out in training.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[tuple[int, str]],
+        output: Sequence[int],
+        vocabulary: int,
+        hidden: int,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.hidden, self.output = hidden, tuple(output)
+        self.plan = [(number, *nodes[number - 1]) for number in required_nodes(nodes, output)]
+        self.embedding = nn.Embedding(vocabulary, hidden)
+        self.dropout = nn.Dropout(dropout)
+        self.input = nn.Linear(hidden, 2 * hidden, bias=False)
+        self.recur = nn.Linear(hidden, 2 * hidden, bias=False)
+        self.nodes = nn.ModuleDict({str(number): nn.Linear(hidden, 2 * hidden, bias=False) for number, *_ in self.plan})
+        for weight in self.parameters():
+            nn.init.uniform_(weight, -(hidden**-0.5), hidden**-0.5)
+        nn.init.uniform_(self.embedding.weight, -EMBEDDING_RANGE, EMBEDDING_RANGE)
+        self.head = nn.Linear(hidden, vocabulary)
+        nn.init.zeros_(self.head.bias)
+        self.head.weight = self.embedding.weight
+
+    def step(self, mixed: Tensor, state: Tensor) -> Tensor:
+        """The next state `[B, H]` from what the input gives `[B, 2H]` and the state `[B, H]`."""
+        gate, new = (mixed + self.recur(state)).chunk(2, -1)
+        states = {0: state + gate.sigmoid() * (new.tanh() - state)}
+        for number, before, activation in self.plan:
+            gate, new = self.nodes[str(number)](states[before]).chunk(2, -1)
+            states[number] = states[before] + gate.sigmoid() * (FUNCTIONS[activation](new) - states[before])
+        return torch.stack([states[number] for number in self.output]).mean(0)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Int64 `[B, T]` to `[B, T, V]`, from a state of zeros."""
+        mixed = self.input(self.dropout(self.embedding(tokens)))
+        state, shown = torch.zeros_like(mixed[:, 0, : self.hidden]), []
+        for now in mixed.unbind(1):
+            state = self.step(now, state)
+            shown.append(state)
+        logits: Tensor = self.head(self.dropout(torch.stack(shown, 1)))
+        return logits
+
+
+def recurrent_options(genotype: Recurrent, vocabulary: int, hidden: int, dropout: float) -> dict[str, Any]:
+    """Options of `RecurrentNetwork`."""
+    strange = next((node.activation for node in genotype.nodes if node.activation not in FUNCTIONS), None)
+    if strange is not None:
+        raise OptionError(f"there is no activation {strange!r}; recurrent cells have {', '.join(FUNCTIONS)}")
+    nodes = tuple((node.predecessor, node.activation) for node in genotype.nodes)
+    return {
+        "nodes": nodes,
+        "output": genotype.output,
+        "vocabulary": vocabulary,
+        "hidden": hidden,
+        "dropout": dropout,
+    }

@@ -1,0 +1,95 @@
+"""What a genotype is set into: widths, depth, where maps shrink, and what helps in training."""
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from nearkin.core.errors import OptionError, require
+from nearkin.search.mobile import MOBILE_STAGES
+
+BETWEEN = ("residual", "pool")
+LARGE_SIDE = 32  # of a map that cells can work on in reasonable time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skeleton:
+    """What a genotype is set into, checked at birth.
+
+    Attributes:
+        channels: width of a cell's operations in the first stage, of a chain's first stage, of a recurrent state.
+        num_cells: cells, one on the other.
+        reductions: cells at which the sides halve; where nothing is said, those at a third and two thirds of the
+            depth, as in DARTS, but never the first.
+        growth: factor on the channels at each of these.
+        between: what halves the sides in front of such a cell where the genotype has no reduction cell: a `residual`
+            block of two convolutions (NAS-Bench-201) or a `pool`.
+        stem_factor: channels of the stem, in units of `channels`; 3 in DARTS.
+        stem_stride: 1, 2, 4, …: how much smaller the stem makes large images, by one strided convolution a factor 2.
+        stages: blocks in each stage of a chain.
+        auxiliary: whether a second head at two thirds of the depth takes part in training.
+        auxiliary_weight: of its loss.
+        drop_path: share of edges left out in training, sample by sample; it rises from 0 to this over a run.
+        dropout: share of features left out in front of the head, of embeddings and states in a recurrent network.
+
+    >>> Skeleton(num_cells=8).reductions, Skeleton(num_cells=2).reductions
+    ((2, 5), (1,))
+    """
+
+    channels: int = 16
+    num_cells: int = 8
+    reductions: tuple[int, ...] | None = None
+    growth: int = 2
+    between: str = "residual"
+    stem_factor: int = 1
+    stem_stride: int = 1
+    stages: tuple[int, ...] = MOBILE_STAGES
+    auxiliary: bool = False
+    auxiliary_weight: float = 0.4
+    drop_path: float = 0.0
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self.channels >= 2, f"channels must be 2 or more, got {self.channels}")
+        for name in ("num_cells", "growth", "stem_factor"):
+            require(getattr(self, name) >= 1, f"{name} must be 1 or more, got {getattr(self, name)}")
+        thirds = {self.num_cells // 3, 2 * self.num_cells // 3} - {0}
+        given = thirds if self.reductions is None else set(self.reductions)
+        bad = [place for place in given if not 0 <= place < self.num_cells]
+        require(not bad, f"reductions name cells from 0 to {self.num_cells - 1}, got {bad}")
+        require(self.between in BETWEEN, f"between must be {' or '.join(BETWEEN)}, got {self.between!r}")
+        stride = self.stem_stride
+        require(stride >= 1 and stride & (stride - 1) == 0, f"stem_stride must be 1, 2, 4, …, got {stride}")
+        require(min(self.stages, default=0) >= 1, f"every stage has at least one block, got {tuple(self.stages)}")
+        for name in ("drop_path", "dropout"):
+            require(0 <= getattr(self, name) < 1, f"{name} is a share in [0, 1), got {getattr(self, name)}")
+        require(self.auxiliary_weight >= 0, f"auxiliary_weight must be 0 or more, got {self.auxiliary_weight}")
+        object.__setattr__(self, "reductions", tuple(sorted(given)))
+        object.__setattr__(self, "stages", tuple(self.stages))
+
+    @classmethod
+    def suited(cls, input_shape: Sequence[int], **changes: Any) -> "Skeleton":
+        """One whose stem brings large images down to sides of at most 32 pixels, with changes.
+
+        >>> Skeleton.suited((3, 224, 224)).stem_stride, Skeleton.suited((3, 32, 32)).stem_stride
+        (8, 1)
+        """
+        side = max(input_shape[1:], default=1)
+        changes.setdefault("stem_stride", 2 ** max(0, math.ceil(math.log2(side / LARGE_SIDE))))
+        return cls.from_dict(changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; `Skeleton.from_dict` makes it again."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> "Skeleton":
+        """The inverse of `to_dict`; what is not said has its default, unknown names are refused."""
+        known = [field.name for field in fields(cls)]
+        strange = next((name for name in facts if name not in known), None)
+        if strange is not None:
+            near = difflib.get_close_matches(strange, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
+            raise OptionError(f"a skeleton has no option {strange!r}; {hint}")
+        return cls(**facts)

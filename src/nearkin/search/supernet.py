@@ -1,0 +1,166 @@
+r"""The supernet that searchers train: the numbers of `PlainSupernet`, in fewer and larger steps.
+
+The operations on all edges that leave a state run together (`Fan`). With partial channels a node is
+$\mathrm{shuffle}(\sum_i [\beta_{ij}\bar o_{ij}(x_i),\; \beta_{ij}\tilde x_i])$: the weighted sum comes before
+concatenation and shuffle. Tensors lie channels last.
+
+Notation: N samples, C channels of a state, K the inverse of the share of channels that operations see.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nearkin.core.rng import seeded
+from nearkin.search.genotype import Cells
+from nearkin.search.mixed import Fan
+from nearkin.search.plain_supernet import Frame, PlainCell, PlainSupernet, shuffled
+from nearkin.search.supernet_chains import Rows, fast_input, input_sources
+from nearkin.search.supernet_layout import Architecture, Layout
+
+
+class FusedCell(nn.Module):
+    """One cell, made of a plain one."""
+
+    def __init__(self, plain: PlainCell, frame: Frame) -> None:
+        super().__init__()
+        self.layout, self.part = plain.layout, plain.part
+        self.inputs = nn.ModuleList(map(fast_input, plain.inputs))
+        self.split, self.shuffle = frame.split, frame.shuffle
+        fans = []
+        for node in range(self.layout.num_nodes - 1):
+            edges = [plain.edges[e] for e in self.layout.leaving(node)]
+            fans.append(Fan([list(edge.operations) for edge in edges], edges[0].part, edges[0].stride))
+        self.fans = cast(Sequence[Fan], nn.ModuleList(fans))
+
+    def forward(self, inputs: Sequence[Tensor], alpha: Tensor, beta: Tensor) -> Tensor:
+        """The outputs of earlier cells, weights `[E, O]` and `[E]` to the concatenated output."""
+        layout, weights = self.layout, alpha * beta[:, None]
+        states, around, sums = [], [], None
+        for node in range(layout.num_nodes):
+            if node < layout.num_inputs:
+                state = self.inputs[node](inputs[node])
+            else:
+                assert sums is not None
+                part = sums.shape[1] // (layout.num_nodes - node)
+                passed = [] if self.split == 1 else [_weighted(beta[layout.entering(node)], around)]
+                state, sums = self._joined(sums[:, :part], passed), sums[:, part:]
+            states.append(state)
+            if node == layout.num_nodes - 1:
+                break
+            fan = self.fans[node]
+            through = state[:, : fan.channels] if self.split > 1 else state
+            if self.split > 1:
+                past = state[:, fan.channels :]
+                around.append(F.max_pool2d(past, 2, 2, ceil_mode=True) if fan.stride == 2 else past)
+            found = fan(through.contiguous(memory_format=torch.channels_last), weights[layout.leaving(node)])
+            sums = found if sums is None else sums + found
+        return torch.cat([states[node] for node in layout.output], 1)
+
+    def single(self, inputs: Sequence[Tensor], genotype: Cells) -> Tensor:
+        """The same along the edges of one genotype, which alone are run, at full weight."""
+        layout = self.layout
+        states = [adapt(x) for adapt, x in zip(self.inputs, inputs, strict=True)]
+        for terms in layout.chosen(genotype, self.part):
+            mixed, passed = [], []
+            for edge, place in terms:
+                source, state = layout.pairs[edge][0], states[layout.pairs[edge][0]]
+                fan = self.fans[source]
+                through = state[:, : fan.channels].contiguous(memory_format=torch.channels_last)
+                mixed.append(fan.single(through, layout.leaving(source).index(edge), place))
+                if self.split > 1:
+                    past = state[:, fan.channels :]
+                    passed.append(F.max_pool2d(past, 2, 2, ceil_mode=True) if fan.stride == 2 else past)
+            states.append(self._joined(sum(mixed[1:], mixed[0]), [sum(passed[1:], passed[0])] if passed else []))
+        return torch.cat([states[node] for node in layout.output], 1)
+
+    def _joined(self, mixed: Tensor, passed: list[Tensor]) -> Tensor:
+        if not passed:
+            return mixed
+        whole = torch.cat([mixed, *passed], 1)
+        return shuffled(whole, self.split) if self.shuffle else whole
+
+    def sources(self, name: str) -> dict[str, Rows]:
+        """What every tensor is stacked from, given the name of the plain cell."""
+        found: dict[str, Rows] = {}
+        for number, module in enumerate(self.inputs):
+            mine = input_sources(module, f"{name}.inputs.{number}")
+            found |= {f"inputs.{number}.{key}": rows for key, rows in mine.items()}
+        for node, fan in enumerate(self.fans):
+            edges = [f"{name}.edges.{e}" for e in self.layout.leaving(node)]
+            found |= {f"fans.{node}.{key}": rows for key, rows in fan.sources(edges).items()}
+        return found
+
+
+class Supernet(nn.Module):
+    """Stem, cells, global mean and a linear head; `forward` takes architecture weights, or the genotype of one path.
+
+    Made under one seed it has the very weights of the plain one.
+
+    >>> from nearkin.search.general import GeneralSpace
+    >>> layout = Layout.of(GeneralSpace((3,), ("zero", "identity", "conv3")))
+    >>> net = Supernet(layout, (1, 8, 8), 10, Frame(channels=4, num_cells=2))
+    >>> architecture, x = layout.initial(torch.Generator()), torch.ones(2, 1, 8, 8)
+    >>> net(x, architecture).shape, net(x, layout.path(architecture, torch.Generator())).shape
+    (torch.Size([2, 10]), torch.Size([2, 10]))
+    """
+
+    def __init__(self, layout: Layout, input_shape: Sequence[int], num_outputs: int, frame: Frame) -> None:
+        super().__init__()
+        self.layout, self.frame, self.input_shape, self.num_outputs = layout, frame, tuple(input_shape), num_outputs
+        plain = PlainSupernet(layout, input_shape, num_outputs, frame)
+        self.stem, self.final, self.head = plain.stem, plain.final, plain.head
+        self.cells = cast(Sequence[FusedCell], nn.ModuleList(FusedCell(cell, frame) for cell in plain.cells))
+
+    def forward(self, x: Tensor, architecture: Architecture | Cells) -> Tensor:
+        """Images `[N, c, H, W]` to outputs `[N, num_outputs]`."""
+        first = self.stem(x.contiguous(memory_format=torch.channels_last))
+        states = [first] * self.layout.num_inputs
+        if not isinstance(architecture, Cells):
+            weights = self.layout.weights(architecture)
+        for cell in self.cells:
+            if isinstance(architecture, Cells):
+                output = cell.single(states, architecture)
+            else:
+                output = cell(states, *weights[cell.part])
+            states = [*states[1:], output]
+        outputs: Tensor = self.head(self.final(states[-1]).mean((2, 3)))
+        return outputs
+
+    def sources(self) -> dict[str, Rows]:
+        """For every tensor of this supernet the names of those of the plain one that it is stacked from."""
+        found: dict[str, Rows] = {}
+        for part in ("stem", "final", "head"):
+            found |= {f"{part}.{key}": [(f"{part}.{key}",)] for key in getattr(self, part).state_dict()}
+        for number, cell in enumerate(self.cells):
+            mine = cell.sources(f"cells.{number}")
+            found |= {f"cells.{number}.{key}": rows for key, rows in mine.items()}
+        return found
+
+    def stacked(self, plain: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors of a plain supernet (weights, buffers, gradients) by the names of this one."""
+        return {name: torch.cat([plain[row[0]] for row in rows]) if plain[rows[0][0]].dim() else plain[rows[0][0]]
+                for name, rows in self.sources().items() if rows[0][0] in plain}  # fmt: skip
+
+    def plain(self) -> PlainSupernet:
+        """The plain supernet of the same weights and buffers."""
+        with seeded(0):
+            other = PlainSupernet(self.layout, self.input_shape, self.num_outputs, self.frame).to(self.head.weight)
+        mine, theirs = self.state_dict(), other.state_dict()
+        for name, rows in self.sources().items():
+            sizes = [theirs[row[0]].shape[0] if theirs[row[0]].dim() else 1 for row in rows]
+            pieces = mine[name].split(sizes) if mine[name].dim() else [mine[name]]
+            for row, piece in zip(rows, pieces, strict=True):
+                for source in row:
+                    theirs[source].copy_(piece)
+        return other.train(self.training)
+
+
+def _weighted(weights: Tensor, terms: Sequence[Tensor]) -> Tensor:
+    found = weights[0] * terms[0]
+    for weight, term in zip(weights[1:], terms[1:], strict=True):
+        found = found + weight * term
+    return found

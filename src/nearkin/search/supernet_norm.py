@@ -1,0 +1,92 @@
+r"""Batch norm with weights that are handed in, and with its second derivative in few passes over the data.
+
+Notation, channel by channel: M values $x$ with mean $\mu$, $s = 1/\sqrt{\mathrm{var} + \epsilon}$,
+$\hat x = s (x - \mu)$, weight $w$, slope $g$ of the output $w \hat x$; $\bar a$ is the mean of $a$ over the M values.
+The projection $P a = a - \bar a - \hat x\, \overline{a \hat x}$ is its own adjoint, and the slopes are
+$w s P g$ in $x$ and $\sum g \hat x$ in $w$. The derivative of $\langle u, w s P g\rangle + v \sum g \hat x$ is
+
+- $w s P u + v \hat x$ in $g$,
+- $s \langle u, P g \rangle$ in $w$,
+- $s P q - w s^2 \hat x\, \langle u, P g \rangle / M$ in $x$, with
+  $q = (v - w s\, \overline{u \hat x})\, g - w s\, \overline{g \hat x}\, u$.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+EPS, MOMENTUM = 1e-5, 0.1  # of nn.BatchNorm2d
+
+
+def normalised(x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None, training: bool) -> Tensor:
+    """`[N, C, H, W]` normalised by its own statistics, which enter the running ones, or by these; times `[C]`.
+
+    >>> x = torch.arange(4.0).view(2, 2, 1, 1)
+    >>> normalised(x, torch.zeros(2), torch.ones(2), torch.tensor([1.0, 2.0]), True).flatten().round().tolist()
+    [-1.0, -2.0, 1.0, 2.0]
+    """
+    if not training or not (torch.is_grad_enabled() and x.requires_grad):
+        return F.batch_norm(x, mean, var, weight, None, training, MOMENTUM, EPS)
+    found: Tensor = _Norm.apply(x, weight, mean, var)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, mean: Tensor, var: Tensor) -> Tensor:
+        found, middle, scale = torch.native_batch_norm(x, weight, None, mean, var, True, MOMENTUM, EPS)
+        ctx.save_for_backward(x, weight, middle, scale)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        x, weight, middle, scale = ctx.saved_tensors
+        run = _Slopes.apply if torch.is_grad_enabled() else _slopes
+        in_x, in_weight = run(slope, x, weight, middle, scale)
+        return in_x, None if weight is None else in_weight, None, None
+
+
+def _slopes(slope: Tensor, x: Tensor, weight: Tensor | None, middle: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    found = torch.ops.aten.native_batch_norm_backward(
+        slope, x, weight, None, None, middle, scale, True, EPS, (True, weight is not None, False)
+    )
+    return found[0], scale if weight is None else found[1]
+
+
+class _Slopes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, slope: Tensor, x: Tensor, weight: Tensor | None, middle: Tensor, scale: Tensor) -> Any:
+        ctx.save_for_backward(slope, x, weight, middle, scale)
+        ctx.set_materialize_grads(False)
+        return _slopes(slope, x, weight, middle, scale)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, u: Tensor | None, v: Tensor | None) -> Any:
+        g, x, weight, middle, s = ctx.saved_tensors
+        w = torch.ones_like(s) if weight is None else weight
+        v = torch.zeros_like(s) if v is None or weight is None else v
+        u = torch.zeros_like(x) if u is None else u
+        mean_u, mean_g, mean_ug = u.mean((0, 2, 3)), g.mean((0, 2, 3)), (u * g).mean((0, 2, 3))
+        ux = s * ((u * x).mean((0, 2, 3)) - middle * mean_u)
+        gx = s * ((g * x).mean((0, 2, 3)) - middle * mean_g)
+        inner = mean_ug - mean_u * mean_g - ux * gx  # ⟨u, P g⟩ / M
+        on_u, on_g = -w * s * gx, v - w * s * ux  # q = on_u · u + on_g · g
+        mean_q, mean_qx = on_u * mean_u + on_g * mean_g, on_u * ux + on_g * gx
+        in_g = _affine(u, w * s, x, s * (v - w * s * ux), -w * s * mean_u - s * (v - w * s * ux) * middle)
+        on_x = -s * (mean_qx + w * s * inner)
+        in_x = _affine(u, s * on_u, x, s * on_x, -s * (mean_q + on_x * middle)).addcmul_(g, _wide(s * on_g))
+        count = x.numel() // x.shape[1]
+        return in_g, in_x, None if weight is None else count * s * inner, None, None
+
+
+def _affine(a: Tensor, on_a: Tensor, b: Tensor, on_b: Tensor, constant: Tensor) -> Tensor:
+    """Channel by channel `on_a · a + on_b · b + constant`."""
+    return torch.addcmul(_wide(constant), a, _wide(on_a)).addcmul_(b, _wide(on_b))
+
+
+def _wide(channels: Tensor) -> Tensor:
+    return channels[:, None, None]

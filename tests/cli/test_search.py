@@ -1,0 +1,121 @@
+"""`add --cell`, `search` and `export-model` as a person or a script calls them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import nearkin as nk
+from calling import Call
+
+QUICK = ("--network", "mlp?hidden=16", "--trials", "1", "--epochs", "2")
+SMALL = ("--channels", "4", "--epochs", "2", "--json")
+KEYS = {"genotype", "metric", "parameters", "multiply_adds", "seconds", "evaluations"}
+
+
+@pytest.fixture
+def four(call: Call) -> None:
+    assert call("add", "four", "digits?classes=0,1,2,3&rest=other&limit=150", *QUICK, "--json").code == 0
+
+
+@pytest.mark.usefixtures("four")
+def test_a_searched_network_leaves_the_house(call: Call, tmp_path: Path) -> None:
+    said = call("search", "four", "--method", "random", "--space", "general?nodes=3", "--evaluations", "2", *SMALL,
+                "--out", "m.safetensors")  # fmt: skip
+    assert said.code == 0, said.err
+    assert said.json.keys() >= KEYS
+    assert said.json["evaluations"] == 2
+    found = nk.Zoo("nearkin-zoo").architecture("four")
+    assert found is not None
+    again = call("evaluate", "m.safetensors", "--json").json
+    assert again["metric"] == pytest.approx(said.json["metric"], abs=1e-12)
+
+    python = call("export-model", "four", "--to", "python", "--json").json
+    assert python["files"] == ["four.py", "four.safetensors"]
+    assert python["error"] <= 1e-5
+    x = torch.randn(3, *found.facts["input_shape"], generator=torch.Generator().manual_seed(0))
+    torch.save(x, tmp_path / "x.pt")
+    script = (
+        "import sys, torch; sys.modules['nearkin'] = None; sys.path.insert(0, '.'); import four; "
+        "net = four.load('four.safetensors').eval(); "
+        "torch.save(net(torch.load('x.pt')).detach(), 'y.pt')"
+    )
+    subprocess.run([sys.executable, "-I", "-c", script], check=True, cwd=tmp_path)
+    with torch.no_grad():
+        assert torch.allclose(torch.load(tmp_path / "y.pt"), found.model()(x), atol=1e-5)
+    assert call("export-model", "m.safetensors", "--to", "torch", "--out", "w.safetensors").code == 0
+    assert "already" in call("export-model", "four", "--to", "python").err
+    (tmp_path / "four.py").unlink()
+    assert "four.safetensors is there already" in call("export-model", "four", "--to", "python").err
+    before = (tmp_path / "m.safetensors").read_bytes()
+    for words in (("--to", "python", "--out", "m.py"), ("--to", "torch", "--out", "m.safetensors")):
+        assert "is the model itself" in call("export-model", "m.safetensors", *words, "--overwrite").err
+    assert (tmp_path / "m.safetensors").read_bytes() == before
+    assert call("export-model", "m.safetensors", "--to", "python", "--json").json["files"][0] == "m-exported.py"
+
+
+def test_a_genotype_is_trained_like_any_network(call: Call) -> None:
+    text = "normal(0): 1 = conv3(0); 2 = identity(0) + max3(1); out = 2"
+    said = call("train", "digits?limit=150", "--genotype", text, "--channels", "4", "--steps", "5", "--json")
+    assert said.code == 0, said.err
+    assert "conv3(0)" in said.json["network"]
+    assert call("evaluate", "model.safetensors", "--json").json["metric"] == pytest.approx(said.json["metric"])
+    bad = call("train", "digits?limit=150", "--genotype", text + "!", "--out", "other.safetensors")
+    assert (bad.code, bad.err.count("\n")) == (1, 1)
+    assert "error: genotype, position" in bad.err
+
+
+def test_the_kin_gives_its_cells(call: Call) -> None:
+    added = call("add", "zero", "digits?detect=0&limit=150", *QUICK, "--cell", "--cell-evaluations", "3", "--json")
+    assert added.code == 0, added.err
+    kept = added.json["cells"]["found"]
+    assert len(kept) == 3
+    assert kept[0]["score"] >= kept[-1]["score"]
+    said = call("search", "digits?detect=6&limit=150", "--method", "kin", "--evaluations", "3", *SMALL)
+    assert said.code == 0, said.err
+    assert said.json["kin"] == "zero"
+    assert said.json["space"] == "general"
+    assert said.json["genotype"] in {one["genotype"] for one in kept}  # as many questions as there are given cells
+    named = call("search", "digits?detect=6&limit=150", "--method", "local", "--space", "zero", "--evaluations", "3",
+                 *SMALL)  # fmt: skip
+    assert "restricted" in named.json["space"]
+    assert named.json["genotype"] == said.json["genotype"]  # the given cells come first in any method
+
+
+def test_an_add_that_stopped_before_its_cells_goes_on_with_them(call: Call) -> None:
+    data = "digits?detect=0&limit=150"
+    assert call("add", "zero", data, *QUICK, "--json").code == 0
+    added = call("add", "zero", data, *QUICK, "--cell", "--cell-evaluations", "2", "--json")
+    assert added.code == 0
+    assert len(added.json["cells"]["found"]) == 2
+    twice = call("add", "zero", data, *QUICK, "--cell")
+    assert twice.code == 1
+    assert "zero" in twice.err
+
+
+@pytest.mark.usefixtures("four")
+def test_bad_questions_end_in_one_line(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "there.safetensors").write_bytes(b"")
+    cases = [
+        (("--method", "fused", "--space", "full"), "unknown method 'fused'"),
+        (("--method", "random", "--space", "generall"), "did you mean general?"),
+        ((), "no other task of the zoo has cells"),
+        (("--method", "random", "--space", "four"), "four has no cells"),
+        (("--method", "pcdarts", "--space", "nearest"), "use --space full"),
+        (("--method", "random", "--space", "general?nodes=3", "--parameters", "10"), "has parameters <= 10"),
+        (("--method", "random", "--space", "full", "--option", "tournament=3"), "does not take these options"),
+        (("--method", "random", "--space", "full", "--option", "tournament"), "name=value"),
+        (("--space", "full", "--out", "there.safetensors"), "already"),
+        (("--space", "full", "--out", "there.bin"), "ends in .safetensors"),
+    ]
+    before = nk.Zoo("nearkin-zoo").catalogue.artifacts("four")
+    for words, line in cases:
+        said = call("search", "four", *words)
+        assert (said.code, said.out) == (1, ""), words
+        assert said.err.strip().splitlines()[-1].startswith("error:")
+        assert line in said.err, words
+    assert nk.Zoo("nearkin-zoo").catalogue.artifacts("four") == before
+    assert "use --to onnx" in call("export-model", "four", "--to", "python").err
+    assert "torch, onnx, python" in call("export-model", "four", "--to", "c").err

@@ -1,0 +1,161 @@
+"""The laws, held to by searchers that ask an objective and by random search with weight sharing."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import nearkin as nk
+from laws.searcher import SearcherLaws, searched
+from nearkin.core.errors import OptionError, TrainingError
+from nearkin.core.events import Work, finish
+from nearkin.core.state import State
+from nearkin.search.budget import Budget
+from nearkin.search.darts import DartsSpace
+from nearkin.search.evolution import evolution
+from nearkin.search.general import GeneralSpace
+from nearkin.search.genotype import Genotype
+from nearkin.search.kin_search import kin_search
+from nearkin.search.limited import limited
+from nearkin.search.local_search import local_search
+from nearkin.search.mobile import MobileSpace
+from nearkin.search.objective import Measured, Objective
+from nearkin.search.plain_supernet import Frame
+from nearkin.search.random_search import random_search
+from nearkin.search.recurrent import RecurrentSpace
+from nearkin.search.sampling import Sampling
+from nearkin.search.space import Space
+from nearkin.search.weight_sharing import PathObjective, PathTraining, SharedRandom
+
+
+class Letters(Objective):
+    """An objective that is different for almost all genotypes, and a little rugged."""
+
+    def measuring(self, genotype: Genotype) -> Work[Measured]:
+        yield from ()
+        text = str(genotype)
+        return Measured(text.count("3") + sum(map(ord, text)) % 17 / 20, {"length": float(len(text)), "kind": "toy"})
+
+    def settings(self) -> dict[str, float]:
+        return {"toy": 1.0}
+
+
+SPACES: dict[str, Space] = {
+    "general": GeneralSpace(),
+    "tiny": GeneralSpace((3,), ("zero", "conv3")),
+    "small": GeneralSpace((3,), ("zero", "conv3", "max3", "avg3")),
+    "darts": DartsSpace(num_nodes=2),
+    "mobile": MobileSpace((2, 2)),
+    "recurrent": RecurrentSpace(4),
+    "limited": limited(GeneralSpace((3,)), lambda cell: str(cell).count("conv7"), 1, name="conv7"),
+}
+KIN = {name: [space.at(7), space.at(0)] for name, space in SPACES.items()}
+WAYS: dict[str, Callable[[str], Sampling]] = {
+    "random": lambda name: random_search(SPACES[name], Letters()),
+    "evolution": lambda name: evolution(SPACES[name], Letters(), population=3, tournament=2),
+    "local": lambda name: local_search(SPACES[name], Letters()),
+    "evolution from kin": lambda name: evolution(SPACES[name], Letters(), population=3, tournament=2, first=KIN[name]),
+    "local from kin": lambda name: local_search(SPACES[name], Letters(), first=KIN[name]),
+    "kin": lambda name: kin_search(SPACES[name], Letters(), KIN[name]),
+}
+CASES = [
+    ("tiny", "random"),
+    *(("small", way) for way in WAYS),
+    *((name, way) for name in ("general", "darts", "mobile", "recurrent", "limited") for way in ("kin", "local")),
+]
+
+
+class TestSampling(SearcherLaws):
+    STEPS = 9
+
+    @pytest.fixture(params=CASES, ids=" ".join)
+    def case(self, request: pytest.FixtureRequest) -> tuple[str, str]:
+        case: tuple[str, str] = request.param
+        return case
+
+    @pytest.fixture
+    def make(self, case: tuple[str, str]) -> Callable[[], Sampling]:
+        return lambda: WAYS[case[1]](case[0])
+
+    @pytest.fixture
+    def space(self, case: tuple[str, str]) -> Space:
+        return SPACES[case[0]]
+
+
+SMALL = GeneralSpace((2, 3), ("zero", "identity", "conv3", "max3"))
+
+
+@pytest.fixture(scope="module")
+def digits() -> nk.Task:
+    return nk.task("digits?limit=200")
+
+
+def shared(task: nk.Task, **changes: Any) -> SharedRandom:
+    training = PathTraining(batches=4, chunk=2, batch_size=16)
+    return replace(SharedRandom(SMALL, task, Frame(channels=4, num_cells=1), training), **changes)
+
+
+class TestSharedRandom(SearcherLaws):
+    STEPS = 5
+    FIRST = 3
+
+    @pytest.fixture
+    def make(self, digits: nk.Task) -> Callable[[], SharedRandom]:
+        return lambda: shared(digits)
+
+    @pytest.fixture
+    def space(self) -> Space:
+        return SMALL
+
+
+def test_measuring_paths_leaves_the_supernet_as_it_is_and_gives_each_the_same_again(digits: nk.Task) -> None:
+    searcher = shared(digits)
+    state = finish(searcher.step(searcher.init(0)))
+    before = {name: value.clone() for name, value in state.net.state_dict().items()}
+    objective = PathObjective(state.net, searcher.parts)
+    cells = [SMALL.at(index) for index in (0, 3, 40, 67)]
+    scores = [[objective.measured(cell).facts["shared loss"] for cell in order] for order in (cells, cells[::-1])]
+    assert scores[0] == scores[1][::-1]
+    assert all(torch.equal(value, before[name]) for name, value in state.net.state_dict().items())
+
+
+def test_a_smaller_cell_measures_what_its_larger_twin_does(digits: nk.Task) -> None:
+    searcher = shared(digits)
+    state = finish(searcher.step(searcher.init(0)))
+    objective = PathObjective(state.net, searcher.parts)
+    small = Genotype.parse("normal(0): 1 = conv3(0); out = 1")
+    large = Genotype.parse("normal(0): 1 = conv3(0); 2 = zero(0) + identity(1); out = 2")
+    assert objective.measured(small) == objective.measured(large)
+
+
+def test_the_supernet_learns_and_paths_with_weights_come_out_ahead(digits: nk.Task) -> None:
+    training = PathTraining(batches=120, chunk=120, batch_size=32)
+    space = GeneralSpace((3,), ("zero", "conv3"))
+    found, _ = searched(shared(digits, space=space, training=training), Budget(steps=1 + 5))
+    assert found.evaluations == 4 == len(found.found)
+    assert found.best.score > 2 * digits.guess()
+    assert space.unique_key(found.found[-1].genotype) == "normal(0): out = nothing"
+
+
+def test_spaces_that_no_supernet_holds_are_refused(digits: nk.Task) -> None:
+    with pytest.raises(OptionError, match="a supernet is made of cells"):
+        shared(digits, space=MobileSpace((2, 2)))
+    with pytest.raises(OptionError, match="where the space has an identity"):
+        shared(digits, space=GeneralSpace((2, 3), ("zero", "conv3")))
+
+
+def test_settings_of_another_objective_space_or_way_are_refused() -> None:
+    _, saved = searched(evolution(SPACES["general"], Letters(), population=3, tournament=2), Budget(steps=2))
+    checkpoint = State.from_bytes(saved[-1])
+    others = [
+        evolution(SPACES["general"], Letters(), population=4, tournament=2),
+        evolution(SPACES["limited"], Letters(), population=3, tournament=2),
+        evolution(SPACES["general"], Letters(), population=3, tournament=2, first=KIN["general"]),
+    ]
+    for other in others:
+        with pytest.raises(TrainingError, match="made with another settings"):
+            searched(other, Budget(steps=3), resume=checkpoint)
+    with pytest.raises(TrainingError, match="made with another method"):
+        searched(random_search(SPACES["general"], Letters()), Budget(steps=3), resume=checkpoint)

@@ -1,0 +1,194 @@
+import gzip
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from laws.space import SpaceLaws
+from nearkin.core.errors import DataError, MismatchError, OptionError
+from nearkin.core.events import finish
+from nearkin.search.budget import Budget
+from nearkin.search.evolution import evolution
+from nearkin.search.general import GeneralSpace
+from nearkin.search.genotype import Genotype
+from nearkin.search.kin_search import kin_search
+from nearkin.search.local_search import local_search
+from nearkin.search.nasbench201 import nasbench201, nasbench201_arch, transnas101, transnas101_arch
+from nearkin.search.random_search import random_search
+from nearkin.search.sampling import Sampling
+from nearkin.search.searcher import searching
+from nearkin.search.space import Space
+from nearkin.search.tabular import Listed, Table, TabularObjective, read_table
+
+SPACE = GeneralSpace((3,), ("zero", "identity", "conv3"))
+LISTED = Listed(SPACE, list(SPACE.enumerate())[::-1])
+
+
+class TestListed(SpaceLaws):
+    @pytest.fixture(
+        params=[LISTED, Listed(SPACE, [SPACE.at(index) for index in (3, 1, 4, 5, 9, 2, 6)])], ids=["all", "some"]
+    )
+    def space(self, request: pytest.FixtureRequest) -> Space:
+        space: Space = request.param
+        return space
+
+
+def small() -> Table:
+    """Values fall with the number; classes therefore hold different values."""
+    return Table("small", LISTED, {"down": [-float(i) for i in range(27)], "up": [float(i) for i in range(27)]})
+
+
+def test_a_class_has_one_value_that_of_its_first_member() -> None:
+    table = small()
+    values: dict[str, set[float]] = {}
+    for index, genotype in enumerate(LISTED.enumerate()):
+        key = SPACE.unique_key(genotype)
+        values.setdefault(key, set()).add(table.value(genotype, "up"))
+        assert table.value(genotype, "up") <= index
+    assert all(len(found) == 1 for found in values.values())
+    assert len(values) < 27
+
+
+def test_every_genotype_may_count_by_itself() -> None:
+    single = Listed(SPACE, list(SPACE.enumerate()), single=True)
+    table = Table("single", single, {"up": [float(i) for i in range(27)]})
+    assert [table.value(genotype, "up") for genotype in single.enumerate()] == list(range(27))
+    assert len({single.unique_key(genotype) for genotype in single.enumerate()}) == 27
+
+
+def test_regret_is_zero_at_the_best_and_counts_down_to_it() -> None:
+    table = small()
+    assert table.best("up") == max(table.value(genotype, "up") for genotype in LISTED.enumerate())
+    regrets = [table.regret(genotype, "up") for genotype in table.top("up", 27)]
+    assert regrets[0] == 0
+    assert regrets == sorted(regrets)
+    assert len(regrets) == len({SPACE.unique_key(genotype) for genotype in LISTED.enumerate()})
+
+
+def test_a_search_of_everything_ends_at_the_best() -> None:
+    table = small()
+    found = finish(searching(random_search(table.space, TabularObjective(table, "up")), Budget(steps=100)))
+    assert table.regret(found.best.genotype, "up") == 0
+    assert found.evaluations == len(table.top("up", 27))
+
+
+def test_a_missing_column_is_an_error_that_lists_the_others() -> None:
+    with pytest.raises(OptionError, match="small has no column 'sideways'; choose one of down, up"):
+        TabularObjective(small(), "sideways")
+
+
+def test_columns_of_another_length_are_refused() -> None:
+    with pytest.raises(DataError, match="column up has 2 values for 27 genotypes"):
+        Table("short", LISTED, {"up": [1.0, 2.0]})
+
+
+def test_genotypes_outside_are_refused() -> None:
+    table = Table("part", Listed(SPACE, [SPACE.at(0)]), {"up": [1.0]})
+    with pytest.raises(MismatchError, match="it is not in the list"):
+        table.value(SPACE.at(1), "up")
+    with pytest.raises(MismatchError, match="the space has one cell"):
+        table.value(Genotype.parse("chain: skip"), "up")
+
+
+def test_lists_without_or_with_repeated_genotypes_are_refused() -> None:
+    with pytest.raises(DataError, match="at least one, got none"):
+        Listed(SPACE, [])
+    with pytest.raises(DataError, match="1 genotypes of general are listed twice"):
+        Listed(SPACE, [SPACE.at(0), SPACE.at(0)])
+
+
+def written(folder: Path, text: str, name: str = "toy.csv.gz") -> Path:
+    path = folder / name
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("space", "arch"), [(nasbench201(), nasbench201_arch), (transnas101(), transnas101_arch)], ids=["201", "101"]
+)
+@pytest.mark.parametrize("name", ["toy.csv.gz", "toy.csv"])
+def test_tables_are_read(tmp_path: Path, space: Space, arch: Callable[[Genotype], str], name: str) -> None:
+    rows = "".join(f"{arch(space.at(index))},{index / 7},{-index}\n" for index in (7, 40, 1000))
+    table = read_table(written(tmp_path, "arch_str,one,two\n" + rows, name))
+    assert (table.name, list(table.columns), table.space.size()) == ("toy", ["one", "two"], 3)
+    assert table.value(space.at(40), "one") == 40 / 7
+    assert table.top("two", 1) == [space.at(7)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has no rows with a column arch_str"),
+        ("arch,one\nx,1\n", "has no rows with a column arch_str"),
+        ("arch_str,one\n?,1\n", "is of no known table"),
+        ("arch_str,one\n64-41414-0_00_000,good\n", "a cell that is not a number"),
+        ("arch_str,one,two\n64-41414-0_00_000,1\n", "a cell that is not a number"),
+        ("arch_str,one\n64-41414-0_00_000,1\n64-41414-0_00_000,1\n", "are listed twice"),
+    ],
+)
+def test_broken_tables_are_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(DataError, match=message) as refused:
+        read_table(written(tmp_path, text))
+    assert "\n" not in str(refused.value)
+
+
+def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "broken.csv.gz").write_bytes(b"no gzip")
+    for name in ("absent.csv.gz", "broken.csv.gz"):
+        with pytest.raises(DataError, match=f"cannot read the table .*{name}"):
+            read_table(tmp_path / name)
+
+
+# The real tables
+
+
+@pytest.fixture(scope="module")
+def tables(real_data: Path) -> Path:
+    folder = real_data.parent / "tables"
+    if not folder.is_dir():
+        pytest.skip(f"no tables in {folder}, beside the real data sets")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def transnas(tables: Path) -> Table:
+    return read_table(tables / "tnb101_micro.csv.gz", single=True)
+
+
+@pytest.fixture(scope="module")
+def nasbench(tables: Path) -> Table:
+    return read_table(tables / "nb201.csv.gz")
+
+
+def mean_regret(table: Table, searcher: Sampling, column: str, queries: int, seeds: int) -> float:
+    """Regret in a column after so many queries, mean over seeds."""
+    found = [finish(searching(searcher, Budget(evaluations=queries), seed=seed)).best for seed in range(seeds)]
+    return statistics.fmean(table.regret(best.genotype, column) for best in found)
+
+
+@pytest.mark.realdata
+def test_the_bests_of_nasbench201_are_those_published(nasbench: Table) -> None:
+    assert nasbench.space.size() == 15_625
+    assert len(nasbench.top("cifar10_test", 20_000)) == 6_466
+    bests = [round(nasbench.best(f"{task}_test"), 2) for task in ("cifar10", "cifar100", "imagenet16")]
+    assert bests == [94.37, 73.51, 47.31]
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize(
+    ("make", "published"),
+    [(random_search, 1.15), (evolution, 0.73), (local_search, 0.84)],
+    ids=["random", "evolution", "local"],
+)
+def test_regrets_on_transnas_after_50_queries(transnas: Table, make: Callable[..., Sampling], published: float) -> None:
+    """Four standard errors of 60 seeds are about 0.25; the published figures count every cell."""
+    searcher = make(transnas.space, TabularObjective(transnas, "class_object"))
+    assert mean_regret(transnas, searcher, "class_object", 50, 60) == pytest.approx(published, abs=0.25)
+
+
+@pytest.mark.realdata
+def test_cifar100_from_its_kin_cifar10_within_10_queries(nasbench: Table) -> None:
+    kin = nasbench.top("cifar10_valid", 5)
+    objective = TabularObjective(nasbench, "cifar100_valid")
+    assert mean_regret(nasbench, kin_search(nasbench.space, objective, kin), "cifar100_test", 10, 20) <= 0.4
