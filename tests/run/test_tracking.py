@@ -29,6 +29,7 @@ def test_tensorboard_has_every_value(tmp_path: Path) -> None:
 def test_mlflow_has_every_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = pytest.importorskip("mlflow", reason="the extra track is not installed")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # the client alone has no other store
     with mlflow(f"file:{tmp_path / 'runs'}", run="a search") as listen:
         finish(counting(), listen)
     (run,) = client.MlflowClient().search_runs([client.get_experiment_by_name("nearkin").experiment_id])
