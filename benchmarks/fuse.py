@@ -190,7 +190,8 @@ Made by `python benchmarks/fuse.py`; one thread, process time.
 
 {NUM_CELLS} cells a data set, drawn from the general space (3 or 4 nodes, ten operations); stem to 7x7, 8 channels, two
 cells with a pool between. The truth of a cell is its test accuracy after 90 steps on 1,000 images, mean over
-{TRUTH_SEEDS} seeds. Standard deviation of that accuracy in points, between cells and between seeds: {spreads}.
+{TRUTH_SEEDS} seeds. Standard deviation of accuracy in points, between cells and between seeds of one cell: {spreads};
+where the second is as large as the first, some of the triples are in an order that chance gave.
 Of the triples whose best cell is better than the second by more than {100 * GAP:.0f} points, {NUM_TRIPLES} were put to
 both contests. *FUSE* mixes the outputs of the candidates by softmax(α), trains their weights on training data and α on
 validation data by turns, and picks the largest α. *Side by side* trains them on their own losses and picks the least
@@ -202,7 +203,7 @@ guessing; *points lost* is how far the accuracy of the pick lies below the best 
 ## A planted cell
 
 A cell of two convolutions against one without any edge and one of average pools, on 300 digits: softmax(α) of the good
-one is {", ".join(f"{weight:.3f}" for weight in figures["planted"])} for five seeds.
+one is {", ".join(f"{weight:.4f}" for weight in figures["planted"])} for five seeds.
 
 ## A search to convergence
 

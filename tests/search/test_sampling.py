@@ -228,21 +228,12 @@ def test_local_search_from_kin_starts_at_the_best_of_them() -> None:
     assert state.marks == [state.best]
 
 
-def test_at_most_half_of_the_first_population_is_the_kins_and_draws_and_children_of_the_best_share_the_rest() -> None:
+def test_at_most_half_of_the_first_population_is_the_kins_and_the_rest_is_drawn() -> None:
     rng = Generator().manual_seed(3)
     kin = [LARGE.sample(rng) for _ in range(20)]
-    searcher = kin_search(LARGE, Counting(hashed), kin)
-    state = searcher.init(0)
-    for step in range(30):
-        best = None if state.best < 0 else state.records[state.best].genotype
-        state = finish(searcher.step(state))
-        newest = state.records[-1]
-        if 5 <= step < 10:
-            assert newest.origin == (CHILD if step % 2 else DRAWN)
-            assert newest.origin == DRAWN or newest.genotype in LARGE.neighbours(best)
+    state = trials_of(kin_search(LARGE, Counting(hashed), kin), 30)
     origins = [record.origin for record in state.records]
-    assert origins[:5] == [GIVEN] * 5
-    assert GIVEN not in origins[5:]
+    assert origins == [GIVEN] * 5 + [DRAWN] * 5 + [CHILD] * 20
 
 
 def test_half_a_population_of_kin_is_found_behind_those_that_a_limit_forbids() -> None:

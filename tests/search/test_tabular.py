@@ -192,3 +192,17 @@ def test_cifar100_from_its_kin_cifar10_within_10_queries(nasbench: Table) -> Non
     kin = nasbench.top("cifar10_valid", 5)
     objective = TabularObjective(nasbench, "cifar100_valid")
     assert mean_regret(nasbench, kin_search(nasbench.space, objective, kin), "cifar100_test", 10, 20) <= 0.4
+
+
+@pytest.mark.realdata
+def test_far_kin_costs_nothing_in_the_mean_over_the_pairs_of_tasks(transnas: Table) -> None:
+    """At 50 queries; benchmarks/tables.py has every pair of both tables by itself."""
+    for target in ("jigsaw", "normal", "autoencoder"):
+        objective = TabularObjective(transnas, target)
+        alone = mean_regret(transnas, random_search(transnas.space, objective), target, 50, 30)
+        from_kin = [
+            mean_regret(transnas, kin_search(transnas.space, objective, transnas.top(kin, 5)), target, 50, 5)
+            for kin in transnas.columns
+            if kin != target
+        ]
+        assert statistics.fmean(from_kin) <= 1.05 * alone

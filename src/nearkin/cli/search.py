@@ -37,7 +37,7 @@ else:
     )
 
 EVALUATIONS = 24  # of methods that would never end by themselves
-ENDLESS = ("random", "evolution", "local", "kin")
+ENDLESS = ("random", "random-shared", "evolution", "local", "kin")
 DEEP = 5  # cells of methods with a reduction cell, so that there is one behind each kind
 
 Track = Annotated[str | None, typer.Option(metavar="DIR", help="Also write the figures for TensorBoard.")]
@@ -53,7 +53,7 @@ def search(
     context: typer.Context,
     target: Annotated[str, typer.Argument(help="A task of the zoo, or a data string.", autocompletion=task_names)],
     method: Annotated[
-        str, typer.Option(help="fuse, side-by-side, random, evolution, local, kin, darts or pcdarts.")
+        str, typer.Option(help="fuse, side-by-side, random, random-shared, evolution, local, kin, darts or pcdarts.")
     ] = "fuse",
     space: Annotated[
         str,

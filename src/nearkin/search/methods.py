@@ -15,10 +15,12 @@ from nearkin.search.gradient_search import Darts, PCDarts
 from nearkin.search.kin_search import kin_search
 from nearkin.search.local_search import local_search
 from nearkin.search.network import Skeleton
+from nearkin.search.plain_supernet import Frame
 from nearkin.search.random_search import random_search
 from nearkin.search.searcher import Searcher
 from nearkin.search.space import Space
 from nearkin.search.supernet_options import PARTIAL, GradientOptions
+from nearkin.search.weight_sharing import PathTraining, SharedRandom
 from nearkin.tasks.task import Task
 
 PROXY = Recipe(steps=90, batch_size=64, learning_rate=1e-2)
@@ -80,10 +82,16 @@ def _gradient(make: Callable[..., Searcher[Any]], usual: GradientOptions) -> Cal
     return build
 
 
+def _shared(ask: Ask) -> Searcher[Any]:
+    frame = Frame(**{name: getattr(ask.skeleton, name) for name in ("channels", "num_cells", "stem_stride")})
+    return SharedRandom(ask.space, ask.task, frame, PathTraining(**ask.options))
+
+
 METHODS: dict[str, Callable[[Ask], Searcher[Any]]] = {
     "fuse": lambda ask: _fuse(ask, Fusion()),
     "side-by-side": lambda ask: _fuse(ask, SideBySide()),
     "random": _asking(random_search),
+    "random-shared": _shared,
     "evolution": _asking(evolution),
     "local": _asking(local_search),
     "kin": _asking(kin_search),
@@ -92,7 +100,7 @@ METHODS: dict[str, Callable[[Ask], Searcher[Any]]] = {
 }
 """By the names of the command line."""
 
-SUPERNETS = ("darts", "pcdarts")
+SUPERNETS = ("random-shared", "darts", "pcdarts")
 """Methods that train one network for the whole space: its normal space is that of DARTS, and nothing is begun with."""
 
 
@@ -101,8 +109,8 @@ def searcher(method: str, ask: Ask) -> Searcher[Any]:
 
     >>> searcher("fused", None)
     Traceback (most recent call last):
-    nearkin.core.errors.OptionError: unknown method 'fused'; choose one of fuse, side-by-side, random, evolution, \
-local, kin, darts, pcdarts
+    nearkin.core.errors.OptionError: unknown method 'fused'; choose one of fuse, side-by-side, random, \
+random-shared, evolution, local, kin, darts, pcdarts
     """
     if method not in METHODS:
         raise OptionError(f"unknown method {method!r}; choose one of {', '.join(METHODS)}")

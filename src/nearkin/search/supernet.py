@@ -20,6 +20,8 @@ from nearkin.search.mixed import Fan
 from nearkin.search.plain_supernet import Frame, PlainCell, PlainSupernet, shuffled
 from nearkin.search.supernet_chains import Rows, fast_input, input_sources
 from nearkin.search.supernet_layout import Architecture, Layout
+from nearkin.search.supernet_norm import fine
+from nearkin.search.supernet_sum import weighted
 
 
 class FusedCell(nn.Module):
@@ -28,7 +30,7 @@ class FusedCell(nn.Module):
     def __init__(self, plain: PlainCell, frame: Frame) -> None:
         super().__init__()
         self.layout, self.part = plain.layout, plain.part
-        self.inputs = nn.ModuleList(map(fast_input, plain.inputs))
+        self.inputs = nn.ModuleList(fine(fast_input(module)) for module in plain.inputs)
         self.split, self.shuffle = frame.split, frame.shuffle
         fans = []
         for node in range(self.layout.num_nodes - 1):
@@ -39,22 +41,23 @@ class FusedCell(nn.Module):
     def forward(self, inputs: Sequence[Tensor], alpha: Tensor, beta: Tensor) -> Tensor:
         """The outputs of earlier cells, weights `[E, O]` and `[E]` to the concatenated output."""
         layout, weights = self.layout, alpha * beta[:, None]
-        states, around, sums = [], [], None
+        states: list[Tensor] = []
+        around: list[Tensor] = []
+        sums: Tensor | None = None
         for node in range(layout.num_nodes):
             if node < layout.num_inputs:
                 state = self.inputs[node](inputs[node])
             else:
                 assert sums is not None
-                part = sums.shape[1] // (layout.num_nodes - node)
-                passed = [] if self.split == 1 else [_weighted(beta[layout.entering(node)], around)]
-                state, sums = self._joined(sums[:, :part], passed), sums[:, part:]
+                mixed, sums = _halved(sums, sums.shape[1] // (layout.num_nodes - node))
+                passed = [] if self.split == 1 else [weighted(beta[layout.entering(node)], around)]
+                state = self._joined(mixed, passed)
             states.append(state)
             if node == layout.num_nodes - 1:
                 break
             fan = self.fans[node]
-            through = state[:, : fan.channels] if self.split > 1 else state
-            if self.split > 1:
-                past = state[:, fan.channels :]
+            through, past = _halved(state, fan.channels)
+            if past is not None:
                 around.append(F.max_pool2d(past, 2, 2, ceil_mode=True) if fan.stride == 2 else past)
             found = fan(through.contiguous(memory_format=torch.channels_last), weights[layout.leaving(node)])
             sums = found if sums is None else sums + found
@@ -112,7 +115,7 @@ class Supernet(nn.Module):
         super().__init__()
         self.layout, self.frame, self.input_shape, self.num_outputs = layout, frame, tuple(input_shape), num_outputs
         plain = PlainSupernet(layout, input_shape, num_outputs, frame)
-        self.stem, self.final, self.head = plain.stem, plain.final, plain.head
+        self.stem, self.final, self.head = fine(plain.stem), fine(plain.final), plain.head
         self.cells = cast(Sequence[FusedCell], nn.ModuleList(FusedCell(cell, frame) for cell in plain.cells))
 
     def forward(self, x: Tensor, architecture: Architecture | Cells) -> Tensor:
@@ -159,8 +162,9 @@ class Supernet(nn.Module):
         return other.train(self.training)
 
 
-def _weighted(weights: Tensor, terms: Sequence[Tensor]) -> Tensor:
-    found = weights[0] * terms[0]
-    for weight, term in zip(weights[1:], terms[1:], strict=True):
-        found = found + weight * term
-    return found
+def _halved(x: Tensor, channels: int) -> tuple[Tensor, Tensor | None]:
+    """The first channels and the others, if there are any; one split is cheaper to go back through than two slices."""
+    if x.shape[1] == channels:
+        return x, None
+    first, others = x.split([channels, x.shape[1] - channels], 1)
+    return first, others

@@ -19,7 +19,7 @@ from nearkin.search.restricted import ANY, Restricted
 from nearkin.search.space import Space
 from nearkin.search.supernet_layout import Architecture, Layout
 
-TRIES = 2_000
+TRIES = 200
 """Genotypes that are looked at, strongest first, to find one within the limits of a space."""
 
 _DRAWS = 100
