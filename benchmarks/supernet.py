@@ -243,7 +243,8 @@ TEXT = """\
 Made by `python benchmarks/supernet.py`; one thread, 8 cells of the DARTS space, 16 channels. Process time and peak
 memory of the fast form as shares of those of the plain one, which runs every operation of every edge as a module of its
 own; both have the same weights. The customary architecture step of the plain form takes one backward pass to
-everything; *to α alone* compares with a plain form that leaves out the slopes of the weights.
+everything; *to α alone* compares with a plain form that leaves out the slopes of the weights. The figures were taken
+beside other work on the machine, both forms in turn.
 
 {speeds}
 
@@ -312,6 +313,8 @@ def quality_text(studies: list[dict[str, Any] | None]) -> str:
         + table(["data", "search", "seed", "random cells, mean ± deviation", "the best of them", *names], rows)
         + "\n\nBy how much the found cell is better than the mean of the random ones, on average over seeds:\n\n"
         + table(["data", "search", *names], gains)
+        + "\n\nThe mean of random cells is drawn down by a few that hardly learn, so that beating it is not beating "
+        "most of them; and single seeds go either way. With a thousand images a gradient-based search is no sure gain."
     )
 
 
@@ -342,7 +345,7 @@ def page(figures: dict[str, Any]) -> str:
             speeds,
         ),
         profiles=table(["form", "kernel", "calls", "share"], kernels),
-        difference_seconds=second["plain_seconds"],
+        difference_seconds=f"{second['plain_seconds']:.2f}",
         second=table(
             ["step", "share"],
             [
