@@ -26,18 +26,18 @@ import nearkin as nk
 from measure import peak_bytes, ratios
 from nearkin.core.events import finish
 from nearkin.core.rng import Streams, seeded
-from nearkin.search.architecture_step import Loss, difference, first_order, second_order
 from nearkin.search.budget import Budget
 from nearkin.search.darts import DartsSpace
 from nearkin.search.evaluate import evaluating
 from nearkin.search.general import GeneralSpace
 from nearkin.search.genotype import Genotype
-from nearkin.search.gradient_search import Darts, GradientOptions, GradientSearch, PCDarts
 from nearkin.search.network import Skeleton
-from nearkin.search.plain_supernet import Frame
 from nearkin.search.searcher import searching
-from nearkin.search.supernet import Supernet
-from nearkin.search.supernet_layout import Layout
+from nearkin.search.supernet.architecture_step import Loss, difference, first_order, second_order
+from nearkin.search.supernet.gradient_search import Darts, GradientOptions, GradientSearch, PCDarts
+from nearkin.search.supernet.layout import Layout
+from nearkin.search.supernet.plain import Frame
+from nearkin.search.supernet.supernet import Supernet
 from nearkin.tasks.builtin import found as known
 from results import keep, table
 

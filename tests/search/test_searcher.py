@@ -22,12 +22,12 @@ from nearkin.search.limited import limited
 from nearkin.search.local_search import local_search
 from nearkin.search.mobile import MobileSpace
 from nearkin.search.objective import Measured, Objective
-from nearkin.search.plain_supernet import Frame
 from nearkin.search.random_search import random_search
 from nearkin.search.recurrent import RecurrentSpace
 from nearkin.search.sampling import Sampling
 from nearkin.search.space import Space
-from nearkin.search.weight_sharing import PathObjective, PathTraining, SharedRandom
+from nearkin.search.supernet.plain import Frame
+from nearkin.search.supernet.weight_sharing import PathObjective, PathTraining, SharedRandom
 
 
 class Letters(Objective):

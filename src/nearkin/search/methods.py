@@ -11,16 +11,16 @@ from nearkin.search.evolution import evolution
 from nearkin.search.fuse import Fuse
 from nearkin.search.fuse_round import Fusion, SideBySide
 from nearkin.search.genotype import Genotype
-from nearkin.search.gradient_search import Darts, PCDarts
 from nearkin.search.kin_search import kin_search
 from nearkin.search.local_search import local_search
 from nearkin.search.network import Skeleton
-from nearkin.search.plain_supernet import Frame
 from nearkin.search.random_search import random_search
 from nearkin.search.searcher import Searcher
 from nearkin.search.space import Space
-from nearkin.search.supernet_options import PARTIAL, GradientOptions
-from nearkin.search.weight_sharing import PathTraining, SharedRandom
+from nearkin.search.supernet.gradient_search import Darts, PCDarts
+from nearkin.search.supernet.options import PARTIAL, GradientOptions
+from nearkin.search.supernet.plain import Frame
+from nearkin.search.supernet.weight_sharing import PathTraining, SharedRandom
 from nearkin.tasks.task import Task
 
 PROXY = Recipe(steps=90, batch_size=64, learning_rate=1e-2)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from nearkin.search.canonical import Graph
 from nearkin.search.cell import IDENTITIES, ZEROS
-from nearkin.search.layers import heights
-from nearkin.search.svg import Point, Sheet, curve, point, text_width
+from nearkin.search.drawing.layers import heights
+from nearkin.search.drawing.svg import Point, Sheet, curve, point, text_width
 
 _NODE, _LABEL, _BEND = 28.0, 20.0, 4.0
 _AIR = 8.0

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearkin.search.operations import FactorizedReduction, Zero
-from nearkin.search.supernet_chains import Chain, Halving, Rows, Statistics, blocks, normal
+from nearkin.search.supernet.chains import Chain, Halving, Rows, Statistics, blocks, normal
 
 POOLS = (nn.MaxPool2d, nn.AvgPool2d)
 

@@ -23,13 +23,13 @@ from nearkin.search.cell import IDENTITIES, Cell
 from nearkin.search.fuse_candidates import Parts, halved
 from nearkin.search.genotype import Cells, Genotype
 from nearkin.search.objective import Measured, Objective
-from nearkin.search.plain_supernet import Frame
 from nearkin.search.random_search import Drawing
 from nearkin.search.sampling import Sampling, Trials, described, unlimited
 from nearkin.search.searcher import Best, Searcher
 from nearkin.search.space import Space
-from nearkin.search.supernet import Supernet
-from nearkin.search.supernet_layout import Layout
+from nearkin.search.supernet.layout import Layout
+from nearkin.search.supernet.plain import Frame
+from nearkin.search.supernet.supernet import Supernet
 from nearkin.tasks.batches import epoch_batches, num_batches, ordered_batches
 from nearkin.tasks.examples import Batch
 from nearkin.tasks.task import Task

@@ -17,7 +17,7 @@ from nearkin.search.genotype import Cells
 from nearkin.search.limited import Limited
 from nearkin.search.restricted import ANY, Restricted
 from nearkin.search.space import Space
-from nearkin.search.supernet_layout import Architecture, Layout
+from nearkin.search.supernet.layout import Architecture, Layout
 
 TRIES = 200
 """Genotypes that are looked at, strongest first, to find one within the limits of a space."""

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass, field
 
 from nearkin.core.errors import require
-from nearkin.search.guards import Guards
-from nearkin.search.plain_supernet import Frame
+from nearkin.search.supernet.guards import Guards
+from nearkin.search.supernet.plain import Frame
 
 
 @dataclass(frozen=True, kw_only=True)

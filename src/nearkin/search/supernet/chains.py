@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearkin.search.operations import FactorizedReduction
-from nearkin.search.supernet_convolution import convolution
-from nearkin.search.supernet_filters import Filter, alone, shared
-from nearkin.search.supernet_norm import EPS, MOMENTUM, normalised
+from nearkin.search.supernet.convolution import convolution
+from nearkin.search.supernet.filters import Filter, alone, shared
+from nearkin.search.supernet.norm import EPS, MOMENTUM, normalised
 
 Rows = list[tuple[str, ...]]
 """Names in a plain supernet of what a tensor is stacked from; those in one row hold the same values."""

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from laws.space import rng
 from nearkin.core.errors import OptionError
 from nearkin.report import theme
-from nearkin.search import svg
 from nearkin.search.darts import DartsSpace
-from nearkin.search.drawing import drawing
+from nearkin.search.drawing import svg
+from nearkin.search.drawing.drawing import drawing
+from nearkin.search.drawing.layers import crossings, heights
 from nearkin.search.general import GeneralSpace
 from nearkin.search.genotype import Chain, Genotype
-from nearkin.search.layers import crossings, heights
 from nearkin.search.mobile import MobileSpace
 from nearkin.search.nasbench201 import nasbench201
 from nearkin.search.recurrent import RecurrentSpace

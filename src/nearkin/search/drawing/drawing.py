@@ -7,10 +7,10 @@ from nearkin.core.errors import OptionError
 from nearkin.search.block import Block
 from nearkin.search.canonical import Graph
 from nearkin.search.cell import Cell
+from nearkin.search.drawing.picture import Picture, graph_picture
+from nearkin.search.drawing.svg import Point, Sheet, point, text_width
 from nearkin.search.genotype import SKIP, Cells, Chain, Genotype, Recurrent
 from nearkin.search.notation import require_name
-from nearkin.search.picture import Picture, graph_picture
-from nearkin.search.svg import Point, Sheet, point, text_width
 
 MARGIN = 16.0
 """Pixels around a drawing."""

@@ -20,7 +20,7 @@ from nearkin.core.errors import require
 from nearkin.search.genotype import Cells
 from nearkin.search.network import stem
 from nearkin.search.operations import FactorizedReduction, ResidualReduction, convolution, operation
-from nearkin.search.supernet_layout import Architecture, Layout
+from nearkin.search.supernet.layout import Architecture, Layout
 
 POOLS = (nn.MaxPool2d, nn.AvgPool2d)
 STEM_FACTOR = 3  # of DARTS, between the channels of the stem and those of the first cell

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from nearkin.core.rng import seeded
 from nearkin.search.genotype import Cells
-from nearkin.search.mixed import Fan
-from nearkin.search.plain_supernet import Frame, PlainCell, PlainSupernet, shuffled
-from nearkin.search.supernet_chains import Rows, fast_input, input_sources
-from nearkin.search.supernet_layout import Architecture, Layout
-from nearkin.search.supernet_norm import fine
-from nearkin.search.supernet_sum import weighted
+from nearkin.search.supernet.chains import Rows, fast_input, input_sources
+from nearkin.search.supernet.layout import Architecture, Layout
+from nearkin.search.supernet.mixed import Fan
+from nearkin.search.supernet.norm import fine
+from nearkin.search.supernet.plain import Frame, PlainCell, PlainSupernet, shuffled
+from nearkin.search.supernet.weighted_sum import weighted
 
 
 class FusedCell(nn.Module):

@@ -11,13 +11,13 @@ from nearkin.search.cell import ZEROS
 from nearkin.search.darts import DartsSpace
 from nearkin.search.general import GeneralSpace
 from nearkin.search.genotype import Cells, Genotype
-from nearkin.search.guards import Guards, dominant_eigenvalue, entropy, lanczos
 from nearkin.search.limited import limited
 from nearkin.search.nasbench201 import nasbench201
 from nearkin.search.restricted import restricted
 from nearkin.search.space import Space
-from nearkin.search.supernet_genotype import certainty, chosen, num_skips, strength, strengths, strongest
-from nearkin.search.supernet_layout import Layout
+from nearkin.search.supernet.choice import certainty, chosen, num_skips, strength, strengths, strongest
+from nearkin.search.supernet.guards import Guards, dominant_eigenvalue, entropy, lanczos
+from nearkin.search.supernet.layout import Layout
 
 SPACES = (DartsSpace(), DartsSpace(num_nodes=2, reduction=False), GeneralSpace(), nasbench201())
 

@@ -1,0 +1,1 @@
+"""Genotypes as pictures."""
