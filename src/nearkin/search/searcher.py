@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from nearkin.core.errors import TrainingError, require
 from nearkin.core.events import Checkpoint, Note, Progress, Work
+from nearkin.core.memory import resident_mebibytes
 from nearkin.core.state import State
 from nearkin.search.budget import Budget
 from nearkin.search.genotype import Genotype
@@ -191,6 +192,7 @@ def searching(searcher: Searcher[S], budget: Budget, *, seed: int = 0, resume: S
 
 def _progress(searcher: Searcher[S], state: S, run: _Run, budget: Budget, best: Best | None) -> Progress:
     values = {**({} if best is None else {"best": best.score}), **searcher.figures(state)}
+    values["MiB"] = resident_mebibytes()
     share = budget.share(run.seconds, run.steps, searcher.evaluations(state))
     if share:
         values["seconds left"] = run.seconds * (1 - share) / share

@@ -25,7 +25,7 @@ from nearkin.search.supernet.choice import certainty, chosen, num_skips, strengt
 from nearkin.search.supernet.guards import dominant_eigenvalue, entropy
 from nearkin.search.supernet.layout import Layout
 from nearkin.search.supernet.options import PARTIAL, GradientOptions
-from nearkin.search.supernet.state import Search, captured, drift, quiet_loss, resident_mebibytes, restored
+from nearkin.search.supernet.state import Search, captured, drift, quiet_loss, restored
 from nearkin.search.supernet.supernet import Supernet
 from nearkin.tasks.batches import epoch_batches, num_batches
 from nearkin.tasks.examples import Batch
@@ -205,8 +205,8 @@ class GradientSearch(Searcher[Search]):
         return restored(self.init(saved.facts["seed"]), saved)
 
     def figures(self, state: Search) -> Mapping[str, float]:
-        """Entropy of α as a share of the largest, losses, resident memory."""
-        return {"entropy": entropy(state.architecture), **state.figures, "resident MiB": resident_mebibytes()}
+        """Entropy of α as a share of the largest, and losses."""
+        return {"entropy": entropy(state.architecture), **state.figures}
 
 
 class Darts(GradientSearch):

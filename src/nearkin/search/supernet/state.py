@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,8 +15,6 @@ from nearkin.search.supernet.architecture_step import Loss
 from nearkin.search.supernet.supernet import Supernet
 from nearkin.tasks.examples import Batch
 from nearkin.tasks.likelihood import Likelihood
-
-_STATUS = Path("/proc/self/status")
 
 
 @dataclass
@@ -135,11 +132,3 @@ def _load_moments(optimiser: torch.optim.Optimizer, moments: Mapping[str, Tensor
         place, key = name.split("/")
         shell["state"].setdefault(int(place), {})[key] = value
     optimiser.load_state_dict(shell)
-
-
-def resident_mebibytes() -> float:
-    """Memory that the process holds now, in MiB; 0 where the system does not tell."""
-    if not _STATUS.is_file():
-        return 0.0
-    fields = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines() if ":" in line)
-    return int(fields["VmRSS"].split()[0]) / 1024
