@@ -58,7 +58,8 @@ def main() -> None:
     try:
         app()
     except Interrupted:
-        sys.exit(_said("interrupted: what was done is kept; run the same command again to go on", 130))
+        again = "with --resume " if {"search", "train"} & set(sys.argv) and "--resume" not in sys.argv else ""
+        sys.exit(_said(f"interrupted: what was done is kept; run the same command again {again}to go on", 130))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
