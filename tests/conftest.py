@@ -31,6 +31,15 @@ def real_data() -> Path:
 
 
 @pytest.fixture(scope="session")
+def tables(real_data: Path) -> Path:
+    """The folder of architecture tables, `tables` beside the real data sets."""
+    folder = real_data.parent / "tables"
+    if not folder.is_dir():
+        pytest.skip(f"no tables in {folder}, beside the real data sets")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def mapped_file() -> Callable[[Tensor], str]:
     """A function that names the file whose mapping holds a tensor's memory; empty where it is plain memory."""
     if not MAPS.is_file():

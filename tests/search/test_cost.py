@@ -107,14 +107,6 @@ def test_limits_add_up_and_none_is_the_space_itself() -> None:
 # Tables that others have published
 
 
-@pytest.fixture(scope="module")
-def tables(real_data: Path) -> Path:
-    folder = real_data.parent / "tables"
-    if not folder.is_dir():
-        pytest.skip(f"no tables in {folder}, beside the real data sets")
-    return folder
-
-
 @pytest.mark.realdata
 def test_costs_are_those_of_nasbench201s_table(tables: Path) -> None:
     """The table counts batch norms and pools among the products: three for a pixel, nine in a pool."""

@@ -422,13 +422,9 @@ def test_architecture_strings_with_strange_operations_are_refused() -> None:
 
 
 @pytest.fixture(scope="module")
-def table(real_data: Path) -> Callable[[str], Iterable[dict[str, str]]]:
-    folder = real_data.parent / "tables"
-    if not folder.is_dir():
-        pytest.skip(f"no tables in {folder}, beside the real data sets")
-
+def table(tables: Path) -> Callable[[str], Iterable[dict[str, str]]]:
     def rows(name: str) -> list[dict[str, str]]:
-        with gzip.open(folder / f"{name}.csv.gz", "rt") as file:
+        with gzip.open(tables / f"{name}.csv.gz", "rt") as file:
             return list(csv.DictReader(file))
 
     return rows

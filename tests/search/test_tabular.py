@@ -144,14 +144,6 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def tables(real_data: Path) -> Path:
-    folder = real_data.parent / "tables"
-    if not folder.is_dir():
-        pytest.skip(f"no tables in {folder}, beside the real data sets")
-    return folder
-
-
-@pytest.fixture(scope="module")
 def transnas(tables: Path) -> Table:
     return read_table(tables / "tnb101_micro.csv.gz", single=True)
 

@@ -17,16 +17,18 @@ from nearkin.core.events import Listener
 
 if TYPE_CHECKING:
     from nearkin.core import device as devices
+    from nearkin.nets import spec
     from nearkin.run import tracking
     from nearkin.search import budget as budgets
     from nearkin.search import methods, network
     from nearkin.zoo import architecture, modelfile, outside
 else:
-    budgets, devices, tracking, methods, network, architecture, modelfile, outside = map(
+    budgets, devices, spec, tracking, methods, network, architecture, modelfile, outside = map(
         Lazy,
         (
             "nearkin.search.budget",
             "nearkin.core.device",
+            "nearkin.nets.spec",
             "nearkin.run.tracking",
             "nearkin.search.methods",
             "nearkin.search.network",
@@ -167,11 +169,9 @@ def _budget(method: str, minutes: float | None, steps: int | None, evaluations: 
 
 def _options(pairs: list[str]) -> dict[str, Any]:
     """Options of a method, their values read as in network strings."""
-    from nearkin.nets.spec import value_of  # it brings torch
-
     for pair in pairs:
         require("=" in pair, f"--option is written name=value, got {pair!r}")
-    return {name: value_of(value) for name, _, value in (pair.partition("=") for pair in pairs)}
+    return {name: spec.value_of(value) for name, _, value in (pair.partition("=") for pair in pairs)}
 
 
 @contextmanager

@@ -22,7 +22,8 @@ from matplotlib.patches import Circle, Polygon, Rectangle
 from matplotlib.text import Text
 from numpy.typing import NDArray
 
-from nearkin.report.theme import LIGHT, picture_style
+from nearkin.core.palette import LIGHT
+from nearkin.report.theme import picture_style
 
 _SPACE = "{http://www.w3.org/2000/svg}"
 _LINK = "{http://www.w3.org/1999/xlink}href"

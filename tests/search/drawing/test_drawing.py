@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from laws.space import rng
 from nearkin.core.errors import OptionError
-from nearkin.report import theme
+from nearkin.core.palette import DARK, LIGHT
 from nearkin.search.darts import DartsSpace
-from nearkin.search.drawing import svg
 from nearkin.search.drawing.drawing import drawing
 from nearkin.search.drawing.layers import crossings, heights
 from nearkin.search.general import GeneralSpace
@@ -157,12 +156,10 @@ def test_cells_stand_side_by_side_under_their_names() -> None:
     assert where["normal cell"][1] == where["reduction cell"][1]
 
 
-def test_colours_are_those_of_the_reports_and_readable_in_both_schemes() -> None:
-    assert svg.LIGHT == theme.LIGHT
-    assert svg.DARK == theme.DARK
+def test_every_role_has_its_colour_in_both_schemes() -> None:
     light, dark = drawing(GENOTYPES[0]).split("@media screen and (prefers-color-scheme:dark)")
-    assert all(f".nk-f-{role}{{fill:{colour}}}" in light for role, colour in svg.LIGHT.items())
-    assert all(f".nk-s-{role}{{stroke:{colour}}}" in dark for role, colour in svg.DARK.items())
+    assert all(f".nk-f-{role}{{fill:{colour}}}" in light for role, colour in LIGHT.items())
+    assert all(f".nk-s-{role}{{stroke:{colour}}}" in dark for role, colour in DARK.items())
 
 
 def test_names_that_would_break_out_of_an_id_are_refused() -> None:

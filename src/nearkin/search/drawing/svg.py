@@ -3,29 +3,7 @@
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
 
-LIGHT: Mapping[str, str] = {
-    "ink": "#1b2230",
-    "muted": "#566072",
-    "line": "#d3d8e0",
-    "paper": "#ffffff",
-    "panel": "#f4f6f9",
-    "kin": "#0067a8",
-    "target": "#b34700",
-    "arrow": "#7d8798",
-}
-DARK: Mapping[str, str] = {
-    "ink": "#e9ecf1",
-    "muted": "#a5aebd",
-    "line": "#3b4351",
-    "paper": "#14181f",
-    "panel": "#1d222b",
-    "kin": "#62b8ef",
-    "target": "#f4a340",
-    "arrow": "#8792a4",
-}
-"""The roles and colours of the reports, which stand above this room and show its drawings."""
-
-_FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif"
+from nearkin.core.palette import DARK, FONTS, LIGHT
 
 Point = tuple[float, float]
 
@@ -136,7 +114,7 @@ def _number(value: float) -> str:
 
 
 def _style() -> str:
-    rules = [f".nk-picture text{{font-family:{_FONTS}}}", *_roles(LIGHT)]
+    rules = [f".nk-picture text{{font-family:{FONTS}}}", *_roles(LIGHT)]
     dark = "\n".join(_roles(DARK))
     return "\n".join([*rules, f"@media screen and (prefers-color-scheme:dark){{\n{dark}\n}}"])
 
