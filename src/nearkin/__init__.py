@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from nearkin.nets.recipe import Recipe as Recipe
     from nearkin.nets.registry import build as build
     from nearkin.nets.solved import Solved as Solved
+    from nearkin.search.budget import Budget as Budget
+    from nearkin.solve.estimator import NearkinClassifier as NearkinClassifier
+    from nearkin.solve.solution import Solution as Solution
+    from nearkin.solve.solving import solve as solve
     from nearkin.tasks.sources import task as task
     from nearkin.tasks.task import Task as Task
     from nearkin.zoo.catalogue import Catalogue as Catalogue
@@ -31,11 +35,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Budget": "nearkin.search.budget",
     "Catalogue": "nearkin.zoo.catalogue",
     "Fit": "nearkin.nets.fit",
+    "NearkinClassifier": "nearkin.solve.estimator",
     "NearkinError": "nearkin.core.errors",
     "Ranking": "nearkin.distance.ranking",
     "Recipe": "nearkin.nets.recipe",
+    "Solution": "nearkin.solve.solution",
     "Solved": "nearkin.nets.solved",
     "Task": "nearkin.tasks.task",
     "Zoo": "nearkin.zoo.zoo",
@@ -44,7 +51,7 @@ _HOMES = {
     "task": "nearkin.tasks.sources",
 }
 
-_ROOMS = ("distance", "fisher")
+_ROOMS = ("distance", "fisher", "solve")
 
 __all__ = [*sorted(_HOMES), *_ROOMS, "__version__"]
 

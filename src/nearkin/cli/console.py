@@ -8,8 +8,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
 
 from nearkin.cli.lazy import Lazy
 from nearkin.core.errors import ZooError, require
@@ -20,13 +23,18 @@ if TYPE_CHECKING:
     from rich import markup
     from rich import progress as bars
     from rich import table as tables
+
+    from nearkin.run import journal
 else:
-    consoles, markup, tables, bars = map(Lazy, ("rich.console", "rich.markup", "rich.table", "rich.progress"))
+    consoles, markup, tables, bars, journal = map(
+        Lazy, ("rich.console", "rich.markup", "rich.table", "rich.progress", "nearkin.run.journal")
+    )
 
 T = TypeVar("T")
 
 LINE_SECONDS = 5.0  # between two progress lines where stderr is no terminal
 TABLE_ROWS = 300  # a longer table is printed as plain columns: it is read by a pager or a program
+UNSEEN = ("demo", "doctor", "train")  # commands that do not work on the zoo, and have no place in its journal
 
 
 class Interrupted(BaseException):
@@ -116,16 +124,27 @@ def _plain_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def run(work: Work[T], settings: Settings, *listeners: Listener) -> T:
     """Finish long work with its progress shown; Ctrl-C stops it at its next checkpoint, a second one at once."""
-    with _patient_interrupt() as interrupted, _display(settings) as show:
+    with _patient_interrupt() as interrupted, _display(settings) as show, _journal(settings) as note_down:
 
         def listen(event: Event) -> None:
             show(event)
-            for other in listeners:
+            for other in (*note_down, *listeners):
                 other(event)
             if interrupted() and isinstance(event, Checkpoint):
                 raise Interrupted
 
         return finish(work, listen)
+
+
+@contextmanager
+def _journal(settings: Settings) -> Iterator[list[Listener]]:
+    """What `nearkin serve` shows of a command at work; none of commands that do not work on the zoo."""
+    command = click.get_current_context(silent=True)
+    if command is None or command.info_name in UNSEEN or "://" in settings.zoo:
+        yield []
+        return
+    with journal.journaled(Path(settings.zoo), sys.argv[1:]) as note_down:
+        yield [note_down]
 
 
 @contextmanager

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 import matplotlib
 import numpy as np
 from matplotlib.artist import Artist
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
-from matplotlib.patches import Circle, Polygon, Rectangle
+from matplotlib.patches import Circle, PathPatch, Polygon, Rectangle
+from matplotlib.path import Path as Outline
 from matplotlib.text import Text
+from matplotlib.transforms import Affine2D
 from numpy.typing import NDArray
 
 from nearkin.core.palette import LIGHT
@@ -38,7 +39,7 @@ Point = tuple[float, float]
 class _Mark:
     """A shape for matplotlib to draw, and what it is not told of it."""
 
-    shape: Callable[[Axes], Artist]
+    shape: Callable[[Figure], Artist]
     fill: str | None
     stroke: str | None
     tip: str
@@ -70,12 +71,15 @@ class Canvas:
         fill: str | None = None,
         stroke: str | None = None,
         width: float = 1.0,
+        opacity: float | None = None,
         tip: str = "",
     ) -> None:
         """A rectangle from its upper left corner."""
 
-        def shape(_: Axes) -> Artist:
-            return Rectangle(corner, *size, linewidth=width, facecolor=_hex(fill), edgecolor=_hex(stroke))
+        def shape(_: Figure) -> Artist:
+            rectangle = Rectangle(corner, *size, linewidth=width, facecolor=_hex(fill), edgecolor=_hex(stroke))
+            rectangle.set_alpha(opacity)
+            return rectangle
 
         self._marks.append(_Mark(shape, fill, stroke, tip))
 
@@ -93,7 +97,7 @@ class Canvas:
     ) -> None:
         """A circle from its centre."""
 
-        def shape(_: Axes) -> Artist:
+        def shape(_: Figure) -> Artist:
             return Circle((x, y), radius, linewidth=width, facecolor=_hex(fill), edgecolor=_hex(stroke), alpha=opacity)
 
         self._marks.append(_Mark(shape, fill, stroke, tip))
@@ -101,19 +105,59 @@ class Canvas:
     def polygon(self, points: Sequence[Point], *, fill: str, opacity: float | None = None, tip: str = "") -> None:
         """A filled, closed shape."""
 
-        def shape(_: Axes) -> Artist:
+        def shape(_: Figure) -> Artist:
             return Polygon(points, closed=True, facecolor=_hex(fill), edgecolor="none", alpha=opacity)
 
         self._marks.append(_Mark(shape, fill, None, tip))
 
-    def line(self, start: Point, end: Point, *, stroke: str = "line", width: float = 1.0, tip: str = "") -> None:
+    def line(
+        self,
+        start: Point,
+        end: Point,
+        *,
+        stroke: str = "line",
+        width: float = 1.0,
+        dashed: bool = False,
+        tip: str = "",
+    ) -> None:
         """A straight line."""
-        across, down = zip(start, end, strict=True)
+        self.polyline((start, end), stroke=stroke, width=width, dashed=dashed, tip=tip)
 
-        def shape(_: Axes) -> Artist:
-            return Line2D(across, down, linewidth=width, color=_hex(stroke), solid_capstyle="butt")
+    def polyline(
+        self,
+        points: Sequence[Point],
+        *,
+        stroke: str = "line",
+        width: float = 1.0,
+        dashed: bool = False,
+        tip: str = "",
+    ) -> None:
+        """Straight lines from point to point."""
+        across, down = zip(*points, strict=True)
+
+        def shape(_: Figure) -> Artist:
+            return Line2D(
+                across,
+                down,
+                linewidth=width,
+                color=_hex(stroke),
+                linestyle=(0, (4 / width, 3 / width)) if dashed else "solid",  # lengths count in widths of the line
+                solid_capstyle="butt",
+                solid_joinstyle="round",
+            )
 
         self._marks.append(_Mark(shape, None, stroke, tip))
+
+    def dots(self, points: Sequence[Point], radius: float, *, fill: str, opacity: float | None = None) -> None:
+        """Many small diamonds as one shape: a circle each would be ten times the text."""
+        ways = ((radius, 0.0), (0.0, radius), (-radius, 0.0), (0.0, -radius), (radius, 0.0))
+        corners = [(x + across, y + down) for x, y in points for across, down in ways]
+        codes = [Outline.MOVETO, *[Outline.LINETO] * 3, Outline.CLOSEPOLY] * len(points)
+
+        def shape(_: Figure) -> Artist:
+            return PathPatch(Outline(corners, codes), facecolor=_hex(fill), edgecolor="none", alpha=opacity)
+
+        self._marks.append(_Mark(shape, fill, None, ""))
 
     def text(
         self,
@@ -131,7 +175,7 @@ class Canvas:
     ) -> None:
         """A text on its baseline, anchored `left`, `center` or `right`, turned by `angle` degrees against the clock."""
 
-        def shape(_: Axes) -> Artist:
+        def shape(_: Figure) -> Artist:
             stand_in = Text(x, y, "x", fontsize=size, color=_hex(fill), rotation=angle, rotation_mode="anchor")
             stand_in.set(ha=anchor, va="baseline", fontweight="bold" if bold else "normal")
             return stand_in
@@ -142,7 +186,9 @@ class Canvas:
         """Pixels `[H, W, 4]` stretched over a rectangle, without smoothing."""
         (left, top), (width, height) = corner, size
 
-        def shape(axes: Axes) -> Artist:
+        def shape(figure: Figure) -> Artist:
+            axes = figure.add_axes((0, 0, 1, 1))
+            axes.set_axis_off()
             extent = (left, left + width, top + height, top)
             image = AxesImage(axes, extent=extent, origin="upper", interpolation="none")
             image.set_data(pixels)
@@ -181,14 +227,11 @@ class Canvas:
     def _figure(self) -> Figure:
         """Built only now, because artists take settings along from where they are born."""
         figure = Figure(figsize=(self.width / _DOTS, self.height / _DOTS), dpi=_DOTS)
-        axes = figure.add_axes((0, 0, 1, 1))
-        axes.set_axis_off()
-        axes.set_xlim(0, self.width)
-        axes.set_ylim(self.height, 0)
+        upright = Affine2D().scale(1, -1).translate(0, self.height)
         for place, mark in enumerate(self._marks):
-            artist = mark.shape(axes)
+            artist = mark.shape(figure)
             artist.set_gid(_label(place))
-            artist.set_transform(axes.transData)
+            artist.set_transform(upright)
             figure.add_artist(artist)
         return figure
 

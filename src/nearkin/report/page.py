@@ -29,13 +29,25 @@ _NARROW = 358
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a page: cells are text, `numeric` columns are set to the right, row `marked` is set off."""
+    """A table of a page.
+
+    Attributes:
+        caption: what it shows.
+        heads: names of the columns.
+        rows: cells as text.
+        numeric: columns that are set to the right.
+        marked: a row that is set off.
+        tight: columns of single words, which are not broken.
+        sortable: whether readers may order it by a column.
+    """
 
     caption: str
     heads: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
     numeric: frozenset[int] = frozenset()
     marked: int | None = None
+    tight: frozenset[int] = frozenset()
+    sortable: bool = True
 
 
 @cache
@@ -57,7 +69,7 @@ def render(template: str, **values: Any) -> str:
 def _frame() -> Mapping[str, str]:
     """What `base.html` puts around every page."""
     folder = files("nearkin.report") / "templates"
-    script = (folder / "sort.js").read_text("utf-8")
+    script = "".join((folder / name).read_text("utf-8") for name in ("sort.js", "print.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return {
         "theme": Markup(page_style()),
@@ -206,7 +218,7 @@ def _tasks(matrix: DistanceMatrix, taskinfo: Mapping[str, Facts], target: str | 
     if not columns:
         return None
     rows = [
-        (plain(task), *(_fact(facts.get(key)) for key in columns))
+        (plain(task), *(fact_text(facts.get(key)) for key in columns))
         for task, facts in zip(matrix.tasks, known, strict=True)
     ]
     numeric = [
@@ -223,8 +235,12 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _fact(value: object) -> str:
-    """A plain value as a cell."""
+def fact_text(value: object) -> str:
+    """A plain value as a cell.
+
+    >>> fact_text([1, 8, 8]), fact_text(True), fact_text(None), fact_text(-0.25)
+    ('1 × 8 × 8', 'yes', '–', '−0.25')
+    """
     if value is None or value == "":
         return NOT_COMPARABLE
     if isinstance(value, bool):

@@ -27,6 +27,15 @@ def plain(text: str) -> str:
     return "".join(kept)
 
 
+def verbatim(text: str) -> str:
+    r"""The text with its blanks and line breaks, for what is to be copied; the rest as `plain` has it.
+
+    >>> verbatim("a  'b'\n  c\x00")
+    "a  'b'\n  c�"
+    """
+    return "".join(sign if sign in " \n" else plain(sign) or " " for sign in text)
+
+
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
     """Width of a text in pixels, as DejaVu Sans sets it: wider than the fonts of most systems, so a safe bound.
 

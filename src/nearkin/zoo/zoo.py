@@ -172,8 +172,8 @@ class Zoo:
 
     def cells(self, name: str) -> KeptCells | None:
         """The best cells that were searched for a task; None where none were."""
-        kept = self.catalogue.artifacts(name, kind="cells")
-        return KeptCells.from_state(State.from_bytes(self.catalogue.blob(kept[0]), name), name) if kept else None
+        state = self.kept(name, "cells")
+        return None if state is None else KeptCells.from_state(state, name)
 
     def celling(self, name: str, skeleton: Skeleton, budget: Budget, *, seed: int = 0) -> Work[KeptCells]:
         """Search a task's best cells and keep them; stopped, the same call goes on there."""
@@ -184,7 +184,7 @@ class Zoo:
     def keep_cells(self, name: str, cells: KeptCells) -> None:
         """Keep a task's best cells; those of an earlier search are replaced."""
         facts = {"space": cells.space, "method": cells.method, "count": len(cells.found)}
-        self.catalogue.attach(name, [NewArtifact("cells", 0, cells.to_state().to_bytes(), facts)])
+        self.keep(name, "cells", cells.to_state(), facts)
 
     def searching(
         self, target: Task | str, how: Search, *, seed: int = 0, device: str = "auto", resume: bool = False
@@ -196,10 +196,9 @@ class Zoo:
 
     def architecture(self, name: str) -> Solved | None:
         """The network that was searched for a task last, trained; None where none was."""
-        kept = self.catalogue.artifacts(name, kind="architecture")
-        if not kept:
+        state = self.kept(name, "architecture")
+        if state is None:
             return None
-        state = State.from_bytes(self.catalogue.blob(kept[0]), name)
         facts = self.catalogue.task(name).facts
         return Solved(name, state.facts["network"], facts, state.facts["seed"], (fit_from(state, state.facts["fit"]),))
 
@@ -208,8 +207,16 @@ class Zoo:
         done = found.trials[0]
         facts = {"network": found.network, "seed": found.seed, "fit": fit_facts(done)}
         told = {"network": found.network, "metric": done.scores.metric}
-        data = State(fit_state(done).tensors, facts).to_bytes()
-        self.catalogue.attach(name, [NewArtifact("architecture", 0, data, told)])
+        self.keep(name, "architecture", State(fit_state(done).tensors, facts), told)
+
+    def keep(self, name: str, kind: str, state: State, facts: dict[str, Any] | None = None) -> None:
+        """Keep a state beside a task under a word of its own, such as `solution`; an earlier one is replaced."""
+        self.catalogue.attach(name, [NewArtifact(kind, 0, state.to_bytes(), facts or {})])
+
+    def kept(self, name: str, kind: str) -> State | None:
+        """What was kept beside a task under that word; None where nothing was."""
+        found = self.catalogue.artifacts(name, kind=kind)
+        return State.from_bytes(self.catalogue.blob(found[0]), f"the {kind} of {name}") if found else None
 
     def near(
         self,

@@ -3,7 +3,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells];
   const key = (row, column) => {
     const text = row.cells[column].textContent.trim();
-    const value = parseFloat(text.replace("\u2212", "-"));
+    const value = parseFloat(text.replace("\u2212", "-").replaceAll(",", ""));
     return [text, value];
   };
   heads.forEach((head, column) => {

@@ -1,0 +1,178 @@
+"""Axes of a chart: values on a line of pixels, round ticks, a frame with its words, labels that keep apart."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from nearkin.report.canvas import Canvas, Point
+from nearkin.report.quantities import brief
+from nearkin.report.words import number, text_width
+
+WIDTH, NARROW = 760, 358
+"""Pixels of a chart on a wide page, and on a phone."""
+
+FONT = 11.0
+_PAD = 0.06
+_FLAT = 1e-9
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Values from `low` to `high` on the pixels from `start` to `end`, linear or logarithmic; `whole` ones are counts.
+
+    >>> scale = Scale(1.0, 100.0, 0.0, 10.0, log=True)
+    >>> scale(10.0), scale.ticks()
+    (5.0, [1.0, 3.0, 10.0, 30.0, 100.0])
+    """
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+    whole: bool = False
+
+    def __call__(self, value: float) -> float:
+        """Where a value lies."""
+        low, high, at = map(math.log10, (self.low, self.high, value)) if self.log else (self.low, self.high, value)
+        return self.start + (self.end - self.start) * (at - low) / (high - low)
+
+    def ticks(self, most: int = 6) -> list[float]:
+        """Round values within: 1, 2 or 5 times powers of ten, about `most` at most."""
+        found = _decades(self.low, self.high, most) if self.log else _steps(self.low, self.high, most)
+        return [tick for tick in found if tick == round(tick)] if self.whole else found
+
+    def label(self, tick: float, most: int = 6) -> str:
+        """A tick in words, with the decimals that its neighbours need."""
+        if self.log:
+            return brief(tick).replace("e-0", "e−")
+        ticks = self.ticks(most)
+        step = ticks[1] - ticks[0] if len(ticks) > 1 else abs(tick) or 1.0
+        if max(abs(self.low), abs(self.high)) >= 10_000:
+            return brief(tick).replace("-", "−")
+        return number(tick, max(0, -math.floor(math.log10(step) + 1e-9)))
+
+
+def scale_around(
+    values: Iterable[float],
+    start: float,
+    end: float,
+    *,
+    log: bool = False,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
+) -> Scale:
+    """A scale that holds all finite values with some air, and does not go beyond `bounds`.
+
+    >>> scale = scale_around([0.5, 1.0], 0, 100, bounds=(0.0, 1.0))
+    >>> round(scale.low, 2), scale.high
+    (0.47, 1.0)
+    """
+    kept = [value for value in values if math.isfinite(value) and (value > 0 or not log)]
+    low, high = (min(kept), max(kept)) if kept else (1.0, 1.0)
+    if log:
+        low, high = math.log10(low), math.log10(high)
+    air = _PAD * (high - low)
+    if air <= _FLAT * max(1.0, abs(low), abs(high)):
+        air = 0.5 if log else 0.05 * max(1.0, abs(low))
+    low, high = low - air, high + air
+    if log:
+        low, high = 10.0**low, 10.0**high
+    floor, ceiling = bounds
+    low, high = max(low, floor), min(high, ceiling)
+    if high <= low:  # everything at one bound
+        low, high = (low, low + 1.0) if not math.isfinite(floor) else (floor, floor + 1.0)
+    return Scale(low, high, start, end, log)
+
+
+@dataclass(frozen=True)
+class Field:
+    """The part of a canvas that holds the values."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+
+def frame(draw: Canvas, field: Field, x: Scale, y: Scale, words: tuple[str, str]) -> None:
+    """Grid, ticks and the names of both axes: that of y above its axis, that of x below to the right."""
+    across = max(2, int((field.right - field.left) / 70))
+    down = max(2, int((field.bottom - field.top) / 45))
+    for tick in y.ticks(down):
+        draw.line((field.left, y(tick)), (field.right, y(tick)), stroke="line", width=0.8)
+        draw.text(field.left - 7, y(tick) + 4, y.label(tick, down), size=FONT, fill="muted", anchor="right")
+    for tick in x.ticks(across):
+        draw.line((x(tick), field.bottom), (x(tick), field.bottom + 4), stroke="muted", width=1.0)
+        draw.text(x(tick), field.bottom + 17, x.label(tick, across), size=FONT, fill="muted", anchor="center")
+    draw.line((field.left, field.bottom), (field.right, field.bottom), stroke="muted", width=1.0)
+    draw.text(0, field.top - 10, words[1], size=FONT, fill="muted")
+    draw.text(field.right, field.bottom + 33, words[0], size=FONT, fill="muted", anchor="right")
+
+
+def whisker(draw: Canvas, low: Point, high: Point, *, stroke: str, width: float = 1.2, cap: float = 3.0) -> None:
+    """An upright or level line from end to end, with caps."""
+    draw.line(low, high, stroke=stroke, width=width)
+    upright = low[0] == high[0]
+    for x, y in (low, high):
+        ends = ((x - cap, y), (x + cap, y)) if upright else ((x, y - cap), (x, y + cap))
+        draw.line(*ends, stroke=stroke, width=width)
+
+
+def spread(wanted: Sequence[float], room: float, low: float, high: float) -> list[float]:
+    """Places near the wanted ones, in their order, `room` apart and within bounds as far as that can be.
+
+    >>> spread([10, 11, 50], 5, 0, 100)
+    [8.0, 13.0, 50.0]
+    """
+    order = sorted(range(len(wanted)), key=lambda k: (wanted[k], k))
+    pools: list[list[float]] = []  # mean level and count of neighbours that touch, each shifted by those before it
+    for rank, k in enumerate(order):
+        level = min(max(wanted[k], low), high) - rank * room
+        pools.append([level, 1.0])
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            (one, few), (other, more) = pools[-2], pools.pop()
+            pools[-1] = [(one * few + other * more) / (few + more), few + more]
+    levels = [level for level, count in pools for _ in range(int(count))]
+    last = max(len(wanted) - 1, 0) * room
+    places = [min(max(level, low), max(high - last, low)) + rank * room for rank, level in enumerate(levels)]
+    found = [0.0] * len(wanted)
+    for place, k in zip(places, order, strict=True):
+        found[k] = float(place)
+    return found
+
+
+def flowed(words: Sequence[str], room: float, lead: float, gap: float = 18.0) -> list[Point]:
+    """Where entries of a legend begin, each `lead` pixels and a text wide: column in pixels, and row.
+
+    >>> flowed(["a", "b"], 1000, 10)[1][1], flowed(["a", "b"], 20, 10)[1]
+    (0.0, (0.0, 1.0))
+    """
+    places, x, row = [], 0.0, 0.0
+    for text in words:
+        wide = lead + text_width(text, FONT)
+        if x and x + wide > room:
+            x, row = 0.0, row + 1
+        places.append((x, row))
+        x += wide + gap
+    return places
+
+
+def _steps(low: float, high: float, most: int) -> list[float]:
+    raw = (high - low) / max(most, 1)
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
+    first = math.ceil(low / step - 1e-6)
+    last = math.floor(high / step + 1e-6)
+    return [round(place * step, 12) for place in range(first, last + 1)]
+
+
+def _decades(low: float, high: float, most: int) -> list[float]:
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    for factors in ((1, 2, 5), (1, 3), (1,)):
+        ticks = [float(f"{factor}e{power}") for power in range(first, last + 1) for factor in factors]
+        inside = [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+        if len(inside) <= most:
+            break
+    if len(inside) > most:
+        inside = inside[:: -(-len(inside) // most)]
+    return inside or [low]

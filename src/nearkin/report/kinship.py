@@ -1,0 +1,254 @@
+"""Kin of a solved target: their order by every measure, how far measures agree, and what the answer took from whom."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from nearkin.distance.matrix import DistanceMatrix
+from nearkin.report.axes import FONT, NARROW, Field, Scale, scale_around, whisker
+from nearkin.report.canvas import Canvas
+from nearkin.report.kin import position
+from nearkin.report.page import Table
+from nearkin.report.quantities import percent
+from nearkin.report.words import NOT_COMPARABLE, decimals, labels, number, plain, text_width
+from nearkin.solve.relations import Relations
+
+DRAWN = 15
+"""Kin of a picture; the table has them all."""
+MAPPED = 60
+"""Kin of a map."""
+
+TITLES = {"frechet": "Fréchet distance", "kin": "a short fine-tuning", "logme": "LogME", "head": "a linear head"}
+SAYS = {
+    "frechet": "How unlike the weights are on which both tasks rest: 0 the same, 1 none in common",
+    "kin": "Mean loss over a short fine-tuning of the kin’s network on the target",
+    "logme": "Minus the log evidence of a linear model on the kin’s features, a sample",
+    "head": "Loss of a linear head on the kin’s features",
+}
+"""Measures in words."""
+_ROW = 22.0
+
+Row = Mapping[str, Any]
+
+
+def title_of(measure: str) -> str:
+    """A measure by its name and its word.
+
+    >>> title_of("frechet"), title_of("leep")
+    ('Fréchet distance (frechet)', 'leep')
+    """
+    return f"{TITLES[measure]} ({measure})" if measure in TITLES else plain(measure)
+
+
+def ranking_picture(
+    measure: str, rows: Sequence[Row], relations: Relations, width: int, name: str = "nk-ranking"
+) -> str:
+    """SVG of the nearest kin: a row each, the mean over trials, its deviation as whiskers, the trials as small dots."""
+    shown = shown_rows(rows, relations)
+    narrow = width <= NARROW
+    short = labels((str(row["name"]) for row in shown), 12.0, 100.0 if narrow else 170.0)
+    roles = [_roles(row, relations, brief=narrow) for row in shown]
+    left = max(text_width(text, 12.0, bold=True) for text in short) + 14
+    right = width - 12 - max(text_width(text, 10.5) for text in roles)
+    field = Field(left, 12.0, right, 12.0 + _ROW * len(shown) + 4)
+    draw = Canvas(width, round(field.bottom + 44))
+    limit = _limit(measure, relations)
+    values = [float(value) for row in shown for value in (*_reach(row), *row.get("trials", ()))]
+    x = scale_around(values if limit is None else [*values, limit], field.left + 6, field.right - 8)
+    _grid(draw, field, x, "mean over trials, nearer to the left" if narrow else f"{plain(measure)}: nearer to the left")
+    if limit is not None:
+        draw.line((x(limit), field.top), (x(limit), field.bottom), stroke="target", dashed=True, width=1.2)
+        draw.text(x(limit), field.top - 2, "limit", size=10, fill="target", anchor="center")
+    places = decimals([float(row["distance"]) for row in rows])
+    for rank, (row, text, role) in enumerate(zip(shown, short, roles, strict=True)):
+        y = field.top + _ROW * (rank + 0.5)
+        tip = f"{plain(str(row['name']))}: {_value(row, places)}"
+        first = rank == 0
+        draw.text(field.left - 10, y + 4, text, size=12, anchor="right", bold=first, tip=tip)
+        low, high = _reach(row)
+        if high > low:
+            whisker(draw, (x(low), y), (x(high), y), stroke="kin", cap=4)
+        if len(row.get("trials", ())) > 1:
+            draw.dots([(x(float(value)), y) for value in row["trials"]], 2.2, fill="muted")
+        draw.circle(x(float(row["distance"])), y, 5.5 if first else 4.5, fill="kin", stroke="paper", width=1.0, tip=tip)
+        if role:
+            draw.text(width - 4, y + 4, role, size=10.5, fill="target", anchor="right")
+    nearest = shown[0]
+    spoken = f"Nearest is {plain(str(nearest['name']))} at {_value(nearest, places)}."
+    if len(rows) > len(shown):
+        spoken += f" {len(shown)} of {len(rows)} are drawn."
+    return draw.svg(name, f"Kin by {title_of(measure)}", spoken)
+
+
+def _grid(draw: Canvas, field: Field, x: Scale, words: str) -> None:
+    most = max(2, int((field.right - field.left) / 60))
+    for tick in x.ticks(most):
+        draw.line((x(tick), field.top), (x(tick), field.bottom), stroke="line", width=0.8)
+        draw.text(x(tick), field.bottom + 16, x.label(tick, most), size=FONT, fill="muted", anchor="center")
+    draw.line((field.left, field.bottom), (field.right, field.bottom), stroke="muted")
+    draw.text(field.right, field.bottom + 33, words, size=FONT, fill="muted", anchor="right")
+
+
+def shown_rows(rows: Sequence[Row], relations: Relations) -> list[Row]:
+    """The nearest so many, and those that the answer took something from."""
+    used = {relations.cells_of, relations.tuned}
+    return [row for rank, row in enumerate(rows) if rank < DRAWN or row["name"] in used]
+
+
+def _roles(row: Row, relations: Relations, *, brief: bool) -> str:
+    """What the answer took from a kin."""
+    both = [word for word, who in (("cells", relations.cells_of), ("weights", relations.tuned)) if who == row["name"]]
+    if brief:
+        return "← both" if len(both) == 2 else f"← {both[0]}" if both else ""
+    return f"← {' and '.join(both)} used" if both else ""
+
+
+def _reach(row: Row) -> tuple[float, float]:
+    mean, std = float(row["distance"]), float(row.get("std") or 0.0)
+    return mean - std, mean + std
+
+
+def _limit(measure: str, relations: Relations) -> float | None:
+    value = (relations.threshold or {}).get("value")
+    return float(value) if measure == "frechet" and value is not None and math.isfinite(value) else None
+
+
+def _value(row: Row, places: int) -> str:
+    std = float(row.get("std") or 0.0)
+    return f"{number(float(row['distance']), places)}" + (f" ± {number(std, places)}" if std > 0 else "")
+
+
+def ranking_table(measure: str, rows: Sequence[Row]) -> Table:
+    """All kin by one measure, nearest first."""
+    places = decimals([float(row["distance"]) for row in rows])
+    beside = list(dict.fromkeys(name for row in rows for name in row.get("beside", {})))
+    several = any(len(row.get("trials", ())) > 1 for row in rows)
+    cells = []
+    for rank, row in enumerate(rows, 1):
+        std = float(row.get("std") or 0.0)
+        spread = (
+            number(std, places) if std > 0 else NOT_COMPARABLE,
+            percent(float(row["wins"])) if "wins" in row else NOT_COMPARABLE,
+            percent(float(row["sure"])) if "sure" in row else NOT_COMPARABLE,
+        )
+        others = (number(float(row.get("beside", {}).get(name, math.nan))) for name in beside)
+        weak = f"weak: {number(float(row['weak']))} on its own task" if "weak" in row else ""
+        head = (str(rank), plain(str(row["name"])), number(float(row["distance"]), places))
+        cells.append((*head, *(spread if several else ()), *others, weak))
+    heads = ["Rank", "Kin", "Distance", *(["±", "Nearest in", "This rank"] if several else []), *map(plain, beside)]
+    numeric = frozenset({0, *range(2, len(heads))})
+    if not any(row[-1] for row in cells):
+        return Table(
+            f"All kin by {title_of(measure)}, nearest first", tuple(heads), [row[:-1] for row in cells], numeric
+        )
+    return Table(f"All kin by {title_of(measure)}, nearest first", (*heads, "Note"), cells, numeric)
+
+
+def agreement_table(relations: Relations) -> Table | None:
+    """Rank correlations of measures."""
+    rows = [(plain(pair), number(float(value), 2), _alike(float(value))) for pair, value in relations.agreement.items()]
+    heads = ("Measures", "Rank correlation", "In words")
+    return Table("How far the measures agree on the order", heads, rows, frozenset({1})) if rows else None
+
+
+def _alike(value: float) -> str:
+    """A rank correlation in words.
+
+    >>> _alike(0.95), _alike(0.1), _alike(-0.8)
+    ('nearly the same order', 'hardly any agreement', 'rather the opposite order')
+    """
+    if value >= 0.9:
+        return "nearly the same order"
+    if value >= 0.6:
+        return "much the same order"
+    if value >= 0.3:
+        return "a likeness"
+    return "hardly any agreement" if value > -0.3 else "rather the opposite order"
+
+
+def kin_words(relations: Relations) -> list[str]:
+    """What was taken from whom, and why."""
+    said = []
+    nearest = relations.nearest
+    if nearest:
+        firsts = list(dict.fromkeys(nearest.values()))
+        by = {first: [plain(measure) for measure, name in nearest.items() if name == first] for first in firsts}
+        if len(firsts) == 1:
+            every = " by every measure" if len(nearest) > 1 else f" by {by[firsts[0]][0]}"
+            said.append(f"The nearest kin is {plain(firsts[0])}{every}.")
+        else:
+            parts = [f"{plain(first)} by {' and '.join(by[first])}" for first in firsts]
+            said.append(f"The measures name different nearest kin: {'; '.join(parts)}.")
+    else:
+        said.append("There was no kin to compare with.")
+    if relations.why:
+        text = plain(relations.why)
+        said.append(f"Search space: {text}{'' if text.endswith('.') else '.'}")
+    if relations.tuned:
+        said.append(f"The network of {plain(relations.tuned)} was fine-tuned as one of the contestants.")
+    return said
+
+
+def threshold_words(relations: Relations) -> list[str]:
+    """How near is near enough, and what that rests on."""
+    facts = relations.threshold
+    if not facts:
+        return []
+    if words := plain(str(facts.get("words") or "")):
+        return [words]
+    value, low_high = facts.get("value"), facts.get("interval")
+    if value is None:
+        return []
+    within = f" (95 % interval {number(float(low_high[0]))} to {number(float(low_high[1]))})" if low_high else ""
+    line = f"The limit is a Fréchet distance of {number(float(value))}{within}"
+    parts = []
+    for side, words in (("below", "up to it"), ("above", "beyond it")):
+        count, gain = facts.get(f"num_{side}"), facts.get(f"gain_{side}")
+        if count:
+            parts.append(
+                f"{words} a kin’s cells changed the metric by {_signed(float(gain or 0.0))}, the mean of {count} trials"
+            )
+        elif count == 0:
+            parts.append(f"{words} nothing was tried")
+    return [f"{line}: {'; '.join(parts)}." if parts else f"{line}."]
+
+
+def _signed(value: float) -> str:
+    return f"+{number(value)}" if value > 0 else number(value)
+
+
+def mapped(matrix: DistanceMatrix | None, target: str) -> DistanceMatrix | None:
+    """What a map can show: the target and its nearest kin; None where there are no two."""
+    if matrix is None or len(matrix.tasks) < 2:
+        return None
+    if len(matrix.tasks) <= MAPPED + 1:
+        return matrix
+    own = position(matrix, target) if target in matrix.tasks else 0
+    order = matrix.mean[:, own].nan_to_num(nan=math.inf, posinf=math.inf).argsort(stable=True).tolist()
+    kept = sorted([own, *[place for place in order if place != own][:MAPPED]])
+    index = torch.tensor(kept)
+    trials = matrix.trials[:, index][:, :, index]
+    return DistanceMatrix(tuple(matrix.tasks[place] for place in kept), matrix.measure, trials, matrix.reasons)
+
+
+def map_table(matrix: DistanceMatrix, target: str | None) -> Table:
+    """Distances from every task of the map to the target and back; all pairs where there is no target."""
+    names, mean, std = [plain(task) for task in matrix.tasks], matrix.mean.tolist(), matrix.std.tolist()
+    places = decimals([value for row in mean for value in row])
+    if target is None:
+        rows = [
+            (names[a], names[b], number(mean[a][b], places), number(std[a][b], places))
+            for a in range(len(names)) for b in range(len(names)) if a != b
+        ]  # fmt: skip
+        return Table(
+            "Distances between the tasks of the map", ("Source", "Target", "Distance", "±"), rows, frozenset({2, 3})
+        )
+    own = position(matrix, target)
+    order = sorted((a for a in range(len(names)) if a != own), key=lambda a: (math.isnan(mean[a][own]), mean[a][own]))
+    rows = [
+        (names[a], number(mean[a][own], places), number(std[a][own], places), number(mean[own][a], places))
+        for a in order
+    ]
+    return Table(f"Distances to {plain(target)}", ("Task", "Distance", "±", "Back"), rows, frozenset({1, 2, 3}))

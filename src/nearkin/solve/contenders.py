@@ -1,0 +1,193 @@
+"""Contenders: models that are trained for a task under one allowance of time, and how each of them is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from nearkin.core.events import Work
+from nearkin.core.rng import derived_seed
+from nearkin.core.state import State
+from nearkin.nets.evaluate import evaluate
+from nearkin.nets.fit import Fit, fitting
+from nearkin.nets.functional import check
+from nearkin.nets.heads import head_name, with_head
+from nearkin.nets.registry import build
+from nearkin.nets.solved import Solved, fit_facts, fit_from, fit_state
+from nearkin.search.genotype import Genotype
+from nearkin.search.named import network_string
+from nearkin.search.skeleton import Skeleton
+from nearkin.solve.pace import Pace
+from nearkin.solve.simple.machines import costs
+from nearkin.solve.simple.models import fitting_simple
+from nearkin.solve.standing import Standing
+from nearkin.tasks.task import Task
+
+HAND_MADE = {"vgg16": "VGG-16", "resnet18": "ResNet-18", "densenet121": "DenseNet-121"}
+TITLES = {**HAND_MADE, "lenet": "LeNet", "mlp": "multilayer perceptron"}
+WIDTHS = (0.0625, 0.125, 0.25, 0.5, 1.0)
+USUAL_WIDTH = 0  # place among these for runs without a limit of time
+CHANNELS = (8, 16, 32, 48)
+USUAL_CELLS = 1  # place among the networks of a cell
+MAP_SIDE = 8  # of maps on which cells are compared: fast enough for a second a cell
+FINAL_SIDE = 16  # of maps on which the chosen cell works
+CURVE = 120  # points of a learning curve that are kept
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Contender:
+    """A model that is to be trained.
+
+    Attributes:
+        name: one word.
+        title: for readers.
+        kind: one of `standing.KINDS`.
+        task: what it learns from (`train`) and is judged by (`test`), in its own input shape.
+        pace: its network and recipe; None for simple models.
+        source: the kin's trained network that it begins with, if any.
+        seed: of weights and order.
+        seconds: for a simple model, the most that it may take.
+        fixed: settings of a simple model that were chosen before.
+        told: what is known beside: genotype, search, settings.
+    """
+
+    name: str
+    title: str
+    kind: str
+    task: Task
+    pace: Pace | None = None
+    source: Solved | None = None
+    seed: int = 0
+    seconds: float | None = None
+    fixed: Mapping[str, Any] | None = None
+    told: Mapping[str, Any] = field(default_factory=dict)
+
+    def facts(self) -> dict[str, Any]:
+        """All that decides what it comes to: plain JSON values."""
+        origin = None if self.source is None else [self.source.name, self.source.network, self.source.metric]
+        return {
+            "name": self.name,
+            "data": self.task.fingerprint(),
+            "pace": self.pace and self.pace.to_dict(),
+            "source": origin,
+            "seed": self.seed,
+            "seconds": None if self.fixed is not None else self.seconds,
+            "fixed": None if self.fixed is None else dict(self.fixed),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A contender after its training: the network string, the weights, what was decided on the way."""
+
+    network: str
+    fit: Fit
+    settings: Mapping[str, Any]
+
+    def to_state(self) -> State:
+        """The form that a stage keeps."""
+        facts = {"network": self.network, "fit": fit_facts(self.fit), "settings": dict(self.settings)}
+        return State(fit_state(self.fit).tensors, facts)
+
+    @classmethod
+    def from_state(cls, state: State) -> "Trained":
+        """The inverse of `to_state`."""
+        return cls(state.facts["network"], fit_from(state, state.facts["fit"]), state.facts["settings"])
+
+    def solved(self, task: Task, seed: int) -> Solved:
+        """As a solved task, which can build the model again."""
+        return Solved(task.name, self.network, task.facts(), seed, (self.fit,))
+
+
+def training(contender: Contender, start: State | None, device: torch.device) -> Work[State]:
+    """Train a contender; the work of a stage."""
+    task = contender.task
+    if contender.pace is None:
+        simple = yield from fitting_simple(
+            contender.name, task, seconds=contender.seconds, seed=contender.seed, fixed=contender.fixed
+        )
+        return Trained(simple.network, simple.fit, simple.settings).to_state()
+    model, recipe = _begun(contender, contender.pace.network), contender.pace.recipe
+    fit = yield from fitting(
+        model, task, recipe, seed=derived_seed(contender.seed, "solve"), device=device, resume=start,
+        stage=contender.title,
+    )  # fmt: skip
+    settings = {"steps": len(fit.history.losses), "batch_size": recipe.batch_size, "rate": recipe.learning_rate}
+    return Trained(contender.pace.network, fit, settings).to_state()
+
+
+def _begun(contender: Contender, network: str) -> nn.Module:
+    """The network before its training: drawn, or a kin's with a fresh head."""
+    task = contender.task
+    if contender.source is None:
+        model = build(network, task.input_shape, task.num_outputs, contender.seed)
+        check(model, task.input_shape, task.num_outputs, task.likelihood)
+        return model
+    model = contender.source.model()
+    head = head_name(model, task.train.first(1).x)
+    return with_head(model, task.num_outputs, derived_seed(contender.seed, "head"), head)
+
+
+def standing(contender: Contender, trained: Trained, whole: Task, seconds: float) -> Standing:
+    """What a trained contender is worth; `whole` is its task with the true test part."""
+    solved = trained.solved(contender.task, contender.seed)
+    model = solved.model()
+    parameters, work = costs(model, contender.task.input_shape)
+    scores = trained.fit.scores
+    return Standing(
+        name=contender.name,
+        title=contender.title,
+        kind=contender.kind,
+        validation=scores.metric,
+        loss=scores.loss,
+        test=evaluate(model, whole.test, whole.form).metric,
+        parameters=parameters,
+        multiply_adds=work,
+        seconds=seconds,
+        network=trained.network,
+        genotype=contender.told.get("genotype", ""),
+        search=contender.told.get("search"),
+        curve=thinned(trained.fit.history.losses.tolist()),
+        settings={**trained.settings, **contender.told.get("settings", {})},
+    )
+
+
+def thinned(losses: Sequence[float], points: int = CURVE) -> tuple[tuple[float, float], ...]:
+    """A curve of at most so many points: means over equal stretches, each at its middle.
+
+    >>> thinned([4.0, 2.0, 1.0, 1.0], points=2)
+    ((1.0, 3.0), (3.0, 1.0))
+    """
+    size = max(1, -(-len(losses) // points))
+    stretches = [losses[place : place + size] for place in range(0, len(losses), size)]
+    return tuple(
+        (number * size + len(part) / 2, round(sum(part) / len(part), 6)) for number, part in enumerate(stretches)
+    )
+
+
+def search_skeleton(task: Task, channels: int = CHANNELS[0]) -> Skeleton:
+    """What cells are set into while they are compared: small maps, two cells, a pool between."""
+    stride = _stride(task, MAP_SIDE)
+    return Skeleton(channels=channels, num_cells=2, between="pool", stem_stride=stride)
+
+
+def searched_networks(genotype: Genotype, task: Task) -> list[str]:
+    """Networks of a cell, smallest first: as it was compared, then deeper and in growing width."""
+    stride = _stride(task, FINAL_SIDE)
+    larger = [Skeleton(channels=width, num_cells=3, stem_stride=stride) for width in CHANNELS]
+    return [network_string(genotype, skeleton) for skeleton in (search_skeleton(task), *larger)]
+
+
+def _stride(task: Task, side: int) -> int:
+    """By how much the stem makes images smaller, so that their sides are at most `side`."""
+    stride = 1
+    while max(task.input_shape[1:]) / stride > side:
+        stride *= 2
+    return stride
+
+
+def hand_made_networks(name: str) -> list[str]:
+    """A hand-made network in growing width."""
+    return [f"{name}?width={width:g}" for width in WIDTHS]

@@ -1,0 +1,1 @@
+"""What can be found in a data set before anything is learned from it."""

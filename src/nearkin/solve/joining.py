@@ -1,0 +1,76 @@
+"""The solved target joins the zoo: its networks with their Fisher information, its cells, its place on the map."""
+
+from nearkin.core.errors import NearkinError
+from nearkin.core.events import Caution, Note, Work
+from nearkin.distance.matrix import DistanceMatrix
+from nearkin.nets.recipe import Recipe
+from nearkin.nets.registry import default_network
+from nearkin.search.searcher import KEPT, Best
+from nearkin.solve.contenders import search_skeleton
+from nearkin.solve.contest import Contest
+from nearkin.solve.kin import GAIN
+from nearkin.solve.plan import Plan
+from nearkin.solve.relations import Relations
+from nearkin.tasks.task import Task
+from nearkin.zoo.architecture import CELLS
+from nearkin.zoo.cells import KeptCells
+from nearkin.zoo.comparison import Comparison
+from nearkin.zoo.zoo import Zoo
+
+MAPPED = 12  # tasks on the map of a report, the target among them
+
+
+def joining(zoo: Zoo, task: Task, plan: Plan, contest: Contest, relations: Relations) -> Work[None]:
+    """Put the target into the zoo, so that the next task has one more kin; what is there already is left."""
+    if task.name not in zoo:
+        network, recipe, seed, trials = _like_kin(zoo, task, plan, relations)
+        yield from zoo.adding(task, network, trials=trials, recipe=recipe, seed=seed, device=str(plan.device))
+        yield Note(f"{task.name} is in the zoo now, with its Fisher information")
+    found = _best_cells(contest)
+    if found:
+        skeleton = search_skeleton(contest.learn).to_dict()
+        zoo.keep_cells(task.name, KeptCells(CELLS, skeleton, plan.method, tuple(found)))
+    gain = _gain(contest)
+    if relations.cells_of is not None and relations.distance is not None and gain is not None:
+        facts = {"distance": relations.distance, "gain": gain}
+        zoo.keep_pair(GAIN, relations.cells_of, task.name, 0, facts)
+
+
+def mapping(zoo: Zoo, task: Task, plan: Plan, relations: Relations) -> Work[DistanceMatrix | None]:
+    """Distances of the target and its nearest kin to each other; None without kin, or where they cannot be measured."""
+    rows = relations.rankings.get("frechet", ())
+    if not rows:
+        return None
+    names = [str(row["name"]) for row in rows[: MAPPED - 1]] + [task.name]
+    trials = len(rows[0]["trials"])
+    try:
+        how = Comparison(measure="frechet", trials=trials, device=plan.device)
+        return (yield from zoo.comparing(names, how))
+    except NearkinError as error:
+        yield Caution(f"there is no map: {error}")
+        return None
+
+
+def _like_kin(zoo: Zoo, task: Task, plan: Plan, relations: Relations) -> tuple[str, Recipe, int, int]:
+    """Network, recipe, seed and trials that make the target comparable with its kin: those of the nearest."""
+    nearest = next(iter(relations.nearest.values()), None)
+    if nearest is None:
+        return default_network(task), Recipe.suited(task), plan.seed, 1 if plan.hurried else plan.trials
+    record = zoo.record(nearest)
+    recipe = Recipe(**record.facts["recipe"]).like(record.facts["num_train"], len(task.train))
+    rows = next(iter(relations.rankings.values()))
+    return record.network, recipe, record.seed, len(rows[0]["trials"])
+
+
+def _best_cells(contest: Contest) -> list[Best]:
+    """The best of all searches, each once."""
+    every = [one for outcome in contest.outcomes.values() for one in outcome.found]
+    by_text = {str(one.genotype): one for one in sorted(every, key=lambda one: one.score)}
+    return sorted(by_text.values(), key=lambda one: -one.score)[:KEPT]
+
+
+def _gain(contest: Contest) -> float | None:
+    """What beginning with the kin's cells brought against beginning with nothing, on the data of the choice."""
+    worth = {one.name: one.validation for one in contest.standings}
+    kin, nothing = worth.get("kin-search"), worth.get("full-search")
+    return None if kin is None or nothing is None else kin - nothing

@@ -1,0 +1,122 @@
+"""Kin of a target: measured in several ways, and what follows for the search and for fine-tuning."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nearkin.core.errors import NearkinError
+from nearkin.core.events import Caution, Note, Work
+from nearkin.core.state import State
+from nearkin.distance.ranking import Ranking
+from nearkin.search.restricted import restricted
+from nearkin.search.spaces import space as space_named
+from nearkin.solve.nearness import Threshold, Trial, shipped, threshold
+from nearkin.solve.plan import Plan
+from nearkin.solve.relations import Relations, agreements
+from nearkin.solve.stages import Bench
+from nearkin.tasks.task import Task
+from nearkin.zoo.architecture import CELLS, FULL, NEAREST, Ground
+from nearkin.zoo.comparison import Comparison
+from nearkin.zoo.zoo import Zoo
+
+FEW_KIN = 12  # in larger zoos the Fréchet distance is measured on the winners of a race only
+SHORT_SECONDS = 120.0  # runs shorter than this compare one trial
+GAIN = "solve gain"
+"""Under which the zoo keeps what a kin's cells brought, between two tasks."""
+
+
+def relating(zoo: Zoo, task: Task, plan: Plan, bench: Bench) -> Work[Relations]:
+    """Rankings by every measure, then whose cells and whose weights are used."""
+    others = [record for record in zoo.records() if record.name != task.name]
+    if not others or plan.hurried:
+        why = "there was no time to look for kin" if others else "the zoo has no other task"
+        return Relations(why=f"{why}, so the search is in the whole space")
+    known = [[one.name, one.fingerprint, one.network, one.trials] for one in others]
+    inputs = {"data": task.fingerprint(), "zoo": known, "measures": list(plan.measures), "trials": _trials(plan)}
+    done = yield from bench.stage("kin", inputs, lambda _: _ranked(zoo, task, plan))
+    rankings: Mapping[str, Sequence[Mapping[str, Any]]] = done.facts["rankings"]
+    for reason in done.facts["missing"]:
+        yield Caution(reason)
+    tuned = next((str(rows[0]["name"]) for name in ("kin", *plan.measures) if (rows := rankings.get(name))), None)
+    found = Relations(
+        rankings=rankings, agreement=done.facts["agreement"], refused=done.facts["refused"], tuned=tuned,
+        seconds=done.facts["seconds"],
+    )  # fmt: skip
+    return (yield from _chosen(zoo, task.name, plan, found))
+
+
+def grounds(zoo: Zoo, relations: Relations) -> tuple[Ground | None, Ground]:
+    """The kin's ground, where one is near, and the whole."""
+    whole = Ground(space_named(CELLS))
+    if relations.cells_of is None:
+        return None, whole
+    cells = zoo.cells(relations.cells_of)
+    assert cells is not None
+    part = restricted(space_named(cells.space), cells.genotypes)
+    return Ground(part, cells.genotypes, relations.cells_of), whole
+
+
+def own_trials(zoo: Zoo, target: str) -> tuple[Trial, ...]:
+    """What solving other tasks of this zoo taught about beginning with a kin's cells."""
+    return tuple(
+        Trial(source, name, facts["distance"], facts["gain"], "zoo")
+        for name in zoo.names()
+        if name != target
+        for (source, _), facts in zoo.pairs(GAIN, name).items()
+    )
+
+
+def _trials(plan: Plan) -> int | None:
+    return 1 if plan.seconds is not None and plan.seconds < SHORT_SECONDS else None
+
+
+def _ranked(zoo: Zoo, task: Task, plan: Plan) -> Work[State]:
+    """The work of the stage: one ranking a measure; a measure that cannot judge this task is left out with a word."""
+    rankings: list[Ranking] = []
+    missing: list[str] = []
+    given = task.name if task.name in zoo else task
+    for measure in plan.measures:
+        screen = FEW_KIN if measure == "frechet" and len(zoo) > FEW_KIN else None
+        how = Comparison(measure=measure, trials=_trials(plan), screen=screen, device=plan.device)
+        try:
+            rankings.append((yield from zoo.nearing(given, how)))
+        except NearkinError as error:
+            missing.append(f"no ranking by {measure}: {error}")
+    refused = {name: why for ranking in rankings for name, why in ranking.refused.items()}
+    facts = {
+        "rankings": {ranking.measure: ranking.rows() for ranking in rankings},
+        "agreement": agreements(rankings),
+        "refused": refused,
+        "missing": missing,
+        "seconds": sum(ranking.seconds for ranking in rankings),
+    }
+    return State({}, facts)
+
+
+def _chosen(zoo: Zoo, target: str, plan: Plan, found: Relations) -> Work[Relations]:
+    """Whose cells the search begins with, and why."""
+    rows = next((rows for measure in plan.measures if (rows := found.rankings.get(measure))), [])
+    with_cells = [row for row in rows if zoo.cells(str(row["name"])) is not None]
+    if plan.space == FULL:
+        return _with(found, why="the whole space was asked for")
+    if plan.space != NEAREST:
+        zoo.record(plan.space)
+        distance = next((float(row["distance"]) for row in rows if row["name"] == plan.space), None)
+        return _with(found, why=f"the cells of {plan.space} were asked for", cells_of=plan.space, distance=distance)
+    if not with_cells:
+        return _with(found, why="no kin has cells, so the search is in the whole space")
+    nearest = with_cells[0]
+    name, distance = str(nearest["name"]), float(nearest["distance"])
+    if "frechet" not in found.rankings:
+        yield Caution("the Fréchet distance could not be measured, so nothing says how near is near enough")
+        return _with(found, why=f"{name} is the nearest that has cells", cells_of=name)
+    limit = threshold([*shipped(), *own_trials(zoo, target)])
+    near = limit.near(distance)
+    verdict = "within" if near else "beyond"
+    yield Note(f"kin with cells: {name} at {distance:.3f}, {verdict} the learned limit of {limit.value:.3f}")
+    why = f"{name} is the nearest kin that has cells, at {distance:.3f}, {verdict} the learned limit {limit.value:.3f}"
+    return _with(found, why=why, cells_of=name if near else None, distance=distance, near=near, limit=limit)
+
+
+def _with(found: Relations, *, why: str, limit: Threshold | None = None, **changes: Any) -> Relations:
+    told = None if limit is None else {**limit.to_dict(), "words": limit.words()}
+    return Relations(**{**vars(found), "why": why, "threshold": told, **changes})

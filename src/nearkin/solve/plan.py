@@ -1,0 +1,125 @@
+"""Plan: what is asked of a run, and how its time is shared out."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from nearkin.core.errors import DataError, require
+from nearkin.nets.recipe import Recipe
+from nearkin.search.budget import Budget
+from nearkin.search.methods import SUPERNETS
+from nearkin.tasks.task import Task
+
+LEAST_SECONDS = 10.0  # below this there is time for simple models only
+FEWEST_SAMPLES = 100  # below this no search can tell cells apart
+LEAST_LEFT = 0.3  # share of the budget that the contest has in any case, however long finding kin took
+FINALS = 2.5  # allowances that the last trainings take, on all training data
+SEARCH_SHARE = 0.7  # of an allowance, the rest is for the training of what was found
+EVALUATIONS = 16  # of a search where the budget names no end
+ANSWERED = ("categorical", "gaussian", "heteroscedastic")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is asked of a run, checked at birth.
+
+    Attributes:
+        budget: minutes of the whole; `evaluations` are cells of each search. Without minutes networks have their usual
+            size and number of steps, and the same seed gives the same answer.
+        measures: by which kin are sought; the first one that there is decides whose cells are used.
+        space: `nearest`, `full`, or the name of a task whose cells are used.
+        method: of the searches, a name of `nearkin.search.methods` that asks about one cell at a time.
+        hand_made: networks of the contest, of `contenders.HAND_MADE`.
+        only: names of the contenders that take part, where not all shall: `kin-search`, `finetune`, `svm`, ….
+        join: whether the task joins the zoo.
+        epochs: of every network's training; what suits the task's size where nothing is said.
+        validation: share of the training data by which the answer is chosen.
+        trials: networks that are trained for a first task, whose Fisher information the zoo keeps.
+        seed: the one seed.
+        device: where networks are trained.
+        command: the words that repeat the run, for the report.
+    """
+
+    budget: Budget = field(default_factory=lambda: Budget(minutes=5))
+    measures: tuple[str, ...] = ("frechet", "kin", "logme")
+    space: str = "nearest"
+    method: str = "evolution"
+    hand_made: tuple[str, ...] = ("vgg16", "resnet18", "densenet121")
+    only: tuple[str, ...] = ()
+    join: bool = True
+    epochs: int | None = None
+    validation: float = 0.2
+    trials: int = 3
+    seed: int = 0
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    command: str = ""
+
+    def __post_init__(self) -> None:
+        require(0 < self.validation < 1, f"validation is a share between 0 and 1, got {self.validation}")
+        require(self.trials >= 1, f"trials must be 1 or more, got {self.trials}")
+        require(
+            self.method not in SUPERNETS,
+            f"{self.method} trains one network for a whole space and does not begin with a kin's cells; solve searches "
+            f"with evolution, local, random, fuse or side-by-side",
+        )
+        require(
+            self.budget.steps is None, "solve is given minutes or evaluations; steps are those of one search method"
+        )
+
+    @property
+    def seconds(self) -> float | None:
+        """Of the whole run; None without an end."""
+        return None if self.budget.minutes is None else 60 * self.budget.minutes
+
+    @property
+    def hurried(self) -> bool:
+        """Whether there is time for nothing but simple models."""
+        return self.seconds is not None and self.seconds < LEAST_SECONDS
+
+    def takes(self, name: str) -> bool:
+        """Whether a contender takes part."""
+        return not self.only or name in self.only
+
+    def allowance(self, spent: float, contenders: int) -> float | None:
+        """Seconds that each contender has for search and training together; None without a limit.
+
+        >>> Plan(budget=Budget(minutes=10)).allowance(spent=0.0, contenders=10)
+        48.0
+        """
+        if self.seconds is None:
+            return None
+        left = max(self.seconds - spent, LEAST_LEFT * self.seconds)
+        return left / (contenders + FINALS)
+
+    def search_budget(self, allowance: float | None) -> Budget:
+        """Of one search."""
+        minutes = None if allowance is None else SEARCH_SHARE * allowance / 60
+        endless = minutes is None and self.budget.evaluations is None
+        return Budget(minutes=minutes, evaluations=EVALUATIONS if endless else self.budget.evaluations)
+
+    def searches(self, task: Task) -> bool:
+        """Whether cells are searched for a task: images, enough of them, and time."""
+        return len(task.input_shape) == 3 and len(task.train) >= FEWEST_SAMPLES and not self.hurried
+
+    def recipe(self, task: Task) -> Recipe:
+        """How networks are trained where time is no limit."""
+        return Recipe.suited(task, **({} if self.epochs is None else {"epochs": self.epochs}))
+
+    def facts(self) -> dict[str, Any]:
+        """Plain JSON values for the report."""
+        names = ("measures", "space", "method", "validation", "seed")
+        budget = {name: value for name, value in vars(self.budget).items() if value is not None}
+        return {**{name: getattr(self, name) for name in names}, "budget": budget, "device": str(self.device)}
+
+
+def require_answerable(task: Task) -> None:
+    """Classes and values can be solved here; images and text as outputs cannot."""
+    require(
+        task.likelihood in ANSWERED,
+        f"{task.name} has a {task.likelihood} likelihood, and solve answers tasks of classes or values; "
+        + (
+            "use nearkin add and nearkin near" if task.likelihood == "dense" else "use nearkin search --space recurrent"
+        ),
+        DataError,
+    )

@@ -1,0 +1,186 @@
+"""Quality of an answer on the test part: its metric with an interval, its mistakes, whether its certainty is earned.
+
+Notation: N samples, C classes; p the probability of the class that was said, B bins of p.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+BINS = 10
+CONFIDENCE = 1.959964  # of a normal deviate, 95 %
+RESAMPLES = 1000
+MISTAKES = 12
+WIDEST = 60  # classes whose confusions are kept whole
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One test sample that was answered wrongly, and how surely."""
+
+    row: int
+    given: str
+    said: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What a model is worth on the test part.
+
+    Attributes:
+        metric: accuracy or R².
+        name: which of the two.
+        interval: in which the metric of all such data lies with 95 %.
+        count: test samples.
+        loss: mean loss.
+        guess: the metric of the best answer that ignores the input.
+        classes: names of the classes, empty for values.
+        confusion: counts `[C, C]`, rows are the given classes, columns what was said; None for values, or where
+            there are too many classes.
+        calibration: for each bin of certainty its mean certainty, the share that was right, and the count.
+        calibration_error: expected calibration error, the mean distance between the two; None for values.
+        mistakes: the surest wrong answers, surest first.
+        residuals: for values, pairs of true and said value, thinned out.
+    """
+
+    metric: float
+    name: str
+    interval: tuple[float, float]
+    count: int
+    loss: float
+    guess: float
+    classes: tuple[str, ...] = ()
+    confusion: tuple[tuple[int, ...], ...] | None = None
+    calibration: tuple[tuple[float, float, int], ...] = ()
+    calibration_error: float | None = None
+    mistakes: tuple[Mistake, ...] = ()
+    residuals: tuple[tuple[float, float], ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; `Quality.from_dict` makes it again."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> "Quality":
+        """The inverse of `to_dict`, also after a trip through JSON."""
+        table = facts["confusion"]
+        return cls(**{
+            **facts,
+            "interval": tuple(facts["interval"]),
+            "classes": tuple(facts["classes"]),
+            "confusion": None if table is None else tuple(tuple(row) for row in table),
+            "calibration": tuple((sure, right, count) for sure, right, count in facts["calibration"]),
+            "mistakes": tuple(Mistake(**one) for one in facts["mistakes"]),
+            "residuals": tuple((true, said) for true, said in facts["residuals"]),
+        })  # fmt: skip
+
+
+def share_interval(share: float, count: int) -> tuple[float, float]:
+    r"""Wilson's 95 % interval of a share that was seen among `count` samples.
+
+    $$\frac{p + z^2/2n \pm z\sqrt{p(1-p)/n + z^2/4n^2}}{1 + z^2/n}$$
+
+    >>> [round(end, 3) for end in share_interval(0.9, 100)], round(share_interval(1.0, 10)[1], 9)
+    ([0.826, 0.945], 1.0)
+    """
+    square = CONFIDENCE**2 / count
+    middle = share + square / 2
+    half = CONFIDENCE * math.sqrt(share * (1 - share) / count + square / (4 * count))
+    return max(0.0, (middle - half) / (1 + square)), min(1.0, (middle + half) / (1 + square))
+
+
+def explained(outputs: Tensor, targets: Tensor) -> float:
+    """R² of outputs `[N, K]` over all K columns; 0 where the targets are all the same."""
+    rest = (outputs - targets).square().sum()
+    total = (targets - targets.mean(0)).square().sum()
+    return float(1 - rest / total) if total > 0 else 0.0
+
+
+def explained_interval(outputs: Tensor, targets: Tensor, seed: int = 0) -> tuple[float, float]:
+    """The 95 % interval of R² over resampled rows."""
+    rows = torch.randint(len(targets), (RESAMPLES, len(targets)), generator=Generator().manual_seed(seed))
+    drawn = torch.tensor([explained(outputs[index], targets[index]) for index in rows], dtype=torch.float64)
+    low, high = drawn.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    return low, high
+
+
+def calibration(probabilities: Tensor, labels: Tensor) -> tuple[tuple[tuple[float, float, int], ...], float]:
+    r"""Bins of certainty, and the expected calibration error $\sum_b \frac{n_b}{N}\,|\text{right}_b - \text{sure}_b|$.
+
+    >>> sure = torch.tensor([[0.95, 0.05]]).repeat(20, 1)
+    >>> calibration(sure, torch.tensor([0] * 19 + [1]))[1] < 1e-6, calibration(sure, torch.ones(20).long())[1] > 0.9
+    (True, True)
+    """
+    certainty, said = probabilities.double().max(1)
+    right = (said == labels).double()
+    place = (certainty * BINS).long().clamp_max(BINS - 1)
+    bins, error = [], 0.0
+    for b in range(BINS):
+        inside = place == b
+        count = int(inside.sum())
+        if count:
+            sure, share = float(certainty[inside].mean()), float(right[inside].mean())
+            bins.append((sure, share, count))
+            error += count / len(labels) * abs(share - sure)
+    return tuple(bins), error
+
+
+def temperature(logits: Tensor, labels: Tensor) -> float:
+    r"""The $T$ that makes $\mathrm{softmax}(z / T)$ most likely on held-out data, between 1/20 and 20.
+
+    The log-likelihood is concave in $1/T$, so its slope changes sign once: bisection on a logarithmic scale.
+
+    >>> z = 3 * torch.randn(4000, 3, generator=Generator().manual_seed(0))
+    >>> y = torch.distributions.Categorical(logits=z / 2).sample()
+    >>> 1.7 < temperature(z, y) < 2.3
+    True
+    """
+    z = logits.double()
+    own = z.gather(1, labels[:, None]).squeeze(1)
+
+    def rising(inverse: float) -> bool:
+        """Whether the likelihood still grows with 1/T."""
+        return bool((own - ((z * inverse).softmax(1) * z).sum(1)).mean() > 0)
+
+    low, high = math.log(1 / 20), math.log(20)
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rising(math.exp(middle)) else (low, middle)
+    return math.exp(-(low + high) / 2)
+
+
+def class_quality(
+    probabilities: Tensor, labels: Tensor, classes: tuple[str, ...], *, loss: float, guess: float
+) -> Quality:
+    """Quality of class probabilities `[N, C]` against labels `[N]`."""
+    certainty, said = probabilities.max(1)
+    wrong = torch.nonzero(said != labels).flatten()
+    surest = wrong[certainty[wrong].argsort(descending=True, stable=True)][:MISTAKES].tolist()
+    mistakes = [
+        Mistake(row, classes[int(labels[row])], classes[int(said[row])], float(certainty[row])) for row in surest
+    ]
+    table = None
+    if len(classes) <= WIDEST:
+        counts = torch.bincount(labels * len(classes) + said, minlength=len(classes) ** 2)
+        table = tuple(map(tuple, counts.view(len(classes), -1).tolist()))
+    bins, error = calibration(probabilities, labels)
+    share = 1 - len(wrong) / len(labels)
+    return Quality(
+        share, "accuracy", share_interval(share, len(labels)), len(labels), loss, guess, classes, table, bins, error,
+        tuple(mistakes),
+    )  # fmt: skip
+
+
+def value_quality(outputs: Tensor, targets: Tensor, *, loss: float) -> Quality:
+    """Quality of real answers `[N, K]` against targets `[N, K]`, both in the units of the data."""
+    thinned = torch.linspace(0, outputs.numel() - 1, min(300, outputs.numel())).long()
+    pairs = torch.stack([targets.flatten()[thinned], outputs.flatten()[thinned]], 1).tolist()
+    return Quality(
+        explained(outputs, targets), "R²", explained_interval(outputs, targets), len(targets), loss, 0.0,
+        residuals=tuple((true, said) for true, said in pairs),
+    )  # fmt: skip

@@ -1,0 +1,262 @@
+r"""Simple models as torch modules, so that their answer is a network string and tensors as every other.
+
+Notation: N inputs of D numbers each, C outputs, V support vectors, T trees of at most M nodes.
+
+| machine | outputs |
+| --- | --- |
+| linear | $W x + b$ |
+| kernel | $b + \sum_v a_v \exp(-\|s \odot x + t - x_v\|^2)$ |
+| trees | $b + \sum_t$ the value of the leaf that x falls into |
+
+Outputs are logits `[N, C]` whose softmax are the class probabilities, or means in scaled units of the targets.
+Standardisation and the width of the kernel are folded into the tensors: inputs are what networks see.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from nearkin.core.errors import require
+from nearkin.nets.functional import multiply_adds as layer_products
+from nearkin.nets.functional import num_parameters as num_weights
+from nearkin.nets.spec import NetworkSpec
+
+BLOCK = 2**22  # numbers in the largest table that trees are walked with at once
+
+
+class Machine(nn.Module):
+    """What the three machines share: a network string that builds them, costs, and outputs that are constant."""
+
+    @property
+    def network(self) -> str:
+        """The network string that builds a machine of this shape."""
+        raise NotImplementedError
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers that were learned."""
+        raise NotImplementedError
+
+    @property
+    def multiply_adds(self) -> int:
+        """Multiply-adds for one input; a comparison counts as one."""
+        raise NotImplementedError
+
+    def widened(self, constants: Tensor) -> "Machine":
+        """The same machine with further outputs that are the same for every input."""
+        raise NotImplementedError
+
+
+class LinearMachine(Machine):
+    """`W x + b` of flattened inputs, with `weight` `[C, D]` and `bias` `[C]`.
+
+    >>> LinearMachine(torch.tensor([[1.0, 2.0]]), torch.tensor([3.0]))(torch.ones(1, 2))
+    tensor([[6.]], grad_fn=<AddmmBackward0>)
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, C]` of inputs `[N, ...]`."""
+        return nn.functional.linear(x.flatten(1), self.weight, self.bias)
+
+    @property
+    def network(self) -> str:
+        """Its shape is the task's alone."""
+        return f"{__name__}:linear_machine"
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights and biases."""
+        return self.weight.numel() + self.bias.numel()
+
+    @property
+    def multiply_adds(self) -> int:
+        """One for each weight."""
+        return self.weight.numel()
+
+    def widened(self, constants: Tensor) -> Machine:
+        """Rows of zeros, with the constants as their biases."""
+        weight, bias = self.weight.detach(), self.bias.detach()
+        zeros = weight.new_zeros(len(constants), weight.shape[1])
+        return LinearMachine(torch.cat([weight, zeros]), torch.cat([bias, constants.to(bias)]))
+
+
+class KernelMachine(Machine):
+    """An RBF kernel: `vectors` `[V, D]`, `coefficients` `[V, C]`, `bias` `[C]`; inputs enter as `scale * x + shift`.
+
+    >>> one = torch.ones(1, 1)
+    >>> KernelMachine(one, 2 * one, torch.zeros(1), torch.ones(1), torch.zeros(1))(one).item()
+    2.0
+    """
+
+    def __init__(self, vectors: Tensor, coefficients: Tensor, bias: Tensor, scale: Tensor, shift: Tensor) -> None:
+        super().__init__()
+        self.vectors, self.coefficients = nn.Parameter(vectors), nn.Parameter(coefficients)
+        self.bias, self.scale, self.shift = nn.Parameter(bias), nn.Parameter(scale), nn.Parameter(shift)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, C]` of inputs `[N, ...]`."""
+        seen = x.flatten(1) * self.scale + self.shift
+        return torch.exp(-squared_distances(seen, self.vectors)) @ self.coefficients + self.bias
+
+    @property
+    def network(self) -> str:
+        """Its string tells the number of support vectors."""
+        return str(NetworkSpec(f"{__name__}:kernel_machine", (("vectors", len(self.vectors)),)))
+
+    @property
+    def num_parameters(self) -> int:
+        """Support vectors, their coefficients, biases and the scaling."""
+        return num_weights(self)
+
+    @property
+    def multiply_adds(self) -> int:
+        """Scaling, distances to all support vectors, and their weighted sum."""
+        return len(self.scale) + self.vectors.numel() + self.coefficients.numel()
+
+    def widened(self, constants: Tensor) -> Machine:
+        """Columns of zeros, with the constants as their biases."""
+        old = [part.detach() for part in (self.vectors, self.coefficients, self.bias, self.scale, self.shift)]
+        zeros = old[1].new_zeros(len(old[1]), len(constants))
+        return KernelMachine(
+            old[0], torch.cat([old[1], zeros], 1), torch.cat([old[2], constants.to(old[2])]), old[3], old[4]
+        )
+
+    def sharpened(self, factor: float) -> "KernelMachine":
+        """The same with all outputs times a factor: an inverse temperature."""
+        vectors, coefficients, bias, scale, shift = (part.detach() for part in self.parameters())
+        return KernelMachine(vectors, coefficients * factor, bias * factor, scale, shift)
+
+
+class BoostedTrees(Machine):
+    """A sum of decision trees, all walked together, one level at a time.
+
+    Node m of tree t lies at place t M + m of the node tables; a leaf is its own child. All tensors are buffers.
+
+    Attributes:
+        feature: `[T M]`, the input that a node compares.
+        threshold: `[T M]`, inputs up to it go to the first child.
+        missing: `[T M]`, the child (0 or 1) of inputs that are not a number.
+        below: `[T M, 2]`, places of the two children.
+        value: `[T M]`, what a leaf adds.
+        output: `[T]`, the output that a tree adds to.
+        baseline: `[C]`.
+    """
+
+    feature: Tensor
+    threshold: Tensor
+    missing: Tensor
+    below: Tensor
+    value: Tensor
+    output: Tensor
+    baseline: Tensor
+
+    def __init__(self, trees: int, nodes: int, depth: int, num_outputs: int) -> None:
+        super().__init__()
+        require(min(trees, nodes, depth + 1) >= 1, f"trees need nodes, got {trees} trees of {nodes} nodes")
+        self.trees, self.nodes, self.depth = trees, nodes, depth
+        count = trees * nodes
+        places = torch.arange(count, dtype=torch.int32)
+        self.register_buffer("feature", torch.zeros(count, dtype=torch.int32))
+        self.register_buffer("threshold", torch.zeros(count))
+        self.register_buffer("missing", torch.zeros(count, dtype=torch.uint8))
+        self.register_buffer("below", torch.stack([places, places], 1))
+        self.register_buffer("value", torch.zeros(count))
+        self.register_buffer("output", torch.zeros(trees, dtype=torch.int64))
+        self.register_buffer("baseline", torch.zeros(num_outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, C]` of inputs `[N, ...]`, summed in float64."""
+        return torch.cat([self._sums(part) for part in x.flatten(1).split(max(1, BLOCK // self.trees))])
+
+    def _sums(self, x: Tensor) -> Tensor:
+        roots = torch.arange(0, self.trees * self.nodes, self.nodes, device=x.device)
+        place, below = roots.expand(len(x), -1), self.below.flatten()
+        for _ in range(self.depth):
+            seen = x.gather(1, self.feature[place].long())
+            second = torch.where(seen.isnan(), self.missing[place].bool(), seen > self.threshold[place])
+            place = below[2 * place + second].long()
+        sums = self.baseline.double().expand(len(x), -1).clone()
+        return sums.index_add_(1, self.output, self.value[place].double()).to(x.dtype)
+
+    @property
+    def network(self) -> str:
+        """Its string tells the number of trees, the most nodes of one, and the most comparisons."""
+        options = (("depth", self.depth), ("nodes", self.nodes), ("trees", self.trees))
+        return str(NetworkSpec(f"{__name__}:boosted_trees", options))
+
+    def _levels(self) -> Tensor:
+        """Depth of every node `[T, M]`; −1 of places that no input reaches."""
+        level = torch.full((self.trees * self.nodes,), -1)
+        front = torch.arange(0, self.trees * self.nodes, self.nodes, device=self.below.device)
+        for depth in range(self.depth + 1):
+            level[front.cpu()] = depth
+            next_ones = self.below[front].long()
+            front = next_ones[next_ones[:, 0] != front].flatten()
+        return level.view(self.trees, self.nodes)
+
+    @property
+    def num_parameters(self) -> int:
+        """An input and a threshold for every comparison, a value for every leaf, and the baseline."""
+        reached = self._levels().flatten() >= 0
+        places = torch.arange(len(reached))
+        leaves = int((reached & (self.below[:, 0].cpu() == places)).sum())
+        return 2 * (int(reached.sum()) - leaves) + leaves + self.baseline.numel()
+
+    @property
+    def multiply_adds(self) -> int:
+        """Comparisons on the longest way through every tree, and one addition a tree."""
+        return int(self._levels().amax(1).sum()) + self.trees
+
+    def widened(self, constants: Tensor) -> Machine:
+        """The constants behind the baseline."""
+        wide = BoostedTrees(self.trees, self.nodes, self.depth, len(self.baseline) + len(constants))
+        baseline = torch.cat([self.baseline, constants.to(self.baseline)])
+        for name, value in self.named_buffers():
+            wide.get_buffer(name).copy_(baseline if name == "baseline" else value)
+        return wide
+
+
+def squared_distances(x: Tensor, v: Tensor) -> Tensor:
+    """`[N, V]` of rows `[N, D]` and `[V, D]`, never below 0.
+
+    >>> squared_distances(torch.zeros(1, 2), torch.ones(1, 2)).item()
+    2.0
+    """
+    cross = x.square().sum(1, keepdim=True) + v.square().sum(1) - 2 * x @ v.T
+    return cross.clamp_min(0)
+
+
+def linear_machine(*, input_shape: Sequence[int], num_outputs: int) -> LinearMachine:
+    """A linear machine that waits for its tensors."""
+    return LinearMachine(torch.zeros(num_outputs, math.prod(input_shape)), torch.zeros(num_outputs))
+
+
+def kernel_machine(*, vectors: int, input_shape: Sequence[int], num_outputs: int) -> KernelMachine:
+    """A kernel machine that waits for its tensors."""
+    size = math.prod(input_shape)
+    tables = torch.zeros(vectors, size), torch.zeros(vectors, num_outputs), torch.zeros(num_outputs)
+    return KernelMachine(*tables, torch.ones(size), torch.zeros(size))
+
+
+def boosted_trees(
+    *, trees: int, nodes: int, depth: int = 0, input_shape: Sequence[int], num_outputs: int
+) -> BoostedTrees:
+    """Trees that wait for their tensors; without a depth the deepest that so many nodes allow."""
+    return BoostedTrees(trees, nodes, depth or (nodes - 1) // 2, num_outputs)
+
+
+def costs(module: nn.Module, input_shape: Sequence[int]) -> tuple[int, int]:
+    """Parameters and multiply-adds for one input, of a machine by its own count, of a network by its layers.
+
+    >>> costs(linear_machine(input_shape=(2, 3), num_outputs=4), (2, 3)), costs(nn.Linear(6, 4), (6,))
+    ((28, 24), (28, 24))
+    """
+    if isinstance(module, Machine):
+        return module.num_parameters, module.multiply_adds
+    return num_weights(module), layer_products(module, input_shape)

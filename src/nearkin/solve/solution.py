@@ -1,0 +1,265 @@
+"""Solution: everything a person asks of a finished run, and the model itself."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nearkin.core.errors import DataError, MismatchError, require
+from nearkin.core.state import State
+from nearkin.distance.matrix import DistanceMatrix
+from nearkin.distance.sight import fitted_to
+from nearkin.nets.functional import evaluating
+from nearkin.nets.solved import Solved, fit_facts, fit_from, fit_state
+from nearkin.search.genotype import Genotype
+from nearkin.solve.checks import Checks
+from nearkin.solve.promises import Promise
+from nearkin.solve.quality import Quality, class_quality, value_quality
+from nearkin.solve.relations import Relations
+from nearkin.solve.standing import Spent, Standing
+from nearkin.tasks.arrays import input_rows
+from nearkin.tasks.examples import Examples, Scaling
+from nearkin.tasks.likelihood import Gaussian, likelihood
+from nearkin.tasks.prediction import Prediction
+from nearkin.tasks.rows import Values
+from nearkin.tasks.task import Task
+
+KIND = "solution"
+"""Under which a zoo keeps it beside its task."""
+
+FORMAT = "nearkin-solution"
+VERSION = 1
+PASS = 256  # inputs in one forward pass
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Solution:
+    """A solved target.
+
+    Attributes:
+        solved: the chosen model: network string, weights, scaling, the classes it knows.
+        chosen: name of the contestant that it is.
+        sentence: the answer in one sentence.
+        task: what `Task.facts` tells of the target, in its own input shape.
+        quality: of the chosen model, trained on all training data, on the test part.
+        temperature: by which class scores are divided before they are probabilities; learned on the data of the choice.
+        standings: everything that was tried, the chosen one too.
+        margins: by how much the chosen one was ahead of others on the data of the choice, with the ends of the 95 %
+            interval of that difference: the noise of the choice.
+        finals: test metric of what was trained once more on all training data, by name: the chosen one and the best
+            simple model.
+        relations: who is kin.
+        checks: what was found in the data.
+        promises: which claims held in this run.
+        stages: what was spent where.
+        matrix: distances of the target and its kin for the map; None without kin.
+        pictures: raw inputs of the mistakes `[M, *input_shape]`, in the order of `quality.mistakes`.
+        seed: the one seed.
+        made: how it was made: command, versions, budget.
+    """
+
+    solved: Solved
+    chosen: str
+    sentence: str
+    task: Mapping[str, Any]
+    quality: Quality
+    temperature: float
+    standings: tuple[Standing, ...]
+    margins: Mapping[str, tuple[float, float, float]]
+    finals: Mapping[str, float]
+    relations: Relations
+    checks: Checks
+    promises: tuple[Promise, ...]
+    stages: tuple[Spent, ...]
+    matrix: DistanceMatrix | None
+    pictures: Tensor
+    seed: int
+    made: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Of the target."""
+        return self.solved.name
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The trained model, in evaluation mode; it reads inputs as the task scales them."""
+        return self.solved.model()
+
+    @property
+    def standing(self) -> Standing:
+        """The chosen contestant's."""
+        return next(one for one in self.standings if one.name == self.chosen)
+
+    @property
+    def genotype(self) -> Genotype | None:
+        """Of the chosen model; None where it was not searched."""
+        text = self.standing.genotype
+        return Genotype.parse(text) if text else None
+
+    @property
+    def metric(self) -> float:
+        """Accuracy or R² on the test part."""
+        return self.quality.metric
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """In which it lies with 95 %."""
+        return self.quality.interval
+
+    @property
+    def parameters(self) -> int:
+        """Numbers that the chosen model has learned."""
+        return self.standing.parameters
+
+    @property
+    def multiply_adds(self) -> int:
+        """Of the chosen model, for one input."""
+        return self.standing.multiply_adds
+
+    @property
+    def seconds(self) -> float:
+        """Of all stages together."""
+        return sum(stage.seconds for stage in self.stages)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, or of the columns of values."""
+        return tuple(self.task["classes"])
+
+    def predict(self, x: Any) -> Prediction:
+        """Answers to raw inputs: arrays or tensors as the task was made of, `[N, ...]`."""
+        rows = input_rows(x, self.name)
+        shape = tuple(self.task["input_shape"])
+        require(
+            rows.shape == shape,
+            f"{self.name} reads inputs of shape {shape}, got {rows.shape}; bring them to that shape",
+            MismatchError,
+        )
+        return answers(self.solved, Examples(rows, Values(torch.zeros(len(rows)))), self.temperature, self.model)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: all but the weights and the pictures."""
+        frechet = self.relations.rankings.get("frechet") or next(iter(self.relations.rankings.values()), [])
+        return {
+            "target": self.name,
+            "answer": self.sentence,
+            "chosen": self.chosen,
+            "network": self.solved.network,
+            "genotype": self.standing.genotype or None,
+            "metric": self.metric,
+            "metric_name": self.quality.name,
+            "interval": list(self.interval),
+            "parameters": self.parameters,
+            "multiply_adds": self.multiply_adds,
+            "seconds": self.seconds,
+            "kin": [{name: row[name] for name in ("name", "distance", "std")} for row in frechet],
+            "baselines": [one.to_dict() for one in self.standings if one.name != self.chosen],
+            "transfer": next((one.to_dict() for one in self.standings if one.kind == "transfer"), None),
+            "standing": self.standing.to_dict(),
+            "margins": {name: list(margin) for name, margin in self.margins.items()},
+            "finals": dict(self.finals),
+            "task": dict(self.task),
+            "quality": self.quality.to_dict(),
+            "temperature": self.temperature,
+            "relations": self.relations.to_dict(),
+            "checks": self.checks.to_dict(),
+            "promises": [asdict(one) for one in self.promises],
+            "stages": [asdict(one) for one in self.stages],
+            "map": None if self.matrix is None else self.matrix.to_dict(),
+            "seed": self.seed,
+            "made": dict(self.made),
+        }
+
+    def to_state(self) -> State:
+        """The whole, as files and the zoo hold it."""
+        fit = self.solved.trials[0]
+        tensors = {**fit_state(fit).tensors, "pictures": self.pictures}
+        if self.matrix is not None:
+            tensors["map"] = self.matrix.trials
+        model = {
+            "name": self.name, "network": self.solved.network, "task": dict(self.solved.facts),
+            "seed": self.solved.seed, "fit": fit_facts(fit),
+        }  # fmt: skip
+        facts = {
+            **self.to_dict(),
+            "format": FORMAT,
+            "version": VERSION,
+            "model": model,
+            "standings": [one.to_dict() for one in self.standings],
+        }
+        return State(tensors, {name: value for name, value in facts.items() if name not in ("baselines", "standing")})
+
+    @classmethod
+    def from_state(cls, state: State, origin: str = "this file") -> "Solution":
+        """The inverse of `to_state`; `origin` is for errors."""
+        facts = state.facts
+        require(
+            facts.get("format") == FORMAT, f"{origin} holds no solution of nearkin; nearkin solve makes one", DataError
+        )
+        require(
+            facts["version"] == VERSION,
+            f"{origin} is a solution of version {facts['version']}, this is {VERSION}; solve the task anew",
+            DataError,
+        )
+        model = facts["model"]
+        fit = fit_from(state, model["fit"])
+        drawn = facts["map"]
+        return cls(
+            solved=Solved(model["name"], model["network"], model["task"], model["seed"], (fit,)),
+            chosen=facts["chosen"],
+            sentence=facts["answer"],
+            task=facts["task"],
+            quality=Quality.from_dict(facts["quality"]),
+            temperature=facts["temperature"],
+            standings=tuple(map(Standing.from_dict, facts["standings"])),
+            margins={name: (ahead, low, high) for name, (ahead, low, high) in facts["margins"].items()},
+            finals=facts["finals"],
+            relations=Relations(**facts["relations"]),
+            checks=Checks.from_dict(facts["checks"]),
+            promises=tuple(Promise(**one) for one in facts["promises"]),
+            stages=tuple(Spent(**one) for one in facts["stages"]),
+            matrix=drawn and DistanceMatrix(tuple(drawn["tasks"]), drawn["measure"], state.tensors["map"]),
+            pictures=state.tensors["pictures"],
+            seed=facts["seed"],
+            made=facts["made"],
+        )
+
+    def save(self, file: str | Path) -> None:
+        """Write the solution, model and figures, to one safetensors file."""
+        self.to_state().save(Path(file))
+
+    @classmethod
+    def load(cls, file: str | Path) -> "Solution":
+        """Read what `save` wrote."""
+        return cls.from_state(State.load(Path(file)), str(file))
+
+
+def answers(solved: Solved, examples: Examples, heat: float, model: nn.Module | None = None) -> Prediction:
+    """What a solved task's model says of raw inputs, brought to its input shape and seen through its scaling."""
+    facts, shape = solved.facts, examples.inputs.shape
+    plain = Examples(examples.inputs, Values(torch.zeros(len(examples), 1)))
+    seen = fitted_to(Task(solved.name, plain, plain, "gaussian", ("y0",), shape), tuple(facts["input_shape"])).test
+    seen = replace(seen, scaling=Scaling.from_dict(facts["scaling"]), target_scaling=Scaling())
+    model = solved.model() if model is None else model
+    with evaluating(model), torch.inference_mode():
+        parts = [model(seen.take(index).x).float() for index in torch.arange(len(seen)).split(PASS)]
+    outputs = torch.cat(parts).clone()
+    form, classes = likelihood(facts["likelihood"]), tuple(facts["classes"])
+    if not isinstance(form, Gaussian):
+        return Prediction(outputs, probabilities=(outputs / heat).softmax(1), classes=classes)
+    back = Scaling.from_dict(facts["target_scaling"])
+    return Prediction(back.inverse(form.means(outputs).clone()), classes=classes)
+
+
+def measured(task: Task, solved: Solved, heat: float, loss: float) -> Quality:
+    """Quality of a solved task's model on the task's test part."""
+    said = answers(solved, task.test, heat)
+    if said.probabilities is not None:
+        labels = task.test.labels()
+        return class_quality(said.probabilities, labels, task.classes, loss=loss, guess=task.guess())
+    return value_quality(said.mean, task.test.labels(), loss=loss)

@@ -1,0 +1,178 @@
+"""From a target task to its solution: checks, kin, searches, trainings, the choice, and a zoo that knows one task more.
+
+Every stage is kept below the zoo's `work/solve`, goes on where it was interrupted, and is read again where its inputs
+did not change. The answer is chosen on data that nothing learned from; the test part is looked at once, to tell.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.metadata import version
+
+import torch
+
+from nearkin.core.device import device as chosen_device
+from nearkin.core.errors import TrainingError, ZooError, require
+from nearkin.core.events import Caution, Listener, Note, Work, finish
+from nearkin.core.state import State
+from nearkin.search.budget import Budget
+from nearkin.solve.checks import Checks, checking
+from nearkin.solve.contenders import Trained
+from nearkin.solve.contest import Contest, Lot
+from nearkin.solve.joining import joining, mapping
+from nearkin.solve.kin import grounds, relating
+from nearkin.solve.plan import Plan, require_answerable
+from nearkin.solve.promises import promises
+from nearkin.solve.relations import Relations
+from nearkin.solve.sentence import sentence
+from nearkin.solve.solution import KIND, Solution, measured
+from nearkin.solve.stages import Bench
+from nearkin.solve.standing import ordered
+from nearkin.tasks.sources import task as read_task
+from nearkin.tasks.task import Task
+from nearkin.zoo.architecture import Ground
+from nearkin.zoo.zoo import Zoo
+
+
+def solve(
+    target: Task | str,
+    zoo: Zoo,
+    budget: Budget | None = None,
+    *,
+    seed: int = 0,
+    device: str = "auto",
+    listen: Listener | None = None,
+    **options: object,
+) -> Solution:
+    """Solve a task beside a zoo, and let it join.
+
+    Args:
+        target: a task, or a data string, which is then also its name.
+        zoo: solved tasks; it may be empty.
+        budget: minutes of the whole, or cells of each search; five minutes where nothing is said.
+        seed: the one seed.
+        device: `auto`, `cpu` or `cuda`.
+        listen: called with every event.
+        **options: of `nearkin.solve.plan.Plan`: measures, space, method, hand_made, only, validation, ….
+    """
+    task = read_task(target) if isinstance(target, str) else target
+    given = {} if budget is None else {"budget": budget}
+    plan = Plan(seed=seed, device=chosen_device(device), **given, **options)  # type: ignore[arg-type]
+    return finish(solving(task, zoo, plan), listen)
+
+
+def solving(task: Task, zoo: Zoo, plan: Plan) -> Work[Solution]:
+    """The work of `solve`, with its events; stopped at any of them, the same call goes on there."""
+    require_answerable(task)
+    _require_own(zoo, task)
+    bench = Bench(zoo.path / "work" / "solve" / task.fingerprint())
+    checks = yield from _checked(task, plan, bench)
+    relations = yield from relating(zoo, task, plan, bench)
+    contest = Contest(task, plan, bench)
+    lots = list(_lots(zoo, relations, plan)) if plan.searches(task) else []
+    if not lots:
+        yield Note(_why_no_search(task, plan))
+    kin = None if relations.tuned is None else zoo.solved(relations.tuned)
+    yield from contest.running(lots, kin)
+    ranked = ordered(contest.standings)
+    reason = contest.standings[0].refused if contest.standings else ""
+    require(bool(ranked), f"nothing could be trained for {task.name}; the first reason: {reason}", TrainingError)
+    best, simple = ranked[0], next((one for one in ranked if one.kind == "simple"), None)
+    finals: dict[str, Trained] = {}
+    for one in (best, simple):
+        if one is not None and one.name not in finals:
+            finals[one.name] = yield from contest.final(one.name)
+    matrix = None
+    if plan.join:
+        yield from bench.timed("joining the zoo", joining(zoo, task, plan, contest, relations))
+        matrix = yield from bench.timed("map", mapping(zoo, task, plan, relations))
+    solution = replace(_solution(task, plan, contest, checks, relations, finals), matrix=matrix)
+    if plan.join:
+        zoo.keep(task.name, KIND, solution.to_state(), {"chosen": solution.chosen, "metric": solution.metric})
+    return solution
+
+
+def kept_solution(zoo: Zoo, name: str) -> Solution | None:
+    """The solution that the zoo keeps of a task; None where it was not solved."""
+    state = zoo.kept(name, KIND)
+    return None if state is None else Solution.from_state(state, f"the solution of {name}")
+
+
+def _require_own(zoo: Zoo, task: Task) -> None:
+    """A name that is taken must be this very task's."""
+    if task.name in zoo:
+        require(
+            zoo.record(task.name).fingerprint == task.fingerprint(),
+            f"the zoo has a task {task.name} with other data; choose another name, or remove it: "
+            f"nearkin remove {task.name}",
+            ZooError,
+        )
+    else:
+        zoo.catalogue.claimable(task.name)
+
+
+def _checked(task: Task, plan: Plan, bench: Bench) -> Work[Checks]:
+    def work(_: State | None) -> Work[State]:
+        return State({}, (yield from checking(task, seed=plan.seed)).to_dict())
+
+    done = yield from bench.stage("checks of the data", {"data": task.fingerprint(), "seed": plan.seed}, work, "checks")
+    checks = Checks.from_dict(done.facts)
+    for finding in checks.grave:
+        yield Caution(finding.text)
+    return checks
+
+
+def _lots(zoo: Zoo, relations: Relations, plan: Plan) -> Sequence[Lot]:
+    """The searches of a contest: in the kin's space if there is one, at random in the same space, in the whole."""
+    near, whole = grounds(zoo, relations)
+    full = Lot("full-search", "search in the whole space", whole, plan.method)
+    if near is None:
+        return full, Lot("random-search", "random search in the whole space", whole, "random")
+    return (
+        Lot("kin-search", f"search from the cells of {near.kin}", near, plan.method),
+        Lot("random-search", f"random search in the space of {near.kin}", Ground(near.space, (), near.kin), "random"),
+        full,
+    )
+
+
+def _why_no_search(task: Task, plan: Plan) -> str:
+    if plan.hurried:
+        return f"{plan.seconds:.0f} s are too few for networks; simple models only"
+    if len(task.input_shape) != 3:
+        return "cells are for images, so no architecture is searched for a table"
+    return f"{len(task.train)} training samples are too few to tell cells apart, so none are searched"
+
+
+def _solution(
+    task: Task, plan: Plan, contest: Contest, checks: Checks, relations: Relations, finals: dict[str, Trained]
+) -> Solution:
+    best = ordered(contest.standings)[0]
+    chosen, heat = contest.contenders[best.name], contest.heat(best.name)
+    solved = finals[best.name].solved(replace(chosen.task, name=task.name), chosen.seed)
+    quality = measured(task, solved, heat, finals[best.name].fit.scores.loss)
+    rows = torch.tensor([one.row for one in quality.mistakes], dtype=torch.int64)
+    standings, margins = tuple(contest.standings), contest.margins()
+    return Solution(
+        solved=solved,
+        chosen=best.name,
+        sentence=sentence(task.name, best, standings, quality, margins, contest.bench.seconds),
+        task=task.facts(),
+        quality=quality,
+        temperature=heat,
+        standings=standings,
+        margins=margins,
+        finals={name: trained.fit.scores.metric for name, trained in finals.items()},
+        relations=relations,
+        checks=checks,
+        promises=promises(standings, relations, quality.name),
+        stages=tuple(contest.bench.spent),
+        matrix=None,
+        pictures=task.test.inputs.take(rows) if len(rows) else torch.zeros(0),
+        seed=plan.seed,
+        made={**plan.facts(), "command": plan.command, "versions": _versions(), "data": task.source},
+    )
+
+
+def _versions() -> dict[str, str]:
+    names = ("nearkin", "torch", "numpy", "scikit-learn")
+    return {"python": sys.version.split()[0], **{name: version(name) for name in names}}

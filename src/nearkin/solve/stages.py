@@ -1,0 +1,137 @@
+"""Stages of a run: each is done once for its inputs, goes on where it was interrupted, and tells what it took.
+
+A stage's outcome lies in a file named by all that decides it. Asked for again with the same inputs it is read, not
+made; with others it is made anew beside the old one.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from nearkin.core.errors import NearkinError
+from nearkin.core.events import Caution, Checkpoint, Work, kept
+from nearkin.core.state import State
+from nearkin.solve.standing import Spent
+
+T = TypeVar("T")
+
+VERSION = 1
+"""Of what stages keep; another one makes everything anew."""
+
+
+class Bench:
+    """Where the stages of one run lie: a folder, and what each of them took.
+
+    >>> import tempfile
+    >>> from nearkin.core.events import Note, finish
+    >>> def work(start):
+    ...     yield Note("working")
+    ...     return State({}, {"sum": 3})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for _ in range(2):
+    ...         bench = Bench(Path(folder))
+    ...         done = finish(bench.stage("adding", {"a": 1, "b": 2}, work))
+    ...         print(done.facts["sum"], bench.spent[0].known)
+    3 False
+    3 True
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._spent: dict[str, Spent] = {}
+
+    @property
+    def spent(self) -> tuple[Spent, ...]:
+        """What each stage took, in their order; those of one name together."""
+        return tuple(self._spent.values())
+
+    @property
+    def seconds(self) -> float:
+        """Of all stages so far."""
+        return sum(stage.seconds for stage in self.spent)
+
+    def _took(self, name: str, seconds: float, known: bool = False) -> None:
+        before = self._spent.get(name, Spent(name, 0.0, True))
+        self._spent[name] = Spent(name, before.seconds + seconds, before.known and known)
+
+    def stage(
+        self, name: str, inputs: Mapping[str, Any], work: Callable[[State | None], Work[State]], key: str | None = None
+    ) -> Work[State]:
+        """The outcome of a stage: read if it is known, else made from where it stopped.
+
+        Args:
+            name: what people see.
+            inputs: plain JSON values; all that decides the outcome.
+            work: makes it, from what its last checkpoint captured or from the beginning.
+            key: what the files are called; the name where nothing is said.
+        """
+        yield Checkpoint(_nothing)  # between stages a run can always be stopped
+        text = json.dumps({"version": VERSION, "stage": key or name, **inputs}, sort_keys=True, default=str)
+        mark = f"{(key or name).replace(' ', '-')}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        file, part = (self.folder / f"{mark}.{end}" for end in ("safetensors", "part"))
+        done = yield from _read(file)
+        if done is not None:
+            self._took(name, done.facts["spent"], known=True)
+            return State(done.tensors, done.facts["state"])
+        half = yield from _read(part)
+        before = half.facts["spent"] if half is not None else 0.0
+        start = State(half.tensors, half.facts["state"]) if half is not None else None
+        clock = _Clock(before)
+        state = yield from kept(clock.timing(work(start)), part)
+        State(state.tensors, {"state": dict(state.facts), "spent": clock.seconds}).save(file)
+        self._took(name, clock.seconds)
+        return state
+
+    def timed(self, name: str, work: Work[T]) -> Work[T]:
+        """Work that keeps its own traces, with its seconds told."""
+        clock = _Clock(0.0)
+        done = yield from clock.timing(work)
+        self._took(name, clock.seconds)
+        return done
+
+
+class _Clock:
+    """Counts the seconds that work itself takes, not those of whoever listens, over all its interruptions."""
+
+    def __init__(self, before: float) -> None:
+        self.seconds = before
+
+    def timing(self, work: Work[T]) -> Work[T]:
+        try:
+            while True:
+                begun = time.perf_counter()
+                try:
+                    event = next(work)
+                except StopIteration as end:
+                    return cast(T, end.value)
+                finally:
+                    self.seconds += time.perf_counter() - begun
+                yield self._marked(event) if isinstance(event, Checkpoint) else event
+        finally:
+            work.close()
+
+    def _marked(self, moment: Checkpoint) -> Checkpoint:
+        def capture() -> State:
+            state = moment.capture()
+            return State(state.tensors, {"state": dict(state.facts), "spent": self.seconds})
+
+        return Checkpoint(capture)
+
+
+def _read(file: Path) -> Work[State | None]:
+    """A state that an earlier run left, or None; one that cannot be read is named and put aside."""
+    if not file.exists():
+        return None
+    try:
+        return State.load(file)
+    except NearkinError as broken:
+        yield Caution(f"{broken}; that part is done anew")
+        file.unlink(missing_ok=True)
+        return None
+
+
+def _nothing() -> State:
+    return State({})

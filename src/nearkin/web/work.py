@@ -1,0 +1,103 @@
+"""Work that runs or ran: what the journals of a zoo tell, as values that a page and a script show alike."""
+
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from nearkin.report.words import plain
+from nearkin.run.journal import DONE, RUNNING, Entry, journals
+from nearkin.web.curve import curve
+from nearkin.web.frame import render
+from nearkin.web.reading import Reading
+
+CURVES = 4
+NOT_DRAWN = ("seconds left", "MiB")  # figures that say nothing by how they went
+SILENT_SECONDS = 30.0  # after which it is said when a run was heard of last
+
+
+def work_facts(zoo: Reading) -> dict[str, Any]:
+    """Running and recent work in plain JSON values, latest first."""
+    runs = [run_facts(entry, time.time()) for entry in journals(zoo.path)]
+    return {"running": sum(run["state"] == RUNNING for run in runs), "runs": runs}
+
+
+def work_page(zoo: Reading) -> str:
+    """The page that follows it."""
+    facts = work_facts(zoo)
+    return render("web_work.html", "/work", str(zoo.path), blank=_BLANK, **facts)
+
+
+def run_facts(entry: Entry, now: float) -> dict[str, Any]:
+    """One run as it is shown: texts, a share from 0 to 1 (None where it is unknown), curves."""
+    share = min(1.0, entry.done / entry.total) if entry.total else None
+    if entry.state != RUNNING:  # a bar that tells nothing would move for ever
+        share = 1.0 if entry.state == DONE else share or 0.0
+    total = f" of {entry.total:,}" if entry.total is not None else ""
+    return {
+        "id": plain(entry.id),
+        "command": plain(shlex.join(["nearkin", *_without_zoo(entry.command)])),
+        "state": plain(entry.state),
+        "when": _when(entry, now),
+        "stage": plain(entry.stage),
+        "progress": f"{entry.done:,}{total}" if entry.stage else "",
+        "share": share,
+        "figures": [{"name": plain(name), "value": f"{value:.4g}"} for name, value in entry.values.items()],
+        "curves": _curves(entry),
+        "cautions": [plain(text) for text in entry.cautions],
+        "notes": [plain(text) for text in entry.notes],
+        "error": plain(entry.error),
+    }
+
+
+def _curves(entry: Entry) -> list[dict[str, Any]]:
+    """The figures over time, one curve for every name that has several points."""
+    names = dict.fromkeys(name for _, _, values in entry.history for name in values if name not in NOT_DRAWN)
+    found = (curve(plain(name), _points(entry, name)) for name in names)
+    return [asdict(one) for one in found if one is not None][:CURVES]
+
+
+def _points(entry: Entry, name: str) -> Sequence[tuple[float, float]]:
+    return [(at, values[name]) for at, _, values in entry.history if name in values]
+
+
+def _without_zoo(words: Sequence[str]) -> list[str]:
+    """A command without the zoo that it worked on, which is this one.
+
+    >>> _without_zoo(["--zoo", "kin", "add", "zero", "digits"]), _without_zoo(["--zoo=kin", "near", "zero"])
+    (['add', 'zero', 'digits'], ['near', 'zero'])
+    """
+    return [word for before, word in zip(["", *words], words, strict=False)
+            if "--zoo" not in (before, word) and not word.startswith("--zoo=")]  # fmt: skip
+
+
+def _when(entry: Entry, now: float) -> str:
+    """When it began, how long it took, and when it was heard of last if that is long ago."""
+    began = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.started))
+    running = entry.state == RUNNING
+    length = duration((now if running else entry.updated) - entry.started)
+    silent = now - entry.updated
+    heard = f", last heard of {duration(silent)} ago" if running and silent > SILENT_SECONDS else ""
+    return f"{'for' if running else 'after'} {length}, since {began}{heard}" if running else f"{began}, {length}"
+
+
+def duration(seconds: float) -> str:
+    """A length of time in one or two units.
+
+    >>> duration(4.2), duration(75), duration(7384), duration(200_000)
+    ('4 s', '1 min 15 s', '2 h 3 min', '2 d 7 h')
+    """
+    whole = max(0, int(seconds))
+    for size, unit, lower, name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // lower} {name}"
+    return f"{whole} s"
+
+
+_BLANK: dict[str, Any] = {
+    **dict.fromkeys(("id", "command", "state", "when", "stage", "progress", "error"), ""),
+    **dict.fromkeys(("figures", "curves", "cautions", "notes"), ()),
+    "share": None,
+}
+"""What a run looks like before anything is known of it: the pattern that the script fills in."""

@@ -1,0 +1,342 @@
+"""Simple models: the same as scikit-learn's, valid under any time limit, kept and read without a pickle."""
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_diabetes, load_digits, load_iris
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.svm import SVC, SVR
+from torch import Tensor, nn
+
+from nearkin.core.errors import DataError, OptionError
+from nearkin.core.events import Checkpoint, Event, Note, Progress, finish
+from nearkin.nets.evaluate import evaluate
+from nearkin.nets.functional import load
+from nearkin.nets.registry import build
+from nearkin.nets.solved import Solved
+from nearkin.solve.simple import boosting, kernel, linear, models
+from nearkin.solve.simple.data import Sample, evenly, pairs_of, standard
+from nearkin.solve.simple.kernel import sharpness
+from nearkin.solve.simple.models import SIMPLE, SimpleFit, fitting_simple, title
+from nearkin.tasks.task import Task
+from nearkin.zoo.modelfile import loaded, saved
+
+KINDS = tuple(SIMPLE)
+
+
+@pytest.fixture(autouse=True)
+def few_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests are about being right, not about being good."""
+    monkeypatch.setattr(boosting, "ROUNDS", 10)
+    monkeypatch.setattr(boosting, "RATES", (0.1, 0.3))
+    monkeypatch.setattr(linear, "STRENGTHS", (1.0, 0.1))
+
+
+def iris(classes: int = 3) -> Task:
+    x, y = load_iris(return_X_y=True)
+    return Task.from_arrays("iris", x[y < classes].astype(np.float32), y[y < classes])
+
+
+def digits(count: int = 300) -> Task:
+    x, y = load_digits(return_X_y=True)
+    images = x.reshape(-1, 1, 8, 8).astype(np.float32)
+    return Task.from_arrays("digits", images[:count], y[:count], images[-200:], y[-200:])
+
+
+def diabetes(likelihood: str = "gaussian") -> Task:
+    x, y = load_diabetes(return_X_y=True)
+    return Task.from_arrays("diabetes", x.astype(np.float32), y.astype(np.float32), likelihood=likelihood)
+
+
+def blobs(count: int, classes: int, columns: int = 3, seed: int = 0) -> Task:
+    rng = torch.Generator().manual_seed(seed)
+    y = torch.arange(count) % classes
+    x = torch.randn(count, columns, generator=rng) + y[:, None]
+    return Task.from_arrays("blobs", x, y, x, y)
+
+
+def module(done: SimpleFit, task: Task) -> nn.Module:
+    made = build(done.network, task.input_shape, task.num_outputs, seed=0)
+    load(made, done.fit.params, done.fit.buffers)
+    return made.eval()
+
+
+def answers(done: SimpleFit, task: Task) -> Tensor:
+    with torch.inference_mode():
+        return module(done, task)(task.test.all().x)
+
+
+def parts(task: Task) -> tuple[np.ndarray, ...]:
+    """Standardised training inputs, training targets, and test inputs, as the models see them."""
+    (x, y), (x_test, _) = task.train.all(), task.test.all()
+    x, x_test = x.flatten(1), x_test.flatten(1)
+    mean, std = standard(x, len(task.input_shape) == 3)
+    return ((x - mean) / std).double().numpy(), y.squeeze(-1).numpy(), ((x_test - mean) / std).double().numpy()
+
+
+class TestAgainstScikitLearn:
+    @pytest.mark.parametrize("task", [iris(), iris(2), digits()], ids=["iris", "two classes", "digits"])
+    def test_logistic_regression(self, task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(linear, "STEPS", 1000)
+        monkeypatch.setattr(linear, "TOLERANCE", 1e-6)
+        monkeypatch.setattr(linear, "GAIN", 1e-7)
+        done = finish(fitting_simple("logistic", task, fixed={"C": 0.1}))
+        x, y, x_test = parts(task)
+        expected = LogisticRegression(C=0.1, tol=1e-8, max_iter=5000).fit(x, y).predict_proba(x_test)
+        np.testing.assert_allclose(answers(done, task).softmax(1).numpy(), expected, atol=2e-3)
+
+    @pytest.mark.parametrize("task", [iris(), iris(2), digits()], ids=["iris", "two classes", "digits"])
+    @pytest.mark.parametrize("whole", [True, False], ids=["gram", "no gram"])
+    def test_support_vector_machine_one_against_the_rest(
+        self, task: Task, whole: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(kernel, "GRAM_SAMPLES", 10_000 if whole else 0)
+        done = finish(fitting_simple("svm", task, fixed={"C": 10.0, "gamma": 0.02, "sharpness": 3.0}))
+        x, y, x_test = parts(task)
+        size = len(task.classes)
+        decisions = np.stack(
+            [SVC(C=10.0, gamma=0.02).fit(x, y == group).decision_function(x_test) for group in range(size)], 1
+        )
+        said = answers(done, task).numpy() / 3
+        expected = decisions if size > 2 else decisions / 2
+        np.testing.assert_allclose(said, expected, atol=5e-3)
+        clear = np.sort(expected, 1)[:, -1] - np.sort(expected, 1)[:, -2] > 1e-2
+        assert clear.mean() > 0.95
+        assert (said.argmax(1) == expected.argmax(1))[clear].all()
+
+    def test_two_classes_agree_with_predict(self) -> None:
+        task = blobs(200, 2)
+        done = finish(fitting_simple("svm", task, fixed={"C": 1.0, "gamma": 0.3}))
+        x, y, x_test = parts(task)
+        assert (
+            answers(done, task).argmax(1).numpy() == SVC(gamma=0.3, break_ties=True).fit(x, y).predict(x_test)
+        ).all()
+
+    def test_gradient_boosting(self) -> None:
+        task = digits()
+        settings = {"learning_rate": 0.2, "rounds": 7, "leaves": 8, "bins": 63, "least": 5, "columns": 64}
+        done = finish(fitting_simple("boosting", task, fixed=settings))
+        x, y = task.train.all()
+        model = HistGradientBoostingClassifier(
+            learning_rate=0.2, max_iter=7, max_leaf_nodes=8, max_bins=63, min_samples_leaf=5, early_stopping=False
+        ).fit(x.flatten(1).numpy(), y.numpy())
+        expected = model.predict_proba(task.test.all().x.flatten(1).numpy())
+        np.testing.assert_allclose(answers(done, task).softmax(1).numpy(), expected, atol=1e-6)
+
+    def test_gradient_boosting_of_some_columns(self) -> None:
+        task = digits()
+        settings = {"learning_rate": 0.2, "rounds": 3, "leaves": 8, "bins": 63, "least": 5, "columns": 16}
+        done = finish(fitting_simple("boosting", task, fixed=settings))
+        x, y = task.train.all()
+        model = HistGradientBoostingClassifier(
+            learning_rate=0.2, max_iter=3, max_leaf_nodes=8, max_bins=63, min_samples_leaf=5, early_stopping=False
+        ).fit(x.flatten(1)[:, ::4].numpy(), y.numpy())
+        expected = model.predict_proba(task.test.all().x.flatten(1)[:, ::4].numpy())
+        np.testing.assert_allclose(answers(done, task).softmax(1).numpy(), expected, atol=1e-6)
+
+    def test_ridge_regression(self) -> None:
+        task = diabetes()
+        done = finish(fitting_simple("logistic", task, fixed={"alpha": 5.0}))
+        x, y, x_test = parts(task)
+        expected = Ridge(alpha=5.0).fit(x, y).predict(x_test)
+        np.testing.assert_allclose(answers(done, task)[:, 0].numpy(), expected, atol=1e-4)
+
+    def test_ridge_regression_of_more_columns_than_samples(self) -> None:
+        x, y = torch.randn(20, 50), torch.randn(20, 2)
+        task = Task.from_arrays("wide", x, y, x, y)
+        done = finish(fitting_simple("logistic", task, fixed={"alpha": 5.0}))
+        z, y_scaled, z_test = parts(task)
+        np.testing.assert_allclose(answers(done, task), Ridge(alpha=5.0).fit(z, y_scaled).predict(z_test), atol=1e-4)
+
+    def test_support_vector_regression(self) -> None:
+        task = diabetes()
+        done = finish(fitting_simple("svm", task, fixed={"C": 1.0, "gamma": 0.1}))
+        x, y, x_test = parts(task)
+        expected = SVR(C=1.0, gamma=0.1).fit(x, y).predict(x_test)
+        np.testing.assert_allclose(answers(done, task)[:, 0].numpy(), expected, atol=5e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestEveryKind:
+    def test_learns_classes(self, kind: str) -> None:
+        task = iris()
+        done = finish(fitting_simple(kind, task))
+        assert done.fit.scores.metric >= 0.9
+        assert done.fit.scores.to_dict() == evaluate(module(done, task), task.test, task.form).to_dict()
+        assert done.fit.reached
+        assert json.loads(json.dumps(done.settings, allow_nan=False)) == done.settings
+
+    def test_learns_values(self, kind: str) -> None:
+        assert finish(fitting_simple(kind, diabetes())).fit.scores.metric > 0.25
+
+    def test_learns_values_with_their_noise(self, kind: str) -> None:
+        plain, noisy = (finish(fitting_simple(kind, diabetes(name))) for name in ("gaussian", "heteroscedastic"))
+        assert noisy.fit.scores.metric == pytest.approx(plain.fit.scores.metric, abs=1e-5)
+        said = answers(noisy, diabetes("heteroscedastic"))[:, 1]
+        assert said.exp().tolist() == pytest.approx([noisy.settings["noise"][0]] * len(said))
+        assert 0.2 < noisy.settings["noise"][0] < 1
+
+    def test_the_same_seed_gives_the_same_model(self, kind: str) -> None:
+        first, second = (finish(fitting_simple(kind, iris(), seed=4)) for _ in range(2))
+        assert first.settings == second.settings
+        for name, value in {**first.fit.params, **first.fit.buffers}.items():
+            assert torch.equal(value, {**second.fit.params, **second.fit.buffers}[name])
+
+    def test_fixed_settings_give_the_model_that_chose_them(self, kind: str) -> None:
+        task = iris()
+        first = finish(fitting_simple(kind, task))
+        again = finish(fitting_simple(kind, task, fixed=first.settings))
+        assert torch.equal(answers(first, task), answers(again, task))
+
+    def test_the_test_part_only_judges(self, kind: str) -> None:
+        task = iris()
+        other = Task(
+            task.name, task.train, task.test.chosen(torch.arange(3)), task.likelihood, task.classes, task.input_shape
+        )
+        first, second = finish(fitting_simple(kind, task)), finish(fitting_simple(kind, other))
+        assert first.settings == second.settings
+        assert torch.equal(answers(first, task), answers(second, task))
+
+    def test_a_file_without_pickles_gives_the_same_answers(self, kind: str, tmp_path: Path) -> None:
+        task = iris()
+        done = finish(fitting_simple(kind, task))
+        saved(Solved(task.name, done.network, task.facts(), 0, (done.fit,)), tmp_path / "model.safetensors")
+        again = loaded(tmp_path / "model.safetensors")
+        with torch.inference_mode():
+            assert torch.equal(again.model()(task.test.all().x), answers(done, task))
+        assert again.scores_on(task) == done.fit.scores
+
+    def test_tells_where_it_is_and_can_be_stopped(self, kind: str) -> None:
+        seen: list[Event] = []
+        finish(fitting_simple(kind, iris()), seen.append)
+        steps = [event for event in seen if isinstance(event, Progress)]
+        assert {event.stage for event in steps} == {title(kind, "categorical")}
+        assert len(steps) > 5
+        moments = [event for event in seen if isinstance(event, Checkpoint)]
+        assert len(moments) == len(steps)
+        state = moments[-1].capture()
+        assert (dict(state.tensors), dict(state.facts)) == ({}, {})
+        work = fitting_simple(kind, iris())
+        for event in itertools.islice(work, 6):
+            assert isinstance(event, Progress | Checkpoint | Note)
+        work.close()
+
+    @pytest.mark.parametrize(
+        "task",
+        [blobs(10, 2), blobs(4, 4), blobs(2, 2), blobs(9, 4), blobs(26, 13)],
+        ids=["ten samples", "one a class", "two samples", "nine of four", "two a class"],
+    )
+    @pytest.mark.parametrize("seconds", [None, 0.001])
+    def test_few_samples_give_a_valid_model(self, kind: str, task: Task, seconds: float | None) -> None:
+        done = finish(fitting_simple(kind, task, seconds=seconds))
+        assert bool(answers(done, task).isfinite().all())
+
+    def test_constant_inputs_give_the_shares_of_the_classes(self, kind: str) -> None:
+        x, y = torch.ones(40, 2), torch.tensor([0] * 30 + [1] * 10)
+        task = Task.from_arrays("constant", x, y, x, y)
+        assert finish(fitting_simple(kind, task)).fit.scores.metric == 0.75
+
+    def test_no_time_is_enough_for_a_valid_model_of_fewer_samples_or_steps(self, kind: str) -> None:
+        task = blobs(3000, 3, columns=20)
+        free = finish(fitting_simple(kind, task, fixed=finish(fitting_simple(kind, iris())).settings))
+        hasty = finish(fitting_simple(kind, task, seconds=1e-3))
+        assert free.settings["samples"] == 3000
+        assert hasty.settings["samples"] < 3000 or hasty.settings["steps"] < free.settings["steps"]
+        assert hasty.fit.scores.metric > 0.5
+
+    def test_text_and_images_as_outputs_are_refused(self, kind: str) -> None:
+        x = torch.randn(8, 1, 4, 4)
+        with pytest.raises(OptionError, match="use a network"):
+            finish(fitting_simple(kind, Task.from_arrays("dense", x, x, x, x, likelihood="dense")))
+
+    def test_settings_of_another_kind_are_refused(self, kind: str) -> None:
+        with pytest.raises(OptionError, match="lack"):
+            finish(fitting_simple(kind, iris(), fixed={"depth": 3}))
+
+    def test_one_sample_is_refused(self, kind: str) -> None:
+        x, y = torch.randn(1, 2), torch.randn(1, 1)
+        with pytest.raises(DataError, match="two training samples"):
+            finish(fitting_simple(kind, Task.from_arrays("one", x, y, x, y)))
+
+
+class TestRefusals:
+    def test_an_unknown_kind(self) -> None:
+        with pytest.raises(OptionError, match="choose one of logistic, svm, boosting"):
+            finish(fitting_simple("forest", iris()))
+
+    def test_no_time(self) -> None:
+        with pytest.raises(OptionError, match="above 0 s"):
+            finish(fitting_simple("svm", iris(), seconds=0))
+
+    @pytest.mark.parametrize("kind", ["svm", "boosting"])
+    def test_many_classes_one_by_one(self, kind: str) -> None:
+        with pytest.raises(OptionError, match="201 classes or values of blobs for itself"):
+            finish(fitting_simple(kind, blobs(402, 201)))
+
+    def test_more_weights_than_fit_into_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(models, "MOST_WEIGHTS", 8)
+        with pytest.raises(OptionError, match="3 x 3 weights"):
+            finish(fitting_simple("logistic", blobs(30, 3)))
+
+
+def test_ten_thousand_classes_end_soon() -> None:
+    done = finish(fitting_simple("logistic", blobs(20_000, 10_000, columns=4), seconds=0.2))
+    assert done.settings["samples"] < 20_000
+    assert done.fit.params["weight"].shape == (10_000, 4)
+    assert bool(done.fit.params["weight"].isfinite().all())
+
+
+def test_too_many_numbers_for_the_memory_are_drawn_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "MOST_NUMBERS", 150)
+    notes: list[Event] = []
+    assert finish(fitting_simple("logistic", blobs(90, 3)), notes.append).settings["samples"] == 50
+    assert Note("logistic regression learns from 50 of 90 samples, evenly drawn") in notes
+
+
+def test_evenly_drawn_samples_keep_the_shares_and_every_class() -> None:
+    labels = torch.tensor([0] * 600 + [1] * 300 + [2] * 99 + [3])
+    index = evenly(labels, 1000, 100, seed=0)
+    assert torch.equal(index, index.unique())
+    counts = torch.bincount(labels[index], minlength=4)
+    assert counts.sum() == 100
+    assert (counts - torch.tensor([60, 30, 10, 1])).abs().max() <= 2
+    assert counts[3] == 1
+    assert len(evenly(None, 1000, 10, seed=0)) == 10
+    assert evenly(labels, 1000, 5000, seed=0).tolist() == list(range(1000))
+
+
+@pytest.mark.parametrize("count", [40, 600])
+def test_parts_are_apart_and_every_class_is_learned_from(count: int) -> None:
+    y = torch.arange(count) % 7
+    y[0] = 7  # a class of one
+    sample = Sample(torch.arange(float(count))[:, None], y)
+    pairs = pairs_of(sample, True, seed=0)
+    assert len(pairs) == (5 if count < 500 else 1)
+    for learn, judge in pairs:
+        assert set(learn.x.flatten().tolist()).isdisjoint(judge.x.flatten().tolist())
+        assert len(learn.y) + len(judge.y) == count
+        assert learn.y.unique().tolist() == list(range(8))
+
+
+def test_sharpness_finds_the_temperature_that_labels_were_drawn_with() -> None:
+    rng = torch.Generator().manual_seed(0)
+    outputs = torch.randn(4000, 5, generator=rng)
+    labels = torch.multinomial((4 * outputs).softmax(1), 1, generator=rng)[:, 0]
+    assert sharpness(outputs, labels) == pytest.approx(4, rel=0.15)
+
+
+def test_pixels_share_one_deviation_and_constant_columns_keep_their_unit() -> None:
+    x = torch.tensor([[0.0, 5.0, 0.0], [2.0, 5.0, 4.0]])
+    assert standard(x, images=False)[1].tolist() == [1.0, 1.0, 2.0]
+    assert standard(x, images=True)[1].tolist() == pytest.approx([(5 / 3) ** 0.5] * 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_titles_name_the_kind(kind: str) -> None:
+    assert title(kind, "categorical") == SIMPLE[kind]
+    assert title(kind, "gaussian") != SIMPLE[kind]

@@ -1,0 +1,229 @@
+"""The whole way from a target to its solution, beside a small zoo."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import nearkin as nk
+from nearkin.core.errors import DataError, MismatchError, NearkinError, OptionError, ZooError
+from nearkin.core.events import Checkpoint, Event, Note, finish
+from nearkin.nets.evaluate import evaluate
+from nearkin.search.budget import Budget
+from nearkin.solve.plan import Plan
+from nearkin.solve.solution import Solution
+from nearkin.solve.solving import kept_solution, solving
+from nearkin.solve.standing import ordered
+
+
+class Stop(Exception):
+    """What a listener raises."""
+
+
+def stopping_at(number: int) -> Callable[[Event], None]:
+    seen = 0
+
+    def listen(event: Event) -> None:
+        nonlocal seen
+        seen += isinstance(event, Checkpoint)
+        if seen == number:
+            raise Stop
+
+    return listen
+
+
+def plain(solution: Solution) -> Any:
+    """As a program reads it."""
+    return json.loads(json.dumps(solution.to_dict(), allow_nan=False))
+
+
+def timeless(facts: Any) -> Any:
+    """Plain values without whatever tells of time."""
+    if isinstance(facts, dict):
+        left = {"seconds", "stages", "answer", "known", "MiB"}
+        return {name: timeless(value) for name, value in facts.items() if name not in left}
+    return [timeless(value) for value in facts] if isinstance(facts, list) else facts
+
+
+@pytest.mark.slow
+def test_the_whole_way(kin_zoo: nk.Zoo, target: nk.Task, quick: Plan) -> None:
+    heard: list[Event] = []
+    solution = finish(solving(target, kin_zoo, quick), heard.append)
+    assert tuple(one.name for one in solution.standings) == quick.only
+    assert not [one.refused for one in solution.standings if one.refused]
+
+    best = ordered(solution.standings)[0]
+    assert solution.chosen == best.name
+    assert solution.metric == pytest.approx(evaluate(solution.model, _seen(solution, target), target.form).metric)
+    assert solution.metric == pytest.approx(solution.finals[best.name])
+    assert solution.interval[0] <= solution.metric <= solution.interval[1]
+    assert {"frechet", "kin", "logme"} == set(solution.relations.rankings)
+    assert solution.relations.cells_of in ("even", "high")
+
+    # the zoo has one task more, with everything that kin are asked for
+    assert "new" in kin_zoo
+    assert kin_zoo.fisher("new").num_samples == len(target.test)
+    cells = kin_zoo.cells("new")
+    assert cells is not None
+    assert 1 <= len(cells.found) <= 3
+    assert kin_zoo.pairs("solve gain", solution.relations.cells_of or "") == {}
+    [gain] = kin_zoo.pairs("solve gain", "new").values()
+    worth = {one.name: one.validation for one in solution.standings}
+    assert gain["gain"] == pytest.approx(worth["kin-search"] - worth["full-search"])
+    assert solution.matrix is not None
+    assert set(solution.matrix.tasks) == {"zero", "even", "high", "new"}
+
+    # what is kept is what was answered, and a second run only reads
+    kept = kept_solution(kin_zoo, "new")
+    assert kept is not None
+    assert plain(kept) == plain(solution)
+    again = finish(solving(target, kin_zoo, quick))
+    assert timeless(plain(again)) == timeless(plain(solution))
+    assert all(stage.known for stage in again.stages if stage.stage not in ("joining the zoo", "map"))
+
+
+@pytest.mark.slow
+def test_interrupted_in_every_stage_it_ends_as_if_it_had_not_been(
+    kin_zoo: nk.Zoo, target: nk.Task, quick: Plan, tmp_path: Path
+) -> None:
+    quick = replace(quick, hand_made=())
+    ends = 1
+    while True:
+        try:
+            broken = finish(solving(target, kin_zoo, quick), stopping_at(ends))
+            break
+        except Stop:
+            ends += 6
+    assert ends > 24  # it was stopped many times
+    with nk.Zoo(tmp_path / "other") as other:
+        for name in kin_zoo.names():
+            if name != "new":
+                _copy(kin_zoo, other, name)
+        whole = finish(solving(target, other, quick))
+    assert timeless(plain(broken)) == timeless(plain(whole))
+    for name, value in whole.solved.trials[0].params.items():
+        assert torch.equal(value, broken.solved.trials[0].params[name])
+
+
+def _copy(one: nk.Zoo, other: nk.Zoo, name: str) -> None:
+    solved = one.solved(name)
+    task = one.task(name)
+    record = one.record(name)
+    other.add(task, solved.network, trials=1, recipe=nk.Recipe(**record.facts["recipe"]))
+    cells = one.cells(name)
+    if cells is not None:
+        other.keep_cells(name, cells)
+
+
+def _seen(solution: Solution, task: nk.Task) -> Any:
+    from nearkin.distance.sight import fitted_to
+
+    return fitted_to(task, tuple(solution.solved.facts["input_shape"])).test
+
+
+def test_without_kin_and_without_images(tmp_path: Path) -> None:
+    x = torch.randn(150, 5, generator=torch.Generator().manual_seed(0))
+    task = nk.Task.from_arrays("table", x, (x[:, 0] + x[:, 1] > 0).long())
+    heard: list[Event] = []
+    with nk.Zoo(tmp_path / "zoo") as zoo:
+        solution = finish(solving(task, zoo, Plan(budget=Budget(evaluations=1), epochs=2)), heard.append)
+        assert zoo.names() == ["table"]
+    assert solution.genotype is None
+    assert solution.matrix is None
+    assert [one.name for one in solution.standings] == ["mlp", "logistic", "svm", "boosting"]
+    assert any(isinstance(event, Note) and "no architecture is searched for a table" in event.text for event in heard)
+    assert solution.metric > 0.85
+
+
+def test_values_are_answered_in_their_own_units(tmp_path: Path) -> None:
+    x = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+    y = 100 + 10 * x[:, 0] - 5 * x[:, 1]
+    task = nk.Task.from_arrays("line", x[:150], y[:150], x[150:], y[150:])
+    with nk.Zoo(tmp_path / "zoo") as zoo:
+        solution = finish(solving(task, zoo, Plan(only=("logistic",), join=False)))
+        assert zoo.names() == []
+    assert solution.metric > 0.99
+    said = solution.predict(x[150:]).mean.flatten()
+    assert torch.allclose(said, y[150:], atol=1.5)
+    assert solution.predict(x[150:]).probabilities is None
+
+
+def test_a_solution_is_saved_and_loaded(tmp_path: Path, target: nk.Task) -> None:
+    with nk.Zoo(tmp_path / "zoo") as zoo:
+        solution = finish(solving(target, zoo, Plan(only=("svm",), join=False)))
+    solution.save(tmp_path / "one.safetensors")
+    again = Solution.load(tmp_path / "one.safetensors")
+    assert plain(again) == plain(solution)
+    x = target.test.inputs.take(torch.arange(20))
+    for first, second in zip(solution.predict(x).names, again.predict(x).names, strict=True):
+        assert first == second
+    assert torch.equal(solution.predict(x).mean, again.predict(x).mean)
+    with pytest.raises(MismatchError, match=r"reads inputs of shape \(1, 8, 8\), got \(1, 9, 9\)"):
+        again.predict(torch.zeros(2, 9, 9))
+    (tmp_path / "other.safetensors").write_bytes(b"nothing")
+    with pytest.raises(DataError, match="not a whole safetensors file"):
+        Solution.load(tmp_path / "other.safetensors")
+
+
+def test_one_second_gives_a_smaller_honest_answer(tmp_path: Path, target: nk.Task) -> None:
+    heard: list[Event] = []
+    with nk.Zoo(tmp_path / "zoo") as zoo:
+        solution = finish(solving(target, zoo, Plan(budget=Budget(minutes=1 / 60), join=False)), heard.append)
+    assert {one.kind for one in solution.standings} == {"simple"}
+    assert any(isinstance(event, Note) and "too few for networks" in event.text for event in heard)
+    assert solution.metric > 0.6
+
+
+def test_ten_samples_are_answered_with_a_wide_interval(tmp_path: Path) -> None:
+    x = torch.randn(10, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    x[::2] += 3
+    task = nk.Task.from_arrays("ten", x, torch.arange(10) % 2)
+    with nk.Zoo(tmp_path / "zoo") as zoo:
+        solution = finish(solving(task, zoo, Plan(budget=Budget(evaluations=1), epochs=1, join=False, hand_made=())))
+    low, high = solution.interval
+    assert high - low > 0.3
+    assert any(finding.kind == "size" for finding in solution.checks.grave)
+    assert not [one for one in solution.standings if one.kind == "searched"]
+
+
+def test_a_name_that_is_taken_by_other_data_is_refused(kin_zoo: nk.Zoo, target: nk.Task, quick: Plan) -> None:
+    with pytest.raises(ZooError, match="other data; choose another name"):
+        finish(solving(replace(target, name="zero"), kin_zoo, quick))
+    with pytest.raises(NearkinError):
+        finish(solving(replace(target, name=""), kin_zoo, quick))
+
+
+def test_what_cannot_be_solved_is_refused(tmp_path: Path) -> None:
+    pictures = nk.task("digits?dense=autoencode&limit=100")
+    with nk.Zoo(tmp_path / "zoo") as zoo, pytest.raises(DataError, match="answers tasks of classes or values"):
+        finish(solving(pictures, zoo, Plan()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"method": "darts"}, "does not begin with a kin's cells"),
+        ({"validation": 1.0}, "between 0 and 1"),
+        ({"trials": 0}, "1 or more"),
+        ({"budget": Budget(steps=3)}, "minutes or evaluations"),
+    ],
+)
+def test_bad_plans_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        Plan(**changes)
+
+
+def test_contenders_that_are_not_there_are_refused(tmp_path: Path, target: nk.Task) -> None:
+    with nk.Zoo(tmp_path / "zoo") as zoo, pytest.raises(OptionError, match="none of kin-search can take part"):
+        finish(solving(target, zoo, Plan(only=("kin-search",))))
+
+
+def test_the_room_can_be_called(tmp_path: Path) -> None:
+    with nk.Zoo(tmp_path / "zoo") as zoo:
+        solution = nk.solve("digits?detect=0&limit=100", zoo, nk.Budget(evaluations=1), only=("logistic",), join=False)
+    assert solution.name == "digits?detect=0&limit=100"
+    assert solution.metric > 0.8

@@ -1,0 +1,108 @@
+"""What is said of a contest: the sentence, the promises, the agreement of measures."""
+
+from dataclasses import replace
+
+import pytest
+
+from nearkin.distance.ranking import Ranking
+from nearkin.solve.promises import promises
+from nearkin.solve.quality import Quality
+from nearkin.solve.relations import Relations, agreements
+from nearkin.solve.sentence import sentence
+from nearkin.solve.standing import Standing, ordered
+
+
+def searched(name: str, validation: float, history: list[tuple[int, float]]) -> Standing:
+    best = max(score for _, score in history)
+    search = {"best": {"score": best}, "history": [list(row) for row in history], "evaluations": history[-1][0]}
+    return Standing(
+        name=name, title=f"search {name}", kind="searched", validation=validation, parameters=1000, search=search
+    )
+
+
+def made(name: str, validation: float, parameters: int = 5000, kind: str = "made") -> Standing:
+    return Standing(name=name, title=name.upper(), kind=kind, validation=validation, parameters=parameters)
+
+
+KIN = searched("kin-search", 0.95, [(1, 0.90), (2, 0.93), (8, 0.94)])
+FULL = searched("full-search", 0.94, [(1, 0.80), (4, 0.93), (8, 0.93)])
+DRAWN = searched("random-search", 0.90, [(8, 0.9)])
+GOOD = Quality(0.951, "accuracy", (0.94, 0.96), 1000, 0.1, 0.1)
+
+
+def held(standings: list[Standing], relations: Relations | None = None) -> dict[str, bool | None]:
+    return {one.claim: one.held for one in promises(standings, relations or Relations())}
+
+
+def claim(words: str, found: dict[str, bool | None]) -> bool | None:
+    [value] = [value for text, value in found.items() if words in text]
+    return value
+
+
+def test_half_of_the_evaluations_is_counted_to_the_first_time_the_score_was_reached() -> None:
+    assert claim("half of its evaluations", held([KIN, FULL])) is True  # 2 against 4
+    slower = searched("kin-search", 0.95, [(1, 0.90), (3, 0.93)])
+    assert claim("half of its evaluations", held([slower, FULL])) is False
+    never = searched("kin-search", 0.95, [(1, 0.90), (8, 0.92)])
+    assert claim("half of its evaluations", held([never, FULL])) is False
+    assert claim("half of its evaluations", held([FULL])) is None
+
+
+def test_promises_compare_on_the_data_of_the_choice() -> None:
+    found = held([KIN, FULL, DRAWN, made("resnet18", 0.949, 9000), made("lenet", 0.90)])
+    assert claim("as good a network as one in the whole", found) is True
+    assert claim("random draws", found) is True
+    assert claim("hand-made", found) is True
+    worse = held([replace(KIN, validation=0.90), FULL, replace(DRAWN, validation=0.91), made("resnet18", 0.97)])
+    assert claim("as good a network as one in the whole", worse) is False
+    assert claim("random draws", worse) is False
+    assert claim("hand-made", worse) is False
+
+
+def test_what_took_no_part_cannot_be_told() -> None:
+    assert set(held([made("svm", 0.9, kind="simple")]).values()) == {None}
+    refused = Standing(name="full-search", title="full", kind="searched", refused="no time")
+    assert claim("as good a network as one in the whole", held([KIN, refused])) is None
+
+
+def test_fine_tuning_is_held_against_the_same_network_from_nothing() -> None:
+    tuned = Standing(name="finetune", title="t", kind="tuned", validation=0.95, network="lenet?width=2")
+    assert claim("Fine-tuning", held([tuned, made("lenet", 0.93)])) is True
+    assert claim("Fine-tuning", held([tuned, made("lenet", 0.96)])) is False
+    assert claim("Fine-tuning", held([tuned, made("mlp", 0.90)])) is None
+
+
+def test_measures_agree_when_they_name_the_same_kin() -> None:
+    rows = {name: [{"name": first}] for name, first in (("frechet", "a"), ("kin", "a"))}
+    assert claim("same nearest kin", held([], Relations(rankings=rows))) is True
+    rows["kin"] = [{"name": "b"}]
+    assert claim("same nearest kin", held([], Relations(rankings=rows))) is False
+
+
+def test_agreement_is_spearmans_over_what_both_know() -> None:
+    one = Ranking.of("t", "a", {name: [float(i)] for i, name in enumerate("vwxyz")})
+    other = Ranking.of("t", "b", {name: [float(i)] for i, name in enumerate("wvyx")})
+    assert agreements([one, other])["a, b"] == pytest.approx(1 - 6 * 4 / (4 * 15))
+    few = Ranking.of("t", "c", {"v": [0.0], "w": [1.0]})
+    assert agreements([one, few]) == {}
+
+
+def test_the_sentence_tells_metric_interval_size_time_and_the_simple_rival() -> None:
+    simple = made("svm", 0.93, kind="simple")
+    said = sentence("new", KIN, [KIN, simple], GOOD, {"svm": (0.02, 0.005, 0.035)}, 61.0)
+    for piece in ("new: 95.1% of 1,000 unseen", "(94.0% to 96.0%)", "1,000 parameters", "61 s", "SVM, was 2.0 points"):
+        assert piece in said
+    assert "chance" not in said
+    assert "may be chance" in sentence("new", KIN, [KIN, simple], GOOD, {"svm": (0.02, -0.01, 0.05)}, 61.0)
+
+
+def test_a_simple_model_that_wins_is_recommended() -> None:
+    simple = made("svm", 0.99, kind="simple")
+    assert "recommended" in sentence("new", simple, [KIN, simple], GOOD, {}, 300.0)
+    assert "5.0 minutes" in sentence("new", simple, [KIN, simple], GOOD, {}, 300.0)
+    assert "recommended" not in sentence("new", simple, [simple], GOOD, {}, 1.0)  # there was no other to beat
+
+
+def test_the_order_is_by_validation_and_leaves_out_who_did_not_run() -> None:
+    gone = Standing(name="gone", title="", kind="made", refused="no time")
+    assert [one.name for one in ordered([gone, DRAWN, KIN, FULL])] == ["kin-search", "full-search", "random-search"]
