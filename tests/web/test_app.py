@@ -14,9 +14,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from nearkin.core.events import Progress
+from nearkin.core.state import State
 from nearkin.report.solution_page import solution_page
 from nearkin.run.journal import journaled
-from nearkin.solve.solution import KIND
+from nearkin.solve.solution import KIND, Solution
 from nearkin.web.app import application
 from nearkin.web.frame import policy
 from nearkin.web.guard import any_host
@@ -208,7 +209,7 @@ def test_a_kept_report_is_linked_and_stands_apart(tmp_path: Path) -> None:
     solution = planted(name="six")
     with Catalogue(zoo) as catalogue:
         catalogue.attach("six", [NewArtifact(KIND, 0, solution.to_state().to_bytes(), {})])
-    kept = solution_page(solution)
+    kept = solution_page(Solution.from_state(State.from_bytes(solution.to_state().to_bytes())))
     assert 'href="/task/six/report"' in client(zoo).get("/task/six").text
     assert "/report" not in client(zoo).get("/task/zero").text
     answer = client(zoo).get("/task/six/report")

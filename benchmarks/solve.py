@@ -1,0 +1,196 @@
+"""Solve against the best simple model: is the answer ever worse by more than the noise of its choice?
+
+    python benchmarks/solve.py [MINUTES]
+
+Five draws of 2,000 training and 2,000 test samples (digits: all that there are, split anew) of each data set are solved
+beside a zoo of six related tasks with cells. The three simple models are fitted with the settings that their own part
+of the contest chose, on all training data, and the best of them ON THE TEST PART is the rival: harder than any that a
+user could pick. What is done is kept beside the results and not done again.
+"""
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import nearkin as nk
+from nearkin.core.events import Note, finish
+from nearkin.solve.contenders import search_skeleton
+from nearkin.solve.plan import Plan
+from nearkin.solve.simple.models import SIMPLE, fitting_simple
+from nearkin.solve.solution import Solution
+from nearkin.solve.solving import solving
+from nearkin.tasks.split import balanced_index, split_index
+from results import keep, table
+
+PAGE = Path(__file__).parents[1] / "docs" / "figures" / "solve-benchmark.md"
+TARGETS = ("digits", "mnist", "fashion", "cifar10")
+KIN = (
+    ("low digits", "digits?classes=0,1,2,3,4&rest=drop"),
+    ("even", "mnist?parity&limit=2000"),
+    ("five", "mnist?classes=0,1,2,3,4&rest=drop&limit=2000"),
+    ("clothes", "fashion?classes=0,1,2,3,4&rest=drop&limit=2000"),
+    ("shoes", "fashion?detect=5,7,9&limit=2000"),
+    ("animals", "cifar10?classes=2,3,4,5,6,7&rest=drop&limit=2000"),
+)
+SAMPLES, SEEDS, CELLS = 2000, 5, 8
+MINUTES = 1.5
+
+
+def drawn(data: str, seed: int) -> nk.Task:
+    """A draw of a data set."""
+    whole = nk.task(data, name=f"{data} {seed}")
+    if data == "digits":
+        learn, judge = split_index(whole.train.labels(), len(whole.train), 0.25, seed)
+        return replace(whole, train=whole.train.chosen(learn), test=whole.train.chosen(judge), source="").rescaled()
+    parts = [part.chosen(balanced_index(part.labels(), SAMPLES, seed)) for part in (whole.train, whole.test)]
+    return replace(whole, train=parts[0], test=parts[1], source="").rescaled()
+
+
+def prepared(folder: Path) -> None:
+    """The zoo, made once."""
+    with nk.Zoo(folder) as zoo:
+        for name, data in KIN:
+            task = nk.task(data, name=name)
+            if name not in zoo:
+                zoo.add(task, "lenet", trials=1)
+            if zoo.cells(name) is None:
+                finish(zoo.celling(name, search_skeleton(task), nk.Budget(evaluations=CELLS)))
+                print(name, file=sys.stderr)
+
+
+def rivals(task: nk.Task, solution: Solution) -> dict[str, float]:
+    """Test metric of the simple models on all training data."""
+    settings = {one.name: one.settings for one in solution.standings if one.kind == "simple" and not one.refused}
+    return {
+        kind: finish(fitting_simple(kind, task, seed=solution.seed, fixed=settings[kind])).fit.scores.metric
+        for kind in SIMPLE
+        if kind in settings
+    }
+
+
+def run(data: str, seed: int, folder: Path, minutes: float) -> dict[str, Any]:
+    """One row of the results."""
+    task = drawn(data, seed)
+    plan = Plan(budget=nk.Budget(minutes=minutes), seed=seed, join=False)
+    begun = time.perf_counter()
+    with nk.Zoo(folder) as zoo:
+        solution = finish(
+            solving(task, zoo, plan), lambda event: print(event.text, file=sys.stderr) if isinstance(event, Note) else 0
+        )
+    took = time.perf_counter() - begun
+    simple = rivals(task, solution)
+    best = max(simple, key=lambda kind: simple[kind])
+    chosen, other = (next(one for one in solution.standings if one.name == name) for name in (solution.chosen, best))
+    count = round(0.2 * len(task.train))
+    spread = (chosen.validation or 0) * (1 - (chosen.validation or 0)) + (other.validation or 0) * (
+        1 - (other.validation or 0)
+    )
+    return {
+        "data": data,
+        "seed": seed,
+        "chosen": solution.chosen,
+        "metric": solution.metric,
+        "interval": list(solution.interval),
+        "parameters": solution.parameters,
+        "multiply_adds": solution.multiply_adds,
+        "simple": simple,
+        "difference": solution.metric - simple[best],
+        "noise": 1.96 * (spread / count) ** 0.5,
+        "validation": {one.name: one.validation for one in solution.standings},
+        "test": {one.name: one.test for one in solution.standings},
+        "sizes": {one.name: [one.parameters, one.multiply_adds] for one in solution.standings},
+        "cells_of": solution.relations.cells_of,
+        "distance": solution.relations.distance,
+        "calibration_error": solution.quality.calibration_error,
+        "promises": [[one.claim, one.held] for one in solution.promises],
+        "seconds": took,
+    }
+
+
+def main() -> None:
+    minutes = float(sys.argv[1]) if len(sys.argv) > 1 else MINUTES
+    torch.set_num_threads(1)
+    folder = Path(tempfile.gettempdir()) / "nearkin-benchmark-solve"
+    folder.mkdir(exist_ok=True)
+    prepared(folder / "zoo")
+    rows = []
+    for seed in range(SEEDS):
+        for data in TARGETS:
+            done = folder / f"{data}-{seed}-{minutes:g}.json"
+            if not done.exists():
+                done.write_text(json.dumps(run(data, seed, folder / "zoo", minutes)))
+            rows.append(json.loads(done.read_text()))
+            print(json.dumps({name: rows[-1][name] for name in ("data", "seed", "chosen", "metric", "difference")}))
+    keep(__file__, {"minutes": minutes, "samples": SAMPLES, "runs": rows, "summary": summary(rows)})
+    written(rows, minutes)
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the rows say together."""
+    differences = [row["difference"] for row in rows]
+    beyond = [row for row in rows if row["difference"] < -row["noise"]]
+    claims = sorted({claim for row in rows for claim, _ in row["promises"]})
+    told = {
+        claim: [[held for c, held in row["promises"] if c == claim].count(True) for row in rows] for claim in claims
+    }
+    known = {
+        claim: sum(held is not None for row in rows for c, held in row["promises"] if c == claim) for claim in claims
+    }
+    return {
+        "runs": len(rows),
+        "mean_difference": statistics.fmean(differences),
+        "worst_difference": min(differences),
+        "beyond_noise": len(beyond),
+        "promises": {claim: [sum(told[claim]), known[claim]] for claim in claims},
+    }
+
+
+def written(rows: list[dict[str, Any]], minutes: float) -> None:
+    """The page."""
+    body = [
+        [
+            row["data"], str(row["seed"]), row["chosen"], f"{row['metric']:.4f}",
+            f"{row['interval'][0]:.3f} to {row['interval'][1]:.3f}", f"{row['parameters']:,}",
+            f"{row['multiply_adds']:,}", f"{max(row['simple'].values()):.4f}", f"{100 * row['difference']:+.2f}",
+            f"{100 * row['noise']:.2f}",
+        ]
+        for row in rows
+    ]  # fmt: skip
+    head = [
+        "data",
+        "draw",
+        "chosen",
+        "test",
+        "interval",
+        "parameters",
+        "multiply-adds",
+        "best simple",
+        "difference",
+        "noise",
+    ]
+    found = summary(rows)
+    lines = [
+        f"Each of {found['runs']} runs had {minutes:g} minutes. Differences are points of test accuracy against the "
+        f"simple model that turned out best on the test part; noise is the 95 % half-width of that difference on the "
+        f"data of the choice. Mean difference {100 * found['mean_difference']:+.2f} points, worst "
+        f"{100 * found['worst_difference']:+.2f}; worse by more than the noise in {found['beyond_noise']} of "
+        f"{found['runs']}.",
+        "",
+        table(head, body),
+        "",
+        "How often each promise held, of the runs that could tell:",
+        "",
+        table(["promise", "held", "of"], [[c, str(a), str(b)] for c, (a, b) in found["promises"].items()]),
+    ]
+    PAGE.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""The report in a real browser: it fits a phone and a sheet of paper, runs without a word of complaint, and sorts."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nearkin.report.solution_page import solution_page
+from report.solutions import CASES
+
+playwright = pytest.importorskip("playwright.sync_api", reason="the browser is driven by Playwright (extra dev)")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+SHOWN = ("normal", "hostile", "values")
+PAPER = 717  # pixels of A4 within the margins that browsers leave
+BEYOND = """[...document.querySelectorAll('header *, main *')].filter(one =>
+  one.getBoundingClientRect().right > innerWidth + 1 && !one.closest('.scroll') && !one.closest('svg')).length"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip(f"no browser found among {', '.join(BROWSERS)}; on Debian: apt-get install chromium")
+    with playwright.sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=found)
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="module", params=SHOWN)
+def file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("report") / "report.html"
+    made.write_text(solution_page(CASES[request.param]()), "utf-8")
+    return made
+
+
+@pytest.fixture
+def page(browser: Any, file: Path) -> Iterator[Any]:
+    """The page on a phone; anything that it fetches or complains about fails the test."""
+    context = browser.new_context(viewport={"width": 390, "height": 800})
+    shown, heard = context.new_page(), []
+    shown.on("console", lambda message: heard.append(message.text))
+    shown.on("pageerror", lambda error: heard.append(str(error)))
+    shown.on("dialog", lambda dialog: heard.append(dialog.message))
+    shown.on("request", lambda asked: heard.append(asked.url) if asked.url.startswith("http") else None)
+    shown.goto(file.as_uri())
+    yield shown
+    context.close()
+    assert heard == []
+
+
+def test_it_fits_every_width(page: Any) -> None:
+    for width in (320, 390, 768, 1200):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate(BEYOND) == 0
+        pictures = page.locator("figure svg:visible").count()
+        figures = page.locator("figure:visible").count()
+        assert pictures == figures
+
+
+def test_on_paper_all_is_open_and_nothing_is_cut(page: Any) -> None:
+    page.set_viewport_size({"width": PAPER, "height": 1000})
+    page.emulate_media(media="print", color_scheme="dark")
+    closed = page.locator("details:not([open])").count()
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details:not([open])").count() == 0
+    edges = "[...document.querySelectorAll('table, figure svg')].map(one => one.getBoundingClientRect().right)"
+    assert max(page.evaluate(edges)) <= PAPER
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator("details:not([open])").count() == closed
+
+
+def test_the_dark_scheme_is_dark_and_numbers_with_commas_are_sorted(page: Any) -> None:
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 24, 31)"
+    page.locator("th button", has_text="Parameters").first.click()
+    column = page.evaluate("[...document.querySelector('table').tBodies[0].rows].map(row => row.cells[5].textContent)")
+    counts = [int(cell.replace(",", "")) for cell in column]
+    assert counts == sorted(counts)
+    assert len(counts) > 4

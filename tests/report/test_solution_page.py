@@ -1,0 +1,344 @@
+"""The report of a solution: one file that fetches nothing, says the answer first, and shows every degenerate case."""
+
+import base64
+import hashlib
+import itertools
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from functools import cache
+from html.parser import HTMLParser
+
+import pytest
+
+from nearkin.core.state import State
+from nearkin.report.architecture import architectures
+from nearkin.report.contest import contest_words
+from nearkin.report.curves import learning, learning_picture
+from nearkin.report.kinship import MAPPED, mapped, threshold_words
+from nearkin.report.solution_page import solution_page
+from nearkin.solve.solution import Solution
+from nearkin.solve.standing import ordered
+from report.solutions import CASES, CELL, HOSTILE, planted
+
+SVG = "{http://www.w3.org/2000/svg}"
+VOID = {"meta", "br", "img", "link", "input", "hr"}
+
+
+class Outline(HTMLParser):
+    """Tags, attributes and texts of a page; checks that every element is closed in turn."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.attributes: list[tuple[str, str, str]] = []
+        self.tags: list[str] = []
+        self.text: list[str] = []
+        self.tables: list[list[list[str]]] = []
+        self.open: list[str] = []
+        self.feed(page)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, key, value or "") for key, value in attrs]
+        if tag == "table":
+            self.tables.append([])
+        if tag == "tr":
+            self.tables[-1].append([])
+        if tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, key, value or "") for key, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in ("td", "th"):
+            self.tables[-1][-1][-1] += data
+        if not {"style", "script"} & set(self.open):
+            self.text.append(data)
+
+    def values(self, key: str) -> list[str]:
+        return [value for _, name, value in self.attributes if name == key]
+
+    @property
+    def words(self) -> str:
+        return " ".join(" ".join(self.text).split())
+
+
+@cache
+def page_of(case: str) -> str:
+    return solution_page(CASES[case]())
+
+
+@cache
+def outline_of(case: str) -> Outline:
+    return Outline(page_of(case))
+
+
+def svgs(page: str) -> list[ElementTree.Element]:
+    return [ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", page, re.DOTALL)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_file_that_fetches_nothing(case: str) -> None:
+    page, outline = page_of(case), outline_of(case)
+    assert set(re.findall(r"https?://[^\"\s<]+", page)) <= {"http://www.w3.org/2000/svg"}
+    assert not {"link", "iframe", "object", "embed", "base", "form"} & set(outline.tags)
+    assert not re.search(r"@import|url\(", page)
+    assert not [key for _, key, _ in outline.attributes if key.startswith("on")]
+    assert all(source.startswith("data:image/png;base64,") for source in outline.values("src"))
+    own = outline.values("id")
+    assert len(own) == len(set(own))
+    assert all(link.startswith("#") and link[1:] in own for link in outline.values("href"))
+    assert {name for value in outline.values("aria-labelledby") for name in value.split()} <= set(own)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_picture_is_well_formed_and_has_a_name(case: str) -> None:
+    page = page_of(case)
+    for root in svgs(page):
+        alternative = {element.get("id"): element.text or "" for element in root if element.get("id")}
+        assert root.get("role") == "img"
+        assert all(alternative[name].strip() for name in root.attrib["aria-labelledby"].split())
+        assert {element.tag.removeprefix(SVG) for element in root.iter()} <= {
+            "svg", "title", "desc", "style", "path", "text", "rect", "polygon", "image",
+        }  # fmt: skip
+    images = re.findall(r"<img [^>]*>", page)
+    assert all(re.search(r'alt="[^"]+"', image) for image in images)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_headings_landmarks_and_regions(case: str) -> None:
+    outline = outline_of(case)
+    levels = [int(tag[1]) for tag in outline.tags if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    assert [outline.tags.count(tag) for tag in ("header", "main", "footer", "nav")] == [1, 1, 1, 1]
+    assert outline.tags.count("section") == 9
+    assert 'lang="en"' in page_of(case)
+    scrolled = re.findall(r'<div class="scroll[^>]*>', page_of(case))
+    assert all('tabindex="0"' in one and re.search('aria-label="[^"]+"', one) for one in scrolled)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_sizes(case: str) -> None:
+    assert len(page_of(case).encode()) < (2_000_000 if case == "crowded" else 600_000)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_behind_every_chart_lies_its_table(case: str) -> None:
+    """The contest's table stands before its picture, cells have their text; all others are followed by a table."""
+    parts = page_of(case).split("</figure>")
+    for part, rest in itertools.pairwise(parts):
+        name = re.findall(r'aria-labelledby="([\w-]+)-title', part)[-1]
+        if not name.startswith(("nk-contest", "nk-cell")):
+            assert rest.lstrip().startswith('<details class="behind">\n<summary>Table: ')
+    assert page_of(case).index("Contestants, best on validation first") < page_of(case).index("nk-contest-title")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_answer_comes_first_and_cautions_right_below(case: str) -> None:
+    page, words = page_of(case), outline_of(case).words
+    solution = CASES[case]()
+    first = " ".join(solution.sentence.split())[:40]
+    assert words.index(first.replace("\x00", "\ufffd")) < words.index("The contest")
+    assert page.index('class="answer"') < page.index('class="tiles"') < page.index('id="contest"')
+    assert ('class="caution"' in page) == bool(solution.checks.grave)
+    if solution.checks.grave:
+        assert page.index('class="caution"') < page.index('id="contest"')
+
+
+def test_the_policy_admits_the_one_script_and_nothing_else() -> None:
+    page = page_of("normal")
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert policy == f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
+    assert "beforeprint" in script
+
+
+def test_hostile_names_are_text_everywhere() -> None:
+    outline = outline_of("hostile")
+    assert outline.tags.count("script") == 1
+    assert all(source.startswith("data:image/png") for source in outline.values("src"))
+    assert "{{ 7 * 7 }}" in outline.words
+    assert not re.search("[\x00-\x08\u202e]", page_of("hostile"))
+    assert "<script>alert(1)</script>" in outline.words
+    assert outline.words.count(HOSTILE[5].split()[2]) >= 3
+
+
+def test_the_contest_is_in_the_order_of_validation_with_costs_beside() -> None:
+    solution, outline = planted(), outline_of("normal")
+    table = next(table for table in outline.tables if table[0][0] == "Contestant")
+    assert table[0] == [
+        "Contestant", "Kind", "Validation", "Test (95 %)", "On all data", "Parameters", "Multiply-adds", "Seconds",
+    ]  # fmt: skip
+    wanted = ordered(solution.standings)
+    assert [row[0].removeprefix("✔ ").removesuffix(" (chosen)") for row in table[1:]] == [one.title for one in wanted]
+    assert [row[2] for row in table[1:]] == [f"{one.validation:.3f}" for one in wanted]
+    assert [row[3].split()[0] for row in table[1:]] == [f"{one.test:.3f}" for one in wanted]
+    assert [row[5] for row in table[1:]] == [f"{one.parameters:,}" for one in wanted]
+    assert [row[6] for row in table[1:]] == [f"{one.multiply_adds:,}" for one in wanted]
+    assert [bool(row[0].startswith("✔")) for row in table[1:]] == [one.name == "kin-search" for one in wanted]
+    assert [row[4] for row in table[1:] if row[4] != "–"] == [f"{solution.metric:.3f}", "0.981"]
+    assert "VGG-16: images of 8 × 8 are too small for its five pools" in outline.words
+
+
+def test_what_the_choice_rests_on_is_said() -> None:
+    words = outline_of("normal").words
+    assert "chosen by the accuracy on the rest of it, the validation data; the test part decided nothing" in words
+    assert "ahead of RBF support vector machine by 0.002" in words
+    assert "between −0.006 and 0.010 and may be chance" in words
+    assert "On the test part RBF support vector machine did better (0.981 against 0.978)" in words
+    sure = replace(planted(), margins={"svm": (0.002, 0.001, 0.003)})
+    assert "between 0.001 and 0.003." in contest_words(sure)[0]
+
+
+def test_promises_have_a_word_a_sign_and_evidence() -> None:
+    words = outline_of("normal").words
+    assert "1 held, 1 did not hold, and 1 cannot be told from this run." in words
+    for sign, promise in zip(("✔ held", "✘ did not hold", "? cannot tell"), planted().promises, strict=True):
+        assert f"{sign} {promise.claim} {promise.evidence}" in words
+
+
+def test_all_findings_are_told_grave_or_not() -> None:
+    solution, words = planted(), outline_of("normal").words
+    for one in solution.checks.findings:
+        assert f"{'▲ caution' if one.grave else '✔ fine'}: {one.kind} {one.text}" in words
+
+
+def test_how_to_get_it_again() -> None:
+    words = outline_of("normal").words
+    assert "nearkin solve digits-0-to-3 'digits?classes=0,1,2,3'" in words
+    assert "Version of torch 2.13.0" in words
+    assert "Seed 0" in words
+    assert "Budget minutes: 5" in words
+    told = solution_page(CASES["alone"](), command="nearkin  solve 'a  b'", file="my.safetensors")
+    assert "<pre>nearkin  solve &#39;a  b&#39;</pre>" in told
+    assert "nk.Solution.load(&#39;my.safetensors&#39;)" in told
+    assert "nearkin export-model my.safetensors --to onnx" in told
+    assert "nk.solve('digits?classes=0,1,2,3'" in outline_of("alone").words
+
+
+def test_no_kin() -> None:
+    words = outline_of("no-kin").words
+    assert "There was no kin to compare with." in words
+    assert "nearest kin none" in words
+    assert "nk-map" not in page_of("no-kin")
+    assert "nk-ranking" not in page_of("no-kin")
+
+
+def test_values_have_a_scatter_and_no_classes() -> None:
+    page, words = page_of("values"), outline_of("values").words
+    assert 'id="nk-values-title"' in page
+    assert not re.search('nk-confusion|nk-reliability|class="mistakes"', page)
+    assert "always saying the mean" in words
+    assert "solution.predict(x).mean" in words
+    assert "No promise was put to the test" in words
+
+
+def test_tables_have_mistakes_without_pictures_and_no_cell() -> None:
+    outline = outline_of("tables")
+    assert "img" not in outline.tags
+    assert "No architecture was searched" in outline.words
+    assert any(table[0][0] == "Row of the test part" for table in outline.tables)
+
+
+def test_one_contestant_alone() -> None:
+    outline = outline_of("alone")
+    assert "Only logistic regression ran: nothing could be compared with it." in outline.words
+    assert outline.words.count(": no time") == 11
+    assert "Nothing here was trained in steps" in outline.words
+    assert "No time was counted." in outline.words
+    assert "The data were not checked." in outline.words
+
+
+def test_a_perfect_result_says_that_mistakes_may_come() -> None:
+    words = outline_of("perfect").words
+    assert "There is no mistake among the 360 test samples." in words
+    assert "No test sample was answered wrongly." in words
+
+
+def test_many_classes_are_condensed() -> None:
+    crowded, thousand = outline_of("crowded"), outline_of("thousand")
+    assert "nk-confusion" not in page_of("crowded")
+    assert any(table[0] == ["Given", "Said", "Samples", "Of the given class"] for table in crowded.tables)
+    assert "With 1,000 classes the confusions are not kept." in thousand.words
+    assert any(table[0][0] == "Row of the test part" for table in thousand.tables)
+
+
+def test_the_cell_of_a_searched_winner_and_of_one_that_did_not_win() -> None:
+    assert "This is the cell of the chosen network" in outline_of("normal").words
+    assert page_of("normal").count(f"<pre>{CELL}</pre>") == 1
+    assert "it did not win" in outline_of("unsearched").words
+    assert 'id="nk-cell-0-title"' in page_of("unsearched")
+
+
+def test_a_genotype_that_cannot_be_read_is_shown_as_text() -> None:
+    solution = planted()
+    broken = tuple(replace(one, genotype="no genotype at all") if one.genotype else one for one in solution.standings)
+    (found,) = architectures(replace(solution, standings=broken))
+    assert (found.genotype, found.drawn, found.chosen) == ("no genotype at all", "", True)
+
+
+def test_kin_words_name_whose_cells_and_the_limit() -> None:
+    solution, words = planted(), outline_of("normal").words
+    assert solution.relations.why in words
+    assert f"The network of {solution.relations.tuned} was fine-tuned" in words
+    assert "Kin count as near up to a distance of 0.31. Learned from 56 trials." in words
+    facts = {name: value for name, value in (solution.relations.threshold or {}).items() if name != "words"}
+    (told,) = threshold_words(replace(solution.relations, threshold=facts))
+    assert "Fréchet distance of 0.310 (95 % interval 0.220 to 0.440)" in told
+    assert "changed the metric by +0.004, the mean of 31 trials" in told
+    assert "changed the metric by −0.002, the mean of 25 trials" in told
+
+
+def test_a_large_zoo_is_mapped_by_the_nearest() -> None:
+    solution = planted(kin_names=[f"task-{k}" for k in range(80)])
+    assert solution.matrix is not None
+    part = mapped(solution.matrix, solution.name)
+    assert part is not None
+    assert len(part.tasks) == MAPPED + 1
+    own = solution.matrix.tasks.index(solution.name)
+    column = solution.matrix.mean[:, own]
+    left_out = [column[k] for k, name in enumerate(solution.matrix.tasks) if name not in part.tasks]
+    place = part.tasks.index(solution.name)
+    assert float(part.mean[:, place].max()) <= min(map(float, left_out))
+
+
+def test_the_same_bytes_and_the_same_after_a_trip_through_json() -> None:
+    solution = CASES["normal"]()
+    state = solution.to_state()
+    again = Solution.from_state(State(state.tensors, json.loads(json.dumps(state.facts))))
+    assert solution_page(again) == page_of("normal")
+
+
+def test_both_schemes_print_and_phones_are_provided_for() -> None:
+    page = page_of("normal")
+    assert "prefers-color-scheme:dark" in page
+    assert "@media print" in page
+    assert 'name="viewport"' in page
+    wide = set(re.findall(r'id="(nk-[\w-]+?)-title"', page))
+    assert {name for name in wide if not name.endswith("narrow") and "cell" not in name} == {
+        name.removesuffix("-narrow") for name in wide if name.endswith("narrow")
+    }
+
+
+def test_losses_that_are_not_numbers_do_no_harm() -> None:
+    solution = planted()
+    curve = ((1.0, float("nan")), (2.0, float("inf")), (3.0, -0.5), (4.0, -0.7))
+    odd = tuple(replace(one, curve=curve) if one.curve else one for one in solution.standings)
+    curves = learning(replace(solution, standings=odd))
+    assert all(one.points == ((3.0, -0.5), (4.0, -0.7)) for one in curves)
+    svg = learning_picture(curves, 760)
+    assert ">training loss<" in svg
+    assert not re.search(r'd="[^"]*(nan|inf)', svg)
