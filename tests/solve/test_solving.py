@@ -18,6 +18,7 @@ from nearkin.solve.plan import Plan
 from nearkin.solve.solution import Solution
 from nearkin.solve.solving import kept_solution, solving
 from nearkin.solve.standing import ordered
+from nearkin.zoo.check import examine
 
 
 class Stop(Exception):
@@ -84,6 +85,23 @@ def test_the_whole_way(kin_zoo: nk.Zoo, target: nk.Task, quick: Plan) -> None:
     again = finish(solving(target, kin_zoo, quick))
     assert timeless(plain(again)) == timeless(plain(solution))
     assert all(stage.known for stage in again.stages if stage.stage not in ("joining the zoo", "map"))
+
+
+def test_stages_go_with_the_last_task_that_has_their_data(tmp_path: Path, target: nk.Task) -> None:
+    with nk.Zoo(tmp_path / "zoo") as zoo:
+        for name in ("one", "two"):
+            finish(solving(replace(target, name=name), zoo, Plan(only=("logistic",), trials=1, epochs=1)))
+        [folder] = zoo.catalogue.stages.iterdir()
+        assert folder.name == target.fingerprint()
+        assert checked_health(zoo).unfinished == ()
+        zoo.remove("one")
+        assert folder.exists()
+        zoo.remove("two")
+        assert not folder.exists()
+
+
+def checked_health(zoo: nk.Zoo) -> Any:
+    return finish(examine(zoo.catalogue))
 
 
 @pytest.mark.slow

@@ -94,7 +94,7 @@ def _say_health(health: "check.Health", zoo: str) -> None:
     for word, found, cure in (
         ("orphan", health.orphans, "no task needs it; nearkin doctor --clean removes it"),
         ("leftover", health.leftovers, "of a writer at work or killed; nearkin doctor --clean removes it"),
-        ("unfinished", health.unfinished, "the same nearkin add goes on with it"),
+        ("unfinished", health.unfinished, "the same command goes on with it"),
     ):
         for name in found:
             say(f"  {word}: {escape(name)} ({cure})")

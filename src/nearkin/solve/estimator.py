@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nearkin.core.device import device as chosen_device
-from nearkin.core.errors import require
+from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.events import Listener, finish
 from nearkin.search.budget import Budget
 from nearkin.solve.plan import Plan
@@ -23,28 +24,47 @@ from nearkin.tasks.task import Task
 from nearkin.zoo.zoo import Zoo
 
 Array = NDArray[Any]
+SEEDS = 2**31 - 1
+
+
+class OneClassError(DataError, ValueError):
+    """Samples of one class only: there is nothing to tell apart; a ValueError, as scikit-learn wants it."""
+
+
+class OtherImagesError(MismatchError, ValueError):
+    """Images in other units than those that were learned from."""
 
 
 class NearkinClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier that is found by `nearkin.solve`: kin, search, contest, choice.
 
     A fifth of the samples is set aside to measure the answer (`solution_.metric`), as for any task that comes without a
-    test part. Images `[N, H, W]`, `[N, C, H, W]`, `[N, H, W, C]` and tables `[N, D]` are taken.
+    test part. Images `[N, H, W]`, `[N, C, H, W]`, `[N, H, W, C]` and tables `[N, D]` are taken; images of bytes stay
+    bytes. A copy (`sklearn.clone`) works beside the same zoo, and a pickle remembers where that lies.
 
     Args:
-        zoo: a `Zoo`, the path of one, or None for no kin at all.
+        zoo: a `Zoo`, the path of one, or None for no kin at all; None leaves no trace.
         minutes: of fitting; None together with `evaluations` for runs that are the same every time.
         evaluations: cells of each search.
         only: names of the contenders that take part, such as `("kin-search", "svm")`; all where nothing is said.
         space: where to search: `nearest`, `full`, or a task's name.
         name: under which the task joins the zoo; made of the data where nothing is said.
-        random_state: the one seed.
+        join: whether it joins. Say False in a cross-validation: folds that joined would be each other's kin, and a kin
+            that has seen the samples of the next fold's test.
+        random_state: the one seed; None, or a generator of NumPy, draws one at each fit.
         device: `auto`, `cpu` or `cuda`.
         listen: called with every event.
 
     Attributes:
         classes_: labels that were seen.
+        n_features_in_: columns of a table; of images the length of their first axis, as everywhere in scikit-learn.
         solution_: everything that is known of the answer.
+
+    >>> from sklearn.datasets import load_iris
+    >>> x, y = load_iris(return_X_y=True)
+    >>> found = NearkinClassifier(minutes=None, only=("logistic", "svm")).fit(x, y)
+    >>> found.score(x, y) > 0.9, found.solution_.chosen in ("logistic", "svm")
+    (True, True)
     """
 
     def __init__(
@@ -56,7 +76,8 @@ class NearkinClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         only: Sequence[str] = (),
         space: str = "nearest",
         name: str | None = None,
-        random_state: int = 0,
+        join: bool = True,
+        random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
         listen: Listener | None = None,
     ) -> None:
@@ -66,6 +87,7 @@ class NearkinClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.only = only
         self.space = space
         self.name = name
+        self.join = join
         self.random_state = random_state
         self.device = device
         self.listen = listen
@@ -77,16 +99,18 @@ class NearkinClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_, numbers = np.unique(y, return_inverse=True)
         require(
             len(self.classes_) > 1,
-            f"a classifier needs two classes or more, got one class, {self.classes_[0]!r}; add samples of another",
+            f"a classifier needs two classes or more, got one class, {self.classes_[0]}; add samples of another",
+            OneClassError,
         )
+        self._bytes = X.ndim > 2 and X.dtype == np.uint8
         task = Task.from_arrays(self.name or _name(X, numbers), X, numbers, classes=[str(one) for one in self.classes_])
         plan = Plan(
             budget=Budget(minutes=self.minutes, evaluations=self.evaluations),
             only=tuple(self.only),
             space=self.space,
-            seed=self.random_state,
+            seed=_seed(self.random_state),
             device=chosen_device(self.device),
-            join=self.zoo is not None,
+            join=self.join and self.zoo is not None,
         )
         self.solution_: Solution = self._beside(lambda zoo: finish(solving(task, zoo, plan), self.listen))
         return self
@@ -94,7 +118,12 @@ class NearkinClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> Array:
         """Probabilities of the classes `[N, C]`, in the order of `classes_`."""
         check_is_fitted(self)
-        X = validate_data(self, X, allow_nd=True, reset=False, dtype=_dtype(X))
+        X = validate_data(self, X, allow_nd=True, reset=False, dtype=_dtype(X) if self._bytes else np.float32)
+        require(
+            not self._bytes or X.dtype == np.uint8,
+            f"it learned from images of bytes, got {X.dtype}; give uint8, or fit it on images as they are here",
+            OtherImagesError,
+        )
         probabilities = self.solution_.predict(X).probabilities
         assert probabilities is not None
         found = probabilities.double().numpy()
@@ -102,7 +131,22 @@ class NearkinClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Array:
         """The most probable classes `[N]`."""
+        check_is_fitted(self)
         return np.asarray(self.classes_[self.predict_proba(X).argmax(1)])
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = self.minutes is not None
+        return tags
+
+    def __sklearn_clone__(self) -> "NearkinClassifier":
+        """A zoo is shared, not copied."""
+        return type(self)(**self.get_params(deep=False))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """An open zoo cannot be pickled; its path can."""
+        state = dict(super().__getstate__())
+        return {**state, "zoo": str(self.zoo.path) if isinstance(self.zoo, Zoo) else self.zoo}
 
     def _beside(self, work: Callable[[Zoo], Solution]) -> Solution:
         """The work beside the zoo that was given, or beside an empty one that is forgotten."""
@@ -118,6 +162,11 @@ class NearkinClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 def _dtype(x: Any) -> Any:
     """Bytes of images stay bytes; everything else becomes float32."""
     return None if getattr(x, "dtype", None) == np.uint8 and getattr(x, "ndim", 2) > 2 else np.float32
+
+
+def _seed(given: int | np.random.RandomState | None) -> int:
+    """A seed as it is; anything else that scikit-learn takes draws one."""
+    return int(given) if isinstance(given, int | np.integer) else int(check_random_state(given).randint(SEEDS))
 
 
 def _name(x: Array, y: Array) -> str:

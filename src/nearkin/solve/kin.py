@@ -19,7 +19,7 @@ from nearkin.zoo.comparison import Comparison
 from nearkin.zoo.zoo import Zoo
 
 FEW_KIN = 12  # in larger zoos the Fréchet distance is measured on the winners of a race only
-SHORT_SECONDS = 120.0  # runs shorter than this compare one trial
+SHORT_SECONDS = 30.0  # runs shorter than this compare one trial
 GAIN = "solve gain"
 """Under which the zoo keeps what a kin's cells brought, between two tasks."""
 

@@ -112,9 +112,8 @@ and 8 are needed.
                 f"{first} That is a prior and was not learned: there {_counted(count, 'is', 'are')} "
                 f"{_counted(count, '1 trial', f'{count} trials')}, and {FEWEST} are needed."
             )
-        low, high = self.interval
         sides = " and ".join(
-            f"{_points(gain)} in the {number} {where}"
+            f"{100 * gain:+.1f} points in the {number} {where}"
             for number, gain, where in (
                 (self.num_below, self.gain_below, "up to there"),
                 (self.num_above, self.gain_above, "beyond"),
@@ -122,25 +121,24 @@ and 8 are needed.
             if number
         )
         found = (
-            f"Learned from {count} trials on {self.num_targets} targets, in which a search from the kin's cells came "
-            f"out against one from nothing by {sides}, in the mean."
+            f"Learned from {count} trials on {self.num_targets} targets: against a search from nothing, one from the "
+            f"kin's cells made {sides}, in the mean."
         )
-        return " ".join([first, found, self._weakness(low, high)])
+        return " ".join([first, found, self._weakness()])
 
-    def _weakness(self, low: float, high: float) -> str:
-        wide = f"other targets would have put it between {low:.2f} and {high:.2f}"
-        if not self.num_above:
-            loss = (
-                "No distance was tried at which kin lost, so the threshold is the largest that was tried and a margin"
-            )
-            return f"{loss}; {self._order()}, and {wide}."
+    def _weakness(self) -> str:
+        low, high = self.interval
+        loose = f"with other targets it would lie between {low:.2f} and {high:.2f}"
         if not self.num_below:
-            return f"At no distance that was tried did kin gain, so no kin counts as near; {wide}."
-        return f"It is weak where {self._order()}; {wide}."
-
-    def _order(self) -> str:
-        how = "nearer kin were better than farther ones" if self.trend < 0 else "nearer kin were no better than farther"
-        return f"{how} (rank correlation of distance and gain {self.trend:+.2f})"
+            return f"At no distance that was tried did kin gain, so none counts as near; {loose}."
+        order = "better" if self.trend < 0 else "no better"
+        told = f"nearer kin were {order} than farther ones (rank correlation of distance and gain {self.trend:+.2f})"
+        if self.num_above:
+            return f"In these trials {told}; {loose}."
+        return (
+            "To leave out farther kin would have gained nothing, so it is the largest distance that was tried and a "
+            f"margin, and says little about kin farther off; {told}; {loose}."
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `Threshold.from_dict` makes it again."""
@@ -236,10 +234,6 @@ def _trend(distances: Floats, gains: Floats) -> float:
 
 def _mean(values: Floats) -> float:
     return float(values.mean()) if len(values) else 0.0
-
-
-def _points(gain: float) -> str:
-    return f"{100 * gain:+.1f} points"
 
 
 def _counted(count: int, one: str, many: str) -> str:

@@ -1,14 +1,19 @@
 """Plan: what is asked of a run, and how its time is shared out."""
 
+import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from nearkin.core.errors import DataError, require
+from nearkin.distance.measures import MEASURES
 from nearkin.nets.recipe import Recipe
 from nearkin.search.budget import Budget
-from nearkin.search.methods import SUPERNETS
+from nearkin.search.methods import METHODS, SUPERNETS
+from nearkin.solve.contenders import HAND_MADE, TITLES
+from nearkin.solve.simple.models import SIMPLE
 from nearkin.tasks.task import Task
 
 LEAST_SECONDS = 10.0  # below this there is time for simple models only
@@ -17,6 +22,8 @@ LEAST_LEFT = 0.3  # share of the budget that the contest has in any case, howeve
 FINALS = 2.5  # allowances that the last trainings take, on all training data
 SEARCH_SHARE = 0.7  # of an allowance, the rest is for the training of what was found
 EVALUATIONS = 16  # of a search where the budget names no end
+SEARCHES = ("kin-search", "random-search", "full-search")
+CONTENDERS = (*SEARCHES, "finetune", *TITLES, *SIMPLE)
 ANSWERED = ("categorical", "gaussian", "heteroscedastic")
 
 
@@ -58,11 +65,21 @@ class Plan:
     def __post_init__(self) -> None:
         require(0 < self.validation < 1, f"validation is a share between 0 and 1, got {self.validation}")
         require(self.trials >= 1, f"trials must be 1 or more, got {self.trials}")
+        require(self.epochs is None or self.epochs >= 1, f"epochs must be 1 or more, got {self.epochs}")
         require(
             self.method not in SUPERNETS,
             f"{self.method} trains one network for a whole space and does not begin with a kin's cells; solve searches "
             f"with evolution, local, random, fuse or side-by-side",
         )
+        require(
+            self.seconds is None or math.isfinite(self.seconds),
+            f"a budget of minutes is a finite number, got {self.budget.minutes}; give evaluations for a run without a "
+            f"limit of time",
+        )
+        _require_known("method", [self.method], [name for name in METHODS if name not in SUPERNETS])
+        _require_known("measure", self.measures, ("frechet", *MEASURES))
+        _require_known("network", self.hand_made, HAND_MADE)
+        _require_known("contender", self.only, CONTENDERS)
         require(
             self.budget.steps is None, "solve is given minutes or evaluations; steps are those of one search method"
         )
@@ -111,6 +128,13 @@ class Plan:
         names = ("measures", "space", "method", "validation", "seed")
         budget = {name: value for name, value in vars(self.budget).items() if value is not None}
         return {**{name: getattr(self, name) for name in names}, "budget": budget, "device": str(self.device)}
+
+
+def _require_known(noun: str, given: Collection[str], known: Collection[str]) -> None:
+    strange = [name for name in given if name not in known]
+    choices = ", ".join(known)
+    require(not strange, f"unknown {noun} {', '.join(map(repr, strange))}; choose from {choices}")
+    require(len(set(given)) == len(given), f"each {noun} is named once, got {', '.join(given)}; leave out the second")
 
 
 def require_answerable(task: Task) -> None:

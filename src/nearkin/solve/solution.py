@@ -80,6 +80,10 @@ class Solution:
     seed: int
     made: Mapping[str, Any] = field(default_factory=dict)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a pickle holds: all but the built model, which is built again when it is asked for."""
+        return {name: value for name, value in vars(self).items() if name != "model"}
+
     @property
     def name(self) -> str:
         """Of the target."""

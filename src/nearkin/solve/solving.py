@@ -1,6 +1,6 @@
 """From a target task to its solution: checks, kin, searches, trainings, the choice, and a zoo that knows one task more.
 
-Every stage is kept below the zoo's `work/solve`, goes on where it was interrupted, and is read again where its inputs
+Every stage is kept in the zoo's folder `stages`, goes on where it was interrupted, and is read again where its inputs
 did not change. The answer is chosen on data that nothing learned from; the test part is looked at once, to tell.
 """
 
@@ -30,7 +30,7 @@ from nearkin.solve.stages import Bench
 from nearkin.solve.standing import ordered
 from nearkin.tasks.sources import task as read_task
 from nearkin.tasks.task import Task
-from nearkin.zoo.architecture import Ground
+from nearkin.zoo.architecture import FULL, NEAREST, Ground
 from nearkin.zoo.zoo import Zoo
 
 
@@ -65,7 +65,8 @@ def solving(task: Task, zoo: Zoo, plan: Plan) -> Work[Solution]:
     """The work of `solve`, with its events; stopped at any of them, the same call goes on there."""
     require_answerable(task)
     _require_own(zoo, task)
-    bench = Bench(zoo.path / "work" / "solve" / task.fingerprint())
+    _require_space(zoo, plan)
+    bench = Bench(zoo.catalogue.stages / task.fingerprint())
     checks = yield from _checked(task, plan, bench)
     relations = yield from relating(zoo, task, plan, bench)
     contest = Contest(task, plan, bench)
@@ -109,6 +110,23 @@ def _require_own(zoo: Zoo, task: Task) -> None:
         )
     else:
         zoo.catalogue.claimable(task.name)
+
+
+def _require_space(zoo: Zoo, plan: Plan) -> None:
+    """A task whose cells are asked for must have some; told before anything is measured."""
+    if plan.space not in (NEAREST, FULL):
+        require(
+            plan.space in zoo,
+            f"unknown space {plan.space!r}; say {NEAREST}, {FULL}, or a task of the zoo that has cells "
+            f"({', '.join(name for name in zoo.names() if zoo.cells(name) is not None) or 'none has'})",
+            ZooError,
+        )
+        require(
+            zoo.cells(plan.space) is not None,
+            f"{plan.space} has no cells to begin with; choose another space, or search some: "
+            f"nearkin add {plan.space} … --cell",
+            ZooError,
+        )
 
 
 def _checked(task: Task, plan: Plan, bench: Bench) -> Work[Checks]:

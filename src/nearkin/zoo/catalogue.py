@@ -5,6 +5,7 @@ both decided under the zoo's one write lock: no row names a missing file, whoeve
 """
 
 import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -50,6 +51,7 @@ class Catalogue:
         self.database = opened(Path(path), create, migrations)
         self.path = Path(path).absolute()
         self.work = self.path / "work"
+        self.stages = self.path / "stages"
         self.blobs = Blobs(self.path / "blobs")
 
     def __enter__(self) -> "Catalogue":
@@ -147,12 +149,15 @@ class Catalogue:
     def remove(self, name: str) -> None:
         """Take a task out, and the files that no other task names."""
         with self.database.writing() as connection:
-            number = TaskRecord.named(connection, name).id
-            named = schema.artifacts.c
+            gone = TaskRecord.named(connection, name)
+            number, named = gone.id, schema.artifacts.c
             stale = list(connection.scalars(sql.select(named.digest).where(named.task_id == number)))
             connection.execute(sql.delete(schema.tasks).where(schema.tasks.c.id == number))
             _forget_unnamed(connection, stale)
+            shared = any(other.fingerprint == gone.fingerprint for other in TaskRecord.all(connection))
         self._tidy(stale)
+        if not shared:
+            shutil.rmtree(self.stages / gone.fingerprint, ignore_errors=True)
 
     def discard(self, digests: Iterable[str]) -> list[str]:
         """Remove those blobs that no task names, and return them; one that will not go stays, and harms nobody."""

@@ -36,7 +36,7 @@ class Health:
         problems: what the database's own checks say.
         orphans: blobs that no task names; harmless.
         leftovers: temporary files of writers at work or killed, below the zoo; harmless.
-        unfinished: entries of `work/`, from which interrupted work goes on.
+        unfinished: entries of `work/` and parts of stages, from which interrupted work goes on.
     """
 
     tasks: int
@@ -99,8 +99,13 @@ def examine(catalogue: Catalogue) -> Work[Health]:
         problems=tuple(problems),
         orphans=tuple(sorted(lying - now.keys() - named.keys())),
         leftovers=tuple(_below(catalogue, path) for path in _leftovers(catalogue)),
-        unfinished=tuple(sorted(path.name for path in catalogue.work.glob("*"))),
+        unfinished=tuple(sorted(path.name for path in _unfinished(catalogue))),
     )
+
+
+def _unfinished(catalogue: Catalogue) -> Iterator[Path]:
+    yield from catalogue.work.glob("*")
+    yield from catalogue.stages.glob("*/*.part")
 
 
 def cleaned(catalogue: Catalogue, older_than_seconds: float = 3600.0) -> Work[Cleaning]:

@@ -124,7 +124,7 @@ def fitting_simple(
         yield Caution(f"{words} answers slowly: {scores.count} test samples took {time.monotonic() - begun:.0f} s")
     tensors = copied(dict(machine.named_parameters())), copied(dict(machine.named_buffers()))
     done = Fit(*tensors, History(torch.zeros(0)), scores, taken, reached=True)
-    yield from ground.moment(1, 1, metric=scores.metric)
+    yield from ground.moment(1, None, metric=scores.metric)
     return SimpleFit(kind, machine.network, done, settings)
 
 
@@ -162,7 +162,7 @@ def _tallied(ground: Ground, outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _why(seconds: float | None) -> str:
-    return "" if seconds is None else f", to keep to {seconds:g} s"
+    return "" if seconds is None else f", to keep to {seconds:.1f} s"
 
 
 def _check(kind: str, words: str, task: Task, seconds: float | None) -> None:

@@ -1,0 +1,673 @@
+"""Does a search that begins with a near kin's cells save time, and up to which distance?
+
+    python benchmarks/kin_start.py [--cache FILE] [--offline] [--tables FOLDER]
+
+Small tasks of three data sets, each as target of all others; every cell is trained briefly from scratch. The cache
+keeps what was trained, so that the command goes on where it was stopped; with `--offline` nothing is trained and
+searches that are not whole in the cache are left out. Writes `benchmarks/kin_start.json`, the page and its picture, and
+the trials from which `nearkin solve` learns its threshold (`src/nearkin/solve/trials.json`).
+"""
+
+import argparse
+import itertools
+import json
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+
+import nearkin as nk
+from nearkin.core.events import Work, finish
+from nearkin.core.rng import Streams, derived_seed
+from nearkin.nets.evaluate import evaluate
+from nearkin.search.evaluate import VALIDATION, evaluating
+from nearkin.search.evolution import evolution
+from nearkin.search.general import GeneralSpace
+from nearkin.search.genotype import Genotype
+from nearkin.search.kin_search import kin_search
+from nearkin.search.methods import PROXY
+from nearkin.search.network import Skeleton
+from nearkin.search.objective import Measured, Objective
+from nearkin.search.random_search import DRAWN, random_search
+from nearkin.search.restricted import restricted
+from nearkin.search.sampling import Sampling
+from nearkin.search.searcher import KEPT
+from nearkin.solve.nearness import Trial, threshold
+from results import keep, table
+from tables import questions
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "figures" / "kin-start.md"
+SHIPPED = ROOT / "src" / "nearkin" / "solve" / "trials.json"
+SKELETON = Skeleton(channels=8, num_cells=2, between="pool", growth=1, stem_stride=4)
+SPACE = GeneralSpace()
+DATA = {
+    "mnist": "mnist?limit=1250",
+    "fashion": "fashion?limit=1250",
+    "mnist inverted": "mnist?invert&limit=1250",
+    "fashion tops": "fashion?classes=0,2,3,4,6&rest=drop&limit=1250",
+    "mnist 5-9": "mnist?classes=5,6,7,8,9&rest=drop&limit=1250",
+    "cifar10 grey": "cifar10?grey&size=28&limit=1250",
+}
+EVALUATIONS, CELL_EVALUATIONS = 20, 24
+SEEDS = (0,)
+CELL_SEED, FRESH_SEEDS = 1000, (2000, 2001, 2002, 2003)  # no search's own: of a source's cells, of final figures
+TEST_SAMPLES = 2000
+TRIALS = 3
+QUERIES, TABLE_SEEDS = 100, 6
+COLOURS = ("#0072B2", "#B34700", "#56A0D3", "#E69F00", "#2A4B6E", "#7A7A7A", "#7B4FA3", "#3C8D53")
+NOTHING, KIN, FREE, DRAWS = "from nothing", "kin's space", "kin, free", "draws in kin's space"
+CURVES = {"near kin": "#0067a8", "far kin": "#62b8ef", NOTHING: "#b34700"}
+
+
+class Missing(Exception):
+    """A training that is not in the cache, and none may be made."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One evaluation of a search: held-out accuracy, which it sees, test accuracy, which it does not, seconds."""
+
+    genotype: str
+    score: float
+    test: float
+    seconds: float
+    origin: str
+
+
+class Cache:
+    """Trainings by task, seed and genotype, a line of JSON each; what is not there is trained."""
+
+    def __init__(self, file: Path, offline: bool) -> None:
+        self.file, self.offline = file, offline
+        lines = file.read_text().splitlines() if file.exists() else []
+        self.rows: dict[str, Any] = dict(json.loads(line) for line in lines)
+
+    def trained(self, name: str, genotype: Genotype, seed: int) -> list[float]:
+        """Held-out accuracy, test accuracy, seconds of process time for training and held-out judgement."""
+        key = f"{name}|{seed}|{genotype}"
+        if key not in self.rows:
+            self.keep(key, self._train(name, genotype, seed))
+        return list(self.rows[key])
+
+    def keep(self, key: str, value: Any) -> Any:
+        """Add a line."""
+        self.rows[key] = value
+        with self.file.open("a") as out:
+            out.write(json.dumps([key, value]) + "\n")
+        return value
+
+    def _train(self, name: str, genotype: Genotype, seed: int) -> list[float]:
+        if self.offline:
+            raise Missing(name)
+        task = task_named(name)
+        start = time.process_time()
+        done = finish(evaluating(genotype, task, SKELETON, PROXY, seed, validation=VALIDATION))
+        seconds = time.process_time() - start
+        unseen = evaluate(done.network, test_part(name), task.form)
+        return [round(done.metric, 5), round(unseen.metric, 5), round(seconds, 3)]
+
+
+@cache
+def task_named(name: str) -> nk.Task:
+    return nk.task(DATA[name], name=name)
+
+
+@cache
+def test_part(name: str) -> Any:
+    part = task_named(name).test
+    chosen = torch.randperm(len(part), generator=Streams(0).at("test"))[:TEST_SAMPLES]
+    return part.chosen(chosen.sort().values)
+
+
+@dataclass(frozen=True)
+class Cached(Objective):
+    """The held-out accuracy of a training that is kept."""
+
+    cache: Cache
+    name: str
+    seed: int
+
+    def measuring(self, genotype: Genotype) -> Work[Measured]:
+        """Trains where it must."""
+        yield from ()
+        score, test, seconds = self.cache.trained(self.name, genotype, self.seed)
+        return Measured(score, {"test": test, "seconds": seconds})
+
+    def settings(self) -> Mapping[str, Any]:
+        """Task and seed."""
+        return {"task": self.name, "seed": self.seed}
+
+
+def run(searcher: Sampling, seed: int, evaluations: int = EVALUATIONS) -> list[Step]:
+    """A search to the end of its budget, or of its space."""
+    state = searcher.init(seed)
+    while len(state.records) < evaluations and not searcher.ended(state):
+        state = finish(searcher.step(state))
+    return [
+        Step(str(r.genotype), r.score, float(r.facts.get("test", 0)), float(r.facts.get("seconds", 1)), r.origin)
+        for r in state.records
+    ]
+
+
+def cells(kept: Cache, source: str) -> tuple[Genotype, ...]:
+    """What `nearkin add --cell` would keep of a task: the best of an evolution in the general space."""
+    steps = run(evolution(SPACE, Cached(kept, source, CELL_SEED)), derived_seed(CELL_SEED, source), CELL_EVALUATIONS)
+    return tuple(Genotype.parse(step.genotype) for step in sorted(steps, key=lambda step: -step.score)[:KEPT])
+
+
+def searched(kept: Cache, way: str, target: str, seed: int, source: str = "", replica: int = 0) -> list[Step]:
+    """One search; all of a target and a seed train a cell alike, and differ in what they draw."""
+    asked, draws = Cached(kept, target, seed), derived_seed(seed, way, target, source, replica)
+    if way == NOTHING:
+        return run(evolution(SPACE, asked), draws)
+    given = cells(kept, source)
+    if way == KIN:
+        return run(evolution(restricted(SPACE, given), asked, first=given), draws)
+    if way == FREE:
+        return run(kin_search(SPACE, asked, given), draws)
+    return run(random_search(restricted(SPACE, given), asked), draws)
+
+
+def distances(kept: Cache) -> dict[str, Any]:
+    """Fréchet and `kin`, sources by targets, through a zoo of LeNets; and what it took for one new target."""
+    if "distances" in kept.rows:
+        return dict(kept.rows["distances"])
+    if kept.offline:
+        raise Missing("distances")
+    with tempfile.TemporaryDirectory() as folder, nk.Zoo(Path(folder) / "zoo") as zoo:
+        start = time.process_time()
+        for name in DATA:
+            zoo.add(task_named(name), "lenet", trials=TRIALS)
+        spent = {"solve": (time.process_time() - start) / len(DATA)}
+        found: dict[str, Any] = {}
+        for measure in ("frechet", "kin"):
+            start = time.process_time()
+            matrix = zoo.matrix(list(DATA), measure)
+            spent[measure] = (time.process_time() - start) / len(DATA)
+            found[measure] = {"mean": matrix.mean.tolist(), "std": matrix.std.tolist()}
+    return dict(kept.keep("distances", {**found, "seconds_a_target": spent}))
+
+
+def ordered_pairs() -> Iterator[tuple[str, str]]:
+    """Source and target, every target once before any comes twice."""
+    names = list(DATA)
+    for offset in range(1, len(names)):
+        for place, target in enumerate(names):
+            yield names[(place + offset) % len(names)], target
+
+
+def pick(steps: Sequence[Step]) -> Step:
+    return max(steps, key=lambda step: step.score)
+
+
+def fresh(kept: Cache, target: str, steps: Sequence[Step]) -> float:
+    """Test accuracy of a search's pick, mean over trainings that the search has not seen."""
+    genotype = Genotype.parse(pick(steps).genotype)
+    return statistics.fmean(kept.trained(target, genotype, seed)[1] for seed in FRESH_SEEDS)
+
+
+def measured(kept: Cache) -> None:
+    """Everything that must be trained, the most needed first."""
+    start = time.perf_counter()
+
+    def told(words: str) -> None:
+        print(f"  {words}; {len(kept.rows)} kept, {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+
+    for name in DATA:
+        told(f"cells of {name}: {cells(kept, name)[0]}")
+    far = distances(kept)
+    told(f"distances {far['seconds_a_target']}")
+    for seed in SEEDS:
+        for target, replica in itertools.product(DATA, (0, 1)):
+            steps = searched(kept, NOTHING, target, seed, replica=replica)
+            told(f"{target} from nothing: {pick(steps).score}, {fresh(kept, target, steps):.4f}")
+        for source, target in ordered_pairs():
+            steps = searched(kept, KIN, target, seed, source)
+            told(f"{target} from {source}: {pick(steps).score}, {fresh(kept, target, steps):.4f}")
+    for seed in SEEDS:
+        for source, target in ends(far["frechet"]["mean"]):
+            for way in (FREE, DRAWS):
+                steps = searched(kept, way, target, seed, source)
+                told(f"{target} from {source}, {way}: {pick(steps).score}, {fresh(kept, target, steps):.4f}")
+
+
+def ends(distance: Sequence[Sequence[float]]) -> list[tuple[str, str]]:
+    """The nearest and the farthest source of every target."""
+    names, pairs = list(DATA), []
+    for place, target in enumerate(names):
+        order = sorted((row[place], name) for row, name in zip(distance, names, strict=True) if name != target)
+        pairs += [(order[0][1], target), (order[-1][1], target)]
+    return pairs
+
+
+# What came of it
+
+
+def reached(values: Sequence[float], spent: Sequence[float], level: float) -> float:
+    """What was spent when the values came up to a level for good; infinite where they never did."""
+    short = [place for place, value in enumerate(values) if value < level]
+    after = short[-1] + 1 if short else 0
+    return spent[after] if after < len(values) else math.inf
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A search as it went: of its pick after each evaluation both accuracies, and the seconds so far."""
+
+    score: tuple[float, ...]
+    test: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+    @classmethod
+    def of(cls, steps: Sequence[Step]) -> "Curve":
+        """From its evaluations."""
+        picks = [pick(steps[: count + 1]) for count in range(len(steps))]
+        seconds = itertools.accumulate(step.seconds for step in steps)
+        return cls(tuple(one.score for one in picks), tuple(one.test for one in picks), tuple(seconds))
+
+    def against(self, other: "Curve", by: str) -> dict[str, float]:
+        """What it took to reach the other's end, in shares of all that the other took, and of what it took to there."""
+        mine, theirs = getattr(self, by), getattr(other, by)
+        level, counts = theirs[-1], range(1, len(mine) + 1)
+        seconds = reached(mine, self.seconds, level)
+        return {
+            "time": seconds / other.seconds[-1],
+            "time_to_there": seconds / reached(theirs, other.seconds, level),
+            "evaluations": reached(mine, tuple(counts), level) / len(theirs),
+        }
+
+
+def collected(kept: Cache) -> list[dict[str, Any]]:
+    """A row for every search from a kin (or from nothing, as a control) and every search from nothing beside it."""
+    far, names, rows = distances(kept), list(DATA), []
+    nearness = {measure: far[measure]["mean"] for measure in ("frechet", "kin")}
+    for seed, (source, target) in itertools.product(SEEDS, [*((name, name) for name in DATA), *ordered_pairs()]):
+        for way in (NOTHING,) if source == target else (KIN, FREE, DRAWS):
+            for replica in (0, 1):
+                try:
+                    beside = searched(kept, NOTHING, target, seed, replica=replica)
+                    again = {"replica": 1 - replica} if way == NOTHING else {"source": source}
+                    mine = searched(kept, way, target, seed, **again)
+                    gain = fresh(kept, target, mine) - fresh(kept, target, beside)
+                except Missing:
+                    continue
+                place = names.index(source), names.index(target)
+                rows.append({
+                    "way": way, "source": source, "target": target, "seed": seed, "replica": replica,
+                    **{measure: matrix[place[0]][place[1]] for measure, matrix in nearness.items()},
+                    "gain": gain, "gain_seen": pick(mine).score - pick(beside).score,
+                    "score": Curve.of(mine).against(Curve.of(beside), "score"),
+                    "test": Curve.of(mine).against(Curve.of(beside), "test"),
+                    "first": as_draws(mine[0], beside) if way == KIN else None,
+                })  # fmt: skip
+    return rows
+
+
+def as_draws(step: Step, nothing: Sequence[Step]) -> float:
+    """How many draws from the whole space one expects to need for one that is as good on the test part."""
+    drawn = [one.test for one in nothing if one.origin == DRAWN]
+    return (len(drawn) + 1) / (sum(value >= step.test for value in drawn) + 1)
+
+
+def spread(rows: Sequence[dict[str, Any]], figure: Callable[[Sequence[dict[str, Any]]], float]) -> dict[str, Any]:
+    """A figure and its 95 % interval, by a bootstrap over targets."""
+    by_target = [[row for row in rows if row["target"] == name] for name in DATA]
+    by_target = [part for part in by_target if part]
+    rng, values = Streams(0).numpy("bootstrap"), []
+    for _ in range(1000):
+        drawn = rng.integers(len(by_target), size=len(by_target))
+        values.append(figure([row for number in drawn for row in by_target[number]]))
+    low, high = np.quantile(values, (0.025, 0.975), method="nearest")
+    return {"value": plain(figure(rows)), "low": plain(low), "high": plain(high), "count": len(rows)}
+
+
+def plain(value: float) -> float | None:
+    """For JSON: none where it is not finite."""
+    return round(float(value), 4) if math.isfinite(value) else None
+
+
+FIGURES: dict[str, Callable[[Sequence[dict[str, Any]]], float]] = {
+    "median_time": lambda rows: statistics.median(row["score"]["time"] for row in rows),
+    "median_time_to_there": lambda rows: statistics.median(row["score"]["time_to_there"] for row in rows),
+    "median_evaluations": lambda rows: statistics.median(row["score"]["evaluations"] for row in rows),
+    "reached": lambda rows: statistics.fmean(row["score"]["time"] < math.inf for row in rows),
+    "reached_in_half": lambda rows: statistics.fmean(row["score"]["time"] <= 0.5 for row in rows),
+    "test_reached": lambda rows: statistics.fmean(row["test"]["time"] < math.inf for row in rows),
+    "test_reached_in_half": lambda rows: statistics.fmean(row["test"]["time"] <= 0.5 for row in rows),
+    "gain": lambda rows: statistics.fmean(row["gain"] for row in rows),
+    "gain_seen": lambda rows: statistics.fmean(row["gain_seen"] for row in rows),
+}
+
+
+def near_by_frechet(paired: Sequence[dict[str, Any]]) -> Callable[[dict[str, Any]], bool]:
+    """Up to the median of all distances."""
+    middle = statistics.median(row["frechet"] for row in paired)
+    return lambda row: bool(row["frechet"] <= middle)
+
+
+def near_by_kin(paired: Sequence[dict[str, Any]]) -> Callable[[dict[str, Any]], bool]:
+    """Up to the median of the target's own kin: the values of other targets are on another scale."""
+    middle = {
+        t: statistics.median(row["kin"] for row in paired if row["target"] == t)
+        for t in {row["target"] for row in paired}
+    }
+    return lambda row: bool(row["kin"] <= middle[row["target"]])
+
+
+def groups(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Ways, and pairs up to the median distance and beyond it."""
+    found = {"from nothing again": [row for row in rows if row["way"] == NOTHING]}
+    paired = [row for row in rows if row["way"] == KIN]
+    found["all kin"] = paired
+    for word, near in (("Fréchet", near_by_frechet(paired)), ("`kin`", near_by_kin(paired))):
+        found[f"near by {word}"] = [row for row in paired if near(row)]
+        found[f"far by {word}"] = [row for row in paired if not near(row)]
+    compared = {(row["source"], row["target"], row["seed"]) for row in rows if row["way"] == FREE}
+    for way in (KIN, FREE, DRAWS):
+        some = [row for row in rows if row["way"] == way and (row["source"], row["target"], row["seed"]) in compared]
+        if some:
+            found[f"{way}, nearest and farthest only"] = some
+    return {name: part for name, part in found.items() if part}
+
+
+def trials(rows: Sequence[dict[str, Any]]) -> list[Trial]:
+    """What the threshold is learned from: the mean gain of a pair, over seeds and searches from nothing."""
+    found = []
+    for source, target in ordered_pairs():
+        some = [row for row in rows if (row["way"], row["source"], row["target"]) == (KIN, source, target)]
+        if some:
+            gain = statistics.fmean(row["gain"] for row in some)
+            found.append(Trial(source, target, round(some[0]["frechet"], 4), round(gain, 5)))
+    return found
+
+
+# On tables
+
+
+def on_tables(folder: Path) -> list[dict[str, Any]]:
+    """Queries to reach what searches from nothing have after 100, all ordered pairs of tasks of one table."""
+    rows, whole = [], {}
+    asked = questions(folder)
+    for question, seed in itertools.product(asked, range(TABLE_SEEDS)):
+        for name, make in (("random", random_search), ("evolution", evolution)):
+            draws = derived_seed(seed, "table", question.name, name)
+            whole[question.name, name, seed] = run(make(question.table.space, question.objective()), draws, QUERIES)
+    for source, target in itertools.permutations(asked, 2):
+        if source.table is not target.table:
+            continue
+        kinship = float(spearmanr(*(part.table.column(part.seen) for part in (source, target))).statistic)
+        for seed in range(TABLE_SEEDS):
+            steps = whole[source.name, "evolution", (seed + 1) % TABLE_SEEDS]  # its own luck, not the target's
+            best = sorted(steps, key=lambda step: -step.score)[:KEPT]
+            given = tuple(Genotype.parse(step.genotype) for step in best)
+            space, objective = target.table.space, target.objective()
+            ways = {
+                KIN: evolution(restricted(space, given), objective, first=given),
+                FREE: kin_search(space, objective, given),
+                "evolution": None,
+            }
+            for way, searcher in ways.items():
+                if searcher is None:  # the control: another search from nothing
+                    mine = whole[target.name, "evolution", (seed + 1) % TABLE_SEEDS]
+                else:
+                    mine = run(searcher, derived_seed(seed, "table", way, source.name, target.name), QUERIES)
+                scores = list(itertools.accumulate((step.score for step in mine), max))
+                for name in ("random", "evolution"):
+                    level = max(step.score for step in whole[target.name, name, seed])
+                    queries = reached(scores, range(1, len(scores) + 1), level)
+                    rows.append({
+                        "way": way, "beside": name, "source": source.name, "target": target.name, "seed": seed,
+                        "kinship": kinship, "queries": queries,
+                    })  # fmt: skip
+        print(f"  {target.name} from {source.name}, rank correlation {kinship:.2f}", file=sys.stderr, flush=True)
+    return rows
+
+
+def table_summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """By way, reference and nearness: over pairs, the median of the pairs' median queries, and who needs half."""
+    pairs = {(row["source"], row["target"]): row["kinship"] for row in rows}
+    middle, found = statistics.median(pairs.values()), []
+    for way, beside in itertools.product((KIN, FREE, "evolution"), ("random", "evolution")):
+        for nearness in ("near", "far"):
+            of_pair: dict[tuple[str, str], list[float]] = {}
+            for row in rows:
+                if (row["way"], row["beside"]) == (way, beside) and (row["kinship"] >= middle) == (nearness == "near"):
+                    of_pair.setdefault((row["source"], row["target"]), []).append(row["queries"])
+            medians = [statistics.median(values) for values in of_pair.values()]
+            found.append({
+                "way": way, "beside": beside, "kin": nearness, "pairs": len(medians),
+                "median_queries": plain(statistics.median(medians)),
+                "pairs_in_half": sum(value <= QUERIES / 2 for value in medians),
+                "searches_in_half": plain(statistics.fmean(
+                    value <= QUERIES / 2 for values in of_pair.values() for value in values)),
+            })  # fmt: skip
+    return found
+
+
+# The page
+
+
+def share(found: dict[str, Any]) -> str:
+    return f"{100 * found['value']:.0f} % ({100 * found['low']:.0f} to {100 * found['high']:.0f})"
+
+
+def ratio(found: dict[str, Any]) -> str:
+    """None is a search that did not get there."""
+    told = ["never" if found[key] is None else f"{found[key]:.2f}" for key in ("value", "low", "high")]
+    return f"{told[0]} ({told[1]} to {told[2]})"
+
+
+def points(found: dict[str, Any]) -> str:
+    return f"{100 * found['value']:+.1f} ({100 * found['low']:+.1f} to {100 * found['high']:+.1f})"
+
+
+def page(figures: dict[str, Any]) -> str:
+    rows = [
+        [
+            name,
+            str(part["gain"]["count"]),
+            ratio(part["median_time"]),
+            ratio(part["median_evaluations"]),
+            share(part["reached"]),
+            share(part["reached_in_half"]),
+            share(part["test_reached_in_half"]),
+            points(part["gain"]),
+        ]
+        for name, part in figures["groups"].items()
+    ]
+    head = ["search", "comparisons", "time", "evaluations", "reached", "in half the time", "the same on test",
+            "gain, points"]  # fmt: skip
+    tabled = [
+        [
+            row["way"] if row["way"] != "evolution" else "evolution from nothing again",
+            f"{row['beside']} at {QUERIES}",
+            row["kin"] if row["way"] != "evolution" else f"(targets of {row['kin']})",
+            str(row["pairs"]),
+            "never" if row["median_queries"] is None else f"{row['median_queries']:g}",
+            f"{row['pairs_in_half']} of {row['pairs']}",
+            f"{100 * row['searches_in_half']:.0f} %",
+        ]
+        for row in figures["tables"]
+    ]
+    learned, first = figures["threshold"], figures["first_cell"]
+    spent = figures["distances"]["seconds_a_target"]
+    listed = "\n".join(f"- {name}: `{data}`" for name, data in DATA.items())
+    return f"""# Starting from a kin's cells
+
+Made by `python benchmarks/kin_start.py`; one thread, process time.
+
+## What was done
+
+{len(DATA)} tasks, each the target of all others, {len(SEEDS)} training seed{"s" if len(SEEDS) > 1 else ""}:
+
+{listed}
+
+Stem to 7x7, 8 channels, two cells with a pool between, mean over the map; a cell is trained for {PROXY.steps} steps on
+1,000 images and judged on 250 held out, which is what a search sees. A search has {EVALUATIONS} evaluations. *From
+nothing* is regularised evolution in the general space, twice for every target with other draws. *Kin's space* is what
+`nearkin search --method evolution --space KIN` does: it begins with the {KEPT} best cells that {CELL_EVALUATIONS}
+evaluations found for the kin, and stays within what these used. *Kin, free* is the method `kin`; *draws in kin's space*
+is random search there that does not begin with the cells; both only from the nearest and the farthest kin of every
+target. All searches of a target train a cell alike; the kin's cells were found with other seeds.
+
+Near is up to the median of the {
+        figures["pairs"]
+    } distances, far beyond it; by the Fréchet distance (`model/sorted`, LeNet,
+{TRIALS} trials) and by `kin`. To measure them takes {spent["frechet"]:.1f} and {spent["kin"]:.1f} s a target, and
+{spent["solve"]:.1f} s to train its {TRIALS} LeNets first; a search from nothing takes
+{figures["seconds_from_nothing"]:.0f} s. These seconds are **not** in the times below.
+
+## Time to reach what a search from nothing found
+
+Each search is set beside both searches from nothing for its target. *Time*: the median of the time until its best
+held-out accuracy is that of the search from nothing at its end, as a share of the time that one took in all;
+*evaluations* the same in evaluations. *The same on test*: in half of the time the cell that it would pick has the test
+accuracy of the one that the search from nothing picked, and keeps it to the end. *Gain*: test accuracy of the pick
+trained anew from {len(FRESH_SEEDS)} other seeds, less that of the pick from nothing. In brackets 95 % intervals by a
+bootstrap over targets. The first line is the control: one search from nothing beside the other.
+
+{table(head, rows)}
+
+![Gain by distance, and accuracy by evaluations](kin-start.svg)
+
+The kin's best cell, evaluated once, is worth {first["all"]:.1f} draws from the general space in the median
+({first["near"]:.1f} for near kin, {first["far"]:.1f} for far ones), by test accuracy.
+
+## The threshold
+
+{figures["words"]}
+
+`nearkin solve` learns it anew from these {learned["num_below"] + learned["num_above"]} trials
+(`src/nearkin/solve/trials.json`) and those of the zoo itself. One search from nothing differs from the other by
+{100 * figures["noise"]:.1f} points (standard deviation of their gains).
+
+{figures["remarks"]}
+
+## On tables
+
+NAS-Bench-201 and TransNAS-Bench-101 (micro), all ordered pairs of tasks of a table, {
+        TABLE_SEEDS
+    } seeds. The kin's cells
+are the {KEPT} best that an evolution of {QUERIES} queries found for it. *Queries*: the median over pairs of a pair's
+median number of queries until the search has the best value that the search from nothing had after {QUERIES}. There are
+no networks behind a table to measure distances with: near is a pair whose columns have a rank correlation of at least
+the median of all pairs, which nobody knows beforehand.
+
+{
+        table(
+            ["search", "to reach", "kin", "pairs", "queries", "pairs within half", "searches within half"],
+            tabled,
+        )
+    }
+"""
+
+
+REMARKS = ""
+
+
+def plot(rows: Sequence[dict[str, Any]], curves: dict[str, list[float]], border: float, file: Path) -> None:
+    """Gains by distance, and how picks improve."""
+    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "nearkin", "font.size": 9})
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    for number, target in enumerate(DATA):
+        some = [trial for trial in trials(rows) if trial.target == target]
+        places = [trial.distance for trial in some], [100 * trial.gain for trial in some]
+        left.plot(*places, "osD^vPX*"[number], color=COLOURS[number], markersize=5, label=f"to {target}")
+    left.axhline(0, color="black", linewidth=0.6)
+    left.axvline(border, color="black", linewidth=0.8, linestyle=":")
+    left.set(xlabel="Fréchet distance (dotted: the threshold)", ylabel="gain over a search from nothing, points")
+    left.legend(frameon=False, fontsize=7)
+    for (name, values), style in zip(curves.items(), ("-", "-", "--"), strict=True):
+        right.plot(range(1, len(values) + 1), [100 * value for value in values], style, label=name,
+                   color=CURVES[name])  # fmt: skip
+    right.set(xlabel="evaluations", ylabel="test accuracy of the pick, points\nabove the end of a search from nothing")
+    right.set_ylim(bottom=max(-12, right.get_ylim()[0]))
+    right.legend(frameon=False, loc="lower right")
+    for panel in (left, right):
+        panel.spines[["top", "right"]].set_visible(False)
+    figure.savefig(file, metadata={"Date": None})
+
+
+def curves(kept: Cache, rows: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    """Mean test accuracy of the pick after each evaluation, less that at the end of the searches from nothing."""
+    near = near_by_frechet([row for row in rows if row["way"] == KIN])
+    found: dict[str, list[list[float]]] = {"near kin": [], "far kin": [], NOTHING: []}
+    for row in rows:
+        if row["way"] not in (KIN, NOTHING):
+            continue
+        target, seed, mine = row["target"], row["seed"], row["way"] == NOTHING
+        ends = [Curve.of(searched(kept, NOTHING, target, seed, replica=replica)).test[-1] for replica in (0, 1)]
+        which = {"replica": row["replica"]} if mine else {"source": row["source"]}
+        steps = searched(kept, row["way"], target, seed, **which)
+        test = list(Curve.of(steps).test)
+        test += [test[-1]] * (EVALUATIONS - len(test))
+        name = NOTHING if mine else "near kin" if near(row) else "far kin"
+        found[name].append([value - statistics.fmean(ends) for value in test])
+    return {name: [statistics.fmean(column) for column in zip(*part, strict=True)] for name, part in found.items()}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    asked = argparse.ArgumentParser()
+    asked.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "kin_start_cache.jsonl")
+    asked.add_argument("--offline", action="store_true")
+    asked.add_argument("--tables", type=Path, default=ROOT.parent / "shared" / "tables")
+    given = asked.parse_args()
+    kept = Cache(given.cache, given.offline)
+    if not given.offline:
+        measured(kept)
+    rows = collected(kept)
+    found = trials(rows)
+    learned = threshold(found)
+    paired = [row for row in rows if row["way"] == KIN]
+    again = [row for row in rows if row["way"] == NOTHING]
+    near = near_by_frechet(paired)
+    tabled = kept.rows.get("tables") or kept.keep("tables", table_summary(on_tables(given.tables)))
+    nothing = [searched(kept, NOTHING, row["target"], row["seed"], replica=row["replica"]) for row in again]
+    figures = {
+        "tasks": DATA,
+        "evaluations": EVALUATIONS,
+        "pairs": len(found),
+        "groups": {
+            name: {what: spread(part, figure) for what, figure in FIGURES.items()}
+            for name, part in groups(rows).items()
+        },
+        "first_cell": {
+            "all": round(statistics.median(row["first"] for row in paired), 2),
+            "near": round(statistics.median(row["first"] for row in paired if near(row)), 2),
+            "far": round(statistics.median(row["first"] for row in paired if not near(row)), 2),
+        },
+        "seconds_from_nothing": round(statistics.fmean(Curve.of(steps).seconds[-1] for steps in nothing), 1),
+        "noise": round(math.sqrt(statistics.fmean(row["gain"] ** 2 for row in again)), 4),
+        "distances": distances(kept),
+        "threshold": learned.to_dict(),
+        "words": learned.words(),
+        "remarks": REMARKS,
+        "tables": tabled,
+        "comparisons": [
+            {**row, **{by: {name: plain(value) for name, value in row[by].items()} for by in ("score", "test")}}
+            for row in rows
+        ],
+    }
+    kept_trials = {"made_by": "benchmarks/kin_start.py", "trials": [trial.to_dict() for trial in found]}
+    SHIPPED.write_text(json.dumps(kept_trials, indent=1, ensure_ascii=False) + "\n")
+    plot(rows, curves(kept, rows), learned.value, PAGE.with_suffix(".svg"))
+    PAGE.write_text(page(figures))
+    print(PAGE.read_text())
+    print(f"kept in {keep(__file__, figures)}, {PAGE.name} and {SHIPPED.name}")
+
+
+if __name__ == "__main__":
+    main()
