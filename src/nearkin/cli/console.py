@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from nearkin.cli.lazy import Lazy
 from nearkin.core.errors import ZooError, require
 from nearkin.core.events import Caution, Checkpoint, Event, Listener, Note, Progress, Work, finish
+from nearkin.core.lazy import Lazy
 
 if TYPE_CHECKING:
     from rich import console as consoles

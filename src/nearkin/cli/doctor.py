@@ -9,8 +9,8 @@ import typer
 
 import nearkin as nk
 from nearkin.cli.console import Settings, answer, counted, escape, run, say, table
-from nearkin.cli.lazy import Lazy
 from nearkin.cli.zoo import Json
+from nearkin.core.lazy import Lazy
 
 if TYPE_CHECKING:
     import torch

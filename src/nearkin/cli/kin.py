@@ -10,10 +10,10 @@ import typer
 
 import nearkin as nk
 from nearkin.cli.console import Settings, answer, counted, escape, run, say, show_rich, table
-from nearkin.cli.lazy import Lazy
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import NearkinError, ZooError, require
 from nearkin.core.files import write_durably
+from nearkin.core.lazy import Lazy
 
 if TYPE_CHECKING:
     from nearkin.core import device

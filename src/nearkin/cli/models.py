@@ -7,9 +7,9 @@ import typer
 
 import nearkin as nk
 from nearkin.cli.console import Settings, answer, escape, run, say
-from nearkin.cli.lazy import Lazy
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import DataError, require
+from nearkin.core.lazy import Lazy
 
 if TYPE_CHECKING:
     from nearkin.core import device as devices

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nearkin.cli.console import Interrupted, Settings, answer, escape, raise_interrupted, say
-from nearkin.cli.lazy import Lazy
 from nearkin.cli.zoo import Json
 from nearkin.core.errors import optional
+from nearkin.core.lazy import Lazy
 
 if TYPE_CHECKING:
     from types import ModuleType

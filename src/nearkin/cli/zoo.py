@@ -8,8 +8,8 @@ import typer
 
 import nearkin as nk
 from nearkin.cli.console import Settings, answer, counted, escape, run, say, table
-from nearkin.cli.lazy import Lazy
 from nearkin.core.errors import NearkinError
+from nearkin.core.lazy import Lazy
 
 if TYPE_CHECKING:
     from nearkin.search import budget as budgets

@@ -17,17 +17,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.events import Progress, Work, finish
+from nearkin.core.lazy import Lazy
 from nearkin.core.types import Buffers, Params
 from nearkin.distance.unit_groups import UnitGroup, permuted, unit_groups
 from nearkin.distance.unit_trace import LAYERS, Place
 from nearkin.fisher.values import FisherDiagonal
 from nearkin.nets.functional import evaluating, view
+
+optimize = Lazy("scipy.optimize")
 
 BY = ("activations", "weights")
 HELD_FLOATS = 2**25  # activations of a network that are held at a time
@@ -117,7 +119,7 @@ def _total(score: Tensor, permutation: Tensor) -> float:
 def _matching(score: Tensor) -> Tensor:
     """The permutation of the largest total score `[num, num]`; none is as good as any that is no better."""
     still = torch.arange(len(score))
-    best = torch.from_numpy(linear_sum_assignment(score.cpu().numpy(), maximize=True)[1])
+    best = torch.from_numpy(optimize.linear_sum_assignment(score.cpu().numpy(), maximize=True)[1])
     return best if _total(score, best) > _total(score, still) + STILL * float(score.abs().sum()) else still
 
 

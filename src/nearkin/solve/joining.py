@@ -15,6 +15,7 @@ from nearkin.tasks.task import Task
 from nearkin.zoo.architecture import CELLS
 from nearkin.zoo.cells import KeptCells
 from nearkin.zoo.comparison import Comparison
+from nearkin.zoo.records import TaskRecord
 from nearkin.zoo.zoo import Zoo
 
 MAPPED = 12  # tasks on the map of a report, the target among them
@@ -37,18 +38,31 @@ def joining(zoo: Zoo, task: Task, plan: Plan, contest: Contest, relations: Relat
 
 
 def mapping(zoo: Zoo, task: Task, plan: Plan, relations: Relations) -> Work[DistanceMatrix | None]:
-    """Distances of the target and its nearest kin to each other; None without kin, or where they cannot be measured."""
+    """Distances of the target and its nearest kin to each other; None where there are none to draw.
+
+    Tasks that were solved with another kind of network, or in another input shape, are left out: to compare all with
+    all, each of them would have to be learned in every shape.
+    """
     rows = relations.rankings.get("frechet", ())
     if not rows:
         return None
-    names = [str(row["name"]) for row in rows[: MAPPED - 1]] + [task.name]
-    trials = len(rows[0]["trials"])
+    records = {record.name: record for record in zoo.records()}
+    same = [str(row["name"]) for row in rows if _alike(records[str(row["name"])], records[task.name])]
+    if not same:
+        yield Note("no kin has the target's network and input shape, so there is no map")
+        return None
+    names, trials = [*same[: MAPPED - 1], task.name], len(rows[0]["trials"])
     try:
         how = Comparison(measure="frechet", trials=trials, device=plan.device)
         return (yield from zoo.comparing(names, how))
     except NearkinError as error:
         yield Caution(f"there is no map: {error}")
         return None
+
+
+def _alike(one: TaskRecord, other: TaskRecord) -> bool:
+    """Whether two tasks' networks can be compared as they are."""
+    return (one.network, one.input_shape, one.seed) == (other.network, other.input_shape, other.seed)
 
 
 def _like_kin(zoo: Zoo, task: Task, plan: Plan, relations: Relations) -> tuple[str, Recipe, int, int]:

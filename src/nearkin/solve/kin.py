@@ -15,10 +15,13 @@ from nearkin.solve.relations import Relations, agreements
 from nearkin.solve.stages import Bench
 from nearkin.tasks.task import Task
 from nearkin.zoo.architecture import CELLS, FULL, NEAREST, Ground
-from nearkin.zoo.comparison import Comparison
+from nearkin.zoo.comparison import Comparison, Part
+from nearkin.zoo.kinship import nearing
+from nearkin.zoo.records import TaskRecord
 from nearkin.zoo.zoo import Zoo
 
 FEW_KIN = 12  # in larger zoos the Fréchet distance is measured on the winners of a race only
+FEWEST_ALIKE = 3
 SHORT_SECONDS = 30.0  # runs shorter than this compare one trial
 GAIN = "solve gain"
 """Under which the zoo keeps what a kin's cells brought, between two tasks."""
@@ -31,7 +34,8 @@ def relating(zoo: Zoo, task: Task, plan: Plan, bench: Bench) -> Work[Relations]:
         why = "there was no time to look for kin" if others else "the zoo has no other task"
         return Relations(why=f"{why}, so the search is in the whole space")
     known = [[one.name, one.fingerprint, one.network, one.trials] for one in others]
-    inputs = {"data": task.fingerprint(), "zoo": known, "measures": list(plan.measures), "trials": _trials(plan)}
+    inputs = {"data": task.fingerprint(), "zoo": known, "measures": list(plan.measures), "trials": _trials(plan),
+              "hurry": plan.seconds is not None}  # fmt: skip
     done = yield from bench.stage("kin", inputs, lambda _: _ranked(zoo, task, plan))
     rankings: Mapping[str, Sequence[Mapping[str, Any]]] = done.facts["rankings"]
     for reason in done.facts["missing"]:
@@ -73,12 +77,13 @@ def _ranked(zoo: Zoo, task: Task, plan: Plan) -> Work[State]:
     """The work of the stage: one ranking a measure; a measure that cannot judge this task is left out with a word."""
     rankings: list[Ranking] = []
     missing: list[str] = []
-    given = task.name if task.name in zoo else task
+    own = task.name if task.name in zoo else None
     for measure in plan.measures:
-        screen = FEW_KIN if measure == "frechet" and len(zoo) > FEW_KIN else None
+        sources = _sources(zoo, task, plan, measure)
+        screen = FEW_KIN if measure == "frechet" and len(sources) > FEW_KIN else None
         how = Comparison(measure=measure, trials=_trials(plan), screen=screen, device=plan.device)
         try:
-            rankings.append((yield from zoo.nearing(given, how)))
+            rankings.append((yield from nearing(Part(zoo, sources, own), own or task, zoo.catalogue.work, how)))
         except NearkinError as error:
             missing.append(f"no ranking by {measure}: {error}")
     refused = {name: why for ranking in rankings for name, why in ranking.refused.items()}
@@ -90,6 +95,18 @@ def _ranked(zoo: Zoo, task: Task, plan: Plan) -> Work[State]:
         "seconds": sum(ranking.seconds for ranking in rankings),
     }
     return State({}, facts)
+
+
+def _sources(zoo: Zoo, task: Task, plan: Plan, measure: str) -> list[TaskRecord]:
+    """Tasks that are compared by a measure.
+
+    The Fréchet distance wants a network of the target's own for each kind of network and input shape among them. Where
+    time is short, only tasks in the target's own shape are compared by it, if there are a few of these.
+    """
+    others = [record for record in zoo.records() if record.name != task.name]
+    alike = [record for record in others if record.input_shape == task.input_shape]
+    short = plan.seconds is not None and measure == "frechet"
+    return alike if short and len(alike) >= FEWEST_ALIKE else others
 
 
 def _chosen(zoo: Zoo, target: str, plan: Plan, found: Relations) -> Work[Relations]:

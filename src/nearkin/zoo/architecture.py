@@ -34,9 +34,8 @@ from nearkin.search.space import Space
 from nearkin.search.spaces import space as space_named
 from nearkin.tasks.task import Task
 from nearkin.zoo.cells import KeptCells
-from nearkin.zoo.comparison import Comparison, Shelf
+from nearkin.zoo.comparison import Comparison, Part, Shelf
 from nearkin.zoo.kinship import nearing
-from nearkin.zoo.records import TaskRecord
 
 FREE = ("kin",)
 """Methods that begin with a kin's cells and look beyond what those used, should the kin turn out to be far."""
@@ -259,23 +258,10 @@ def _nearest(cellar: Cellar, target: Task | str, work: Path, how: Search) -> Wor
     if len(known) == 1:
         yield Caution(f"{known[0].name} is the only task with cells, so it is the nearest; add more with --cell")
         return known[0].name
-    ranking = yield from nearing(_Some(cellar, known, own), target, work, Comparison(measure=how.measure))
+    ranking = yield from nearing(Part(cellar, known, own), target, work, Comparison(measure=how.measure))
     nearest = ranking.nearest
     yield Note(f"nearest by {how.measure}: {nearest.name} at {nearest.distance:.3f} ± {nearest.std:.3f}")
     return str(nearest.name)
-
-
-class _Some:
-    """A shelf with some of its tasks only."""
-
-    def __init__(self, shelf: Shelf, records: list[TaskRecord], own: str | None) -> None:
-        self._shelf, self._records = shelf, records + ([shelf.record(own)] if own is not None else [])
-
-    def records(self) -> list[TaskRecord]:
-        return self._records
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._shelf, name)
 
 
 def _is_task(cellar: Cellar, name: str) -> bool:

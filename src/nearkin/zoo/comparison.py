@@ -1,6 +1,7 @@
 """How tasks are compared: what is asked, what of a zoo is needed for it, and a target with its own networks."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -59,6 +60,20 @@ class Shelf(Protocol):
     def keep_pair(self, measure: str, source: str, target: str, trial: int, facts: dict[str, Any]) -> None:
         """Keep what was measured between two tasks."""
         ...
+
+
+class Part:
+    """A shelf with some of its tasks only, and the target's own if it has one."""
+
+    def __init__(self, shelf: Shelf, records: Sequence[TaskRecord], own: str | None) -> None:
+        self._shelf, self._records = shelf, [*records, *([shelf.record(own)] if own is not None else [])]
+
+    def records(self) -> list[TaskRecord]:
+        """Those."""
+        return self._records
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shelf, name)
 
 
 @dataclass(frozen=True, kw_only=True)

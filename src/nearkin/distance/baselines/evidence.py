@@ -18,10 +18,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.linalg import blas, lapack
 from torch import Tensor
 
 from nearkin.core.errors import DataError, require
+from nearkin.core.lazy import Lazy
+
+blas, lapack = Lazy("scipy.linalg.blas"), Lazy("scipy.linalg.lapack")
 
 REACH = 12  # decades of ρ λ_max to both sides of 1: noise is never taken below 1e-12 of the largest signal
 PER_DECADE = 2  # the evidence bends over more than a decade of ρ, so none of its maxima hides between two of these

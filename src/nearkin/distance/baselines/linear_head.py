@@ -18,13 +18,15 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from torch import Tensor
 
 from nearkin.core.errors import MismatchError, require
+from nearkin.core.lazy import Lazy
 from nearkin.distance.baselines.inputs import centred, classes, rows, several
 from nearkin.tasks.likelihood import Likelihood
 from nearkin.tasks.split import split_index
+
+optimize = Lazy("scipy.optimize")
 
 FORMS = ("categorical", "gaussian", "heteroscedastic")
 RIDGES = (100.0, 10.0, 1.0, 0.1, 0.01, 0.001)
@@ -247,5 +249,7 @@ def _minimised(
         return float(loss.detach() + 0.5 * (price * w.square()).sum()), slope.flatten().numpy()
 
     start = torch.cat([weight, bias[:, None]], 1).flatten().numpy()
-    found = minimize(value, start, jac=True, method="L-BFGS-B", options={"maxiter": STEPS, "gtol": 1e-6, "ftol": 1e-11})
+    found = optimize.minimize(
+        value, start, jac=True, method="L-BFGS-B", options={"maxiter": STEPS, "gtol": 1e-6, "ftol": 1e-11}
+    )
     return parts(found.x)

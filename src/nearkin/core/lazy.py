@@ -1,4 +1,4 @@
-"""Modules that are imported when first used, so that `--help` and shell completion answer at once."""
+"""Modules that are imported when first used: no command waits for what it does not use."""
 
 import importlib
 from types import ModuleType
