@@ -201,17 +201,18 @@ class Contest:
 
     def _outcome(self, lot: Lot) -> Work[Outcome]:
         skeleton, budget = search_skeleton(self.learn), self.plan.search_budget(self.allowance)
+        own = derived_seed(self.plan.seed, "solve", lot.name)  # a search from nothing must not draw the kin's own cells
         ask = Ask(
             task=self.learn, space=lot.ground.space, skeleton=skeleton, first=lot.ground.first, seed=self.plan.seed
         )
         inputs: dict[str, Any] = {
             "data": self.learn.fingerprint(), "method": lot.method, "space": lot.ground.space.name,
             "first": [str(one) for one in lot.ground.first], "skeleton": skeleton.to_dict(), "proxy": PROXY.to_dict(),
-            "budget": vars(budget), "seed": self.plan.seed,
+            "budget": vars(budget), "seed": own,
         }  # fmt: skip
 
         def work(start: State | None) -> Work[State]:
-            outcome = yield from searching(searcher(lot.method, ask), budget, seed=self.plan.seed, resume=start)
+            outcome = yield from searching(searcher(lot.method, ask), budget, seed=own, resume=start)
             return State({}, outcome.to_dict())
 
         done = yield from self.bench.stage(lot.title, inputs, work, key=f"search-{lot.name}")

@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
 
 from nearkin.core.errors import DataError, require
+from nearkin.core.lazy import Lazy
 from nearkin.core.rng import Streams
+
+stats = Lazy("scipy.stats")
 
 FEWEST = 8
 """Trials from which a threshold is learned; below that the prior stands."""
@@ -28,7 +30,7 @@ PRIOR = 0.5
 MARGIN = 0.05
 """How far beyond the largest distance that was tried a kin may still count as near."""
 
-TIE = 0.01
+TIE = 0.05
 """Total gains that differ by less are equal: about what one search differs from the next by its draws alone."""
 
 DRAWS = 1000
@@ -180,11 +182,11 @@ def threshold(trials: Sequence[Trial]) -> Threshold:
     than `TIE` are equal too, and the largest value wins, since what a kin lends costs nothing. The value is never
     beyond the largest distance that was tried plus `MARGIN`. With fewer than `FEWEST` trials it is `PRIOR`.
 
-    >>> good = [Trial("a", f"t{i}", 0.1 + i / 100, 0.05) for i in range(4)]
-    >>> bad = [Trial("b", f"t{i}", 0.3 + i / 100, -0.05) for i in range(4)]
+    >>> good = [Trial("a", f"t{i}", 0.1 + i / 100, 0.1) for i in range(4)]
+    >>> bad = [Trial("b", f"t{i}", 0.3 + i / 100, -0.1) for i in range(4)]
     >>> found = threshold(good + bad)
     >>> round(found.value, 3), found.num_below, round(found.gain_above, 3), found.near(0.2), found.near(0.3)
-    (0.215, 4, -0.05, True, False)
+    (0.215, 4, -0.1, True, False)
     """
     distances, gains = np.array([t.distance for t in trials]), np.array([t.gain for t in trials])
     targets, owner = np.unique([trial.target for trial in trials], return_inverse=True)
@@ -229,7 +231,7 @@ def _stumps(distances: Floats, gains: Floats, times: Floats) -> Floats:
 def _trend(distances: Floats, gains: Floats) -> float:
     if len(set(distances.tolist())) < 2 or len(set(gains.tolist())) < 2:
         return 0.0
-    return float(spearmanr(distances, gains).statistic)
+    return float(stats.spearmanr(distances, gains).statistic)
 
 
 def _mean(values: Floats) -> float:

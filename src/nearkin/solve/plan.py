@@ -138,12 +138,19 @@ def _require_known(noun: str, given: Collection[str], known: Collection[str]) ->
 
 
 def require_answerable(task: Task) -> None:
-    """Classes and values can be solved here; images and text as outputs cannot."""
+    """Classes and values can be solved here, where some sample can be set aside; images and text as outputs cannot."""
     require(
         task.likelihood in ANSWERED,
         f"{task.name} has a {task.likelihood} likelihood, and solve answers tasks of classes or values; "
         + (
             "use nearkin add and nearkin near" if task.likelihood == "dense" else "use nearkin search --space recurrent"
         ),
+        DataError,
+    )
+    sizes = task.train.labels().bincount() if task.likelihood == "categorical" else torch.tensor([len(task.train)])
+    require(
+        int(sizes.max()) >= 2,
+        f"{task.name} has one training sample{' of every class' if len(sizes) > 1 else ''}, so none can be set "
+        f"aside to choose the answer by; gather more, or merge classes",
         DataError,
     )

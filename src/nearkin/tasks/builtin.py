@@ -1,13 +1,17 @@
-"""Data sets known by name: scikit-learn's digits, and the four image sets whose official files lie on the disk."""
+"""Data sets known by name: digits and sinusoids, which need no file, and sets whose official files lie on the disk."""
 
+import gzip
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
 from nearkin.core.errors import DataError
+from nearkin.tasks import malaria as prevalence
+from nearkin.tasks import sinusoids, ushcn
 from nearkin.tasks.readers import cifar, idx, npz
 from nearkin.tasks.task import Task
 
@@ -27,6 +31,15 @@ PATTERNS = {  # what the files of a set look like below a data folder, and how o
         ("cifar-100-python", "cifar-100-binary", "cifar100/cifar-100-*", "cifar100/*.npz"),
         "cifar-100-python.tar.gz of its authors, unpacked",
     ),
+    "precipitation": (
+        ("ushcn_daily", "ushcn"),
+        "the state files (state37_RI.txt, …) and ushcn-stations.txt of the USHCN daily archive, once at "
+        "cdiac.ornl.gov/ftp/ushcn_daily",
+    ),
+    "malaria": (
+        ("malaria_prevalence", "malaria"),
+        "kenya_highlands_rdt.csv (malkenya of the R package RiskMap) and gambia.csv (gambia of geoR)",
+    ),
 }
 
 FASHION = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
@@ -34,11 +47,13 @@ FASHION = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt",
 
 def digits(options: Mapping[str, str]) -> Task:
     """Scikit-learn's 1,797 handwritten digits of 8×8 pixels, a fifth of each class set aside as the test part."""
-    from sklearn.datasets import load_digits
-
-    data = load_digits()
-    images = np.rint(data.images * (255 / 16)).astype(np.uint8)
-    return Task.from_arrays("digits", images, data.target)
+    package = find_spec("sklearn")  # its file is read, the package is not imported: that alone takes two seconds
+    if package is None or package.origin is None:
+        raise DataError("the digits are a file of scikit-learn, which is not installed: pip install scikit-learn")
+    with gzip.open(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz") as file:
+        table = np.array([line.split(b",") for line in file], dtype=np.float32)
+    images = np.rint(table[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    return Task.from_arrays("digits", images, table[:, -1].astype(np.int64))
 
 
 def mnist(options: Mapping[str, str]) -> Task:
@@ -61,12 +76,25 @@ def cifar100(options: Mapping[str, str]) -> Task:
     return _cifar(folder("cifar100"), options)
 
 
+def precipitation(options: Mapping[str, str]) -> Task:
+    """Daily precipitation of one station of the US Historical Climatology Network; see `nearkin.tasks.ushcn`."""
+    return ushcn.read(str(folder("precipitation")), options)
+
+
+def malaria(options: Mapping[str, str]) -> Task:
+    """Prevalence of malaria by place, in Kenya or the Gambia; see `nearkin.tasks.malaria`."""
+    return prevalence.read_place(folder("malaria"), options)
+
+
 BUILTIN: dict[str, Callable[[Mapping[str, str]], Task]] = {
     "digits": digits,
+    "sinusoids": sinusoids.read,
     "mnist": mnist,
     "fashion": fashion,
     "cifar10": cifar10,
     "cifar100": cifar100,
+    "precipitation": precipitation,
+    "malaria": malaria,
 }
 
 

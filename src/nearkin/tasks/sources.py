@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nearkin.core.errors import OptionError, require
-from nearkin.tasks import derive, pixels
+from nearkin.tasks import derive, malaria, pixels, sinusoids, ushcn
 from nearkin.tasks.builtin import BUILTIN
 from nearkin.tasks.datastring import DataString, flag, height_width, names, share, whole
 from nearkin.tasks.dense import dense
@@ -36,9 +36,16 @@ READERS: dict[str, Reader] = {
     "csv": Reader(table.read, table.OPTIONS),
     "text": Reader(prose.read, prose.OPTIONS),
     "hf": Reader(hub.read, hub.OPTIONS, is_path=False),
+    "ushcn": Reader(ushcn.read, ushcn.OPTIONS),
+    "malaria": Reader(malaria.read, malaria.OPTIONS),  # with a location; a built-in set without one
 }
 
-BUILTIN_OPTIONS = {"cifar100": ("labels",)}
+BUILTIN_OPTIONS = {
+    "cifar100": ("labels",),
+    "sinusoids": sinusoids.OPTIONS,
+    "precipitation": tuple(option for option in ushcn.OPTIONS if option != "element"),
+    "malaria": ("place", *malaria.OPTIONS),
+}
 
 
 def _classes(task: Task, value: str, options: Mapping[str, str]) -> Task:
@@ -83,7 +90,7 @@ def task(text: str, name: str | None = None) -> Task:
     own = _own_options(data)
     options = dict(data.options)
     _check_options(data, own)
-    if data.source in BUILTIN:
+    if _is_builtin(data):
         require(not data.location, f"{data.source} takes no location, got {data.location!r}; write {data.source}?…")
         made = BUILTIN[data.source](options)
     else:
@@ -99,9 +106,14 @@ def task(text: str, name: str | None = None) -> Task:
     return made
 
 
+def _is_builtin(data: DataString) -> bool:
+    """Whether a built-in set is meant; a name that is a reader's too is the reader's where there is a location."""
+    return data.source in BUILTIN and not (data.location and data.source in READERS)
+
+
 def _own_options(data: DataString) -> tuple[str, ...]:
     """Options that the source's own reader takes."""
-    if data.source in BUILTIN:
+    if _is_builtin(data):
         return BUILTIN_OPTIONS.get(data.source, ())
     if data.source in READERS:
         return READERS[data.source].options
