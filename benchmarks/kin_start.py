@@ -43,6 +43,7 @@ from nearkin.search.random_search import DRAWN, random_search
 from nearkin.search.restricted import restricted
 from nearkin.search.sampling import Sampling
 from nearkin.search.searcher import KEPT
+from nearkin.search.space import Space
 from nearkin.solve.nearness import Trial, threshold
 from results import keep, table
 from tables import questions
@@ -62,10 +63,11 @@ DATA = {
 }
 EVALUATIONS, CELL_EVALUATIONS = 20, 24
 SEEDS = (0,)
-CELL_SEED, FRESH_SEEDS = 1000, (2000, 2001, 2002, 2003)  # no search's own: of a source's cells, of final figures
+CELL_SEED, FRESH_SEEDS = 1000, (2000, 2001)  # no search's own: of a source's cells, of final figures
 TEST_SAMPLES = 2000
 TRIALS = 3
-QUERIES, TABLE_SEEDS = 100, 6
+NEARNESS = ("near", "far")
+QUERIES, TABLE_SEEDS = 100, 10
 COLOURS = ("#0072B2", "#B34700", "#56A0D3", "#E69F00", "#2A4B6E", "#7A7A7A", "#7B4FA3", "#3C8D53")
 NOTHING, KIN, FREE, DRAWS = "from nothing", "kin's space", "kin, free", "draws in kin's space"
 CURVES = {"near kin": "#0067a8", "far kin": "#62b8ef", NOTHING: "#b34700"}
@@ -312,7 +314,13 @@ def collected(kept: Cache) -> list[dict[str, Any]]:
                     "test": Curve.of(mine).against(Curve.of(beside), "test"),
                     "first": as_draws(mine[0], beside) if way == KIN else None,
                 })  # fmt: skip
-    return rows
+    asked = {KIN: list(ordered_pairs()), FREE: ends(nearness["frechet"]), DRAWS: ends(nearness["frechet"])}
+    short = [
+        way
+        for way, pairs in asked.items()
+        if way != KIN and sum(row["way"] == way for row in rows) < 2 * len(SEEDS) * len(pairs)
+    ]
+    return [row for row in rows if row["way"] not in short]  # some pairs of a way say nothing of it
 
 
 def as_draws(step: Step, nothing: Sequence[Step]) -> float:
@@ -396,6 +404,40 @@ def trials(rows: Sequence[dict[str, Any]]) -> list[Trial]:
 # On tables
 
 
+class Remembered(Space):
+    """A space that finds a genotype's neighbours once."""
+
+    def __init__(self, space: Space) -> None:
+        self.space, self.known = space, dict[Genotype, tuple[Genotype, ...]]()
+
+    @property
+    def name(self) -> str:
+        """As it was."""
+        return self.space.name
+
+    def neighbours(self, genotype: Genotype) -> tuple[Genotype, ...]:
+        """As they were."""
+        if genotype not in self.known:
+            self.known[genotype] = self.space.neighbours(genotype)
+        return self.known[genotype]
+
+    def size(self) -> int:
+        """As it was."""
+        return self.space.size()
+
+    def at(self, index: int) -> Genotype:
+        """As it was."""
+        return self.space.at(index)
+
+    def objection(self, genotype: Genotype) -> str:
+        """As it was."""
+        return self.space.objection(genotype)
+
+    def unique_key(self, genotype: Genotype) -> str:
+        """As it was."""
+        return self.space.unique_key(genotype)
+
+
 def on_tables(folder: Path) -> list[dict[str, Any]]:
     """Queries to reach what searches from nothing have after 100, all ordered pairs of tasks of one table."""
     rows, whole = [], {}
@@ -414,7 +456,7 @@ def on_tables(folder: Path) -> list[dict[str, Any]]:
             given = tuple(Genotype.parse(step.genotype) for step in best)
             space, objective = target.table.space, target.objective()
             ways = {
-                KIN: evolution(restricted(space, given), objective, first=given),
+                KIN: evolution(Remembered(restricted(space, given)), objective, first=given),
                 FREE: kin_search(space, objective, given),
                 "evolution": None,
             }
@@ -440,7 +482,7 @@ def table_summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     pairs = {(row["source"], row["target"]): row["kinship"] for row in rows}
     middle, found = statistics.median(pairs.values()), []
     for way, beside in itertools.product((KIN, FREE, "evolution"), ("random", "evolution")):
-        for nearness in ("near", "far"):
+        for nearness in NEARNESS:
             of_pair: dict[tuple[str, str], list[float]] = {}
             for row in rows:
                 if (row["way"], row["beside"]) == (way, beside) and (row["kinship"] >= middle) == (nearness == "near"):
@@ -473,6 +515,55 @@ def points(found: dict[str, Any]) -> str:
     return f"{100 * found['value']:+.1f} ({100 * found['low']:+.1f} to {100 * found['high']:+.1f})"
 
 
+def remarks(figures: dict[str, Any]) -> str:
+    """What was wanted, what showed and what did not, and what was changed on the way."""
+    part, first = figures["groups"], figures["first_cell"]
+    again, kin, near, far = (
+        part[name] for name in ("from nothing again", "all kin", "near by Fréchet", "far by Fréchet")
+    )
+    of = {(row["way"], row["beside"], row["kin"]): row for row in figures["tables"]}
+    by = {(beside, nearness): of[KIN, beside, nearness] for beside in ("random", "evolution") for nearness in NEARNESS}
+    told = {key: f"{row['median_queries']:g}" if row["median_queries"] else "never" for key, row in by.items()}
+    beyond = figures["threshold"]["num_above"]
+    ends = {name: values[-1] for name, values in figures["curves"].items()}
+    return f"""## What showed and what did not
+
+Wanted was that a search from the kin's cells reaches the accuracy of one from nothing in at most half of its time.
+
+- **On trained cells this did not show.** Near kin were there in half of the time in {share(near["reached_in_half"])} of
+  the comparisons, far kin in {share(far["reached_in_half"])}, all in {share(kin["reached_in_half"])}; a second search
+  from nothing in {share(again["reached_in_half"])}. The median time is {ratio(near["median_time"])} for near kin and
+  {ratio(far["median_time"])} for far ones.
+- What the searches from kin picked was better when trained anew, by {points(kin["gain"])} points, although they had
+  not reached the held-out accuracy: with {EVALUATIONS} cells and 250 images held out, the best held-out accuracy is in
+  part luck. By the test accuracy of the searches' own trainings the curves of the picture hardly part: at the end
+  {100 * ends["near kin"]:+.1f} points for near kin and {100 * ends["far kin"]:+.1f} for far ones. Six targets
+  are few for a bootstrap, and its interval is likely too narrow.
+- Nearer kin gained no more than farther ones: {points(near["gain"])} and {points(far["gain"])} points; rank correlation
+  of distance and gain {figures["threshold"]["trend"]:+.2f}.
+- The kin's best cell, evaluated once, was worth {first["all"]:.1f} draws; by this count more than 11 cannot show.
+- To find the kin took longer than a search from nothing, in this setting of small searches.
+- **On tables it shows for near kin**: {told["random", "near"]} queries in the median to reach random search at
+  {QUERIES}, and {told["evolution", "near"]} to reach evolution at {QUERIES}, though half was enough in
+  {by["evolution", "near"]["pairs_in_half"]} of {by["evolution", "near"]["pairs"]} pairs only. For far kin
+  {told["random", "far"]} and {told["evolution", "far"]}: half of the queries of random search, not of evolution.
+  Against random search, evolution from nothing alone is there in half of the queries too.
+  What the kin's own search cost is not counted.
+
+How far to trust it. Planned were eight tasks, 24 evaluations, several training seeds, and the methods `kin` and random
+search in the kin's space on trained cells. For want of time there are six tasks (the two left out were easy,
+as a trial of eight cells had shown), {EVALUATIONS} evaluations and one seed, settled before any search from a kin was
+run; `kin` and random search in the kin's space were dropped later and are not measured on trained cells. The tables
+have {TABLE_SEEDS} seeds instead of 30, after a trial with two. After seeing the distances, but no search from a kin,
+near by `kin` was set to be within a target. The threshold hangs on {beyond} trial{"s" if beyond != 1 else ""}
+beyond it, whose loss is about the difference of two searches from nothing, {100 * figures["noise"]:.1f} points:
+counted as a tie, all distances that were tried would be near. Totals count as tied below one point in all; five points
+were tried after the first ten pairs and taken back: the threshold is the same, and its interval would look
+narrower than it is. The machine had other work: process time of a like training varied by a factor of two, and
+evaluations are the steadier count.
+"""
+
+
 def page(figures: dict[str, Any]) -> str:
     rows = [
         [
@@ -503,6 +594,8 @@ def page(figures: dict[str, Any]) -> str:
     ]
     learned, first = figures["threshold"], figures["first_cell"]
     spent = figures["distances"]["seconds_a_target"]
+    free = any(name.startswith(FREE) for name in figures["groups"])
+    others = OTHERS if free else ""
     listed = "\n".join(f"- {name}: `{data}`" for name, data in DATA.items())
     return f"""# Starting from a kin's cells
 
@@ -518,16 +611,17 @@ Stem to 7x7, 8 channels, two cells with a pool between, mean over the map; a cel
 1,000 images and judged on 250 held out, which is what a search sees. A search has {EVALUATIONS} evaluations. *From
 nothing* is regularised evolution in the general space, twice for every target with other draws. *Kin's space* is what
 `nearkin search --method evolution --space KIN` does: it begins with the {KEPT} best cells that {CELL_EVALUATIONS}
-evaluations found for the kin, and stays within what these used. *Kin, free* is the method `kin`; *draws in kin's space*
-is random search there that does not begin with the cells; both only from the nearest and the farthest kin of every
-target. All searches of a target train a cell alike; the kin's cells were found with other seeds.
+evaluations found for the kin, and stays within what these used. {
+        others
+    }All searches of a target train a cell alike; the kin's cells were found with other seeds.
 
-Near is up to the median of the {
-        figures["pairs"]
-    } distances, far beyond it; by the Fréchet distance (`model/sorted`, LeNet,
-{TRIALS} trials) and by `kin`. To measure them takes {spent["frechet"]:.1f} and {spent["kin"]:.1f} s a target, and
-{spent["solve"]:.1f} s to train its {TRIALS} LeNets first; a search from nothing takes
-{figures["seconds_from_nothing"]:.0f} s. These seconds are **not** in the times below.
+Near is up to the median of the {figures["pairs"]} Fréchet distances (`model/sorted`, LeNet, {
+        TRIALS
+    } trials), far beyond
+it; by `kin`, whose values are not comparable between targets, up to the median of the target's own sources. To find the
+kin is **not** in the times below: {spent["solve"]:.0f} s of process time for a target's {TRIALS} LeNets, then
+{spent["frechet"]:.1f} s for the Fréchet distance to the others or {spent["kin"]:.1f} s for `kin`. A search from nothing
+takes {figures["seconds_from_nothing"]:.0f} s.
 
 ## Time to reach what a search from nothing found
 
@@ -536,7 +630,8 @@ held-out accuracy is that of the search from nothing at its end, as a share of t
 *evaluations* the same in evaluations. *The same on test*: in half of the time the cell that it would pick has the test
 accuracy of the one that the search from nothing picked, and keeps it to the end. *Gain*: test accuracy of the pick
 trained anew from {len(FRESH_SEEDS)} other seeds, less that of the pick from nothing. In brackets 95 % intervals by a
-bootstrap over targets. The first line is the control: one search from nothing beside the other.
+bootstrap over targets. The first line is the control: one search from nothing beside the other, so that one of the two
+always reaches the other and gains are zero in the mean.
 
 {table(head, rows)}
 
@@ -551,9 +646,7 @@ The kin's best cell, evaluated once, is worth {first["all"]:.1f} draws from the 
 
 `nearkin solve` learns it anew from these {learned["num_below"] + learned["num_above"]} trials
 (`src/nearkin/solve/trials.json`) and those of the zoo itself. One search from nothing differs from the other by
-{100 * figures["noise"]:.1f} points (standard deviation of their gains).
-
-{figures["remarks"]}
+{100 * figures["noise"]:.1f} points (root of the mean square of their differences).
 
 ## On tables
 
@@ -571,16 +664,18 @@ the median of all pairs, which nobody knows beforehand.
             tabled,
         )
     }
-"""
+
+{remarks(figures)}"""
 
 
-REMARKS = ""
+OTHERS = """*Kin, free* is the method `kin`; *draws in kin's space* is random search there that does not begin with the
+cells; both only from the nearest and the farthest kin of every target. """
 
 
 def plot(rows: Sequence[dict[str, Any]], curves: dict[str, list[float]], border: float, file: Path) -> None:
     """Gains by distance, and how picks improve."""
     plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "nearkin", "font.size": 9})
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4.2), layout="constrained")
     for number, target in enumerate(DATA):
         some = [trial for trial in trials(rows) if trial.target == target]
         places = [trial.distance for trial in some], [100 * trial.gain for trial in some]
@@ -588,11 +683,12 @@ def plot(rows: Sequence[dict[str, Any]], curves: dict[str, list[float]], border:
     left.axhline(0, color="black", linewidth=0.6)
     left.axvline(border, color="black", linewidth=0.8, linestyle=":")
     left.set(xlabel="Fréchet distance (dotted: the threshold)", ylabel="gain over a search from nothing, points")
-    left.legend(frameon=False, fontsize=7)
+    left.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
     for (name, values), style in zip(curves.items(), ("-", "-", "--"), strict=True):
         right.plot(range(1, len(values) + 1), [100 * value for value in values], style, label=name,
                    color=CURVES[name])  # fmt: skip
     right.set(xlabel="evaluations", ylabel="test accuracy of the pick, points\nabove the end of a search from nothing")
+    right.set_xticks(range(0, EVALUATIONS + 1, 5))
     right.set_ylim(bottom=max(-12, right.get_ylim()[0]))
     right.legend(frameon=False, loc="lower right")
     for panel in (left, right):
@@ -636,7 +732,7 @@ def main() -> None:
     near = near_by_frechet(paired)
     tabled = kept.rows.get("tables") or kept.keep("tables", table_summary(on_tables(given.tables)))
     nothing = [searched(kept, NOTHING, row["target"], row["seed"], replica=row["replica"]) for row in again]
-    figures = {
+    figures: dict[str, Any] = {
         "tasks": DATA,
         "evaluations": EVALUATIONS,
         "pairs": len(found),
@@ -654,8 +750,8 @@ def main() -> None:
         "distances": distances(kept),
         "threshold": learned.to_dict(),
         "words": learned.words(),
-        "remarks": REMARKS,
         "tables": tabled,
+        "curves": {name: [round(value, 5) for value in part] for name, part in curves(kept, rows).items()},
         "comparisons": [
             {**row, **{by: {name: plain(value) for name, value in row[by].items()} for by in ("score", "test")}}
             for row in rows
@@ -663,7 +759,7 @@ def main() -> None:
     }
     kept_trials = {"made_by": "benchmarks/kin_start.py", "trials": [trial.to_dict() for trial in found]}
     SHIPPED.write_text(json.dumps(kept_trials, indent=1, ensure_ascii=False) + "\n")
-    plot(rows, curves(kept, rows), learned.value, PAGE.with_suffix(".svg"))
+    plot(rows, figures["curves"], learned.value, PAGE.with_suffix(".svg"))
     PAGE.write_text(page(figures))
     print(PAGE.read_text())
     print(f"kept in {keep(__file__, figures)}, {PAGE.name} and {SHIPPED.name}")

@@ -6,13 +6,13 @@ import json
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearkin.core.errors import DataError, OptionError
 from nearkin.solve.nearness import FEWEST, MARGIN, PRIOR, TIE, Threshold, Trial, shipped, threshold, trials_from
 
-STEP = 1 / 64
+STEP = 1 / 16
 assert STEP > TIE  # totals of the trials below are equal or differ by more than what counts as equal
 
 places = st.tuples(st.integers(0, 32), st.integers(-4, 4), st.integers(0, 4))
@@ -34,6 +34,7 @@ def planted(below: float, above: float) -> list[Trial]:
     return near + [Trial("far", f"target {i}", 0.3 + i / 100, above) for i in range(6)]
 
 
+@settings(max_examples=40)
 @given(many)
 def test_no_other_value_would_have_gained_more_and_none_as_good_is_larger(rows: list[tuple[int, int, int]]) -> None:
     trials = made(rows)
@@ -43,12 +44,14 @@ def test_no_other_value_would_have_gained_more_and_none_as_good_is_larger(rows: 
     assert all(total(trials, t.distance) < best for t in trials if t.distance > found.value)
 
 
+@settings(max_examples=40)
 @given(many, st.lists(places, max_size=4))
 def test_more_good_trials_never_lower_it(rows: list[tuple[int, int, int]], more: list[tuple[int, int, int]]) -> None:
     trials, good = made(rows), made([(place, abs(gain), number) for place, gain, number in more])
     assert threshold(trials + good).value >= threshold(trials).value
 
 
+@settings(max_examples=40)
 @given(many)
 def test_bounds(rows: list[tuple[int, int, int]]) -> None:
     trials = made(rows)
@@ -60,10 +63,10 @@ def test_bounds(rows: list[tuple[int, int, int]]) -> None:
 
 
 def test_planted_border_is_found_midway() -> None:
-    found = threshold(planted(0.02, -0.03))
+    found = threshold(planted(0.1, -0.15))
     assert found.value == pytest.approx((0.15 + 0.3) / 2)
     assert found.interval[0] == pytest.approx(0.2, abs=0.06)
-    assert (found.gain_below, found.gain_above) == (pytest.approx(0.02), pytest.approx(-0.03))
+    assert (found.gain_below, found.gain_above) == (pytest.approx(0.1), pytest.approx(-0.15))
     assert (found.num_below, found.num_above, found.num_targets) == (6, 6, 6)
     assert found.trend < 0
     assert found.near(found.value)
@@ -72,7 +75,7 @@ def test_planted_border_is_found_midway() -> None:
 
 
 def test_where_kin_never_lose_it_is_the_largest_distance_and_a_margin() -> None:
-    found = threshold(planted(0.01, 0.02))
+    found = threshold(planted(0.05, 0.1))
     assert found.value == pytest.approx(0.35 + MARGIN)
     assert "To leave out farther kin would have gained nothing" in found.words()
     assert "no better than farther ones" in found.words()
@@ -80,14 +83,14 @@ def test_where_kin_never_lose_it_is_the_largest_distance_and_a_margin() -> None:
 
 
 def test_where_kin_always_lose_none_is_near() -> None:
-    found = threshold(planted(-0.02, -0.02))
+    found = threshold(planted(-0.1, -0.1))
     assert (found.value, found.num_below, found.gain_below) == (0.0, 0, 0.0)
     assert "none counts as near" in found.words()
 
 
 def test_equal_totals_go_to_the_larger_value() -> None:
-    assert threshold(planted(0.02, 0.0)).value == pytest.approx(0.35 + MARGIN)
-    slight = planted(0.02, 0.0)
+    assert threshold(planted(0.1, 0.0)).value == pytest.approx(0.35 + MARGIN)
+    slight = planted(0.1, 0.0)
     slight[-1] = dataclasses.replace(slight[-1], gain=-TIE / 2)
     assert threshold(slight).value == pytest.approx(0.35 + MARGIN)
     slight[-1] = dataclasses.replace(slight[-1], gain=-TIE * 2)
@@ -95,15 +98,15 @@ def test_equal_totals_go_to_the_larger_value() -> None:
 
 
 def test_few_trials_leave_the_prior() -> None:
-    found = threshold(planted(0.02, -0.03)[: FEWEST - 1])
+    found = threshold(planted(0.1, -0.15)[: FEWEST - 1])
     assert (found.value, found.learned) == (PRIOR, False)
     assert f"{FEWEST - 1} trials" in found.words()
     assert "prior" in found.words()
-    assert threshold(planted(0.02, -0.03)[:FEWEST]).learned
+    assert threshold(planted(0.1, -0.15)[:FEWEST]).learned
 
 
-@pytest.mark.parametrize("below", [0.02, -0.02])
-@pytest.mark.parametrize("above", [0.02, -0.02])
+@pytest.mark.parametrize("below", [0.1, -0.1])
+@pytest.mark.parametrize("above", [0.1, -0.1])
 def test_words_tell_the_counts(below: float, above: float) -> None:
     trials = planted(below, above)
     words = threshold(trials).words()
@@ -115,10 +118,10 @@ def test_words_tell_the_counts(below: float, above: float) -> None:
 
 
 def test_plain_values_come_back() -> None:
-    for trials in (planted(0.02, -0.03), []):
+    for trials in (planted(0.1, -0.15), []):
         found = threshold(trials)
         assert Threshold.from_dict(json.loads(json.dumps(found.to_dict(), allow_nan=False))) == found
-    assert trials_from([trial.to_dict() for trial in planted(0.02, -0.03)]) == tuple(planted(0.02, -0.03))
+    assert trials_from([trial.to_dict() for trial in planted(0.1, -0.15)]) == tuple(planted(0.1, -0.15))
 
 
 @pytest.mark.parametrize(

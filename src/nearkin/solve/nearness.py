@@ -30,8 +30,8 @@ PRIOR = 0.5
 MARGIN = 0.05
 """How far beyond the largest distance that was tried a kin may still count as near."""
 
-TIE = 0.05
-"""Total gains that differ by less are equal: about what one search differs from the next by its draws alone."""
+TIE = 0.01
+"""Gains summed over all trials that differ by less, a point in all, are equal."""
 
 DRAWS = 1000
 """Of the bootstrap."""
