@@ -1,6 +1,6 @@
-"""Draws `docs/images/demo.svg` from what `nearkin demo` really prints.
+"""Draws `docs/images/demo.svg` from what `nearkin demo` really prints, up to where the report lies.
 
-FORCE_COLOR=1 nearkin --quiet demo | python docs/picture.py
+FORCE_COLOR=1 COLUMNS=106 nearkin --quiet demo | python docs/picture.py
 """
 
 import sys
@@ -19,11 +19,25 @@ FRAME = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg
 </svg>
 """
 
+LAST = "The report, with"  # what follows is for who has run it
+LEFT_OUT = "took no part"
+
+
+def essential(text: str) -> str:
+    """The story, the answer and the table."""
+    lines = []
+    for line in text.splitlines():
+        if LEFT_OUT not in line:
+            lines.append(line)
+        if line.startswith(LAST):
+            break
+    return "\n".join(lines)
+
 
 def main() -> None:
     """Read ANSI text from stdin, write the picture."""
-    console = Console(record=True, width=102, file=open("/dev/null", "w"), force_terminal=True)  # noqa: SIM115
-    console.print(Text.from_ansi("$ make demo\n\n" + sys.stdin.read().rstrip()))
+    console = Console(record=True, width=106, file=open("/dev/null", "w"), force_terminal=True)  # noqa: SIM115
+    console.print(Text.from_ansi("$ make demo\n\n" + essential(sys.stdin.read())))
     svg = console.export_svg(title="", theme=MONOKAI, code_format=FRAME, unique_id="nk")
     Path(__file__).with_name("images").joinpath("demo.svg").write_text(svg)
 

@@ -6,9 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import nearkin as nk
 from calling import Call
+from nearkin.core.events import finish
+from nearkin.core.state import State
+from nearkin.search.export import load_network
+from nearkin.solve.simple.models import fitting_simple
+from nearkin.zoo.outside import exported
 
 QUICK = ("--network", "mlp?hidden=16", "--trials", "1", "--epochs", "2")
 SMALL = ("--channels", "4", "--epochs", "2", "--json")
@@ -119,3 +125,61 @@ def test_bad_questions_end_in_one_line(call: Call, tmp_path: Path) -> None:
     assert nk.Zoo("nearkin-zoo").catalogue.artifacts("four") == before
     assert "use --to onnx" in call("export-model", "four", "--to", "python").err
     assert "torch, onnx, python" in call("export-model", "four", "--to", "c").err
+
+
+@pytest.mark.slow
+def test_the_chosen_model_of_a_solution_leaves_the_house(call: Call, tmp_path: Path) -> None:
+    data = "digits?classes=0,1,2&rest=drop&limit=150"
+    said = call("solve", "low", data, "--evaluations", "1", "--epochs", "2", "--only", "full-search", "--json")
+    assert said.code == 0, said.err
+    file = "low-solution/solution.safetensors"
+    before = Path(file).read_bytes()
+    solution = nk.Solution.load(file)
+    task = nk.task(data)
+    x = task.test.first(5).x
+    for model, stem in ((file, "of-file"), ("low", "of-zoo")):
+        done = call("export-model", model, "--to", "python", "--out", f"{stem}.py", "--json")
+        assert done.code == 0, done.err
+        assert done.json["network"] == said.json["network"]
+        with torch.no_grad():
+            again = load_network(tmp_path / f"{stem}.safetensors")(x)
+            assert torch.allclose(again, solution.model(x), atol=1e-5)
+    assert Path(file).read_bytes() == before
+    assert call("export-model", file, "--to", "torch", "--out", file, "--overwrite").code == 1
+    trial = call("export-model", "low", "--trial", "0", "--out", "t.safetensors", "--json").json
+    assert trial["network"] == "lenet"
+    assert "low has trials 0 to 2" in call("export-model", "low", "--trial", "7", "--out", "u.safetensors").err
+
+
+def test_a_simple_model_leaves_the_house(call: Call, tmp_path: Path) -> None:
+    data = "digits?classes=0,1,2&rest=drop&limit=150"
+    said = call("solve", "low", data, "--evaluations", "1", "--epochs", "1", "--only", "logistic", "--json")
+    assert said.code == 0, said.err
+    file = "low-solution/solution.safetensors"
+    done = call("export-model", file, "--json")
+    assert done.json["files"] == ["solution-exported.safetensors"]
+    plain = load_file(tmp_path / "solution-exported.safetensors")
+    task = nk.task(data)
+    x, y = task.test.all()
+    right = (x.flatten(1) @ plain["weight"].T + plain["bias"]).argmax(1) == y
+    assert float(right.double().mean()) == pytest.approx(said.json["metric"])
+    bad = call("export-model", file, "--to", "python", "--out", "net.py")
+    assert (bad.code, bad.err.count("\n")) == (1, 1)
+    assert "use --to onnx or --to torch" in bad.err
+    (tmp_path / "strange.safetensors").write_bytes(State({"w": torch.ones(1)}, {"format": "else"}).to_bytes())
+    assert "holds no model of nearkin" in call("export-model", "strange.safetensors").err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["logistic", "svm", "boosting"])
+def test_simple_models_are_written_as_onnx(kind: str, tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    task = nk.task("digits?classes=0,1,2&rest=drop&limit=100", name="low")
+    done = finish(fitting_simple(kind, task, seconds=1))
+    solved = nk.Solved("low", done.network, task.facts(), 0, (done.fit,))
+    assert exported(solved, "onnx", tmp_path / "m.onnx")["error"] <= 1e-5
+    session = runtime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    x = task.test.first(7).x
+    (outputs,) = session.run(None, {"x": x.numpy()})
+    with torch.no_grad():
+        assert torch.allclose(torch.from_numpy(outputs), solved.model()(x), atol=1e-4)

@@ -10,9 +10,9 @@ import typer
 
 import nearkin as nk
 from nearkin.cli.console import Settings, answer, run, say
-from nearkin.cli.lazy import Lazy
 from nearkin.cli.solve import show, written
 from nearkin.cli.zoo import Json
+from nearkin.core.lazy import Lazy
 
 if TYPE_CHECKING:
     from nearkin.core import device as devices
@@ -44,6 +44,7 @@ TRIALS = 2
 EPOCHS = 20
 CELLS = 6  # evaluations of each known task's own search
 MINUTES = 0.9  # of the new task
+ONLY: tuple[str, ...] = ()  # of its contenders; all of them
 
 
 def register(app: typer.Typer) -> None:
@@ -75,7 +76,8 @@ def demo(
             f"finds against what a person would try first, each with the same time; {60 * MINUTES:.0f} s in all."
         )
         plan = plans.Plan(
-            budget=budgets.Budget(minutes=MINUTES), seed=settings.seed, device=devices.device(settings.device),
+            budget=budgets.Budget(minutes=MINUTES), only=ONLY, seed=settings.seed,
+            device=devices.device(settings.device),
             command=shlex.join(["nearkin", *sys.argv[1:]]),
         )  # fmt: skip
         solution = run(solving.solving(nk.task(data, name=name), zoo, plan), settings)

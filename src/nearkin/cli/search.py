@@ -10,10 +10,10 @@ import typer
 import nearkin as nk
 from nearkin.cli.console import Settings, answer, counted, escape, run, say
 from nearkin.cli.kin import task_of
-from nearkin.cli.lazy import Lazy
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import require
 from nearkin.core.events import Listener
+from nearkin.core.lazy import Lazy
 
 if TYPE_CHECKING:
     from nearkin.core import device as devices
@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from nearkin.run import tracking
     from nearkin.search import budget as budgets
     from nearkin.search import methods, network
+    from nearkin.solve import solution as solutions
+    from nearkin.solve import solving
     from nearkin.zoo import architecture, modelfile, outside
 else:
-    budgets, devices, spec, tracking, methods, network, architecture, modelfile, outside = map(
+    budgets, devices, spec, tracking, methods, network, solutions, solving, architecture, modelfile, outside = map(
         Lazy,
         (
             "nearkin.search.budget",
@@ -32,6 +34,8 @@ else:
             "nearkin.run.tracking",
             "nearkin.search.methods",
             "nearkin.search.network",
+            "nearkin.solve.solution",
+            "nearkin.solve.solving",
             "nearkin.zoo.architecture",
             "nearkin.zoo.modelfile",
             "nearkin.zoo.outside",
@@ -126,17 +130,24 @@ def export_model(
     model: Annotated[
         str,
         typer.Argument(
-            help="A model file, or a task of the zoo: its searched network, else that of a trial.",
+            help="A model file, a solution file, or a task of the zoo: the chosen model of its solution, else its "
+            "searched network, else that of a trial.",
             autocompletion=task_names,
         ),
     ],
     to: Annotated[str, typer.Option("--to", help="torch, onnx or python.")] = "torch",
     out: Annotated[Path | None, typer.Option(help="The file to write; named after the model when not given.")] = None,
-    trial: Annotated[int, typer.Option(min=0, help="Which trial of a task of the zoo.")] = 0,
+    trial: Annotated[
+        int | None, typer.Option(min=0, help="This trial's network of a task of the zoo, whatever else it has.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a trained network for use without nearkin: weights, ONNX, or a .py file with its weights beside it."""
+    """Write a trained network for use without nearkin: weights, ONNX, or a .py file with its weights beside it.
+
+    Of a solution it is the chosen model, and its outputs are class scores before the solution's temperature: divide
+    them by it (solution.json) to have the same probabilities; the order of the classes does not change.
+    """
     settings: Settings = context.obj
     require(to in outside.SUFFIXES, f"a model is written to {', '.join(outside.SUFFIXES)}; got {to!r}")
     given = Path(model)
@@ -145,13 +156,13 @@ def export_model(
     for one in outside.files(to, file):
         require(one.resolve() != given.resolve(), f"{one} is the model itself; choose another --out")
         require(overwrite or not one.exists(), f"{one} is there already; choose another --out, or say --overwrite")
-    if Path(model).is_file():
-        solved = modelfile.loaded(Path(model))
+    if given.is_file():
+        solved = _of_file(given)
     else:
         nk.Catalogue(Path(settings.zoo_path), create=False).close()
         with nk.Zoo(settings.zoo_path) as zoo:
-            solved = zoo.architecture(model) or zoo.solved(model)
-    written = outside.exported(solved, to, file, trial)
+            solved = zoo.solved(model) if trial is not None else _of_zoo(zoo, model)
+    written = outside.exported(solved, to, file, trial or 0)
     facts = {"model": model, "to": to, "network": solved.network, **written}
 
     def show() -> None:
@@ -159,6 +170,18 @@ def export_model(
         say(f"wrote {files}; outputs agree with ours to {written['error']:.1g}")
 
     answer(facts, as_json, show)
+
+
+def _of_file(file: Path) -> "nk.Solved":
+    """The model of a file that `train`, `search` or `solve` wrote."""
+    facts = modelfile.facts_of(file)
+    return solutions.Solution.load(file).solved if facts.get("format") == solutions.FORMAT else modelfile.loaded(file)
+
+
+def _of_zoo(zoo: "nk.Zoo", name: str) -> "nk.Solved":
+    """The best that the zoo has of a task: what solve chose, what search found, its first trial."""
+    solution = solving.kept_solution(zoo, name)
+    return solution.solved if solution is not None else zoo.architecture(name) or zoo.solved(name)
 
 
 def _budget(method: str, minutes: float | None, steps: int | None, evaluations: int | None) -> "budgets.Budget":

@@ -11,10 +11,10 @@ import typer
 
 import nearkin as nk
 from nearkin.cli.console import Settings, answer, escape, run, say, table
-from nearkin.cli.lazy import Lazy
 from nearkin.cli.zoo import Json
 from nearkin.core.errors import require
 from nearkin.core.files import write_durably
+from nearkin.core.lazy import Lazy
 
 if TYPE_CHECKING:
     from nearkin.core import device as devices
@@ -52,9 +52,7 @@ def solve(
     data: Annotated[
         str, typer.Argument(help="Data string, such as folder:photos/ or 'mnist?classes=3,5,8&rest=drop'.")
     ],
-    budget: Annotated[
-        float | None, typer.Option(min=1e-3, help="Minutes of the whole; 5 where nothing is said.")
-    ] = None,
+    budget: Annotated[float | None, typer.Option(help="Minutes of the whole; 5 where nothing is said.")] = None,
     evaluations: Annotated[
         int | None,
         typer.Option(min=1, help="Cells of each search, instead of minutes: the same seed, the same answer."),
@@ -65,6 +63,12 @@ def solve(
     networks: Annotated[
         str, typer.Option(help="Hand-made networks of the contest; 'none' for none.")
     ] = "vgg16,resnet18,densenet121",
+    only: Annotated[
+        str, typer.Option(help="Who takes part in the contest, such as kin-search,finetune,svm; all by default.")
+    ] = "",
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Of every network's training; by default what suits the data.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for report and solution; NAME-solution where nothing is said.")
     ] = None,
@@ -75,8 +79,7 @@ def solve(
     The task joins the zoo. Interrupted, it goes on where it was when the same command is given again.
     """
     settings: Settings = context.obj
-    task = nk.task(data, name=name)  # before a zoo is made: bad data leaves no trace
-    plans.require_answerable(task)
+    require(bool(name.strip()), "a task needs a name, got an empty one; say what to call it")
     minutes = budget if budget is not None or evaluations is not None else MINUTES
     plan = plans.Plan(
         budget=budgets.Budget(minutes=minutes, evaluations=evaluations),
@@ -84,12 +87,16 @@ def solve(
         space=space,
         method=method,
         hand_made=() if networks in ("none", "") else tuple(networks.split(",")),
+        only=tuple(only.split(",")) if only else (),
+        epochs=epochs,
         seed=settings.seed,
         device=devices.device(settings.device),
         command=shlex.join(["nearkin", *sys.argv[1:]]),
     )
     folder = out or Path(f"{_slug(name)}-solution")
     require(not folder.is_file(), f"{folder} is a file; give a folder with --out")
+    task = nk.task(data, name=name)  # before a zoo is made: bad data leaves no trace
+    plans.require_answerable(task)
     with nk.Zoo(settings.zoo_path) as zoo:
         solution = run(solving.solving(task, zoo, plan), settings)
     facts = written(solution, folder)

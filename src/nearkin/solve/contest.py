@@ -29,7 +29,7 @@ from nearkin.solve.contenders import (
     standing,
     training,
 )
-from nearkin.solve.pace import Pace, paced
+from nearkin.solve.pace import FEWEST_STEPS, Pace, paced
 from nearkin.solve.plan import SEARCH_SHARE, Plan
 from nearkin.solve.quality import CONFIDENCE, temperature
 from nearkin.solve.simple.models import SIMPLE
@@ -193,7 +193,7 @@ class Contest:
         told = {"genotype": str(best), "search": outcome.to_dict(), "settings": {"space": lot.ground.space.name}}
         left = None if self.allowance is None else (1 - SEARCH_SHARE) * self.allowance
         pace = yield from self._paced(
-            lot.name, lot.title, searched_networks(best, self.learn), self.learn, left, USUAL_CELLS
+            lot.name, lot.title, searched_networks(best, self.learn), self.learn, left, USUAL_CELLS, searched=True
         )
         return Contender(
             name=lot.name, title=lot.title, kind="searched", task=self.learn, pace=pace, seed=self.plan.seed, told=told
@@ -238,18 +238,30 @@ class Contest:
         )
 
     def _paced(
-        self, name: str, title: str, networks: Sequence[str], task: Task, seconds: float | None, usual: int = 0
+        self,
+        name: str,
+        title: str,
+        networks: Sequence[str],
+        task: Task,
+        seconds: float | None,
+        usual: int = 0,
+        searched: bool = False,
     ) -> Work[Pace]:
-        """Size and steps, decided once: a run that goes on later, at another speed, keeps them."""
-        recipe = self.plan.recipe(task)
+        """Size and steps, decided once: a run that goes on later, at another speed, keeps them.
+
+        A searched network learns as fast as it did while it was compared, and no shorter.
+        """
+        recipe, fewest = self.plan.recipe(task), FEWEST_STEPS
+        if searched:
+            recipe, fewest = replace(recipe, learning_rate=PROXY.learning_rate), PROXY.steps or FEWEST_STEPS
 
         def work(_: State | None) -> Work[State]:
             yield from ()
-            return State({}, paced(networks, task, recipe, seconds, usual).to_dict())
+            return State({}, paced(networks, task, recipe, seconds, usual, fewest).to_dict())
 
         inputs = {
             "data": task.fingerprint(), "networks": list(networks), "seconds": seconds, "usual": usual,
-            "recipe": recipe.to_dict(),
+            "recipe": recipe.to_dict(), "fewest": fewest,
         }  # fmt: skip
         done = yield from self.bench.stage(f"training: {title}", inputs, work, key=f"pace-{name}")
         return Pace(done.facts["network"], Recipe(**done.facts["recipe"]))

@@ -48,7 +48,14 @@ def step_seconds(model: nn.Module, task: Task, batch_size: int) -> float:
     return best
 
 
-def paced(networks: Sequence[str], task: Task, recipe: Recipe, seconds: float | None, usual: int = 0) -> Pace:
+def paced(
+    networks: Sequence[str],
+    task: Task,
+    recipe: Recipe,
+    seconds: float | None,
+    usual: int = 0,
+    fewest: int = FEWEST_STEPS,
+) -> Pace:
     """The largest of some networks, smallest first, that can take all steps of a recipe in that time.
 
     Where even the smallest cannot, it takes as many as it can; where there is time left, up to twice as many. Without
@@ -60,6 +67,7 @@ def paced(networks: Sequence[str], task: Task, recipe: Recipe, seconds: float | 
         recipe: how, without regard to time.
         seconds: of training.
         usual: place of the network for runs without a limit.
+        fewest: steps that it takes in any case; where even these would take several times as long, it is refused.
     """
     if seconds is None:
         return Pace(networks[min(usual, len(networks) - 1)], recipe)
@@ -77,10 +85,10 @@ def paced(networks: Sequence[str], task: Task, recipe: Recipe, seconds: float | 
         if chosen is not None and room < wanted:
             break
         require(
-            FEWEST_STEPS * step <= PATIENCE * seconds,
+            fewest * step <= PATIENCE * seconds,
             f"even its smallest form takes {step:.2g} s a step, so {seconds:.1f} s are too few; give a larger budget",
             TrainingError,
         )
-        chosen = Pace(network, replace(recipe, steps=min(max(room, FEWEST_STEPS), round(LONGEST * wanted))))
+        chosen = Pace(network, replace(recipe, steps=max(fewest, min(room, round(LONGEST * wanted)))))
     assert chosen is not None
     return chosen

@@ -1,6 +1,8 @@
 """A trained network as one safetensors file: weights, and the facts that rebuild the network around them."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -42,6 +44,11 @@ def saved(solved: Solved, file: Path, trial: int = 0) -> None:
         "seed": solved.seed, "trial": trial, "fit": fit_facts(done),
     }  # fmt: skip
     State(fit_state(done).tensors, facts).save(file)
+
+
+def facts_of(file: Path) -> Mapping[str, Any]:
+    """What a file says of itself, its format first."""
+    return State.load(file).facts
 
 
 def loaded(file: Path) -> Solved:

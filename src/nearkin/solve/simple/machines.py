@@ -172,16 +172,19 @@ class BoostedTrees(Machine):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, C]` of inputs `[N, ...]`, summed in float64."""
-        return torch.cat([self._sums(part) for part in x.flatten(1).split(max(1, BLOCK // self.trees))])
+        rows = x.flatten(1)
+        if torch.compiler.is_exporting():  # a file outside takes any number of rows, and blocks would fix it
+            return self._sums(rows)
+        return torch.cat([self._sums(part) for part in rows.split(max(1, BLOCK // self.trees))])
 
     def _sums(self, x: Tensor) -> Tensor:
         roots = torch.arange(0, self.trees * self.nodes, self.nodes, device=x.device)
-        place, below = roots.expand(len(x), -1), self.below.flatten()
+        place, below = roots.expand(x.shape[0], -1), self.below.flatten()
         for _ in range(self.depth):
             seen = x.gather(1, self.feature[place].long())
-            second = torch.where(seen.isnan(), self.missing[place].bool(), seen > self.threshold[place])
+            second = (seen > self.threshold[place]) | (seen.isnan() & self.missing[place].bool())
             place = below[2 * place + second].long()
-        sums = self.baseline.double().expand(len(x), -1).clone()
+        sums = self.baseline.double().expand(x.shape[0], -1).clone()
         return sums.index_add_(1, self.output, self.value[place].double()).to(x.dtype)
 
     @property

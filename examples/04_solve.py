@@ -1,0 +1,38 @@
+"""Two tasks solved one after the other: the second begins its search with the cells of the first.
+
+python examples/04_solve.py [FOLDER]
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+
+import nearkin as nk
+from nearkin.report.solution_page import solution_page
+
+CELLS = nk.Budget(evaluations=1)  # of each search: far too few for work that counts
+QUICK = {"epochs": 8, "trials": 1}
+
+
+def main(folder: str) -> None:
+    with nk.Zoo(folder) as zoo:
+        first = nk.task("digits?detect=6&limit=160", name="six")
+        nk.solve(first, zoo, CELLS, only=("full-search", "svm"), **QUICK)
+        second = nk.task("digits?detect=8&limit=160", name="eight")
+        solution = nk.solve(second, zoo, CELLS, only=("kin-search", "finetune", "svm"), **QUICK)
+    file, page = Path(folder) / "eight.safetensors", Path(folder) / "eight.html"
+    solution.save(file)
+    page.write_text(solution_page(solution))
+    print(solution.sentence)
+    print("the search:", solution.relations.why)
+    for one in solution.standings:
+        print(f"{one.name:10s} {one.validation:.3f} on the data of the choice, {one.parameters:7,} parameters")
+    loaded = nk.Solution.load(file)
+    said = loaded.predict(second.test.inputs.take(torch.arange(len(second.test))))
+    print(f"read again from {file}: {(said.labels == second.test.labels()).float().mean():.3f} of the test part right")
+    print("the report is in", page)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "example-zoo")

@@ -1,0 +1,195 @@
+"""`NearkinClassifier` as scikit-learn's users know classifiers."""
+
+import io
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pandas
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+import nearkin as nk
+from nearkin.core.errors import NearkinError
+from nearkin.core.events import Event
+
+
+def quick(**changes: Any) -> nk.NearkinClassifier:
+    """One simple model, the same every time."""
+    return nk.NearkinClassifier(**{"minutes": None, "evaluations": 1, "only": ("logistic",), **changes})
+
+
+@pytest.fixture(scope="module")
+def images() -> tuple[np.ndarray, np.ndarray]:
+    """Digits 0, 1, 2: `[90, 8, 8]` of 0 to 16, and their names."""
+    found = load_digits(n_class=3)
+    return found.images[:90], np.array(["null", "eins", "zwei"])[found.target[:90]]
+
+
+@pytest.fixture(scope="module")
+def table() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 4))
+    return x, (x[:, 0] + x[:, 1] > 0).astype(int)
+
+
+CHECKS = [
+    pytest.param(estimator, check, id=f"{number}-{getattr(check, 'func', check).__name__}")
+    for number, (estimator, check) in enumerate(estimator_checks_generator(quick(only=("svm",)), mark=None))
+    if getattr(check, "func", check).__name__ != "check_array_api_input"  # wants a setting of the whole process
+]
+
+
+@pytest.mark.parametrize(("estimator", "check"), CHECKS)
+def test_scikit_learns_own_checks_pass(estimator: Any, check: Callable[[Any], None]) -> None:
+    check(estimator)
+
+
+def test_images_of_floats_and_of_bytes(images: tuple[np.ndarray, np.ndarray]) -> None:
+    x, y = images
+    floats = quick().fit(x, y)
+    assert floats.n_features_in_ == 8
+    assert floats.solution_.task["input_shape"] == [1, 8, 8]
+    assert floats.score(x, y) > 0.95
+    pixels = (x * 15).astype(np.uint8)
+    small = quick().fit(pixels, y)
+    said = small.predict_proba(pixels)
+    assert said.shape == (90, 3)
+    assert np.allclose(said.sum(1), 1)
+    # the units are scaled away: bytes, and the same values as floats, are one and the same data
+    assert np.allclose(said, quick().fit(pixels.astype(np.float32), y).predict_proba(pixels), atol=1e-3)
+    with pytest.raises(ValueError, match="learned from images of bytes, got float32; give uint8"):
+        small.predict(x)
+    with pytest.raises(NearkinError, match="reads inputs of shape"):
+        small.predict(pixels[:, :, :7])
+
+
+def test_labels_come_back_as_they_were_given(images: tuple[np.ndarray, np.ndarray]) -> None:
+    x, y = images
+    found = quick().fit(x, y)
+    assert found.classes_.tolist() == ["eins", "null", "zwei"]
+    assert found.predict(x).dtype == y.dtype
+    numbered = quick().fit(x, (y == "eins") * 7 - 3)
+    assert set(numbered.predict(x).tolist()) == {-3, 4}
+    assert np.array_equal(numbered.classes_[numbered.predict_proba(x).argmax(1)], numbered.predict(x))
+    assert found.solution_.classes == ("eins", "null", "zwei")
+
+
+@pytest.mark.parametrize("fitted", [False, True])
+def test_copies_and_pickles(table: tuple[np.ndarray, np.ndarray], fitted: bool) -> None:
+    x, y = table
+    first = quick(only=("svm", "logistic"), name="one")
+    if fitted:
+        first.fit(x, y).predict(x)  # which builds the model
+    assert clone(first).get_params() == first.get_params()
+    assert not hasattr(clone(first), "solution_")
+    again = pickle.loads(pickle.dumps(first))
+    file = io.BytesIO()
+    joblib.dump(first, file)
+    file.seek(0)
+    for other in (again, joblib.load(file)):
+        assert other.get_params() == first.get_params()
+        if fitted:
+            assert np.array_equal(other.predict_proba(x), first.predict_proba(x))
+        else:
+            with pytest.raises(NotFittedError):
+                other.predict(x)
+
+
+def test_a_network_is_pickled_without_its_code(images: tuple[np.ndarray, np.ndarray]) -> None:
+    x, y = images
+    found = quick(only=("lenet",)).fit(x, y)
+    wanted = found.predict_proba(x)
+    held = pickle.dumps(found)
+    assert b"nearkin.nets.plain" not in held
+    assert np.array_equal(pickle.loads(held).predict_proba(x), wanted)
+
+
+def test_it_works_where_classifiers_work(table: tuple[np.ndarray, np.ndarray]) -> None:
+    x, y = table
+    assert cross_val_score(make_pipeline(StandardScaler(), quick()), x, y, cv=2).mean() > 0.8
+    search = GridSearchCV(quick(), {"only": [("logistic",), ("svm",)]}, cv=2).fit(x, y)
+    assert search.best_params_["only"] in (("logistic",), ("svm",))
+    assert search.best_estimator_.solution_.chosen in search.best_params_["only"]
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+
+
+def test_fitted_again_it_forgets(table: tuple[np.ndarray, np.ndarray]) -> None:
+    x, y = table
+    found = quick().fit(x, y)
+    before = found.predict_proba(x)
+    found.fit(pandas.DataFrame(x[:, :3], columns=["a", "b", "c"]), np.where(y, "yes", "no"))
+    assert (found.n_features_in_, found.feature_names_in_.tolist()) == (3, ["a", "b", "c"])
+    assert found.classes_.tolist() == ["no", "yes"]
+    del found.feature_names_in_
+    assert np.array_equal(found.fit(x, y).predict_proba(x), before)
+
+
+@pytest.mark.slow
+def test_the_task_joins_the_zoo_that_is_named(images: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
+    x, y = images
+    path = tmp_path / "zoo"
+    heard: list[Event] = []
+    found = quick(zoo=path, name="numbers", listen=heard.append).fit(x, y)
+    assert heard
+    with nk.Zoo(path) as zoo:
+        assert zoo.names() == ["numbers"]
+        quick(zoo=zoo, join=False).fit(x[:60], y[:60])
+        assert zoo.names() == ["numbers"]
+        beside = quick(zoo=zoo)
+        assert clone(beside).zoo is zoo
+        kin = clone(beside).fit(x[:60], y[:60]).solution_.relations.nearest
+        assert set(kin.values()) == {"numbers"}
+        assert len(zoo) == 2
+        assert pickle.loads(pickle.dumps(beside)).zoo == str(zoo.path)
+        with pytest.raises(NearkinError, match="other data; choose another name"):
+            quick(zoo=path, name="numbers").fit(x[:50], y[:50])
+        assert quick(zoo=path, name="numbers").fit(x, y).solution_.chosen == found.solution_.chosen
+
+
+def test_without_a_zoo_nothing_is_left(
+    table: tuple[np.ndarray, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, temporary = tmp_path / "here", tmp_path / "temporary"
+    here.mkdir()
+    temporary.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    quick().fit(*table)
+    assert list(here.iterdir()) == []
+    assert list(temporary.iterdir()) == []
+
+
+def test_seeds_are_what_scikit_learn_takes(table: tuple[np.ndarray, np.ndarray]) -> None:
+    x, y = table
+    seeds = [quick(random_state=given).fit(x, y).solution_.seed for given in (3, np.int64(3))]
+    assert seeds == [3, 3]
+    drawn = [quick(random_state=np.random.RandomState(0)).fit(x, y).solution_.seed for _ in range(2)]
+    assert drawn[0] == drawn[1]
+    assert quick(random_state=None).fit(x, y).solution_.seed >= 0
+
+
+def test_what_cannot_be_told_apart_is_refused(table: tuple[np.ndarray, np.ndarray]) -> None:
+    x, y = table
+    with pytest.raises(ValueError, match="two classes or more, got one class, cat; add samples of another"):
+        quick().fit(x, np.full(len(x), "cat"))
+    with pytest.raises(ValueError, match="continuous"):
+        quick().fit(x, x[:, 0])
+    with pytest.raises(NearkinError, match="unknown contender 'forest'"):
+        quick(only=("forest",)).fit(x, y)
+
+
+def test_torch_tensors_are_arrays(table: tuple[np.ndarray, np.ndarray]) -> None:
+    x, y = table
+    given = torch.from_numpy(x), torch.from_numpy(y)
+    assert np.array_equal(quick().fit(*given).predict(given[0]), quick().fit(x, y).predict(x))
