@@ -4,9 +4,12 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from warm import warm_command
 
 ROOT = Path(__file__).parents[2]
 RUN = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
@@ -15,8 +18,14 @@ BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
+@pytest.fixture(scope="module")
+def command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with warm_command(tmp_path_factory.mktemp("bin")) as folder:
+        yield folder
+
+
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.name)
-def test_examples_run(page: Path, tmp_path: Path) -> None:
+def test_examples_run(page: Path, tmp_path: Path, command: Path) -> None:
     """Python blocks of a page share one namespace and folder with each other and with its shell blocks."""
     blocks = BLOCK.findall(page.read_text())
     assert blocks, f"{page.name} shows no example"
@@ -28,7 +37,11 @@ def test_examples_run(page: Path, tmp_path: Path) -> None:
             program.append(f"subprocess.run(['bash', '-euo', 'pipefail', '-c', {text!r}], check=True)")
     file = tmp_path / "page.py"
     file.write_text("\n".join(program))
-    surroundings = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    surroundings = {
+        **os.environ,
+        "PATH": f"{command}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+    }
     done = subprocess.run(
         [sys.executable, file], cwd=tmp_path, env=surroundings, capture_output=True, text=True, check=False
     )

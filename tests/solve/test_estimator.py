@@ -140,11 +140,11 @@ def test_the_task_joins_the_zoo_that_is_named(images: tuple[np.ndarray, np.ndarr
     x, y = images
     path = tmp_path / "zoo"
     heard: list[Event] = []
-    found = quick(zoo=path, name="numbers", listen=heard.append).fit(x, y)
+    found = quick(zoo=path, name="numbers", join=True, listen=heard.append).fit(x, y)
     assert heard
     with nk.Zoo(path) as zoo:
         assert zoo.names() == ["numbers"]
-        quick(zoo=zoo, join=False).fit(x[:60], y[:60])
+        quick(zoo=zoo).fit(x[:60], y[:60])
         assert zoo.names() == ["numbers"]
         beside = quick(zoo=zoo)
         assert clone(beside).zoo is zoo

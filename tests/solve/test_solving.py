@@ -104,6 +104,32 @@ def checked_health(zoo: nk.Zoo) -> Any:
     return finish(examine(zoo.catalogue))
 
 
+def test_data_that_was_mended_is_not_read_from_old_stages(tmp_path: Path) -> None:
+    x = torch.rand(600, 6, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > 0.5).long()
+    plan = Plan(only=("logistic",), join=False)
+    with nk.Zoo(tmp_path / "zoo") as zoo:
+        first = finish(solving(nk.Task.from_arrays("t", x, y, standardise=False), zoo, plan))
+        assert all(
+            one.known for one in finish(solving(nk.Task.from_arrays("t", x, y, standardise=False), zoo, plan)).stages
+        )
+        for row in range(600):
+            mended = x.clone()
+            mended[row, 1] = 0.123
+            task = nk.Task.from_arrays("t", mended, y, standardise=False)
+            if task.fingerprint() == _fingerprint(x, y):  # a row that the fingerprint does not look at
+                break
+        else:
+            pytest.fail("the fingerprint looks at every row")
+        again = finish(solving(task, zoo, plan))
+    assert not any(one.known for one in again.stages)
+    assert first.metric > 0.9
+
+
+def _fingerprint(x: torch.Tensor, y: torch.Tensor) -> str:
+    return nk.Task.from_arrays("t", x, y, standardise=False).fingerprint()
+
+
 @pytest.mark.slow
 def test_interrupted_in_every_stage_it_ends_as_if_it_had_not_been(
     kin_zoo: nk.Zoo, target: nk.Task, quick: Plan, tmp_path: Path
@@ -182,6 +208,8 @@ def test_a_solution_is_saved_and_loaded(tmp_path: Path, target: nk.Task) -> None
     assert torch.equal(solution.predict(x).mean, again.predict(x).mean)
     with pytest.raises(MismatchError, match=r"reads inputs of shape \(1, 8, 8\), got \(1, 9, 9\)"):
         again.predict(torch.zeros(2, 9, 9))
+    with pytest.raises(MismatchError, match="give them in the same units"):
+        again.predict(16 * x)
     (tmp_path / "other.safetensors").write_bytes(b"nothing")
     with pytest.raises(DataError, match="not a whole safetensors file"):
         Solution.load(tmp_path / "other.safetensors")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import nearkin as nk
-from nearkin.cli.console import Settings, answer, run, say
+from nearkin.cli.console import Settings, answer, counted, run, say
 from nearkin.cli.solve import show, written
 from nearkin.cli.zoo import Json
 from nearkin.core.lazy import Lazy
@@ -117,7 +117,7 @@ def _known(zoo: "nk.Zoo", name: str, task: "nk.Task", question: str, settings: S
     record = zoo.record(name)
     return (
         f"{lead}{record.metric:.1%} right of {len(task.test)} unseen (blind guess {task.guess():.1%}); "
-        f"best cell {found.found[0].score:.1%}"
+        f"{counted(len(found.found), 'cell')} kept"
     )
 
 

@@ -124,7 +124,7 @@ def show(solution: "Solution", folder: Path) -> None:
         if one.refused:
             say(f"[dim]{escape(one.title)} took no part: {escape(one.refused)}[/dim]")
     report = folder / FILES[0]
-    say(f"\nThe report, with the map, the cells and the curves: [bold]{escape(str(report))}[/bold]")
+    say(f"\nThe report: [bold]{escape(str(report))}[/bold]")
 
 
 def _kin_lines(solution: "Solution") -> list[str]:
@@ -152,7 +152,11 @@ def _contest(ranked: "Sequence[standings.Standing]", solution: "Solution") -> No
     ]
     head = ["", "tried", f"{metric}, choice", "test", "parameters", "multiply-adds", "s"]
     table(head, rows, right=head[2:])
-    say("[dim]chosen by the second column; the test part decided nothing[/dim]")
+    again = ", ".join(f"{one.title} {solution.finals[one.name]:.4f}" for one in ranked if one.name in solution.finals)
+    say(
+        f"[dim]chosen by the column choice; the test part decided nothing. Trained once more on all training data: "
+        f"{escape(again)} on the test part[/dim]"
+    )
 
 
 def _slug(name: str) -> str:

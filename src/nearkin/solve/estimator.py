@@ -49,8 +49,8 @@ class NearkinClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         only: names of the contenders that take part, such as `("kin-search", "svm")`; all where nothing is said.
         space: where to search: `nearest`, `full`, or a task's name.
         name: under which the task joins the zoo; made of the data where nothing is said.
-        join: whether it joins. Say False in a cross-validation: folds that joined would be each other's kin, and a kin
-            that has seen the samples of the next fold's test.
+        join: whether it joins. Not in a cross-validation: folds that joined would be each other's kin, and a kin that
+            has seen the samples of the next fold's test.
         random_state: the one seed; None, or a generator of NumPy, draws one at each fit.
         device: `auto`, `cpu` or `cuda`.
         listen: called with every event.
@@ -76,7 +76,7 @@ class NearkinClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         only: Sequence[str] = (),
         space: str = "nearest",
         name: str | None = None,
-        join: bool = True,
+        join: bool = False,
         random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
         listen: Listener | None = None,

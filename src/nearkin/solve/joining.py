@@ -69,7 +69,7 @@ def _like_kin(zoo: Zoo, task: Task, plan: Plan, relations: Relations) -> tuple[s
     """Network, recipe, seed and trials that make the target comparable with its kin: those of the nearest."""
     nearest = next(iter(relations.nearest.values()), None)
     if nearest is None:
-        return default_network(task), plan.recipe(task), plan.seed, 1 if plan.hurried else plan.trials
+        return default_network(task), plan.recipe(task), plan.seed, plan.trials if plan.unhurried else 1
     record = zoo.record(nearest)
     recipe = Recipe(**record.facts["recipe"]).like(record.facts["num_train"], len(task.train))
     rows = next(iter(relations.rankings.values()))

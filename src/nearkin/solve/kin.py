@@ -22,7 +22,6 @@ from nearkin.zoo.zoo import Zoo
 
 FEW_KIN = 12  # in larger zoos the Fréchet distance is measured on the winners of a race only
 FEWEST_ALIKE = 3
-SHORT_SECONDS = 30.0  # runs shorter than this compare one trial
 GAIN = "solve gain"
 """Under which the zoo keeps what a kin's cells brought, between two tasks."""
 
@@ -32,13 +31,17 @@ def relating(zoo: Zoo, task: Task, plan: Plan, bench: Bench) -> Work[Relations]:
     others = [record for record in zoo.records() if record.name != task.name]
     if not others or plan.hurried:
         why = "there was no time to look for kin" if others else "the zoo has no other task"
-        return Relations(why=f"{why}, so the search is in the whole space")
+        return Relations(why=f"{why}, so no cells are known to begin with")
     known = [[one.name, one.fingerprint, one.network, one.trials] for one in others]
     inputs = {"data": task.fingerprint(), "zoo": known, "measures": list(plan.measures), "trials": _trials(plan),
               "hurry": plan.seconds is not None}  # fmt: skip
     done = yield from bench.stage("kin", inputs, lambda _: _ranked(zoo, task, plan))
     rankings: Mapping[str, Sequence[Mapping[str, Any]]] = done.facts["rankings"]
-    for reason in done.facts["missing"]:
+    missing = done.facts["missing"]
+    if not rankings:
+        yield Caution(missing[0])
+        return Relations(refused=done.facts["refused"], why="no kin could be compared, so no cells are known")
+    for reason in missing:
         yield Caution(reason)
     tuned = next((str(rows[0]["name"]) for name in ("kin", *plan.measures) if (rows := rankings.get(name))), None)
     found = Relations(
@@ -70,7 +73,7 @@ def own_trials(zoo: Zoo, target: str) -> tuple[Trial, ...]:
 
 
 def _trials(plan: Plan) -> int | None:
-    return 1 if plan.seconds is not None and plan.seconds < SHORT_SECONDS else None
+    return None if plan.unhurried else 1
 
 
 def _ranked(zoo: Zoo, task: Task, plan: Plan) -> Work[State]:
@@ -120,7 +123,7 @@ def _chosen(zoo: Zoo, target: str, plan: Plan, found: Relations) -> Work[Relatio
         distance = next((float(row["distance"]) for row in rows if row["name"] == plan.space), None)
         return _with(found, why=f"the cells of {plan.space} were asked for", cells_of=plan.space, distance=distance)
     if not with_cells:
-        return _with(found, why="no kin has cells, so the search is in the whole space")
+        return _with(found, why="no kin has cells to begin with")
     nearest = with_cells[0]
     name, distance = str(nearest["name"]), float(nearest["distance"])
     if "frechet" not in found.rankings:

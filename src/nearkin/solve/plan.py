@@ -17,6 +17,7 @@ from nearkin.solve.simple.models import SIMPLE
 from nearkin.tasks.task import Task
 
 LEAST_SECONDS = 10.0  # below this there is time for simple models only
+SHORT_SECONDS = 30.0  # below this kin are compared in one trial
 FEWEST_SAMPLES = 100  # below this no search can tell cells apart
 LEAST_LEFT = 0.3  # share of the budget that the contest has in any case, however long finding kin took
 FINALS = 2.5  # allowances that the last trainings take, on all training data
@@ -93,6 +94,11 @@ class Plan:
     def hurried(self) -> bool:
         """Whether there is time for nothing but simple models."""
         return self.seconds is not None and self.seconds < LEAST_SECONDS
+
+    @property
+    def unhurried(self) -> bool:
+        """Whether several trials of one network are a small part of the time."""
+        return self.seconds is None or self.seconds >= SHORT_SECONDS
 
     def takes(self, name: str) -> bool:
         """Whether a contender takes part."""

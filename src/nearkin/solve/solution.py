@@ -25,7 +25,7 @@ from nearkin.tasks.arrays import input_rows
 from nearkin.tasks.examples import Examples, Scaling
 from nearkin.tasks.likelihood import Gaussian, likelihood
 from nearkin.tasks.prediction import Prediction
-from nearkin.tasks.rows import Values
+from nearkin.tasks.rows import Rows, Values, glance
 from nearkin.tasks.task import Task
 
 KIND = "solution"
@@ -34,6 +34,8 @@ KIND = "solution"
 FORMAT = "nearkin-solution"
 VERSION = 1
 PASS = 256  # inputs in one forward pass
+GLANCED = 64  # images whose units are looked at
+FARTHEST = 5.0  # deviations between the means of images in the same units: white ones on black are at 3
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -144,7 +146,22 @@ class Solution:
             f"{self.name} reads inputs of shape {shape}, got {rows.shape}; bring them to that shape",
             MismatchError,
         )
+        self._require_units(rows)
         return answers(self.solved, Examples(rows, Values(torch.zeros(len(rows)))), self.temperature, self.model)
+
+    def _require_units(self, rows: Rows) -> None:
+        """Images whose mean lies far outside of what was learned are in other units, such as 0 to 16 for 0 to 1."""
+        learned = self.task["scaling"]
+        if len(self.task["input_shape"]) != 3 or not learned or len(rows) == 0:
+            return
+        seen = rows.take(glance(len(rows), GLANCED)).float().mean((0, 2, 3))
+        mean, std = torch.tensor(learned["mean"]), torch.tensor(learned["std"])
+        require(
+            bool(((seen - mean).abs() <= FARTHEST * std).all()),
+            f"these images have a mean of {float(seen.mean()):.3g}, {self.name} was learned from images with "
+            f"{float(mean.mean()):.3g} ± {float(std.mean()):.2g}; give them in the same units",
+            MismatchError,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: all but the weights and the pictures."""

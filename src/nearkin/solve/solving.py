@@ -66,7 +66,7 @@ def solving(task: Task, zoo: Zoo, plan: Plan) -> Work[Solution]:
     require_answerable(task)
     _require_own(zoo, task)
     _require_space(zoo, plan)
-    bench = Bench(zoo.catalogue.stages / task.fingerprint())
+    bench = Bench(zoo.catalogue.stages / task.fingerprint(), task.digest())
     checks = yield from _checked(task, plan, bench)
     relations = yield from relating(zoo, task, plan, bench)
     contest = Contest(task, plan, bench)
@@ -83,13 +83,15 @@ def solving(task: Task, zoo: Zoo, plan: Plan) -> Work[Solution]:
     for one in (best, simple):
         if one is not None and one.name not in finals:
             finals[one.name] = yield from contest.final(one.name)
-    matrix = None
-    if plan.join:
-        yield from bench.timed("joining the zoo", joining(zoo, task, plan, contest, relations))
-        matrix = yield from bench.timed("map", mapping(zoo, task, plan, relations))
-    solution = replace(_solution(task, plan, contest, checks, relations, finals), matrix=matrix)
-    if plan.join:
-        zoo.keep(task.name, KIND, solution.to_state(), {"chosen": solution.chosen, "metric": solution.metric})
+    solution = _solution(task, plan, contest, checks, relations, finals)
+    if plan.hurried and plan.join:
+        yield Note(f"{task.name} does not join the zoo: its networks would take longer than the whole run")
+    if plan.hurried or not plan.join:
+        return solution
+    yield from bench.timed("joining the zoo", joining(zoo, task, plan, contest, relations))
+    matrix = yield from bench.timed("map", mapping(zoo, task, plan, relations))
+    solution = replace(solution, matrix=matrix, stages=bench.spent)
+    zoo.keep(task.name, KIND, solution.to_state(), {"chosen": solution.chosen, "metric": solution.metric})
     return solution
 
 
@@ -183,7 +185,7 @@ def _solution(
         relations=relations,
         checks=checks,
         promises=promises(standings, relations, quality.name),
-        stages=tuple(contest.bench.spent),
+        stages=contest.bench.spent,
         matrix=None,
         pictures=task.test.inputs.take(rows) if len(rows) else torch.zeros(0),
         seed=plan.seed,

@@ -25,6 +25,10 @@ VERSION = 1
 class Bench:
     """Where the stages of one run lie: a folder, and what each of them took.
 
+    Args:
+        folder: of their files.
+        data: a digest of the data that all of them rest on.
+
     >>> import tempfile
     >>> from nearkin.core.events import Note, finish
     >>> def work(start):
@@ -39,8 +43,9 @@ class Bench:
     3 True
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, data: str = "") -> None:
         self.folder = folder
+        self.data = data
         self._spent: dict[str, Spent] = {}
 
     @property
@@ -69,7 +74,9 @@ class Bench:
             key: what the files are called; the name where nothing is said.
         """
         yield Checkpoint(_nothing)  # between stages a run can always be stopped
-        text = json.dumps({"version": VERSION, "stage": key or name, **inputs}, sort_keys=True, default=str)
+        text = json.dumps(
+            {"version": VERSION, "stage": key or name, "bench": self.data, **inputs}, sort_keys=True, default=str
+        )
         mark = f"{(key or name).replace(' ', '-')}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         file, part = (self.folder / f"{mark}.{end}" for end in ("safetensors", "part"))
         done = yield from _read(file)

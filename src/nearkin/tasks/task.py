@@ -13,8 +13,10 @@ from nearkin.tasks.arrays import interpreted
 from nearkin.tasks.datasets import DatasetInputs, dataset_targets
 from nearkin.tasks.examples import Examples, Scaling
 from nearkin.tasks.likelihood import Likelihood, likelihood
+from nearkin.tasks.rows import glance, in_memory
 from nearkin.tasks.split import split_index
 
+DIGEST_SAMPLES = 2048  # of rows that must be decoded
 TEST_SHARE = 0.2  # of a data set that comes without a test part
 
 
@@ -120,6 +122,16 @@ class Task:
             labels = examples.labels() if self.likelihood == "categorical" else some.y
             digest.update(labels.contiguous().numpy().tobytes())
         return digest.hexdigest()[:16]
+
+    def digest(self) -> str:
+        """A hash of every input and target; of inputs that must be decoded, those of 2,048 samples of each part."""
+        found = hashlib.sha256(self.fingerprint().encode())
+        for examples in (self.train, self.test):
+            count = len(examples) if in_memory(examples.inputs) else DIGEST_SAMPLES
+            for index in glance(len(examples), count).split(1024):
+                found.update(examples.inputs.take(index).contiguous().numpy().tobytes())
+                found.update(examples.targets.take(index).contiguous().numpy().tobytes())
+        return found.hexdigest()[:16]
 
     def facts(self) -> dict[str, Any]:
         """What the zoo keeps of a task beside its data: plain JSON values."""

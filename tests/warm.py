@@ -1,0 +1,100 @@
+"""The command `nearkin` from a warm process: each call is a fork of one that has imported everything already.
+
+A page of the manual runs a dozen commands, each of which would import torch for itself. The command as people start it
+is tested in `tests/cli`; here its answers matter. `serve` is started for real, because it is stopped by its process.
+"""
+
+import importlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ALONE = ("serve",)
+
+SHIM = """#!{python} -SE
+import json, os, socket, sys
+if set(sys.argv) & set({alone!r}):
+    os.execv({real!r}, [{real!r}, *sys.argv[1:]])
+line = socket.socket(socket.AF_UNIX)
+line.connect({address!r})
+body = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
+socket.send_fds(line, [len(body).to_bytes(8, "big")], [0, 1, 2])
+line.sendall(body)
+sys.exit(int.from_bytes(line.recv(1) or b"\\x01", "big"))
+"""
+
+
+@contextmanager
+def warm_command(folder: Path) -> Iterator[Path]:
+    """A folder for the PATH in which `nearkin` is such a command."""
+    address, real = str(folder / "line"), str(Path(sys.executable).with_name("nearkin"))
+    shim = folder / "nearkin"
+    shim.write_text(SHIM.format(python=sys.executable, alone=ALONE, real=real, address=address))
+    shim.chmod(0o755)
+    surroundings = {**os.environ, "OMP_NUM_THREADS": "1"}
+    server = subprocess.Popen([sys.executable, __file__, address], env=surroundings)
+    try:
+        while not Path(address).exists():
+            assert server.poll() is None, "the warm process ended"
+            time.sleep(0.05)
+        yield folder
+    finally:
+        server.kill()
+        server.wait()
+
+
+def serve(address: str) -> None:
+    """Fork for every call."""
+    for module in ("torch._dynamo", "nearkin.report.solution_page", "nearkin.solve.solving"):
+        importlib.import_module(module)  # the first is what every optimiser asks for
+    line = socket.socket(socket.AF_UNIX)
+    line.bind(address + ".early")
+    line.listen()
+    os.rename(address + ".early", address)  # it is there when it listens
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        call, _ = line.accept()
+        if os.fork() == 0:
+            line.close()
+            _answer(call)
+        call.close()
+
+
+def _answer(call: socket.socket) -> None:
+    """One command in a process of its own."""
+    from nearkin.cli.app import main
+
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    head, given, _, _ = socket.recv_fds(call, 8, 3)
+    size, body = int.from_bytes(head, "big"), b""
+    while len(body) < size:
+        body += call.recv(size - len(body))
+    words, folder, surroundings = json.loads(body)
+    for number, handle in enumerate(given):
+        os.dup2(handle, number)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(surroundings)
+    sys.argv = ["nearkin", *words]
+    code = 1
+    try:
+        main()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        call.sendall(bytes([code]))
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
