@@ -152,7 +152,8 @@ def per_sample(model: nn.Module, source: Source, names: tuple[str, ...], receive
     >>> net, seen = nn.Linear(2, 1, bias=False), []
     >>> per_sample(net, Source(torch.eye(2), None, "gaussian", "expected"), ("weight",), seen.append)
     2
-    >>> seen[0]["weight"].flatten(1).tolist()
+    >>> [found] = seen
+    >>> found["weight"].flatten(1).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
     weights, count = frozen(model), 0

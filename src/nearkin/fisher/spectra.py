@@ -103,8 +103,8 @@ def top_eigenvalues(
 
     >>> values = torch.tensor([1.0, 5.0, 2.0, 5.0], dtype=torch.float64)
     >>> found = top_eigenvalues(lambda v: values[:, None] * v, 4, 3, torch.Generator().manual_seed(0))
-    >>> [round(value, 9) for value in found.values.tolist()]
-    [5.0, 5.0, 2.0]
+    >>> tuple(round(value, 9) for value in found.values.tolist())
+    (5.0, 5.0, 2.0)
     """
     apply = _checked(apply, size)
     require(1 <= k <= size, f"k goes from 1 to the {size} weights, got {k}")

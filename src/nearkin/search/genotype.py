@@ -102,7 +102,8 @@ class Chain(Genotype):
     """Blocks one after the other.
 
     >>> chain = Genotype.parse("chain: mbconv(kernel=3, expansion=6); skip")
-    >>> chain.blocks[0]["kernel"], str(chain.blocks[1])
+    >>> first, second = chain.blocks[:2]
+    >>> first["kernel"], str(second)
     (3, 'skip')
     """
 
