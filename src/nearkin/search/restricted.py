@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from nearkin.core.errors import require
 from nearkin.search.cell import ZEROS
@@ -90,12 +91,16 @@ class Restricted(Space):
         """Why a genotype lies outside, or outside of the whole space."""
         if reason := self.space.objection(genotype):
             return reason
-        if (form := structure(genotype)) not in self.structures:
-            return f"its structure was not used: {form}"
         for _, names, choices in self._slots(genotype):
             if reason := unknown([name for name in names if name not in _ABSENT], choices):
                 return reason
+        if (form := structure(genotype)) not in self._forms:
+            return f"its structure was not used: {form}"
         return ""
+
+    @cached_property
+    def _forms(self) -> frozenset[Genotype]:
+        return frozenset(self.structures)
 
     def neighbours(self, genotype: Genotype) -> tuple[Genotype, ...]:
         """The neighbours in the whole space that lie in this part."""
