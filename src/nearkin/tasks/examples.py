@@ -110,7 +110,9 @@ class Examples:
 
     def take(self, index: Tensor, augment: Augmentation | None = None, rng: Generator | None = None) -> Batch:
         """The batch at `index`: inputs read, augmented in their own units, then scaled."""
-        x = self.inputs.take(index)
+        # images that lie channels last are laid anew: torch's backward pass of narrow strided convolutions writes past
+        # its memory in that layout (2.13, CPU)
+        x = self.inputs.take(index).contiguous()
         if augment is not None:
             x = augment(x, rng if rng is not None else torch.default_generator)
         return Batch(self.scaling(x), self.target_scaling(self.targets.take(index)))
