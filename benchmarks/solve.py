@@ -185,8 +185,8 @@ def written(rows: list[dict[str, Any]], minutes: float) -> None:
         "Made by `python benchmarks/solve.py`; one thread.",
         "",
         f"Draws of {SAMPLES:,} training and {SAMPLES:,} test samples (digits: 1,078 and 359), solved beside a zoo of "
-        f"six related tasks with cells. Each of {found['runs']} runs had {minutes:g} minutes. Differences are points of "
-        f"test accuracy against the "
+        f"six related tasks with cells. Each of {found['runs']} runs had {minutes:g} minutes. Differences are points "
+        f"of test accuracy against the "
         f"simple model that turned out best on the test part; noise is the 95 % half-width of that difference on the "
         f"data of the choice. Mean difference {100 * found['mean_difference']:+.2f} points, worst "
         f"{100 * found['worst_difference']:+.2f}; worse by more than the noise in {found['beyond_noise']} of "

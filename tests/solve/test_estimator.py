@@ -146,7 +146,7 @@ def test_the_task_joins_the_zoo_that_is_named(images: tuple[np.ndarray, np.ndarr
         assert zoo.names() == ["numbers"]
         quick(zoo=zoo).fit(x[:60], y[:60])
         assert zoo.names() == ["numbers"]
-        beside = quick(zoo=zoo)
+        beside = quick(zoo=zoo, join=True)
         assert clone(beside).zoo is zoo
         kin = clone(beside).fit(x[:60], y[:60]).solution_.relations.nearest
         assert set(kin.values()) == {"numbers"}
