@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from nearkin.solve.solving import solve as solve
     from nearkin.tasks.sources import task as task
     from nearkin.tasks.task import Task as Task
+    from nearkin.transfer.classifier import LinearizedClassifier as LinearizedClassifier
+    from nearkin.transfer.regressor import LinearizedRegressor as LinearizedRegressor
     from nearkin.zoo.catalogue import Catalogue as Catalogue
     from nearkin.zoo.zoo import Zoo as Zoo
 
@@ -38,6 +40,8 @@ _HOMES = {
     "Budget": "nearkin.search.budget",
     "Catalogue": "nearkin.zoo.catalogue",
     "Fit": "nearkin.nets.fit",
+    "LinearizedClassifier": "nearkin.transfer.classifier",
+    "LinearizedRegressor": "nearkin.transfer.regressor",
     "NearkinClassifier": "nearkin.solve.estimator",
     "NearkinError": "nearkin.core.errors",
     "Ranking": "nearkin.distance.ranking",

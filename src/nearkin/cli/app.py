@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import nearkin
-from nearkin.cli import demo, doctor, kin, models, search, serve, solve, zoo
+from nearkin.cli import demo, doctor, kin, models, search, serve, solve, transfer, zoo
 from nearkin.cli.console import Interrupted, Settings, raise_interrupted
 from nearkin.core.errors import NearkinError
 
@@ -19,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (demo, zoo, kin, solve, search, models, serve, doctor):
+for group in (demo, zoo, kin, transfer, solve, search, models, serve, doctor):
     group.register(app)
 
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from nearkin.core.device import device as chosen_device
 from nearkin.core.errors import DataError, ZooError, require
 from nearkin.core.events import Caution, Listener, Work, finish
+from nearkin.core.lazy import Lazy
 from nearkin.core.state import State
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.ranking import Ranking
@@ -36,6 +37,11 @@ from nearkin.zoo.comparison import DEFAULT_MEASURE, Comparison
 from nearkin.zoo.desk import Desk
 from nearkin.zoo.kinship import comparing, nearing
 from nearkin.zoo.records import NewArtifact, NewTask, TaskRecord
+
+if TYPE_CHECKING:
+    from nearkin.zoo import transferring
+else:  # it brings packages that no other part of a zoo needs
+    transferring = Lazy("nearkin.zoo.transferring")
 
 FISHER_SAMPLES = 2048  # of the test part, drawn once and for all
 
@@ -261,6 +267,36 @@ class Zoo:
     def comparing(self, names: Sequence[str] | None, how: Comparison) -> Work[DistanceMatrix]:
         """The work of `matrix`, with its events."""
         return comparing(self, list(names) if names else self.names(), self.path / "work", how)
+
+    def transfer(
+        self,
+        source: str,
+        target: Task | str,
+        shots: int | None = None,
+        seed: int = 0,
+        *,
+        listen: Listener | None = None,
+        **options: Any,
+    ) -> "transferring.Transfer":
+        """Learn a target from few labels in closed form, with the network of a solved task, beside the usual ways.
+
+        Args:
+            source: name of the solved task.
+            target: a new task, or the name of one in the zoo.
+            shots: labels a class, for values samples in all; all, but 2,000 at most, if None.
+            seed: of the labels that are drawn.
+            listen: called with every event.
+            **options: of `nearkin.zoo.transferring.Transferring`: method, weights, how, trial, samples, steps,
+                baselines.
+        """
+        how = transferring.Transferring(shots=shots, **options)
+        return finish(self.transferring(source, target, how, seed=seed), listen)
+
+    def transferring(
+        self, source: str, target: Task | str, how: "transferring.Transferring", *, seed: int = 0
+    ) -> "Work[transferring.Transfer]":
+        """The work of `transfer`, with its events."""
+        return transferring.transferring(self, source, target, how, seed)
 
     def records(self) -> list[TaskRecord]:
         """What the catalogue tells of every task, oldest first."""

@@ -1,0 +1,76 @@
+"""`transfer`: another task from few labels, in closed form, from the command line."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+import nearkin as nk
+from nearkin.cli.console import Settings, answer, counted, escape, run, say, table
+from nearkin.cli.kin import task_of
+from nearkin.cli.zoo import Json, task_names
+from nearkin.core.lazy import Lazy
+
+if TYPE_CHECKING:
+    from nearkin.zoo import transferring
+else:
+    transferring = Lazy("nearkin.zoo.transferring")
+
+
+def register(app: typer.Typer) -> None:
+    """Hang the command into the application."""
+    app.command("transfer")(transfer)
+
+
+def transfer(
+    context: typer.Context,
+    source: Annotated[
+        str, typer.Argument(help="A task of the zoo, whose network is transferred.", autocompletion=task_names)
+    ],
+    target: Annotated[
+        str, typer.Argument(help="A task of the zoo, or a data string.", autocompletion=task_names)
+    ],
+    shots: Annotated[
+        int | None, typer.Option(min=1, help="Labels a class, for values samples in all; by default up to 2,000.")
+    ] = None,
+    method: Annotated[str, typer.Option(help="For classes: dirichlet or laplace.")] = "dirichlet",
+    weights: Annotated[
+        str, typer.Option(help="Free to move: all, head, norm, adapters, a layer or a regular expression.")
+    ] = "all",
+    probabilities: Annotated[str, typer.Option(help="Of classes: softmax of the mean, or sampled.")] = "mean",
+    trial: Annotated[int, typer.Option(min=0, help="Which trial's network of the source.")] = 0,
+    samples: Annotated[int, typer.Option(min=1, help="Test samples at the most that judge.")] = 2000,
+    steps: Annotated[int, typer.Option(min=1, help="Of the baselines that train in steps.")] = 200,
+    baselines: Annotated[bool, typer.Option(help="Measure the usual ways beside it.")] = True,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Learn a task from few labels without training: a solved task's network, linearized, as a Gaussian process."""
+    settings: Settings = context.obj
+    path = Path(settings.zoo_path)
+    nk.Catalogue(path, create=False).close()
+    with nk.Zoo(path) as zoo:
+        how = transferring.Transferring(
+            shots=shots, method=cast(Any, method), weights=weights, how=cast(Any, probabilities), trial=trial,
+            samples=samples, steps=steps, baselines=baselines,
+        )  # fmt: skip
+        facing = target if target in zoo else task_of(target, zoo)
+        found = run(zoo.transferring(source, facing, how, seed=settings.seed), settings)
+    answer(found.to_dict(), as_json, lambda: _say(found))
+
+
+def _say(found: "transferring.Transfer") -> None:
+    labels = (
+        f"{counted(found.num_train, 'label')}" if found.metric_name == "accuracy" else f"{found.num_train:,} values"
+    )
+    say(
+        f"[bold]{escape(found.source)}[/bold] → [bold]{escape(found.target)}[/bold]: {found.metric_name} "
+        f"{found.metric:.4f} from {labels} in {found.seconds:.1f} s (a blind guess: {found.guess:.4f})"
+    )
+    say("")
+    figures = [found.metric_name, "nll", "ece", "seconds"]
+    rows = [
+        [one.name, f"{one.metric:.4f}", f"{one.nll:.3f}", f"{one.ece:.3f}", f"{one.seconds:.1f}"]
+        for one in (found.outcome, *found.baselines)
+    ]
+    table(["", *figures], rows, right=figures)
+    say(f"[dim]judged by {counted(found.num_test, 'test sample')}; small nll and ece are good[/dim]")

@@ -1,0 +1,102 @@
+r"""Whether certainty is earned: calibration errors of classes and of values, and a temperature that mends the former.
+
+Notation: M samples, C classes, K columns of values; p `[M, C]` class probabilities, T the temperature.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from nearkin.core.errors import DataError, require
+
+BINS = 10
+LEVELS = 19  # central intervals of 5 %, 10 %, … 95 %
+HOTTEST = 3.0  # log T lies between −3 and 3
+WIDTH = 0.25  # of the prior on log T: few left-out points that are all right must not make it sure of everything
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Certainty against truth.
+
+    Attributes:
+        bins: for each bin of certainty that has samples: its mean certainty, the share that was right, and the count.
+        error: the expected calibration error.
+    """
+
+    bins: tuple[tuple[float, float, int], ...]
+    error: float
+
+
+def calibration(probabilities: Tensor, labels: Tensor) -> Calibration:
+    r"""Ten bins of the certainty $\max_c p_c$, and $\sum_b \frac{n_b}{M} |\text{right}_b - \text{sure}_b|$.
+
+    >>> sure = torch.tensor([[0.8, 0.2]]).repeat(10, 1)
+    >>> round(calibration(sure, torch.tensor([0] * 8 + [1] * 2)).error, 6)
+    0.0
+    >>> round(calibration(sure, torch.zeros(10).long()).error, 6)
+    0.2
+    """
+    certainty, said = probabilities.double().max(1)
+    right = (said == labels).double()
+    places = (certainty * BINS).long().clamp_max(BINS - 1)
+    counts = torch.bincount(places, minlength=BINS)
+    sure, share = (torch.bincount(places, one, BINS) / counts.clamp_min(1) for one in (certainty, right))
+    error = float((counts * (share - sure).abs()).sum()) / len(labels)
+    full = torch.nonzero(counts).flatten().tolist()
+    return Calibration(tuple((float(sure[b]), float(share[b]), int(counts[b])) for b in full), error)
+
+
+def interval_error(mean: Tensor, variance: Tensor, targets: Tensor) -> Calibration:
+    r"""The same for values: how far the share of targets inside central intervals is from the intervals' level.
+
+    The central interval of level q is $μ ± σ\,Φ^{-1}(\frac{1+q}{2})$; the error is the mean distance over levels.
+
+    >>> value = torch.randn(20_000, 1, generator=torch.Generator().manual_seed(0)).double()
+    >>> zero, one = torch.zeros_like(value), torch.ones_like(value)
+    >>> interval_error(zero, one, value).error < 0.01, interval_error(zero, 4 * one, value).error > 0.2
+    (True, True)
+    """
+    levels = torch.arange(1, LEVELS + 1).double() / (LEVELS + 1)
+    inside = torch.erf((targets - mean).abs() / (2 * variance).sqrt()).flatten()  # the level that just reaches it
+    shares = torch.searchsorted(inside.sort().values, levels, right=True) / len(inside)
+    bins = tuple((float(level), float(share), len(inside)) for level, share in zip(levels, shares, strict=True))
+    return Calibration(bins, float((shares - levels).abs().mean()))
+
+
+def class_loss(probabilities: Tensor, labels: Tensor) -> float:
+    """The mean negative log probability of the labels.
+
+    >>> round(class_loss(torch.tensor([[0.5, 0.5]]), torch.tensor([0])) / math.log(2), 6)
+    1.0
+    """
+    own = probabilities.double().gather(1, labels[:, None])
+    return -float(own.clamp_min(torch.finfo(torch.float64).tiny).log().mean())
+
+
+def temperature(probabilities: Callable[[float], Tensor], labels: Tensor, width: float = WIDTH) -> float:
+    r"""The T under which left-out labels are most probable a posteriori, with the prior $\log T ∼ N(0, w^2)$.
+
+    $$\min_T\; -\sum_n \log p_T(y_n) + \frac{(\log T)^2}{2 w^2}$$
+
+    Args:
+        probabilities: of left-out points at a temperature, `[N, C]`.
+        labels: `[N]`.
+        width: w; infinite for the most likely T.
+
+    >>> z = 3 * torch.randn(4000, 3, generator=torch.Generator().manual_seed(0)).double()
+    >>> y = torch.multinomial((z / 2).softmax(1), 1, generator=torch.Generator().manual_seed(1))[:, 0]
+    >>> 1.8 < temperature(lambda t: (z / t).softmax(1), y) < 2.2
+    True
+    """
+    require(len(labels) > 0, "a temperature is fitted to one left-out point or more, got none", DataError)
+
+    def loss(log_t: float) -> float:
+        return len(labels) * class_loss(probabilities(math.exp(log_t)), labels) + log_t**2 / (2 * width**2)
+
+    found = minimize_scalar(loss, bounds=(-HOTTEST, HOTTEST), method="bounded", options={"xatol": 1e-4})
+    return math.exp(float(found.x))

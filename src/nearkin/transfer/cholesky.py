@@ -1,0 +1,66 @@
+"""Cholesky factors that never fail in silence: a bounded jitter on the diagonal, or an error in one line."""
+
+import torch
+from torch import Tensor
+
+from nearkin.core.errors import DataError
+from nearkin.core.events import Caution, Work
+
+JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6)  # tried in turn, in units of the mean diagonal
+PIVOT = 1e-14  # a squared pivot below this share of the largest diagonal entry is rounding
+
+
+def cholesky(matrix: Tensor, what: str = "the kernel") -> tuple[Tensor, float]:
+    """Lower factors of symmetric matrices `[..., R, R]`, and the jitter that the diagonals needed.
+
+    Raises:
+        DataError: if a millionth of the mean diagonal is not enough, or entries are not finite.
+
+    >>> cholesky(torch.tensor([[4.0, 0.0], [0.0, 9.0]]).double())
+    (tensor([[2., 0.],
+            [0., 3.]], dtype=torch.float64), 0.0)
+    >>> cholesky(torch.ones(2, 2).double())[1] > 0
+    True
+    """
+    diagonal = matrix.diagonal(dim1=-2, dim2=-1)
+    level = float(diagonal.abs().mean())
+    for share in JITTERS:
+        added = matrix if share == 0 else matrix + share * level * torch.eye(matrix.shape[-1]).to(matrix)
+        factor, failed = torch.linalg.cholesky_ex(added)
+        pivots = factor.diagonal(dim1=-2, dim2=-1).square()
+        if not bool(failed.any()) and bool((pivots.amin(-1) > PIVOT * diagonal.amax(-1)).all()):
+            return factor, share * level
+    if not bool(matrix.isfinite().all()):
+        raise DataError(f"{what} of {matrix.shape[-1]:,} rows is not finite; mend the inputs or the weights")
+    raise DataError(
+        f"{what} of {matrix.shape[-1]:,} rows is not positive definite, not even with {JITTERS[-1]:.0e} of its "
+        f"diagonal added; give a noise above 0, or leave out duplicates"
+    )
+
+
+def cholesky_work(matrix: Tensor, what: str = "the kernel") -> Work[tuple[Tensor, float]]:
+    """`cholesky` as work: a caution tells of jitter."""
+    factor, jitter = cholesky(matrix, what)
+    if jitter > 0:
+        yield Caution(
+            f"{what} of {matrix.shape[-1]:,} rows is not positive definite; {jitter:.1e} was added to its diagonal"
+        )
+    return factor, jitter
+
+
+def below(factor: Tensor, right: Tensor) -> Tensor:
+    r"""$L^{-1} B$."""
+    found: Tensor = torch.linalg.solve_triangular(factor, right, upper=False)
+    return found
+
+
+def both(factor: Tensor, right: Tensor) -> Tensor:
+    r"""$(L L^⊤)^{-1} B$."""
+    found: Tensor = torch.linalg.solve_triangular(factor.mT, below(factor, right), upper=True)
+    return found
+
+
+def log_determinant(factor: Tensor) -> Tensor:
+    r"""$\log |L L^⊤|$."""
+    found: Tensor = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    return found

@@ -1,0 +1,129 @@
+"""LinearizedRegressor: values by closed-form transfer, behind scikit-learn's interface."""
+
+from typing import Any, Literal
+
+import numpy as np
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from nearkin.core.errors import require
+from nearkin.core.events import Listener, finish
+from nearkin.fisher.tangent import Outputs
+from nearkin.transfer.estimator import Array, Estimator, as_tensor
+from nearkin.transfer.gaussian import Space, gaussian_work
+from nearkin.transfer.hyper import Hyper, Mean
+from nearkin.transfer.learn import learn_work
+from nearkin.transfer.posterior import Posterior
+from nearkin.transfer.subset import Weights
+
+
+class LinearizedRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
+    """Values by closed-form transfer: a trained network, linearized, as a Gaussian process.
+
+    Args:
+        model: a trained network; it is copied, not changed.
+        weights: that are free to move: `all`, `head`, `norm`, `adapters`, names or a regular expression.
+        outputs: `sum` for one kernel of all the network's outputs, `all`, or the number of one; see `linearize`.
+        noise: variance of an observation; learned by evidence if None.
+        scale: of the kernel; the same. Both are given, or none.
+        mean: `constant`, `network`, `zero`, or `auto`, the more probable of the first two.
+        layers: whether every layer has a scale of its own, learned by evidence.
+        space: `auto`, `function`, `weight` or `large`; see `gaussian`.
+        random_state: the one seed; None, or a generator of NumPy, draws one.
+        listen: called with every event.
+
+    Attributes:
+        posterior_: the Gaussian process given the data.
+        hyper_: its noise, scales and mean.
+        n_features_in_: length of the inputs' second axis.
+
+    >>> net = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
+    >>> x = np.linspace(-1, 1, 30)[:, None]
+    >>> found = LinearizedRegressor(net).fit(x, np.sin(2 * x[:, 0]))
+    >>> mean, std = found.predict(x[:5], return_std=True)
+    >>> mean.shape, std.shape, found.score(x, np.sin(2 * x[:, 0])) > 0.9
+    ((5,), (5,), True)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        weights: Weights = "all",
+        outputs: Outputs = "sum",
+        noise: float | None = None,
+        scale: float | None = None,
+        mean: Mean | Literal["auto"] = "auto",
+        layers: bool = False,
+        space: Space = "auto",
+        random_state: int | np.random.RandomState | None = 0,
+        listen: Listener | None = None,
+    ) -> None:
+        self.model = model
+        self.weights = weights
+        self.outputs = outputs
+        self.noise = noise
+        self.scale = scale
+        self.mean = mean
+        self.layers = layers
+        self.space = space
+        self.random_state = random_state
+        self.listen = listen
+
+    def fit(self, X: Any, y: Any) -> "LinearizedRegressor":
+        """Learn noise and scale, and condition on targets `[N]` or `[N, K]`."""
+        x, targets = self._points(X, y, reset=True)
+        linearized, seed, hyper = self._linearize(x), self._seed(), self._given()
+        if hyper is None:
+            learning = learn_work(linearized, x, targets, mean=self.mean, layers=self.layers, seed=seed)
+            hyper = finish(learning, self.listen)
+        work = gaussian_work(linearized, x, targets, hyper, space=self.space, seed=seed)
+        self.posterior_: Posterior = finish(work, self.listen)
+        return self
+
+    def partial_fit(self, X: Any, y: Any) -> "LinearizedRegressor":
+        """Add points without starting again; noise and scale stay as the first call learned them."""
+        if not hasattr(self, "posterior_"):
+            return self.fit(X, y)
+        x, targets = self._points(X, y, reset=False)
+        self.posterior_ = finish(self.posterior_.extended_work(x, targets), self.listen)
+        return self
+
+    @property
+    def hyper_(self) -> Hyper:
+        """Noise, scales and mean."""
+        check_is_fitted(self)
+        return self.posterior_.hyper
+
+    def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
+        """Means `[M]` or `[M, K]`; with `return_std` also the deviations of observations, noise included."""
+        x = self._inputs(X)
+        mean, variance = (self._shaped(one) for one in self.posterior_.predict(x, observed=True))
+        return (mean, np.sqrt(variance)) if return_std else mean
+
+    def sample(self, X: Any, count: int = 1) -> Array:
+        """Functions drawn from the posterior, `[count, M]` or `[count, M, K]`."""
+        x = self._inputs(X)
+        return self._shaped(self.posterior_.sample(x, count, self._generator()))
+
+    def _shaped(self, values: Tensor) -> Array:
+        return (values[..., 0] if self._flat else values).numpy()
+
+    def _given(self) -> Hyper | None:
+        if self.noise is None or self.scale is None:
+            require(
+                self.noise is None and self.scale is None,
+                f"noise and scale are learned together or given together, got noise={self.noise}, scale={self.scale}",
+            )
+            return None
+        require(not self.layers, "scales of layers are learned with noise and scale; give none of them")
+        return Hyper(noise=self.noise, scale=self.scale, mean="constant" if self.mean == "auto" else self.mean)
+
+    def _points(self, X: Any, y: Any, reset: bool) -> tuple[Tensor, Tensor]:
+        X, y = validate_data(
+            self, X, y, allow_nd=True, multi_output=True, y_numeric=True, reset=reset, dtype=np.float64
+        )
+        if reset:
+            self._flat = np.ndim(y) == 1
+        return as_tensor(X), as_tensor(y)

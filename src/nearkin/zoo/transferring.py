@@ -1,0 +1,207 @@
+"""Transfer: the network of a solved task, linearized, learns another task from few labels, beside the usual ways."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from nearkin.core.errors import DataError, require
+from nearkin.core.events import Caution, Note, Work
+from nearkin.core.rng import Streams, derived_seed
+from nearkin.distance.sight import fitted_to
+from nearkin.nets.solved import Solved
+from nearkin.tasks.derive import limited
+from nearkin.tasks.rows import glance
+from nearkin.tasks.task import Task
+from nearkin.transfer.classify import NUMBERS
+from nearkin.transfer.closed_form import METHODS, Method, closed_form, require_known
+from nearkin.transfer.finetune import STEPS, baselining
+from nearkin.transfer.outcome import Outcome
+from nearkin.transfer.probabilities import How, checked_how
+from nearkin.transfer.subset import Weights
+
+LABELS = 2000  # that are learned from where no number is given
+
+
+class Shelf(Protocol):
+    """What of a zoo is needed here."""
+
+    def task(self, name: str) -> Task:
+        """A task with its data."""
+        ...
+
+    def solved(self, name: str) -> Solved:
+        """A task with its weights."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transferring:
+    """How to transfer.
+
+    Attributes:
+        shots: labels a class, for values samples in all; all that are there, but 2,000 at most, if None.
+        method: for classes, `dirichlet` or `laplace`.
+        weights: that are free to move: `all`, `head`, `norm`, `adapters`, names or a regular expression.
+        how: class probabilities are taken: `mean` or `sampled`.
+        trial: whose network is the source.
+        samples: test samples at the most that judge.
+        steps: of the baselines that train in steps.
+        baselines: whether to measure them.
+    """
+
+    shots: int | None = None
+    method: Method = "dirichlet"
+    weights: Weights = "all"
+    how: How = "mean"
+    trial: int = 0
+    samples: int = 2000
+    steps: int = STEPS
+    baselines: bool = True
+
+    def __post_init__(self) -> None:
+        require(self.shots is None or self.shots >= 1, f"shots must be 1 or more, got {self.shots}")
+        require(self.method in METHODS, f"method is {' or '.join(METHODS)}, got {self.method!r}")
+        checked_how(self.how)
+        require(self.samples >= 1, f"one test sample or more judges, got {self.samples}")
+        require(self.steps >= 1, f"steps must be 1 or more, got {self.steps}")
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What closed-form transfer from a solved task to another came to.
+
+    Attributes:
+        source: name of the solved task.
+        target: name of the other.
+        network: of the source.
+        metric_name: `accuracy` or `r2`.
+        shots: labels a class that were asked for.
+        num_train: labels that were learned from.
+        num_test: samples that judged.
+        guess: the metric of the best answer that ignores the input.
+        outcome: of the closed form.
+        baselines: outcomes of the usual ways.
+    """
+
+    source: str
+    target: str
+    network: str
+    metric_name: str
+    shots: int | None
+    num_train: int
+    num_test: int
+    guess: float
+    outcome: Outcome
+    baselines: tuple[Outcome, ...] = ()
+
+    @property
+    def metric(self) -> float:
+        """Accuracy or R² on the test part."""
+        return self.outcome.metric
+
+    @property
+    def nll(self) -> float:
+        """Mean negative log probability of a test target."""
+        return self.outcome.nll
+
+    @property
+    def ece(self) -> float:
+        """Expected calibration error."""
+        return self.outcome.ece
+
+    @property
+    def seconds(self) -> float:
+        """Of fitting and predicting in closed form."""
+        return self.outcome.seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: the closed form's own figures at the top, the others in `baselines`."""
+        mine: Mapping[str, Any] = self.outcome.to_dict()
+        return {
+            "source": self.source,
+            "target": self.target,
+            "network": self.network,
+            "shots": self.shots,
+            "num_train": self.num_train,
+            "num_test": self.num_test,
+            "metric_name": self.metric_name,
+            "guess": self.guess,
+            **{key: mine[key] for key in ("metric", "nll", "ece", "seconds", "bins", "facts")},
+            "baselines": [one.to_dict() for one in self.baselines],
+        }
+
+
+def transferring(shelf: Shelf, source: str, given: Task | str, how: Transferring, seed: int = 0) -> Work[Transfer]:
+    """The work of transfer from a task of the zoo to another of it, or to a new one."""
+    solved = shelf.solved(source)
+    model = solved.model(how.trial)
+    target = shelf.task(given) if isinstance(given, str) else given
+    require_known(target)
+    if target.name == source:
+        yield Caution(f"{source} is its own source: its network has seen these labels")
+    task = fitted_to(target, tuple(solved.facts["input_shape"]))
+    if task is not target:
+        yield Note(f"{target.name}: inputs of shape {target.input_shape} are brought to {task.input_shape}")
+    few = yield from _few(task, how.shots, seed)
+    few = replace(few, test=few.test.chosen(glance(len(few.test), how.samples)))
+    found = yield from closed_form(
+        model, few, weights=how.weights, method=how.method, how=how.how, seed=derived_seed(seed, "closed form")
+    )
+    yield Note(f"{found.name}: {task.form.metric} {found.metric:.4f} in {found.seconds:.1f} s")
+    others: tuple[Outcome, ...] = ()
+    if how.baselines:
+        others = yield from baselining(model, few, how.steps, derived_seed(seed, "baselines"))
+    return Transfer(
+        source, target.name, solved.network, task.form.metric, how.shots, len(few.train), len(few.test), few.guess(),
+        found, others,
+    )  # fmt: skip
+
+
+def with_shots(task: Task, shots: int, seed: int = 0) -> Task:
+    """The task with so many labels of every class, drawn by the seed; for values, so many samples in all.
+
+    More shots of one seed hold the fewer ones.
+
+    >>> toy = Task.from_arrays("toy", torch.randn(40, 2), torch.arange(40) % 2)
+    >>> torch.bincount(with_shots(toy, 3).train.labels())
+    tensor([3, 3])
+    """
+    require(shots >= 1, f"shots must be 1 or more, got {shots}")
+    streams = Streams(seed)
+    if task.likelihood != "categorical":
+        require(
+            shots <= len(task.train),
+            f"{task.name} has {len(task.train):,} training samples, {shots} were asked for; ask for fewer",
+            DataError,
+        )
+        return replace(task, train=task.train.chosen(_drawn(torch.arange(len(task.train)), shots, streams, "values")))
+    labels, chosen = task.train.labels(), []
+    for number, name in enumerate(task.classes):
+        members = torch.nonzero(labels == number).flatten()
+        require(
+            shots <= len(members),
+            f"{task.name}: class {name} has {len(members)} training samples, {shots} a class were asked for; ask for "
+            f"{int(torch.bincount(labels).min())} at the most",
+            DataError,
+        )
+        chosen.append(_drawn(members, shots, streams, name))
+    return replace(task, train=task.train.chosen(torch.cat(chosen)))
+
+
+def _drawn(members: Tensor, count: int, streams: Streams, name: str) -> Tensor:
+    return members[torch.randperm(len(members), generator=streams.at("shots", name))[:count]]
+
+
+def _few(task: Task, shots: int | None, seed: int) -> Work[Task]:
+    """The task with as many labels as were asked for, or as are wise."""
+    if shots is not None:
+        return with_shots(task, shots, seed)
+    room = math.isqrt(NUMBERS // len(task.classes)) if task.likelihood == "categorical" else LABELS
+    most = max(min(LABELS, room), len(task.classes))
+    if len(task.train) > most:
+        yield Caution(f"{most:,} of {len(task.train):,} labels are learned from; say how many a class with shots")
+    return limited(task, most, seed)

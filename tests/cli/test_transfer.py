@@ -1,0 +1,64 @@
+"""`transfer` as a person or a script calls it."""
+
+from pathlib import Path
+
+import pytest
+
+from calling import Call
+
+LOW, HIGH = "digits?classes=0,1,2,3,4&rest=drop", "digits?classes=5,6,7,8,9&rest=drop"
+QUICK = ("--network", "mlp?hidden=24", "--trials", "1", "--epochs", "4")
+
+
+@pytest.fixture
+def zoo(call: Call) -> None:
+    assert call("add", "low", LOW, *QUICK, "--json").code == 0
+
+
+@pytest.mark.usefixtures("zoo")
+def test_closed_form_and_baselines_side_by_side(call: Call) -> None:
+    found = call("transfer", "low", HIGH, "--shots", "10", "--samples", "150", "--steps", "30", "--json").json
+    assert {"metric", "nll", "ece", "seconds", "baselines"} <= found.keys()
+    assert (found["num_train"], found["num_test"], found["metric_name"]) == (50, 150, "accuracy")
+    assert found["metric"] > 0.6 > found["guess"]
+    assert len(found["baselines"]) == 4
+    assert all({"name", "metric", "nll", "ece", "seconds"} <= one.keys() for one in found["baselines"])
+    again = call("transfer", "low", HIGH, "--shots", "10", "--samples", "150", "--no-baselines", "--json").json
+    assert (again["metric"], again["nll"], again["baselines"]) == (found["metric"], found["nll"], [])
+    other = call("--seed", "1", "transfer", "low", HIGH, "--shots", "10", "--no-baselines", "--json").json
+    assert other["nll"] != found["nll"]
+
+    said = call("transfer", "low", HIGH, "--shots", "5", "--steps", "5", "--samples", "50", "--method", "laplace")
+    assert said.code == 0
+    for word in ("low → ", "25 labels", "accuracy", "nll", "ece", "closed form", "linear head", "all weights"):
+        assert word in said.out
+
+
+@pytest.mark.usefixtures("zoo")
+def test_images_of_another_size_are_brought_to_the_source(call: Call) -> None:
+    data = f"{HIGH}&size=10"
+    found = call("transfer", "low", data, "--shots", "5", "--samples", "50", "--no-baselines", "--json")
+    assert found.code == 0, found.err
+    assert "are brought to (1, 8, 8)" in found.err
+    assert found.json["num_train"] == 25
+
+
+@pytest.mark.usefixtures("zoo")
+def test_bad_requests_end_in_one_line(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("a,b,kind\n" + "1.5,2.5,x\n2.5,0.5,y\n" * 10)
+    cases = [
+        (("transfer", "lov", HIGH), "no task named lov"),
+        (("transfer", "low", "hihg"), "neither a task of the zoo (low) nor a data set"),
+        (("transfer", "low", HIGH, "--shots", "9999"), "training samples, 9999 a class were asked for"),
+        (("transfer", "low", HIGH, "--method", "exact"), "dirichlet or laplace"),
+        (("transfer", "low", HIGH, "--weights", "haed", "--shots", "2"), "did you mean head"),
+        (("transfer", "low", HIGH, "--trial", "4"), "has trials 0 to 0"),
+        (("transfer", "low", "csv:table.csv?target=kind"), "only images can be brought to another shape"),
+        (("--zoo", "nowhere", "transfer", "low", HIGH), "nowhere"),
+    ]
+    for words, wanted in cases:
+        said = call(*words)
+        assert said.code == 1, words
+        errors = [line for line in said.err.splitlines() if line.startswith("error:")]
+        assert len(errors) == 1, said.err
+        assert wanted in errors[0]
