@@ -33,7 +33,7 @@ class Task:
         input_shape: shape of one input: `(C, H, W)` images, `(D,)` tables, `(T,)` tokens.
         source: the data string that reads it again; empty for arrays.
 
-    >>> x = torch.randn(8, 2)
+    >>> x = torch.arange(16.0).view(8, 2) - 7
     >>> task = Task.from_arrays("sign", x, (x[:, 0] > 0).long(), x, (x[:, 0] > 0).long())
     >>> task.likelihood, task.classes, task.input_shape
     ('categorical', ('0', '1'), (2,))
