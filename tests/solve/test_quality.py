@@ -8,7 +8,8 @@ import torch
 from scipy.stats import binomtest
 from sklearn.metrics import confusion_matrix, r2_score
 
-from nearkin.solve.quality import Quality, calibration, class_quality, share_interval, temperature, value_quality
+from nearkin.solve.quality import Quality, class_quality, share_interval, temperature, value_quality
+from nearkin.transfer.calibration import calibration
 
 RNG = torch.Generator().manual_seed(0)
 
@@ -44,8 +45,8 @@ def test_the_surest_mistakes_come_first_and_are_mistakes() -> None:
 def test_certainty_that_is_earned_has_no_calibration_error() -> None:
     logits = torch.randn(40_000, 3, generator=RNG).double() * 2
     labels = torch.distributions.Categorical(logits=logits).sample()
-    assert calibration(logits.softmax(1), labels)[1] < 0.01
-    assert calibration((3 * logits).softmax(1), labels)[1] > 0.1
+    assert calibration(logits.softmax(1), labels).error < 0.01
+    assert calibration((3 * logits).softmax(1), labels).error > 0.1
 
 
 def test_temperature_undoes_a_scale_exactly() -> None:

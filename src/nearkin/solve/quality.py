@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-BINS = 10
+from nearkin.transfer.calibration import calibration
+
 CONFIDENCE = 1.959964  # of a normal deviate, 95 %
 RESAMPLES = 1000
 MISTAKES = 12
@@ -110,27 +111,6 @@ def explained_interval(outputs: Tensor, targets: Tensor, seed: int = 0) -> tuple
     return low, high
 
 
-def calibration(probabilities: Tensor, labels: Tensor) -> tuple[tuple[tuple[float, float, int], ...], float]:
-    r"""Bins of certainty, and the expected calibration error $\sum_b \frac{n_b}{N}\,|\text{right}_b - \text{sure}_b|$.
-
-    >>> sure = torch.tensor([[0.95, 0.05]]).repeat(20, 1)
-    >>> calibration(sure, torch.tensor([0] * 19 + [1]))[1] < 1e-6, calibration(sure, torch.ones(20).long())[1] > 0.9
-    (True, True)
-    """
-    certainty, said = probabilities.double().max(1)
-    right = (said == labels).double()
-    place = (certainty * BINS).long().clamp_max(BINS - 1)
-    bins, error = [], 0.0
-    for b in range(BINS):
-        inside = place == b
-        count = int(inside.sum())
-        if count:
-            sure, share = float(certainty[inside].mean()), float(right[inside].mean())
-            bins.append((sure, share, count))
-            error += count / len(labels) * abs(share - sure)
-    return tuple(bins), error
-
-
 def temperature(logits: Tensor, labels: Tensor) -> float:
     r"""The $T$ that makes $\mathrm{softmax}(z / T)$ most likely on held-out data, between 1/20 and 20.
 
@@ -171,11 +151,11 @@ def class_quality(
     if len(classes) <= WIDEST:
         counts = torch.bincount(labels * len(classes) + said, minlength=len(classes) ** 2)
         table = tuple(map(tuple, counts.view(len(classes), -1).tolist()))
-    bins, error = calibration(probabilities, labels)
+    sure = calibration(probabilities, labels)
     share = 1 - len(wrong) / len(labels)
     return Quality(
-        share, "accuracy", share_interval(share, len(labels)), len(labels), loss, guess, classes, table, bins, error,
-        tuple(mistakes),
+        share, "accuracy", share_interval(share, len(labels)), len(labels), loss, guess, classes, table, sure.bins,
+        sure.error, tuple(mistakes),
     )  # fmt: skip
 
 

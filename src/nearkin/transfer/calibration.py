@@ -8,10 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from nearkin.core.errors import DataError, require
+from nearkin.core.lazy import Lazy
+
+optimize = Lazy("scipy.optimize")
 
 BINS = 10
 LEVELS = 19  # central intervals of 5 %, 10 %, … 95 %
@@ -98,5 +100,5 @@ def temperature(probabilities: Callable[[float], Tensor], labels: Tensor, width:
     def loss(log_t: float) -> float:
         return len(labels) * class_loss(probabilities(math.exp(log_t)), labels) + log_t**2 / (2 * width**2)
 
-    found = minimize_scalar(loss, bounds=(-HOTTEST, HOTTEST), method="bounded", options={"xatol": 1e-4})
+    found = optimize.minimize_scalar(loss, bounds=(-HOTTEST, HOTTEST), method="bounded", options={"xatol": 1e-4})
     return math.exp(float(found.x))

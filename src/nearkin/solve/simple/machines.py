@@ -13,6 +13,7 @@ Standardisation and the width of the kernel are folded into the tensors: inputs 
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -26,27 +27,27 @@ from nearkin.nets.spec import NetworkSpec
 BLOCK = 2**22  # numbers in the largest table that trees are walked with at once
 
 
-class Machine(nn.Module):
+class Machine(nn.Module, ABC):
     """What the three machines share: a network string that builds them, costs, and outputs that are constant."""
 
     @property
+    @abstractmethod
     def network(self) -> str:
         """The network string that builds a machine of this shape."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def num_parameters(self) -> int:
         """Numbers that were learned."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def multiply_adds(self) -> int:
         """Multiply-adds for one input; a comparison counts as one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def widened(self, constants: Tensor) -> "Machine":
         """The same machine with further outputs that are the same for every input."""
-        raise NotImplementedError
 
 
 class LinearMachine(Machine):
