@@ -30,6 +30,20 @@ def real_data() -> Path:
     return folder
 
 
+@pytest.fixture
+def real_folder(real_data: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """A function that names one of these data sets' folders; data strings find it too."""
+
+    def named(name: str) -> Path:
+        folder = real_data / name
+        if not folder.is_dir():
+            pytest.skip(f"there is no {name} in {real_data}")
+        monkeypatch.setenv("NEARKIN_DATA", str(real_data))
+        return folder
+
+    return named
+
+
 @pytest.fixture(scope="session")
 def tables(real_data: Path) -> Path:
     """The folder of architecture tables, `tables` beside the real data sets."""

@@ -235,12 +235,8 @@ def test_without_files_the_error_says_where_they_come_from(tmp_path, monkeypatch
 
 
 @pytest.fixture
-def surveys(real_data, monkeypatch):
-    folder = real_data / "malaria_prevalence"
-    if not folder.is_dir():
-        pytest.skip(f"no malaria surveys in {folder}")
-    monkeypatch.setenv("NEARKIN_DATA", str(real_data))
-    return folder
+def surveys(real_folder):
+    return real_folder("malaria_prevalence")
 
 
 @pytest.mark.realdata

@@ -274,12 +274,8 @@ def test_without_files_the_error_says_where_they_come_from(tmp_path, monkeypatch
 
 
 @pytest.fixture
-def archive(real_data, monkeypatch):
-    folder = real_data / "ushcn_daily"
-    if not folder.is_dir():
-        pytest.skip(f"no USHCN records in {folder}")
-    monkeypatch.setenv("NEARKIN_DATA", str(real_data))
-    return folder
+def archive(real_folder):
+    return real_folder("ushcn_daily")
 
 
 @pytest.mark.realdata
