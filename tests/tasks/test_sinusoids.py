@@ -114,6 +114,8 @@ def test_limit_and_split_work():
     pooled = [torch.cat([task.train.labels(), task.test.labels()]).sort(dim=0).values for task in (whole, again)]
     assert torch.equal(*pooled)
     assert not torch.equal(whole.test.labels(), again.test.labels())
+    assert again.train.scaling.mean is None  # it is read as it is, however it is split
+    assert again.train.target_scaling.mean is None
 
 
 @pytest.mark.parametrize(

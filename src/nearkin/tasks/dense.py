@@ -63,7 +63,7 @@ def dense(task: Task, kind: str, seed: int = 0) -> Task:
     )
     names = (kind,) if kind in ("edges", "keypoints") else channel_names(channels)
     made = replace(task, train=train, test=test, likelihood="dense", classes=names, input_shape=train.inputs.shape)
-    return made.rescaled()
+    return made.standardised()
 
 
 def channel_names(count: int) -> tuple[str, ...]:

@@ -164,10 +164,15 @@ class Task:
             learn, judge = split_index(labels, len(train), TEST_SHARE, seed=0)
             train, test = train.chosen(learn), train.chosen(judge)
         task = cls(name, train, test, likelihood, tuple(classes), train.inputs.shape, source)
-        return task.rescaled() if standardise else task
+        return task.standardised() if standardise else task
 
     def rescaled(self) -> "Task":
-        """The same task, scaled anew by mean and deviation of its training part."""
+        """The same task, scaled anew where it was scaled; what is read as it is stays so."""
+        scaled = (self.train.scaling, self.train.target_scaling)
+        return self.standardised() if any(one.mean is not None for one in scaled) else self
+
+    def standardised(self) -> "Task":
+        """The same task, scaled by mean and deviation of its training part."""
         inputs, targets = Scaling.of(self.train.inputs), Scaling.of(self.train.targets)
         return replace(
             self,
