@@ -9,6 +9,7 @@ log-determinants by Lanczos come with that class (up to `max_cholesky_size` rows
 carry no gradient back to the weights.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from nearkin.fisher.products import FisherProduct
 from nearkin.fisher.vectors import columnwise, flat, unflat
 
 
-class ProductOperator(LinearOperator):  # type: ignore[misc]
+class ProductOperator(LinearOperator, ABC):  # type: ignore[misc]
     """A matrix `[M, N]` that is known by its products with vectors.
 
     Args:
@@ -36,9 +37,9 @@ class ProductOperator(LinearOperator):  # type: ignore[misc]
         super().__init__(point, source=source)
         self.source = source
 
+    @abstractmethod
     def product(self, vector: Tensor) -> Tensor:
         """The matrix times one vector: `[N]` to `[M]`."""
-        raise NotImplementedError
 
     def products(self, columns: Tensor) -> Tensor:
         """The matrix times `[N]` or `[N, K]`."""
