@@ -8,11 +8,13 @@ from nearkin.core.errors import DataError
 from nearkin.core.events import Caution, Note, finish
 from nearkin.core.rng import Streams
 from nearkin.nets.registry import build
+from nearkin.transfer.conjugate import conjugate_gradients
 from nearkin.transfer.gaussian import gaussian, gaussian_work
 from nearkin.transfer.hyper import Hyper
 from nearkin.transfer.kernel import Prior
+from nearkin.transfer.large import Large
 from nearkin.transfer.linearize import linearize
-from nearkin.transfer.products import prior_operator
+from nearkin.transfer.products import covariance
 
 HYPER = Hyper(noise=0.05, scale=0.7)
 
@@ -21,26 +23,96 @@ def drawn(seed: int, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+WAYS = {"features": {}, "graphs": {"FEATURE_BYTES": 0}, "passes": {"FEATURE_BYTES": 0, "KEPT_BYTES": 1}}
+
+
+def by(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products are made in one way, in several batches, and no kernel is held."""
+    for name, value in {"HELD_BYTES": 0, **WAYS[way]}.items():
+        monkeypatch.setattr(f"nearkin.transfer.products.{name}", value)
+    monkeypatch.setattr("nearkin.transfer.large_weight_passes.BATCH_BYTES", 300)
+    monkeypatch.setattr("nearkin.transfer.large_weight_features.BATCH_BYTES", 500)
+
+
 @pytest.mark.parametrize("outputs", ["sum", "all", 1])
-@pytest.mark.parametrize("room", [2**29, 1])
-def test_products_rows_and_diagonal_are_the_kernel(
-    outputs: str | int, room: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("way", list(WAYS))
+def test_products_columns_and_diagonal_are_the_kernel(
+    outputs: str | int, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With graphs kept, and made anew."""
-    monkeypatch.setattr("nearkin.transfer.products.HELD_BYTES", 0)
-    monkeypatch.setattr("nearkin.transfer.products.KEPT_BYTES", room)
-    monkeypatch.setattr("nearkin.transfer.products.BATCH_BYTES", 300)
+    """With features held, with graphs kept, and with passes for every product."""
+    by(way, monkeypatch)
     flat, x = linearize(build("mlp?hidden=4", (3,), 2, seed=0), outputs=outputs), drawn(1, 9, 3)
     prior = Prior(flat, Hyper(scale=0.7, layers={"head": 3.0}))
-    operator, gram = prior_operator(prior, x), prior.kernel(x)
-    assert len(operator.source.batches) > 1
-    assert (operator.source.kept is None) == (room == 1)
-    right = drawn(2, len(gram), 3)
-    assert torch.allclose(operator @ right, gram @ right, atol=1e-10)
-    assert torch.allclose(operator @ right[:, 0], gram @ right[:, 0], atol=1e-10)
-    assert torch.allclose(operator.times(2.0).diagonal(), 2 * gram.diagonal(), atol=1e-10)
-    i, j = torch.tensor([[0], [5], [7]]), torch.arange(len(gram))[None]
-    assert torch.allclose(operator._get_indices(i, j), gram[i, j], atol=1e-10)
+    found, gram, features = covariance(prior, x), prior.kernel(x), prior.features(x)
+    assert {"features": "features", "graphs": "kept", "passes": "anew"}[way] in found.told()
+    assert len(found.features.batches) > 1
+    right, weights = drawn(2, len(gram), 3), drawn(3, features.shape[1], 3)
+    assert torch.allclose(found.times(right), gram @ right, atol=1e-10)
+    assert torch.allclose(found.features.pull(right), features.t() @ right, atol=1e-10)
+    assert torch.allclose(found.features.push(weights), features @ weights, atol=1e-10)
+    assert torch.allclose(found.times(right, quick=True), gram @ right, atol=1e-4)
+    assert torch.allclose(found.diagonal(), gram.diagonal(), atol=1e-10)
+    rows = torch.tensor([5, 0, 7, 5])
+    assert torch.allclose(found.columns(rows), gram[:, rows], atol=1e-10)
+
+
+class Words(nn.Sequential):
+    """Tokens to outputs."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Embedding(90, 16, padding_idx=3), nn.Flatten(), nn.LayerNorm(32), nn.Linear(32, 2))
+
+
+class Odd(nn.Module):
+    """Weights of no layer, and a layer that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.twice = nn.Linear(3, 4), nn.Linear(4, 4)
+        self.gain = nn.Parameter(torch.linspace(0.5, 1.5, 4))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.twice(torch.tanh(self.twice(self.gain * torch.tanh(self.first(x)))))))
+
+
+NETS = {
+    "words": (Words, lambda: torch.randint(90, (11, 2), generator=torch.Generator().manual_seed(1))),
+    "odd": (Odd, lambda: drawn(1, 11, 3)),
+    "maps": (
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 3, groups=2),
+            nn.BatchNorm2d(4),
+            nn.Tanh(),
+            nn.Conv2d(4, 3, 1),
+            nn.Flatten(),
+            nn.LazyLinear(2),
+        ),
+        lambda: drawn(1, 11, 2, 4, 4),
+    ),
+    "sequences": (
+        lambda: nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 8), nn.Flatten(), nn.Linear(16, 2)),
+        lambda: drawn(1, 11, 2, 3),
+    ),
+}
+
+
+@pytest.mark.parametrize("outputs", ["sum", "all", 1])
+@pytest.mark.parametrize("net", list(NETS))
+def test_features_of_many_kinds_of_layers(net: str, outputs: str | int, monkeypatch: pytest.MonkeyPatch) -> None:
+    by("features", monkeypatch)
+    torch.manual_seed(0)
+    make, inputs = NETS[net]
+    model, x = make().eval(), inputs()
+    model(x if net == "words" else x.float())
+    flat = linearize(model, outputs=outputs)
+    prior = Prior(flat, Hyper(scale=0.7, layers={next(iter(flat.layers)): 3.0}))
+    found, features = covariance(prior, x).features, prior.features(x)
+    assert "features" in found.told()
+    right, weights = drawn(2, len(features), 2), drawn(3, features.shape[1], 2)
+    assert torch.allclose(found.pull(right), features.t() @ right, atol=1e-9)
+    assert torch.allclose(found.push(weights), features @ weights, atol=1e-9)
+    assert torch.allclose(found.diagonal(), features.square().sum(1), atol=1e-9)
 
 
 @pytest.mark.parametrize("outputs", ["sum", "all"])
@@ -49,16 +121,21 @@ def test_low_rank_factors_lie_below_the_kernel(outputs: str, monkeypatch: pytest
     monkeypatch.setattr("nearkin.transfer.products.PIVOTS_AT_ONCE", 4)
     prior = Prior(linearize(build("mlp?hidden=8", (3,), 2, seed=0), outputs=outputs), Hyper())
     x = drawn(1, 20, 3).repeat(2, 1)  # duplicates: rank 20 of 40, or fewer
-    operator, gram = prior_operator(prior, x), prior.kernel(x)
+    source, gram = covariance(prior, x), prior.kernel(x)
     left = []
     for rank in (4, 12, len(gram)):
-        factor = operator.pivoted_cholesky(rank)
-        assert factor.shape[1] <= rank
-        gap = gram - factor @ factor.t()
+        found = source.low_rank(rank)
+        assert found.factor.shape[1] <= rank
+        gap = gram - found.factor @ found.factor.t()
         assert float(torch.linalg.eigvalsh(gap)[0]) > -1e-8 * float(gram.trace())
+        assert torch.allclose(found.left, gap.diagonal(), atol=1e-8 * float(gram.trace()))
         left.append(float(gap.trace() / gram.trace()))
     assert left[0] > left[1] > left[2]
     assert left[2] < 1e-8
+    noise = torch.full((len(gram),), 0.5).double()
+    some = source.low_rank(len(gram), noise, 3.0)
+    assert float((some.left / noise).sum()) <= 3.0
+    assert 0 < some.factor.shape[1] < found.factor.shape[1]
 
 
 @pytest.mark.parametrize("outputs", ["sum", "all"])
@@ -74,8 +151,9 @@ def test_small_cases_agree_with_dense_ones(
     noise = None if known is None else 0.1 * drawn(4, 150, 2).square()
     exact, found = (gaussian(flat, x, y, HYPER, noise, space) for space in ("function", "large"))
     assert found.space == "large"
-    spread = float(y.std())
-    assert float((found.mean(new) - exact.mean(new)).abs().max()) < 1e-3 * spread
+    assert float((found.mean(new) - exact.mean(new)).abs().max()) < 1e-6 * float(y.std())
+    monkeypatch.setattr("nearkin.transfer.large.STEP_BYTES", 0)  # by the kernel with all points, not by a push
+    assert torch.allclose(gaussian(flat, x, y, HYPER, noise, "large").mean(new), found.mean(new), atol=1e-9)
     wanted, got = exact.predict(new)[1], found.predict(new)[1]
     assert bool((got >= wanted - 1e-9).all())  # never too sure
     assert bool((got <= wanted * (1.02 if subset == 30 else 1 + 1e-9) + 1e-6).all())
@@ -96,14 +174,31 @@ def test_a_kernel_that_is_never_held(outputs: str | int, monkeypatch: pytest.Mon
     assert torch.allclose(found.predict(new)[1], exact.predict(new)[1], atol=1e-4)
 
 
-def test_more_points_are_solved_anew() -> None:
-    flat = linearize(build("mlp?hidden=4", (3,), 1, seed=0))
-    x, y, new = drawn(1, 60, 3), drawn(2, 60), drawn(3, 5, 3)
-    grown = gaussian(flat, x[:40], y[:40], Hyper(noise=0.1, mean="zero"), space="large").extended(x[40:], y[40:])
-    whole = gaussian(flat, x, y, Hyper(noise=0.1, mean="zero"), space="large")
-    assert grown.num_points == 60
-    assert torch.allclose(grown.mean(new), whole.mean(new), atol=1e-9)
-    assert grown.log_evidence == pytest.approx(whole.log_evidence)
+def test_more_points_go_on_from_the_solution(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nearkin.transfer.large.PIVOTS", 5)
+    flat = linearize(build("mlp?hidden=8", (3,), 1, seed=0))
+    x, new, hyper = drawn(1, 90, 3), drawn(3, 5, 3), Hyper(noise=0.05)
+    y = torch.sin(2 * x[:, 0]) * x[:, 1]
+    first = gaussian(flat, x[:88], y[:88], hyper, space="large")
+    grown, whole = first.extended(x[88:], y[88:]), gaussian(flat, x, y, hyper, space="large")
+    assert grown.num_points == 90
+    apart = gaussian(flat, x[:88], y[:88], hyper, space="function").extended(x[88:], y[88:])
+    assert torch.allclose(grown.mean(new), apart.mean(new), atol=1e-5)
+    assert grown.log_evidence == pytest.approx(whole.log_evidence, abs=1e-3)  # of the same probes
+    for other in (first, whole):
+        assert isinstance(grown.solver, Large)
+        assert isinstance(other.solver, Large)
+        assert grown.solver.steps < other.solver.steps
+
+
+def test_gradients_that_start_at_the_solution_take_no_step() -> None:
+    matrix, right = torch.diag(torch.tensor([1.0, 2.0, 5.0])).double(), drawn(1, 3, 2)
+    first = conjugate_gradients(lambda v: matrix @ v, right, lambda v: v)
+    again = conjugate_gradients(lambda v: matrix @ v, right, lambda v: v, first.values)
+    assert (first.steps, again.steps) == (3, 0)
+    assert torch.allclose(matrix @ again.values, right)
+    values = torch.linalg.eigvalsh(first.ritz[0])  # as many steps as eigenvalues find them all
+    assert torch.allclose(values, torch.tensor([1.0, 2.0, 5.0]).double())
 
 
 def test_duplicates_and_bad_noise() -> None:
@@ -119,7 +214,7 @@ def test_duplicates_and_bad_noise() -> None:
 
 
 def test_a_solve_that_stops_early_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearkin.transfer.large.STEPS", 3)
+    monkeypatch.setattr("nearkin.transfer.conjugate.STEPS", 3)
     monkeypatch.setattr("nearkin.transfer.large.PIVOTS", 1)
     told: list[object] = []
     flat = linearize(build("mlp?hidden=16", (3,), 1, seed=0))

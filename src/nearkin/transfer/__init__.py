@@ -1,9 +1,13 @@
 """Closed-form transfer: a linearized network as a Gaussian process with its tangent kernel."""
 
+from nearkin.transfer.family import Family, family
 from nearkin.transfer.gaussian import gaussian
-from nearkin.transfer.hyper import Hyper
+from nearkin.transfer.hyper import Hyper, Learning
 from nearkin.transfer.learn import learn, learn_pooled
 from nearkin.transfer.linearize import Linearized, linearize
 from nearkin.transfer.posterior import Posterior, restored
 
-__all__ = ["Hyper", "Linearized", "Posterior", "gaussian", "learn", "learn_pooled", "linearize", "restored"]
+__all__ = [
+    "Family", "Hyper", "Learning", "Linearized", "Posterior", "family", "gaussian", "learn", "learn_pooled",
+    "linearize", "restored",
+]  # fmt: skip

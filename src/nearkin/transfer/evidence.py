@@ -15,16 +15,27 @@ from nearkin.core.errors import DataError
 from nearkin.transfer.cholesky import below, log_determinant
 
 
-def dense_log_evidence(covariance: Tensor, basis: Tensor, targets: Tensor) -> Tensor:
-    """The log evidence `[]` of targets `[F, R, T]` with covariances `[F, R, R]` and constants in `basis` `[R, Q]`.
+def dense_log_evidence(covariance: Tensor, basis: Tensor, targets: Tensor, shape: float | None = None) -> Tensor:
+    r"""The log evidence `[]` of targets `[F, R, T]` with covariances `[F, R, R]` and constants in `basis` `[R, Q]`.
+
+    With a shape a, all covariances have a size τ in common, $τ ∼ \mathrm{InvGamma}(a, a)$, which is integrated out:
+
+    $$\log p(y) = \log \frac{Γ(a + n/2)}{Γ(a)} - \tfrac n2 \log 2πa
+      - \tfrac12 \log |A| - (a + \tfrac n2) \log\Big(1 + \frac{r^⊤ A^{-1} r}{2a}\Big)$$
 
     >>> one = torch.ones(1, 1, 1).double()
     >>> round(float(dense_log_evidence(2 * one, torch.zeros(1, 0).double(), one)), 6)  # of N(1; 0, 2)
     -1.515512
+    >>> round(float(dense_log_evidence(one, torch.zeros(1, 0).double(), one, shape=0.5)), 6)  # of Cauchy's 1 / 2π
+    -1.837877
     """
     factor, _, residual = whitened(covariance, basis, targets)
-    fit = residual.square().sum() + targets.shape[2] * log_determinant(factor).sum()
-    return -0.5 * (fit + targets.numel() * math.log(2 * math.pi))
+    fit, determinant = residual.square().sum(), targets.shape[2] * log_determinant(factor).sum()
+    half = targets.numel() / 2
+    if shape is None:
+        return -0.5 * (fit + determinant) - half * math.log(2 * math.pi)
+    front = math.lgamma(shape + half) - math.lgamma(shape) - half * math.log(2 * math.pi * shape)
+    return front - 0.5 * determinant - (shape + half) * (fit / (2 * shape)).log1p()
 
 
 def whitened(covariance: Tensor, basis: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,4 +1,4 @@
-r"""Hyper-parameters of a linearized network as a Gaussian process.
+r"""Hyper-parameters of a linearized network as a Gaussian process, and how they are to be learned.
 
 $$y ∼ \mathcal N\Big(μ(x),\; s \sum_l s_l K_l + σ^2 I_n\Big)$$
 
@@ -17,6 +17,8 @@ Mean: TypeAlias = Literal["constant", "network", "zero"]
 """The mean before any target is seen: a constant that is fitted, the network's own outputs, or nothing."""
 
 MEANS: tuple[str, ...] = get_args(Mean)
+FLOOR = 1e-3  # of the noise
+LIMIT = 2000  # rows of a kernel whose eigenvalues are taken; of more points some are drawn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,3 +65,43 @@ class Hyper:
         Hyper(noise=0.5, scale=1.0, layers={'head': 2.0}, mean='constant')
         """
         return cls(**facts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """How hyper-parameters are learned from targets.
+
+    Attributes:
+        mean: `constant`, `network` or `zero`; `auto` takes the more probable of the first two.
+        layers: whether every layer has a scale of its own.
+        extra: whether to learn noise on top of known noise; without known noise it is learned anyway.
+        floor: the least noise, as a share of the function's prior variance: of a few points the evidence may well
+            prefer a function through all of them, and would then promise far too much.
+        limit: rows of a kernel at the most; of more points some are drawn.
+        seed: of the draw and of the starts.
+
+    >>> Learning(limit=0)
+    Traceback (most recent call last):
+    nearkin.core.errors.OptionError: limit is 1 row or more, got 0
+    """
+
+    mean: Mean | Literal["auto"] = "auto"
+    layers: bool = False
+    extra: bool = False
+    floor: float = FLOOR
+    limit: int = LIMIT
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.mean in (*MEANS, "auto"), f"mean is auto, {', '.join(MEANS)}, got {self.mean!r}")
+        require(1e-8 <= self.floor < 1, f"floor is a share of the prior variance from 1e-8 to 1, got {self.floor}")
+        require(self.limit >= 1, f"limit is 1 row or more, got {self.limit}")
+        require(isinstance(self.seed, int) and self.seed >= 0, f"a seed is an integer >= 0, got {self.seed!r}")
+
+    @property
+    def climbs(self) -> bool:
+        """Whether more than noise and one scale is learned."""
+        return self.layers or self.extra
+
+
+PLAIN = Learning()

@@ -9,167 +9,99 @@ Notation: as in `targets`.
 """
 
 from collections.abc import Sequence
-from typing import Literal, cast
 
 from torch import Tensor
 
 from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.events import Caution, Note, Progress, Work, finish
 from nearkin.core.rng import Streams
-from nearkin.transfer.hyper import MEANS, Hyper, Mean
+from nearkin.transfer.hyper import PLAIN, Hyper, Learning, Mean
 from nearkin.transfer.layer_scales import Climb, climbed
 from nearkin.transfer.linearize import Linearized
-from nearkin.transfer.prepared import Points, Prepared, prepared
-from nearkin.transfer.spectrum import Best, Spectrum, best
+from nearkin.transfer.prepared import Digest, Points, digested
+from nearkin.transfer.spectrum import Best, Spectrum, best, mean_level, merged
 
-FLOOR = 1e-3  # of the noise
-LIMIT = 2000  # rows of a kernel whose eigenvalues are taken; of more points some are drawn
-LAYERS_LIMIT = 800  # rows where single layers have scales
 CONSTANT = 1e-20  # targets whose squares about the mean are below this share of their squares are constant
 GUESS = 0.1  # share of noise where nothing can be learned
 
 
-def learn(
-    linearized: Linearized,
-    x: Tensor,
-    y: Tensor,
-    *,
-    noise: Tensor | None = None,
-    mean: Mean | Literal["auto"] = "auto",
-    layers: bool = False,
-    extra: bool = False,
-    floor: float = FLOOR,
-    limit: int = LIMIT,
-    seed: int = 0,
-) -> Hyper:
+def learn(linearized: Linearized, x: Tensor, y: Tensor, *, noise: Tensor | None = None, how: Learning = PLAIN) -> Hyper:
     """The hyper-parameters under which targets are most probable.
 
     Args:
         linearized: the network.
         x: `[N, *input_shape]`.
         y: targets `[N]` or `[N, K]`.
-        noise: known variances of the observations `[N]` or `[N, K]`; then the noise learned is 0, unless `extra`.
-        mean: `constant`, `network` or `zero`; `auto` takes the more probable of the first two.
-        layers: whether every layer has a scale of its own.
-        extra: whether to learn noise on top of the known.
-        floor: the least noise, as a share of the function's prior variance: of a few points the evidence may well
-            prefer a function through all of them, and would then promise far too much.
-        limit: rows at the most; of more points some are drawn.
-        seed: of the draw and of the starts.
+        noise: known variances of the observations `[N]` or `[N, K]`; then the noise learned is 0, unless `how.extra`.
+        how: which mean, scales of layers, the floor of the noise, the limit of rows.
 
     >>> import torch
     >>> from nearkin.transfer.linearize import linearize
     >>> flat, x = linearize(torch.nn.Linear(1, 1)), torch.linspace(-1, 1, 20)[:, None]
-    >>> found = learn(flat, x, 3 * x[:, 0] + 0.1 * torch.cos(40 * x[:, 0]), mean="constant")
+    >>> found = learn(flat, x, 3 * x[:, 0] + 0.1 * torch.cos(40 * x[:, 0]), how=Learning(mean="constant"))
     >>> 0.001 < found.noise < 0.02, found.scale > 1
     (True, True)
     """
-    return finish(
-        learn_work(
-            linearized, x, y, noise=noise, mean=mean, layers=layers, extra=extra, floor=floor, limit=limit, seed=seed
-        )
-    )
+    return finish(learn_work(linearized, x, y, noise=noise, how=how))
 
 
 def learn_work(
-    linearized: Linearized,
-    x: Tensor,
-    y: Tensor,
-    *,
-    noise: Tensor | None = None,
-    mean: Mean | Literal["auto"] = "auto",
-    layers: bool = False,
-    extra: bool = False,
-    floor: float = FLOOR,
-    limit: int = LIMIT,
-    seed: int = 0,
+    linearized: Linearized, x: Tensor, y: Tensor, *, noise: Tensor | None = None, how: Learning = PLAIN
 ) -> Work[Hyper]:
     """`learn` as work."""
-    tasks: list[Points] = [(x, y, noise)]
-    return learn_pooled_work(
-        linearized, tasks, mean=mean, layers=layers, extra=extra, floor=floor, limit=limit, seed=seed
-    )
+    return learn_pooled_work(linearized, [(x, y, noise)], how)
 
 
-def learn_pooled(
-    linearized: Linearized,
-    tasks: Sequence[Points],
-    *,
-    mean: Mean | Literal["auto"] = "auto",
-    layers: bool = False,
-    extra: bool = False,
-    floor: float = FLOOR,
-    limit: int = LIMIT,
-    seed: int = 0,
-) -> Hyper:
+def learn_pooled(linearized: Linearized, tasks: Sequence[Points], how: Learning = PLAIN) -> Hyper:
     """The hyper-parameters under which the targets of several tasks together are most probable.
 
-    Every task has weights and constants of its own; noise, scales and the kind of mean are shared. Options are those of
-    `learn`; `limit` is for each task.
+    Every task has weights and constants of its own; noise, scales and the kind of mean are shared. `how.limit` is for
+    each task.
     """
-    return finish(
-        learn_pooled_work(linearized, tasks, mean=mean, layers=layers, extra=extra, floor=floor, limit=limit, seed=seed)
-    )
+    return finish(learn_pooled_work(linearized, tasks, how))
 
 
-def learn_pooled_work(
-    linearized: Linearized,
-    tasks: Sequence[Points],
-    *,
-    mean: Mean | Literal["auto"] = "auto",
-    layers: bool = False,
-    extra: bool = False,
-    floor: float = FLOOR,
-    limit: int = LIMIT,
-    seed: int = 0,
-) -> Work[Hyper]:
+def learn_pooled_work(linearized: Linearized, tasks: Sequence[Points], how: Learning = PLAIN) -> Work[Hyper]:
     """`learn_pooled` as work: notes tell what was chosen, cautions what could not be learned."""
-    require(len(tasks) > 0, "there is no task to learn from; give one or more", DataError)
-    require(limit >= 1, f"limit is 1 or more, got {limit}")
-    require(1e-8 <= floor < 1, f"floor is a share of the prior variance from 1e-8 to 1, got {floor}")
-    require(mean in (*MEANS, "auto"), f"mean is auto, {', '.join(MEANS)}, got {mean!r}")
-    ready: list[Prepared] = []
-    climbs = layers or extra
+    digests: list[Digest] = []
     for number, points in enumerate(tasks):
-        rows = min(limit, LAYERS_LIMIT) if climbs else limit
-        ready.append((yield from prepared(linearized, points, rows, climbs, Streams(seed).child("task", number))))
+        digests.append((yield from digested(linearized, points, how, number)))
         yield Progress("kernels", number + 1, len(tasks))
-    known = ready[0].known is not None
+    return (yield from learned(digests, how))
+
+
+def learned(digests: Sequence[Digest], how: Learning) -> Work[Hyper]:
+    """The hyper-parameters under which tasks are most probable, from what the evidence needs of them."""
+    require(len(digests) > 0, "there is no task to learn from; give one or more", DataError)
+    known = digests[0].known
     require(
-        all((one.known is not None) == known for one in ready),
+        all(one.known == known for one in digests),
         "some tasks have known noise and some have not; give it for all or for none",
         MismatchError,
     )
-    kind, found = yield from _chosen(ready, mean, known, floor)
-    noise = 0.0 if known else found.noise
-    hyper = Hyper(noise=noise, scale=found.scale, mean=kind)
-    if climbs and not found.guessed:
+    kind, found = yield from _chosen(digests, known, how.floor)
+    hyper = Hyper(noise=0.0 if known else found.noise, scale=found.scale, mean=kind)
+    ready = [one.climb for one in digests if one.climb is not None]
+    if ready and not found.guessed:
         parts = [(*one.rows(kind), one.known) for one in ready]
-        kernels = [linearized.layer_kernels(one.x) if layers else {"": cast(Tensor, one.gram)} for one in ready]
-        climb = Climb(kernels, parts, fixed_noise=known and not extra)
-        hyper = yield from climbed(climb, hyper, Streams(seed).at("starts"), floor)
+        climb = Climb([one.kernels for one in ready], parts, fixed_noise=known and not how.extra)
+        hyper = yield from climbed(climb, hyper, Streams(how.seed).at("starts"), how.floor)
     return hyper
 
 
-def _chosen(ready: Sequence[Prepared], mean: str, known: bool, floor: float) -> Work[tuple[Mean, Best]]:
+def _chosen(digests: Sequence[Digest], known: bool, floor: float) -> Work[tuple[Mean, Best]]:
     """The kind of mean, with its best noise and scale."""
-    fits = all(one.network is not None for one in ready)
-    kinds: list[Mean] = [cast(Mean, mean)] if mean != "auto" else ["constant", *(["network"] if fits else [])]  # type: ignore[list-item]
-    require(
-        mean != "network" or fits,
-        "mean='network' needs as many targets as outputs; use mean='constant'",
-        MismatchError,
-    )
+    kinds = [kind for kind in digests[0].kinds if all(kind in one.kinds for one in digests)]
+    total = sum(one.level * one.num_numbers for one in digests)
     seen: dict[Mean, Best] = {}
     for kind in kinds:
-        spectra = [one.spectrum(kind) for one in ready]
-        freedom = sum(one.rows - one.num_constants for one in spectra)
+        spectra = merged([one.spectrum(kind) for one in digests])
+        freedom = sum(len(one.values) * (one.rows - one.num_constants) for one in spectra)
         left = sum(one.terms(0.0)[0] for one in spectra)
-        total = sum(one.level * one.y.numel() for one in ready)
         if freedom <= 0 and kind != kinds[-1]:
             continue  # one point says nothing of a constant's error
         if not known and left <= CONSTANT * total:
-            guess = _guess(ready, spectra, freedom > 0)
+            guess = _guess(digests, spectra, freedom > 0)
             yield Caution(
                 "the targets do not vary about their mean, so that noise and scale cannot be learned; "
                 f"noise {guess.noise:.1e} and scale {guess.scale:.1e} are guesses"
@@ -187,10 +119,10 @@ def _chosen(ready: Sequence[Prepared], mean: str, known: bool, floor: float) -> 
     return kind, found
 
 
-def _guess(ready: Sequence[Prepared], spectra: Sequence[Spectrum], constant: bool) -> Best:
+def _guess(digests: Sequence[Digest], spectra: Sequence[Spectrum], constant: bool) -> Best:
     """Noise and scale where nothing varies: small if many points agree, wide if there is only one."""
-    level = sum(one.level for one in ready) / len(ready) or 1.0
-    diagonal = sum(one.level for one in spectra) / len(spectra) or 1.0
+    level = sum(one.level for one in digests) / len(digests) or 1.0
+    diagonal = mean_level(spectra)
     if constant:
         return Best(1e-6 * level / diagonal, 1e-6 * level, 0.0, guessed=True)
     return Best(level / diagonal, GUESS * level, 0.0, guessed=True)

@@ -8,6 +8,7 @@ Notation: as in `linearize` and `targets`.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from nearkin.core.types import Params
 from nearkin.transfer.evidence import dense_log_evidence, whitened
 from nearkin.transfer.hyper import Hyper
 from nearkin.transfer.linearize import Linearized, chosen_outputs
+from nearkin.transfer.prepared import Points
 from nearkin.transfer.targets import Layout, checked_noise, checked_targets, layout_of, noise_rows
 
 
@@ -61,6 +63,33 @@ def evidence(
     return dense_log_evidence(features @ features.t() + torch.diag_embed(variances), basis, targets)
 
 
+def pooled_evidence(
+    params: Params,
+    linearized: Linearized,
+    tasks: Sequence[Points],
+    hyper: Hyper,
+    *,
+    log_noise: Tensor | None = None,
+    log_scale: Tensor | None = None,
+    shape: float | None = None,
+) -> Tensor:
+    """The summed log evidence `[]` of several tasks, the network passed once for all; arguments as of `evidence`.
+
+    With a shape every task has a size of its own, integrated out; see `dense_log_evidence`.
+    """
+    inputs = [linearized.inputs(points[0]) for points in tasks]
+    outputs, features = _linear(params, linearized, torch.cat(inputs), hyper, log_scale)
+    each = features.shape[0] // outputs.shape[0]
+    sizes = [len(x) for x in inputs]
+    seen = zip(outputs.split(sizes), features.split([each * size for size in sizes]), strict=True)
+    total = torch.zeros(()).double()
+    for x, points, passed in zip(inputs, tasks, seen, strict=True):
+        known = points[2] if len(points) == 3 else None
+        phi, basis, targets, variances, _ = _placed(passed, linearized, x, points[1], hyper, known, log_noise)
+        total = total + dense_log_evidence(phi @ phi.t() + torch.diag_embed(variances), basis, targets, shape)
+    return total
+
+
 def posterior_mean(
     params: Params,
     linearized: Linearized,
@@ -95,10 +124,25 @@ def _parts(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Layout]:
     """Features `[R, D]`, constants `[R, Q]`, targets `[F, R, T]`, variances `[F, R]`, and the layout."""
     x = linearized.inputs(x)
+    checked_targets(y, len(x))
+    passed = _linear(params, linearized, x, hyper, log_scale)
+    return _placed(passed, linearized, x, y, hyper, noise, log_noise)
+
+
+def _placed(
+    passed: tuple[Tensor, Tensor],
+    linearized: Linearized,
+    x: Tensor,
+    y: Tensor,
+    hyper: Hyper,
+    noise: Tensor | None,
+    log_noise: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Layout]:
+    """The same from outputs `[N, C]` and features `[R, D]`."""
+    outputs, features = passed
     y = checked_targets(y, len(x))
     known = checked_noise(noise, len(x), y.shape[1])
     layout = layout_of(linearized, x, y, known)
-    outputs, features = _linear(params, linearized, x, hyper, log_scale)
     if hyper.mean == "network":
         y = y - layout.network(outputs)
     variances = noise_rows(layout, known) + (hyper.noise if log_noise is None else log_noise.exp())

@@ -1,213 +1,181 @@
-r"""The prior's covariance by its products, $K u = Φ (Φ^⊤ u)$, for conjugate gradients on many points.
+r"""The prior's covariance by its products, $K c = Φ (Φ^⊤ c)$, for conjugate gradients on many points.
+
+Features are held if they fit the memory (`large_weight_features`); else products take passes of the network
+(`large_weight_passes`).
 
 Notation: as in `kernel`; V columns side by side.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from nearkin.core.rng import Streams
-from nearkin.core.types import Params
-from nearkin.fisher.jacobian import Jacobian
-from nearkin.fisher.operators import SymmetricOperator
-from nearkin.fisher.tangent_blocks import graph_bytes
-from nearkin.fisher.tangent_features import Sight
-from nearkin.fisher.tape import frozen
-from nearkin.fisher.vectors import flat, side_by_side, unflat
 from nearkin.transfer.kernel import Prior
-from nearkin.transfer.linearize import chosen_outputs
+from nearkin.transfer.large_weight_features import held_features
+from nearkin.transfer.large_weight_passes import passes
 
-HELD_BYTES = 2**30  # of a kernel that is held
+HELD_BYTES = 2**29  # of a kernel that is held
+FEATURE_BYTES = 5 * 2**28  # of features that are held
 KEPT_BYTES = 2**29  # of graphs that stay in memory between products
-BATCH_BYTES = 2**26  # of one graph
 PIVOTS_AT_ONCE = 64
 
 
+class Products(Protocol):
+    """Products with the features Φ `[R, D]` of some points."""
+
+    def told(self) -> str:
+        """How they are made, in words."""
+        ...
+
+    def pull(self, columns: Tensor, quick: bool = False) -> Tensor:
+        r"""$Φ^⊤$ times `[R, V]`: `[D, V]`; may round to float32 if `quick`."""
+        ...
+
+    def push(self, weights: Tensor, quick: bool = False) -> Tensor:
+        """Φ times `[D, V]`: `[R, V]`; may round to float32 if `quick`."""
+        ...
+
+    def columns(self, samples: Tensor) -> Tensor:
+        """The kernel of all samples with some of them, given by numbers in rising order."""
+        ...
+
+    def diagonal(self) -> Tensor:
+        """Of the kernel, `[R]`."""
+        ...
+
+
+def products(prior: Prior, x: Tensor) -> Products:
+    """Products with the features of some points, the quickest that the memory allows."""
+    held = held_features(prior, x, FEATURE_BYTES)
+    return passes(prior, x, KEPT_BYTES) if held is None else held
+
+
 @dataclass(frozen=True, eq=False)
-class PriorProducts:
-    """Products with a prior's covariance on some points.
+class LowRank:
+    r"""A factor with $L L^⊤$ near K and never above it.
+
+    Attributes:
+        factor: L `[R, V]`.
+        pivots: the rows it was made from `[S]`, S ≥ V.
+        left: what is left of the diagonal `[R]`.
+    """
+
+    factor: Tensor
+    pivots: Tensor
+    left: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Covariance:
+    """A prior's covariance K `[R, R]` on some points.
 
     Attributes:
         prior: the network and its scales.
         x: `[N, *input_shape]`.
-        out: the shape of one sample's outputs, C numbers.
-        batches: the points in parts whose graphs fit the memory.
+        rows: R.
         held: the matrix itself, if it fits.
-        kept: the parts' Jacobians, if they all fit.
         seed: of pivots.
-        factor: of the whole matrix.
+
+    >>> from nearkin.transfer.hyper import Hyper
+    >>> from nearkin.transfer.linearize import linearize
+    >>> prior = Prior(linearize(torch.nn.Linear(1, 1)), Hyper(scale=3.0))
+    >>> covariance(prior, torch.tensor([[1.0], [2.0]])).times(torch.tensor([[1.0], [0.0]]).double()).flatten()
+    tensor([6., 9.], dtype=torch.float64)
     """
 
     prior: Prior
     x: Tensor
-    out: torch.Size
-    batches: tuple[Tensor, ...]
+    rows: int
     held: Tensor | None = None
-    kept: tuple[Jacobian, ...] | None = None
     seed: int = 0
-    factor: float = 1.0
+
+    @cached_property
+    def features(self) -> Products:
+        """Products with Φ."""
+        return products(self.prior, self.x)
 
     @property
-    def chosen(self) -> range:
-        """The outputs that count."""
-        return chosen_outputs(self.prior.linearized.outputs, self.out.numel())
-
-    @property
-    def rows(self) -> int:
-        """R."""
-        return len(self.x) * (self.out.numel() if self.prior.linearized.outputs == "all" else 1)
+    def each(self) -> int:
+        """Rows of one sample."""
+        return self.rows // len(self.x)
 
     def told(self) -> str:
         """How products are made, in words."""
+        return self.features.told() if self.held is None else "the kernel held in memory"
+
+    def times(self, columns: Tensor, quick: bool = False) -> Tensor:
+        """K times `[R, V]`; may round to float32 if `quick`."""
         if self.held is not None:
-            return "the kernel held in memory"
-        return f"graphs of {len(self.batches)} batches {'made anew for each product' if self.kept is None else 'kept'}"
-
-    def times(self, columns: Tensor) -> Tensor:
-        """K times `[R, V]`."""
-        if self.held is not None:
-            return self.factor * (self.held @ columns)
-        outputs, size = self.prior.linearized.outputs, self.out.numel()
-        if outputs == "all":
-            return self.factor * self._products(columns)
-        total = torch.zeros_like(columns)
-        for c in self.chosen:  # every output has weights of its own
-            wide = columns.new_zeros(len(self.x), size, columns.shape[1])
-            wide[:, c] = columns
-            total += self._products(wide.flatten(0, 1)).view(len(self.x), size, -1)[:, c]
-        return self.factor * total / len(self.chosen)
-
-    def _products(self, columns: Tensor) -> Tensor:
-        """All outputs' J S Jᵀ times `[N·C, V]`, S the prior variances of the weights."""
-        like, scales = self.prior.linearized.params, self.prior.weight_scales().to(columns)[:, None]
-        pulled, start = torch.zeros_like(scales), 0
-        for jacobian in self._jacobians():
-            part = columns[start : start + jacobian.num_samples * self.out.numel()].to(self.x.dtype)
-            pulled = pulled + _batched(_pulling(jacobian), part).double()
-            start += len(part)
-        pulled = (scales * pulled).to(self.x.dtype)
-        pushed = [_batched(_pushing(jacobian, like), pulled) for jacobian in self._jacobians()]
-        return torch.cat(pushed).double()
-
-    def _jacobians(self) -> Iterator[Jacobian]:
-        yield from self.kept if self.kept is not None else (_jacobian(self.prior, part) for part in self.batches)
+            return self.held @ columns
+        return self.features.push(self.features.pull(columns, quick), quick)
 
     def columns(self, rows: Tensor) -> Tensor:
         """K `[R, V]` at the numbers of some rows `[V]`."""
         if self.held is not None:
-            return self.factor * self.held[:, rows]
-        each = self.rows // len(self.x)
-        samples, places = (rows // each).unique(return_inverse=True)
-        return self.factor * self.prior.kernel(self.x, self.x[samples])[:, places * each + rows % each]
+            return self.held[:, rows]
+        samples, places = (rows // self.each).unique(return_inverse=True)
+        return self.features.columns(samples)[:, places * self.each + rows % self.each]
 
     def block(self, samples: Tensor) -> Tensor:
-        """K of some samples with each other, less the factor."""
+        """K of some samples with each other."""
         if self.held is None:
             return self.prior.kernel(self.x[samples])
-        rows = (samples[:, None] * (self.rows // len(self.x)) + torch.arange(self.rows // len(self.x))).flatten()
+        rows = sample_rows(samples, self.each)
         return self.held[rows][:, rows]
 
     def diagonal(self) -> Tensor:
         """`[R]`."""
-        return self.factor * (self.prior.diagonal(self.x) if self.held is None else self.held.diagonal())
+        return self.features.diagonal() if self.held is None else self.held.diagonal()
 
-    def low_rank(self, rank: int) -> Tensor:
-        r"""L `[R, V]`, V at most the rank, with $L L^⊤$ near K and never above it.
+    def low_rank(self, rank: int, noise: Tensor | None = None, enough: float = 0.0) -> LowRank:
+        r"""A factor of at most that rank, or of so many columns that $\sum_i (K - L L^⊤)_{ii} / V_i$ is `enough`.
 
         Pivots are drawn by what is left of the diagonal, some at a time (Chen et al. 2022), so that columns of K are
         made by few passes.
         """
         diagonal, rng = self.diagonal(), Streams(self.seed).at("pivots")
-        found, left, total = diagonal.new_zeros(self.rows, 0), diagonal.clone(), float(diagonal.sum())
-        while found.shape[1] < min(rank, self.rows) and float(left.sum()) > 1e-12 * total:
-            count = min(PIVOTS_AT_ONCE, min(rank, self.rows) - found.shape[1], int((left > 0).sum()))
+        most, total = min(rank, self.rows), float(diagonal.sum())
+        weigh = torch.ones_like(diagonal) if noise is None else noise.reciprocal()
+        factor, size, left = diagonal.new_empty(self.rows, most), 0, diagonal.clone()
+        taken: list[Tensor] = []
+        while size < most and float(left.sum()) > 1e-12 * total and float(left @ weigh) > enough:
+            count = min(PIVOTS_AT_ONCE, most - size, int((left > 0).sum()))
             pivots = torch.multinomial(left, count, generator=rng)
+            found = factor[:, :size]
             fresh = self.columns(pivots) - found @ found[pivots].t()
             values, vectors = torch.linalg.eigh((fresh[pivots] + fresh[pivots].t()) / 2)
             fit = values > 1e-10 * values[-1]
-            found = torch.cat([found, fresh @ (vectors[:, fit] / values[fit].sqrt())], 1)
-            left = (diagonal - found.square().sum(1)).clamp_min(0)
+            more = fresh @ (vectors[:, fit] / values[fit].sqrt())
+            factor[:, size : size + more.shape[1]] = more
+            size += more.shape[1]
+            left = (left - more.square().sum(1)).clamp_min(0)
             left[pivots] = 0
-        return found
+            taken.append(pivots)
+        return LowRank(factor[:, :size], torch.cat(taken) if taken else torch.zeros(0).long(), left)
 
 
-def _jacobian(prior: Prior, x: Tensor) -> Jacobian:
-    return Jacobian(prior.linearized.model, x, params=prior.linearized.params, keep=True)
+def sample_rows(samples: Tensor, each: int) -> Tensor:
+    """Numbers of the rows of some samples.
 
-
-def _pulling(jacobian: Jacobian) -> Callable[[Tensor], Tensor]:
-    return lambda u: flat(jacobian.pull(u.view(jacobian.shape)))
-
-
-def _pushing(jacobian: Jacobian, like: Params) -> Callable[[Tensor], Tensor]:
-    return lambda v: jacobian.push(unflat(v, like)).flatten()
-
-
-def _batched(product: Callable[[Tensor], Tensor], columns: Tensor) -> Tensor:
-    """A product with columns `[A, V]`: some at once, or one by one where the network's operations do not let."""
-    found = side_by_side(product, columns.contiguous()) if columns.shape[1] > 1 else None
-    if found is None:
-        found = torch.stack([product(column) for column in columns.t().contiguous()], 1)
-    return found
-
-
-class PriorOperator(SymmetricOperator):
-    """A prior's covariance `[R, R]` on some points, with rows and a diagonal for preconditioners.
-
-    >>> from nearkin.transfer.hyper import Hyper
-    >>> from nearkin.transfer.linearize import linearize
-    >>> prior = Prior(linearize(torch.nn.Linear(1, 1)), Hyper(scale=3.0))
-    >>> prior_operator(prior, torch.tensor([[1.0], [2.0]])) @ torch.tensor([1.0, 0.0]).double()
-    tensor([6., 9.], dtype=torch.float64)
+    >>> sample_rows(torch.tensor([0, 2]), 2).tolist()
+    [0, 1, 4, 5]
     """
-
-    def times(self, factor: float) -> "PriorOperator":
-        """The matrix times a number."""
-        return PriorOperator(*self._args, source=replace(self.source, factor=self.source.factor * factor))
-
-    def product(self, vector: Tensor) -> Tensor:
-        """Ku `[R]`."""
-        return self.products(vector[:, None])[:, 0]
-
-    def products(self, columns: Tensor) -> Tensor:
-        """K times `[R]` or `[R, V]`."""
-        found: Tensor = self.source.times(columns if columns.dim() == 2 else columns[:, None])
-        return found if columns.dim() == 2 else found[:, 0]
-
-    def _size(self) -> torch.Size:
-        return torch.Size([self.source.rows] * 2)
-
-    def _diagonal(self) -> Tensor:
-        found: Tensor = self.source.diagonal()
-        return found
-
-    def _get_indices(self, row_index: Tensor, col_index: Tensor, *batch_indices: Tensor) -> Tensor:
-        """Entries at index tensors, by the columns among them."""
-        rows, columns = torch.broadcast_tensors(row_index, col_index)
-        chosen, places = columns.unique(return_inverse=True)
-        found: Tensor = self.source.columns(chosen)[rows, places]
-        return found
-
-    def pivoted_cholesky(self, rank: int, error_tol: float | None = None, return_pivots: bool = False) -> Tensor:
-        """The low-rank factor that preconditions sums with a diagonal."""
-        found: Tensor = self.source.low_rank(rank)
-        return found
+    return (samples[:, None] * each + torch.arange(each)).flatten()
 
 
-def prior_operator(prior: Prior, x: Tensor, seed: int = 0) -> PriorOperator:
-    """The prior's covariance on some points; `seed` is that of its pivots."""
+def covariance(prior: Prior, x: Tensor, seed: int = 0, hold: bool = True) -> Covariance:
+    """The prior's covariance on some points.
+
+    Args:
+        prior: the network and its scales.
+        x: `[N, *input_shape]`.
+        seed: of pivots.
+        hold: whether the matrix is held if it fits.
+    """
     x = prior.linearized.inputs(x)
-    model = prior.linearized.model
-    out = _jacobian(prior, x[:1]).shape[1:]
-    seen = Sight(model, frozen(model), {}, {}, prior.linearized.names, range(out.numel()), False)
-    each = max(1, graph_bytes(seen, x[:1]))
-    batches = x.split(max(1, BATCH_BYTES // each))
-    source = PriorProducts(prior, x, out, batches, seed=seed)
-    if source.rows**2 * 8 <= HELD_BYTES:
-        source = replace(source, held=prior.kernel(x))
-    elif len(x) * each <= KEPT_BYTES:
-        source = replace(source, kept=tuple(_jacobian(prior, part) for part in batches))
-    return PriorOperator(torch.zeros(1).double(), source=source)
+    rows = len(x) * prior.rows_each(prior.linearized.num_outputs(x))
+    return Covariance(prior, x, rows, prior.kernel(x) if hold and rows**2 * 8 <= HELD_BYTES else None, seed)

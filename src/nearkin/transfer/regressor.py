@@ -12,7 +12,7 @@ from nearkin.core.events import Listener, finish
 from nearkin.fisher.tangent import Outputs
 from nearkin.transfer.estimator import Array, Estimator, as_tensor
 from nearkin.transfer.gaussian import Space, gaussian_work
-from nearkin.transfer.hyper import Hyper, Mean
+from nearkin.transfer.hyper import Hyper, Learning, Mean
 from nearkin.transfer.learn import learn_work
 from nearkin.transfer.posterior import Posterior
 from nearkin.transfer.subset import Weights
@@ -27,6 +27,7 @@ class LinearizedRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         outputs: `sum` for one kernel of all the network's outputs, `all`, or the number of one; see `linearize`.
         noise: variance of an observation; learned by evidence if None.
         scale: of the kernel; the same. Both are given, or none.
+        hyper: noise, scales and mean in one, as a family of tasks has them (`Family.hyper`); then nothing is learned.
         mean: `constant`, `network`, `zero`, or `auto`, the more probable of the first two.
         layers: whether every layer has a scale of its own, learned by evidence.
         space: `auto`, `function`, `weight` or `large`; see `gaussian`.
@@ -54,6 +55,7 @@ class LinearizedRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         outputs: Outputs = "sum",
         noise: float | None = None,
         scale: float | None = None,
+        hyper: Hyper | None = None,
         mean: Mean | Literal["auto"] = "auto",
         layers: bool = False,
         space: Space = "auto",
@@ -65,29 +67,39 @@ class LinearizedRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         self.outputs = outputs
         self.noise = noise
         self.scale = scale
+        self.hyper = hyper
         self.mean = mean
         self.layers = layers
         self.space = space
         self.random_state = random_state
         self.listen = listen
 
-    def fit(self, X: Any, y: Any) -> "LinearizedRegressor":
-        """Learn noise and scale, and condition on targets `[N]` or `[N, K]`."""
+    def fit(self, X: Any, y: Any, noise: Any = None) -> "LinearizedRegressor":
+        """Learn noise and scale, and condition on targets `[N]` or `[N, K]`.
+
+        Args:
+            X: inputs.
+            y: targets.
+            noise: known variances of the observations `[N]` or `[N, K]`, where each has its own; then the noise that
+                is learned is 0.
+        """
         x, targets = self._points(X, y, reset=True)
+        known = None if noise is None else as_tensor(noise)
         linearized, seed, hyper = self._linearize(x), self._seed(), self._given()
         if hyper is None:
-            learning = learn_work(linearized, x, targets, mean=self.mean, layers=self.layers, seed=seed)
-            hyper = finish(learning, self.listen)
-        work = gaussian_work(linearized, x, targets, hyper, space=self.space, seed=seed)
+            how = Learning(mean=self.mean, layers=self.layers, seed=seed)
+            hyper = finish(learn_work(linearized, x, targets, noise=known, how=how), self.listen)
+        work = gaussian_work(linearized, x, targets, hyper, known, space=self.space, seed=seed)
         self.posterior_: Posterior = finish(work, self.listen)
         return self
 
-    def partial_fit(self, X: Any, y: Any) -> "LinearizedRegressor":
+    def partial_fit(self, X: Any, y: Any, noise: Any = None) -> "LinearizedRegressor":
         """Add points without starting again; noise and scale stay as the first call learned them."""
         if not hasattr(self, "posterior_"):
-            return self.fit(X, y)
+            return self.fit(X, y, noise)
         x, targets = self._points(X, y, reset=False)
-        self.posterior_ = finish(self.posterior_.extended_work(x, targets), self.listen)
+        known = None if noise is None else as_tensor(noise)
+        self.posterior_ = finish(self.posterior_.extended_work(x, targets, known), self.listen)
         return self
 
     @property
@@ -96,10 +108,15 @@ class LinearizedRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self.posterior_.hyper
 
-    def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
-        """Means `[M]` or `[M, K]`; with `return_std` also the deviations of observations, noise included."""
+    def predict(self, X: Any, return_std: bool = False, noise: Any = None) -> Array | tuple[Array, Array]:
+        """Means `[M]` or `[M, K]`; with `return_std` also the deviations of observations, noise included.
+
+        `noise` are known variances of these observations, on top of what was learned; without them, and where all noise
+        was known, deviations are those of the function.
+        """
         x = self._inputs(X)
-        mean, variance = (self._shaped(one) for one in self.posterior_.predict(x, observed=True))
+        known = None if noise is None else as_tensor(noise)
+        mean, variance = (self._shaped(one) for one in self.posterior_.predict(x, True, known))
         return (mean, np.sqrt(variance)) if return_std else mean
 
     def sample(self, X: Any, count: int = 1) -> Array:
@@ -111,6 +128,13 @@ class LinearizedRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         return (values[..., 0] if self._flat else values).numpy()
 
     def _given(self) -> Hyper | None:
+        if self.hyper is not None:
+            require(isinstance(self.hyper, Hyper), f"hyper is a Hyper, got a {type(self.hyper).__name__}")
+            require(
+                self.noise is None and self.scale is None and self.mean == "auto" and not self.layers,
+                "hyper holds noise, scale, mean and scales of layers; give it, or some of them, not both",
+            )
+            return self.hyper
         if self.noise is None or self.scale is None:
             require(
                 self.noise is None and self.scale is None,

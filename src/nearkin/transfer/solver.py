@@ -7,11 +7,12 @@ from torch import Tensor
 from nearkin.core.events import Work
 from nearkin.transfer.function_space import FunctionSpace
 from nearkin.transfer.large import Large
+from nearkin.transfer.large_weight import LargeWeight
 from nearkin.transfer.weight_space import WeightSpace
 
 
 class Solver(Protocol):
-    """A solved Gaussian process over rows; see `function_space`, `weight_space` and `large`."""
+    """A solved Gaussian process over rows; see `function_space`, `weight_space`, `large` and `large_weight`."""
 
     @property
     def constants(self) -> Tensor:
@@ -54,8 +55,9 @@ class Solver(Protocol):
         ...
 
 
-SPACES: dict[str, type[FunctionSpace] | type[WeightSpace] | type[Large]] = {
+SPACES: dict[str, type[FunctionSpace] | type[WeightSpace] | type[Large] | type[LargeWeight]] = {
     "function": FunctionSpace,
     "weight": WeightSpace,
     "large": Large,
+    "large-weight": LargeWeight,
 }

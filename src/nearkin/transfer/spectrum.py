@@ -55,14 +55,40 @@ class Spectrum:
         """The mean diagonal of the kernel."""
         return float(self.values.sum(1).mean()) / self.rows
 
-    def terms(self, ratio: float) -> tuple[float, float]:
-        r"""$r^⊤ (ρK + I)^{-1} r$ and $\log |ρK + I|$, summed over columns."""
+    @property
+    def num_bytes(self) -> int:
+        """What keeping it takes: for a task of N points and one target about 24 N."""
+        return sum(part.numel() * part.element_size() for part in (self.values, self.seen, self.rest))
+
+    def under(self, constants: bool, columns: slice) -> "Spectrum":
+        """The same kernel with or without its constants, and with some of its T columns of targets."""
+        size = self.num_constants
+        chosen = [*range(size if constants else 0), *range(size, self.seen.shape[2])[columns]]
+        kept = size if constants else 0
+        share = (len(chosen) - kept) / self.num_columns
+        rest = self.rest[:, chosen][:, :, chosen]
+        return Spectrum(self.values, self.seen[:, :, chosen], rest, self.rows, kept, self.log_noise * share)
+
+    @property
+    def num_free(self) -> int:
+        """Numbers of targets less constants that they decide: F (R - Q) T."""
+        return self.seen.shape[0] * (self.rows - self.num_constants) * self.num_columns
+
+    def terms(self, ratio: float, restricted: bool = False) -> tuple[float, float]:
+        r"""$r^⊤ (ρK + I)^{-1} r$ and $\log |ρK + I|$, summed over columns.
+
+        With `restricted` the constants are integrated out under a flat prior and not fitted, which adds
+        $\log |H^⊤ (ρK + I)^{-1} H|$ to the latter, and leaves `num_free` numbers.
+        """
         damped = 1 + ratio * self.values
         gram = self.seen.mT @ (self.seen / damped[:, :, None]) + self.rest
         size = self.num_constants
         hh, hy, yy = gram[:, :size, :size], gram[:, :size, size:], gram[:, size:, size:]
         fit = (yy - hy.mT @ torch.linalg.solve(hh, hy)).diagonal(dim1=1, dim2=2).clamp_min(0).sum()
-        return float(fit), self.num_columns * float(damped.log().sum())
+        determinant = damped.log().sum()
+        if restricted and size:
+            determinant = determinant + torch.linalg.slogdet(hh).logabsdet.sum()
+        return float(fit), self.num_columns * float(determinant)
 
 
 def of_kernel(gram: Tensor, basis: Tensor, targets: Tensor, noise: Tensor | None = None) -> Spectrum:
@@ -102,6 +128,31 @@ def of_features(features: Tensor, basis: Tensor, targets: Tensor, noise: Tensor 
     )
 
 
+def merged(tasks: Sequence[Spectrum]) -> list[Spectrum]:
+    """The same tasks, those of one shape side by side in one spectrum, where their sums take one step and not many."""
+    shapes: dict[tuple[int, ...], list[Spectrum]] = {}
+    for task in tasks:
+        shapes.setdefault((*task.seen.shape[1:], task.rows, task.num_constants), []).append(task)
+    return [
+        some[0]
+        if len(some) == 1
+        else Spectrum(
+            torch.cat([one.values for one in some]),
+            torch.cat([one.seen for one in some]),
+            torch.cat([one.rest for one in some]),
+            some[0].rows,
+            some[0].num_constants,
+            sum(one.log_noise for one in some),
+        )
+        for some in shapes.values()
+    ]
+
+
+def mean_level(tasks: Sequence[Spectrum]) -> float:
+    """The mean diagonal of all kernels; 1 where it is 0."""
+    return sum(len(task.values) * task.level for task in tasks) / sum(len(task.values) for task in tasks) or 1.0
+
+
 def log_evidence(tasks: Sequence[Spectrum], scale: float, noise: float) -> float:
     """The summed log evidence of some tasks at given hyper-parameters.
 
@@ -137,7 +188,7 @@ def best(tasks: Sequence[Spectrum], known: bool = False, floor: float = 10**-HIG
         floor: the least noise, as a share of the function's prior variance; not where noise is known.
     """
     count = sum(task.num_numbers for task in tasks)
-    level = sum(task.level for task in tasks) / len(tasks) or 1.0
+    level = mean_level(tasks)
 
     def noise_at(decades: float) -> float:
         ratio = 10**decades / level
