@@ -32,6 +32,24 @@ def test_closed_form_and_baselines_side_by_side(call: Call) -> None:
     assert said.code == 0
     for word in ("low → ", "25 labels", "accuracy", "nll", "ece", "closed form", "linear head", "all weights"):
         assert word in said.out
+    assert "The report: low-to-digits-classes-5-6-7-8-9-rest-drop.html" in said.out
+
+
+@pytest.mark.usefixtures("zoo")
+def test_the_report_says_what_the_answer_says(call: Call, tmp_path: Path) -> None:
+    page = tmp_path / "made" / "report.html"
+    quick = ("--shots", "5", "--samples", "60", "--steps", "5")
+    found = call("transfer", "low", HIGH, *quick, "--out", str(page), "--json").json
+    assert found["report"] == str(page)
+    text = page.read_text("utf-8")
+    for one in (found, *found["baselines"]):
+        for figure in ("metric", "nll", "ece"):
+            assert f">{one[figure]:.3f}<".replace("-", "−") in text
+    assert found["made"]["given"] == HIGH
+    assert (found["origin"]["metric_name"], found["origin"]["trials"]) == ("accuracy", 1)
+    by_default = call("transfer", "low", HIGH, *quick, "--no-baselines", "--json").json
+    assert by_default["report"] == "low-to-digits-classes-5-6-7-8-9-rest-drop.html"
+    assert (by_default["metric"], by_default["nll"]) == (found["metric"], found["nll"])
 
 
 @pytest.mark.usefixtures("zoo")
@@ -45,6 +63,7 @@ def test_images_of_another_size_are_brought_to_the_source(call: Call) -> None:
 
 @pytest.mark.usefixtures("zoo")
 def test_bad_requests_end_in_one_line(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "folder.html").mkdir()
     (tmp_path / "table.csv").write_text("a,b,kind\n" + "1.5,2.5,x\n2.5,0.5,y\n" * 10)
     cases = [
         (("transfer", "lov", HIGH), "no task named lov"),
@@ -53,6 +72,9 @@ def test_bad_requests_end_in_one_line(call: Call, tmp_path: Path) -> None:
         (("transfer", "low", HIGH, "--method", "exact"), "dirichlet or laplace"),
         (("transfer", "low", HIGH, "--weights", "haed", "--shots", "2"), "did you mean head"),
         (("transfer", "low", HIGH, "--trial", "4"), "has trials 0 to 0"),
+        (("transfer", "low", HIGH, "--probabilities", "median"), "mean or sampled"),
+        (("transfer", "low", HIGH, "--out", "page.pdf"), "page.pdf ends in '.pdf'; write the report to a file .html"),
+        (("transfer", "low", HIGH, "--out", "folder.html"), "folder.html is a folder"),
         (("transfer", "low", "csv:table.csv?target=kind"), "only images can be brought to another shape"),
         (("--zoo", "nowhere", "transfer", "low", HIGH), "nowhere"),
     ]

@@ -12,7 +12,9 @@ from nearkin.solve.contenders import search_skeleton
 from nearkin.solve.plan import Plan
 
 EPOCHS = 3
-NAMES = ("kin-search", "random-search", "full-search", "finetune", "lenet", "resnet18", "logistic", "svm")
+NAMES = (
+    "kin-search", "random-search", "full-search", "finetune", "transfer", "lenet", "resnet18", "logistic", "svm",
+)  # fmt: skip
 
 
 @pytest.fixture

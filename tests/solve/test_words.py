@@ -72,6 +72,14 @@ def test_fine_tuning_is_held_against_the_same_network_from_nothing() -> None:
     assert claim("Fine-tuning", held([tuned, made("mlp", 0.90)])) is None
 
 
+def test_closed_form_is_held_against_fine_tuning() -> None:
+    tuned = Standing(name="finetune", title="t", kind="tuned", validation=0.95)
+    closed = Standing(name="transfer", title="c", kind="transfer", validation=0.95)
+    assert claim("in closed form", held([tuned, closed])) is True
+    assert claim("in closed form", held([tuned, replace(closed, validation=0.9)])) is False
+    assert claim("in closed form", held([tuned])) is None
+
+
 def test_measures_agree_when_they_name_the_same_kin() -> None:
     rows = {name: [{"name": first}] for name, first in (("frechet", "a"), ("kin", "a"))}
     assert claim("same nearest kin", held([], Relations(rankings=rows))) is True

@@ -1,6 +1,8 @@
 """Classes against formulas in dense matrices: the Dirichlet transform, leave-one-out, Laplace's approximation."""
 
+import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +15,12 @@ from nearkin.core.events import Caution, finish
 from nearkin.nets.registry import build
 from nearkin.transfer import Linearized, linearize
 from nearkin.transfer.calibration import calibration, class_loss, interval_error, temperature
-from nearkin.transfer.classify import classify, classify_work
+from nearkin.transfer.classes import METHODS, Classes
+from nearkin.transfer.classify import Classified, classify, classify_work
+from nearkin.transfer.closed_form import classified_work
 from nearkin.transfer.dirichlet import Judge, dirichlet_targets, left_out
-from nearkin.transfer.laplace import laplace, newton
+from nearkin.transfer.laplace import LaplaceClassified, laplace
+from nearkin.transfer.mode import Mode, newton
 from nearkin.transfer.probabilities import class_probabilities, drawn_probabilities
 
 N, M, C = 24, 7, 3
@@ -45,6 +50,12 @@ def labels(x: Tensor) -> Tensor:
     return (x[:, 0] > 0).long() + (x[:, 1] > 0.4).long()
 
 
+def classified(
+    flat: Linearized, x: Tensor, labels: Tensor, num_classes: int = C, **options: Any
+) -> Classified | LaplaceClassified:
+    return finish(classified_work(flat, x, labels, num_classes, Classes(**options)))
+
+
 def near(found: Tensor, wanted: Tensor, bound: float = 1e-6) -> bool:
     return found.shape == wanted.shape and bool((found - wanted).abs().max() <= bound * (1 + wanted.abs().max()))
 
@@ -58,7 +69,7 @@ def test_targets_are_log_normals_with_the_moments_of_the_gammas(alpha: float) ->
 
 
 def test_the_posterior_is_that_of_one_process_a_class(flat: Linearized, x: Tensor, labels: Tensor, new: Tensor) -> None:
-    found = classify(flat, x, labels, alpha=0.01, scale=0.5)
+    found = classify(flat, x, labels, C, Classes(alpha=0.01, scale=0.5))
     targets, noise = dirichlet_targets(labels, C, 0.01)
     k, cross, own = (0.5 * flat.kernel(*pair) for pair in ((x,), (new, x), (new,)))
     mean, variance = found.scores(new)
@@ -76,7 +87,7 @@ def test_left_out_points_are_those_of_a_fit_without_them(
     mean, variance = left_out(scale * flat.kernel(x), labels, C, alpha)
     for place in (0, 5, N - 1):
         rest = torch.arange(N) != place
-        alone = classify(flat, x[rest], labels[rest], C, alpha=alpha, scale=scale, heat=1.0)
+        alone = classify(flat, x[rest], labels[rest], C, Classes(alpha=alpha, scale=scale, heat=1.0))
         wanted = alone.scores(x[[place]])
         assert near(mean[place], wanted[0][0])
         assert near(variance[place], wanted[1][0])
@@ -103,27 +114,32 @@ def test_rounding_of_the_kernel_does_not_matter(x: Tensor, labels: Tensor, new: 
 
 
 def test_what_is_given_is_not_chosen(flat: Linearized, x: Tensor, labels: Tensor) -> None:
-    one, other = classify(flat, x, labels, alpha=0.02).choice, classify(flat, x, labels, scale=0.3).choice
+    one, other = (classify(flat, x, labels, C, given).choice for given in (Classes(alpha=0.02), Classes(scale=0.3)))
     assert one.alpha == pytest.approx(0.02)
     assert other.scale == pytest.approx(0.3)
+    for method in METHODS:
+        found = classified(flat, x, labels, method=method, scale=0.3, heat=1.7, how="sampled")
+        assert found.heats == {"mean": 1.7, "sampled": 1.7}
+        facts = found.facts()
+        assert (facts["method"], facts["temperature"], facts["how"]) == (method, 1.7, "sampled")
+        assert facts["scale"] == pytest.approx(0.3)
+        assert json.loads(json.dumps(facts, allow_nan=False)) == facts
 
 
-@pytest.mark.parametrize("method", [classify, laplace])
+@pytest.mark.parametrize("method", METHODS)
 def test_further_labels_give_what_all_at_once_give(flat: Linearized, x: Tensor, labels: Tensor, method) -> None:
-    whole = method(flat, x, labels, C, scale=0.2, **({"alpha": 0.01, "heat": 1.0} if method is classify else {}))
-    part = method(
-        flat, x[:15], labels[:15], C, scale=0.2, **({"alpha": 0.01, "heat": 1.0} if method is classify else {})
-    )
+    options = {"method": method, "scale": 0.2, "heat": 1.3, "alpha": 0.01 if method == "dirichlet" else None}
+    whole, part = classified(flat, x, labels, **options), classified(flat, x[:15], labels[:15], **options)
     grown = part.extended(x[15:20], labels[15:20]).extended(x[20:], labels[20:])
     assert grown.num_points == N
     for how in ("mean", "sampled"):
         assert near(grown.probabilities(x, how), whole.probabilities(x, how), 1e-5)
 
 
-@pytest.mark.parametrize("method", [classify, laplace])
+@pytest.mark.parametrize("method", METHODS)
 def test_names_of_classes_do_not_matter(flat: Linearized, x: Tensor, labels: Tensor, new: Tensor, method) -> None:
     order = torch.tensor([2, 0, 1])
-    one, other = method(flat, x, labels, C), method(flat, x, order[labels], C)
+    one, other = (classified(flat, x, known, method=method) for known in (labels, order[labels]))
     assert near(one.probabilities(new, "mean"), other.probabilities(new, "mean")[:, order], 1e-3)
     assert near(one.probabilities(new).sum(1), torch.ones(M).double())
     assert bool((one.sample(new, 3, torch.Generator().manual_seed(0)).sum(2) - 1).abs().max() < 1e-9)
@@ -144,6 +160,7 @@ def test_sampled_probabilities_are_means_of_softmaxes() -> None:
 def test_a_temperature_needs_evidence() -> None:
     logits, few = 2 * torch.eye(3).double(), torch.arange(3)
     heat = temperature(lambda t: (logits / t).softmax(1), few)
+    assert 0.7 < heat < 1 < temperature(lambda t: (logits / t).softmax(1), few, centre=0.3)
     assert 0.7 < heat < 1  # three points that are right do not make it sure of everything
     assert temperature(lambda t: (logits / t).softmax(1), few, width=math.inf) < 0.1
     wrong = temperature(lambda t: (logits / t).softmax(1).repeat(200, 1), few.roll(1).repeat(200))
@@ -162,7 +179,7 @@ def test_calibration_errors_against_closed_forms() -> None:
 
 def test_laplace_against_dense_matrices(flat: Linearized, x: Tensor, labels: Tensor, new: Tensor) -> None:
     scale = 0.3
-    found = laplace(flat, x, labels, C, scale=scale)
+    found = laplace(flat, x, labels, C, Classes(method="laplace", scale=scale))
     k = np.kron(np.eye(C), (scale * flat.kernel(x)).numpy())
     y = torch.nn.functional.one_hot(labels, C).double().t().flatten().numpy()
 
@@ -193,13 +210,85 @@ def test_laplace_against_dense_matrices(flat: Linearized, x: Tensor, labels: Ten
     assert near(found.scores(new)[0], torch.from_numpy((cross @ (y - p)).reshape(C, M)).t(), 1e-4)
 
 
+def without(known: Mode, k: Tensor, labels: Tensor, place: int) -> tuple[Tensor, Tensor]:
+    """Mean and covariance of a point's scores where its factor is taken out of the dense Gaussian posterior."""
+    size = len(k)
+    p = known.f.softmax(1)
+    prior = torch.kron(k, torch.eye(C).double())  # point by point
+    precision, pull = torch.zeros_like(prior), torch.zeros(size * C).double()
+    for n in range(size):
+        if n != place:
+            w = torch.diag(p[n]) - torch.outer(p[n], p[n])
+            own = slice(n * C, (n + 1) * C)
+            precision[own, own] = w
+            pull[own] = torch.eye(C).double()[labels[n]] - p[n] + w @ known.f[n]
+    both = torch.linalg.solve(torch.eye(size * C).double() + prior @ precision, prior)
+    own = slice(place * C, (place + 1) * C)
+    return (both @ pull)[own], both[own, own]
+
+
+@pytest.mark.parametrize("scale", [0.3, 20.0])
+def test_laplace_leaves_points_out_in_closed_form(flat: Linearized, x: Tensor, labels: Tensor, scale: float) -> None:
+    k, zero = scale * flat.kernel(x), torch.zeros(N, C).double()
+    known = newton(k, labels, zero, zero)
+    mean, covariance = known.left_out(k, labels)
+    for place in range(N):
+        wanted = without(known, k, labels, place)
+        assert near(mean[place], wanted[0], 1e-5)
+        assert near(covariance[place], wanted[1], 1e-5)
+
+
+def test_laplace_without_a_point_is_near_a_fit_without_it(flat: Linearized, x: Tensor, labels: Tensor) -> None:
+    options = Classes(method="laplace", scale=2.0, heat=1.0)
+    whole = laplace(flat, x, labels, C, options)
+    mean, _ = whole.mode.left_out(2.0 * flat.kernel(x), labels)
+    refits = []
+    for place in range(N):
+        rest = torch.arange(N) != place
+        refits.append(laplace(flat, x[rest], labels[rest], C, options).scores(x[[place]])[0][0])
+    wanted = torch.stack(refits).log_softmax(1)
+    near_by, seen = mean.log_softmax(1), whole.mode.f.log_softmax(1)
+    assert float((near_by - wanted).abs().mean()) < 0.2 * float((seen - wanted).abs().mean())
+    assert class_loss(near_by.exp(), labels) == pytest.approx(class_loss(wanted.exp(), labels), rel=0.1)
+
+
+@pytest.mark.parametrize("how", ["mean", "sampled"])
+def test_laplace_takes_the_scale_that_suits_left_out_labels(flat: Linearized, x: Tensor, labels: Tensor, how) -> None:
+    found = laplace(flat, x, labels, C, Classes(method="laplace", how=how))
+    for factor in (0.1, 10**-0.5, 10**0.5, 10.0):
+        other = laplace(flat, x, labels, C, Classes(method="laplace", how=how, scale=factor * found.scale))
+        assert found.loss <= other.loss + 1e-6
+    cold = laplace(flat, x, labels, C, Classes(method="laplace", how=how, scale=found.scale, heat=1.0))
+    assert found.loss <= cold.loss + 1e-6
+
+
+def test_of_many_points_some_choose_the_scale(
+    flat: Linearized, x: Tensor, labels: Tensor, new: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nearkin.transfer.laplace.MANY", 12)
+    found, again = (laplace(flat, x, labels, C, seed=3) for _ in range(2))
+    assert found.scale == again.scale
+    assert found.num_points == N
+    given = laplace(flat, x, labels, C, Classes(method="laplace", scale=found.scale))
+    assert near(found.probabilities(new), given.probabilities(new))
+    assert found.loss == pytest.approx(given.loss)
+    assert found.loss < math.log(C)
+
+
+def test_labels_at_random_make_laplace_unsure(flat: Linearized, x: Tensor, new: Tensor) -> None:
+    found = laplace(flat, x, torch.randint(C, (N,), generator=torch.Generator().manual_seed(3)), C)
+    assert found.loss < 1.5 * math.log(C)
+    assert float(found.probabilities(new).max(1).values.mean()) < 0.7
+
+
 def test_laplace_begins_where_the_network_is(flat: Linearized, x: Tensor, labels: Tensor, new: Tensor) -> None:
     known = flat.mean(x).argmax(1)
     known[:2] = torch.tensor([0, 1])
-    small = laplace(flat, x, known, C, start="network", scale=1e-9)
+    begun = Classes(method="laplace", start="network", scale=1e-9)
+    small = laplace(flat, x, known, C, begun)
     assert near(small.scores(new)[0], flat.mean(new), 1e-5)
     with pytest.raises(MismatchError, match="3 outputs, the labels are of 4 classes"):
-        laplace(flat, x, labels, 4, start="network")
+        laplace(flat, x, labels, 4, begun)
 
 
 def test_newton_climbs_from_any_start(flat: Linearized, x: Tensor, labels: Tensor) -> None:
@@ -216,7 +305,10 @@ def test_one_label_a_class_says_so_and_stays_finite(flat: Linearized, x: Tensor,
     found = finish(classify_work(flat, x[:3], torch.tensor([0, 1, 2])), heard.append)
     assert any(isinstance(event, Caution) and "one label" in event.text for event in heard)
     assert found.choice.loss is None
-    assert bool(found.probabilities(new).isfinite().all())
+    other = laplace(flat, x[:3], torch.tensor([0, 1, 2]))
+    assert (other.loss, other.heats) == (None, {"mean": 1.0, "sampled": 1.0})
+    for said in (found, other):
+        assert bool(said.probabilities(new).isfinite().all())
 
 
 def test_duplicates_and_contradictions_stay_finite(flat: Linearized, x: Tensor, new: Tensor) -> None:
@@ -226,7 +318,7 @@ def test_duplicates_and_contradictions_stay_finite(flat: Linearized, x: Tensor, 
             assert bool(said.probabilities(new, "sampled").isfinite().all())
 
 
-@pytest.mark.parametrize("method", [classify, laplace])
+@pytest.mark.parametrize("method", METHODS)
 def test_bad_labels_are_refused_in_one_line(flat: Linearized, x: Tensor, labels: Tensor, method) -> None:
     broken = x.clone()
     broken[3, 0] = torch.nan
@@ -238,14 +330,34 @@ def test_bad_labels_are_refused_in_one_line(flat: Linearized, x: Tensor, labels:
         (flat, x, labels[:5], {}, DataError, r"of shape \(24,\)"),
         (flat, x, labels - 1, {}, DataError, "from -1 to"),
         (flat, x, labels, {"num_classes": 2}, DataError, "expected 0 to 1"),
-        (flat, x, labels, {"scale": 0.0}, OptionError, "above 0"),
-        (flat, x, labels, {"how": "median"}, OptionError, "mean or sampled"),
         (linearize(flat.model, outputs="all"), x, labels, {}, MismatchError, "outputs='sum'"),
     ]
     for who, inputs, given, options, error, wanted in cases:
         with pytest.raises(error, match=wanted) as said:
-            method(who, inputs, given, **options)
+            classified(who, inputs, given, **options, method=method)
         assert "\n" not in str(said.value)
+
+
+def test_options_are_checked_at_birth(flat: Linearized, x: Tensor, labels: Tensor) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"method": "exact"}, "method is dirichlet or laplace, got 'exact'"),
+        ({"start": "one"}, "start is zero or network, got 'one'"),
+        ({"how": "median"}, "mean or sampled, got 'median'"),
+        ({"scale": 0.0}, "scale is a number above 0, got 0.0"),
+        ({"alpha": -1.0}, "alpha is a number above 0, got -1.0"),
+        ({"heat": math.nan}, "heat is a number above 0, got nan"),
+        ({"method": "laplace", "alpha": 0.1}, "alpha is of the Dirichlet transform, got alpha=0.1 with method="),
+        ({"start": "network"}, "with method='laplace' only"),
+    ]
+    for options, wanted in cases:
+        with pytest.raises(OptionError) as said:
+            Classes(**options)
+        assert wanted in str(said.value)
+        assert "\n" not in str(said.value)
+    with pytest.raises(OptionError, match="got method='laplace'"):
+        classify(flat, x, labels, C, Classes(method="laplace"))
+    with pytest.raises(OptionError, match="got method='dirichlet'"):
+        laplace(flat, x, labels, C, Classes())
 
 
 def test_too_many_points_are_refused_before_any_work(flat: Linearized) -> None:
@@ -258,8 +370,9 @@ def test_a_kernel_of_nothing_is_refused() -> None:
     nn.init.zeros_(still[2].weight)
     with torch.no_grad():
         still[0].bias.fill_(-100.0)
-    with pytest.raises(DataError, match="kernel is zero"):
-        classify(linearize(still), drawn(0, 4, 2), torch.tensor([0, 0, 1, 1]))
+    for method in METHODS:
+        with pytest.raises(DataError, match="kernel is zero"):
+            classified(linearize(still), drawn(0, 4, 2), torch.tensor([0, 0, 1, 1]), 2, method=method)
 
 
 def test_class_loss_of_a_certain_mistake_is_finite() -> None:

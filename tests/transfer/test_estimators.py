@@ -61,6 +61,13 @@ def test_the_classifier_says_what_the_posterior_says(net: nn.Module, x: Array, n
     assert set(found.predict(x)) <= set(names)
 
 
+@pytest.mark.parametrize("method", ["dirichlet", "laplace"])
+def test_a_given_temperature_is_taken(net: nn.Module, x: Array, names: NDArray[np.str_], method: str) -> None:
+    cold, hot = (nk.LinearizedClassifier(net, method=method, scale=0.5, heat=heat).fit(x, names) for heat in (1.0, 4.0))
+    one, other = cold.predict_proba(x), hot.predict_proba(x)
+    assert np.allclose(one**0.25 / (one**0.25).sum(1, keepdims=True), other, atol=1e-6)
+
+
 def test_values_learn_their_noise_and_scale(net: nn.Module, x: Array, y: Array) -> None:
     found = nk.LinearizedRegressor(net).fit(x[:30], y[:30])
     assert 1e-4 < found.hyper_.noise < 0.1
@@ -142,11 +149,46 @@ def test_bad_input_ends_in_one_line(net: nn.Module, x: Array, y: Array, names: N
         (lambda: nk.LinearizedRegressor(net, noise=0.1).fit(x, y), "given together"),
         (lambda: nk.LinearizedRegressor("net").fit(x, y), "an nn.Module, got a str"),
         (lambda: nk.LinearizedClassifier(net, method="exact").fit(x, names), "dirichlet or laplace"),
+        (lambda: nk.LinearizedClassifier(net, method="laplace", alpha=0.1).fit(x, names), "of the Dirichlet transform"),
+        (lambda: nk.LinearizedClassifier(net, heat=0.0).fit(x, names), "heat is a number above 0"),
         (lambda: nk.LinearizedClassifier(net, weights="haed").fit(x, names), "did you mean head"),
     ):
         with pytest.raises(NearkinError, match=wanted) as said:
             work()
         assert "\n" not in str(said.value)
+
+
+def test_a_family_lends_its_hyper_parameters(net: nn.Module, x: Array, y: Array) -> None:
+    shared = Hyper(noise=0.02, scale=0.3, mean="zero", layers={"head": 2.0})
+    made = nk.LinearizedRegressor(net, hyper=shared)
+    assert clone(made).get_params()["hyper"] == shared
+    found = made.fit(x, y)
+    assert found.hyper_ is shared
+    wanted = gaussian(linearize(net), torch.from_numpy(x), torch.from_numpy(y), shared)
+    assert np.allclose(found.predict(x[:5]), wanted.mean(torch.from_numpy(x[:5]))[:, 0])
+    assert cross_val_score(made, x, y, cv=2).shape == (2,)
+    for options, wanted_words in (
+        ({"hyper": shared, "noise": 0.1, "scale": 1.0}, "not both"),
+        ({"hyper": shared, "mean": "constant"}, "not both"),
+        ({"hyper": {"noise": 0.1}}, "a Hyper, got a dict"),
+    ):
+        with pytest.raises(NearkinError, match=wanted_words):
+            nk.LinearizedRegressor(net, **options).fit(x, y)
+
+
+def test_every_sample_may_have_a_noise_of_its_own(net: nn.Module, x: Array, y: Array) -> None:
+    noise = np.where(x[:, 0] > 0, 1e-4, 1.0)
+    found = nk.LinearizedRegressor(net).fit(x, y, noise)
+    assert found.hyper_.noise == 0
+    wanted = gaussian(linearize(net), *map(torch.from_numpy, (x, y)), found.hyper_, torch.from_numpy(noise))
+    mean, variance = wanted.predict(torch.from_numpy(x), noise=torch.from_numpy(noise))
+    said, std = found.predict(x, return_std=True, noise=noise)
+    assert np.allclose(said, mean[:, 0])
+    assert np.allclose(std, variance[:, 0].sqrt())
+    halves = nk.LinearizedRegressor(net, hyper=found.hyper_).fit(x[:25], y[:25], noise[:25])
+    assert np.allclose(halves.partial_fit(x[25:], y[25:], noise[25:]).predict(x), said, atol=1e-6)
+    with pytest.raises(NearkinError, match="noise has shape"):
+        found.fit(x, y, noise[:3])
 
 
 def test_constant_values_are_learned_as_such(net: nn.Module, x: Array) -> None:

@@ -2,7 +2,9 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -17,10 +19,11 @@ from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
 from nearkin.tasks.sources import task
 from nearkin.tasks.task import Task
+from nearkin.transfer.classes import Classes
 from nearkin.transfer.closed_form import closed_form
 from nearkin.transfer.finetune import BASELINES, baselining, linear_head
 from nearkin.transfer.outcome import class_outcome, value_outcome
-from nearkin.zoo.transferring import with_shots
+from nearkin.zoo.transferring import Transferring, with_shots
 from nearkin.zoo.zoo import Zoo
 
 
@@ -98,7 +101,9 @@ def test_bad_requests_end_in_one_line(lines: Task, values: Task, model: nn.Modul
     with pytest.raises(OptionError, match="shots must be 1 or more"):
         with_shots(lines, 0)
     with pytest.raises(OptionError, match="dirichlet or laplace"):
-        finish(closed_form(model, lines, method="exact"))  # type: ignore[arg-type]
+        Transferring(method="exact")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="mean or sampled"):
+        Transferring(how="median")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="steps must be 1 or more"):
         finish(baselining(model, lines, 0))
     images = Task.from_arrays("images", torch.rand(6, 1, 4, 4), torch.rand(6, 1, 4, 4), likelihood="dense")
@@ -119,6 +124,29 @@ def test_ten_labels_a_class_beat_a_linear_head_on_new_digits() -> None:
     assert fmean(one.metric for one in mine) > fmean(one.metric for one in theirs) + 0.05
     assert fmean(one.nll for one in mine) < fmean(one.nll for one in theirs)
     assert fmean(one.ece for one in mine) <= 0.06
+
+
+@pytest.mark.realdata
+@pytest.mark.slow
+def test_ten_labels_a_class_of_mnist(real_folder: Callable[[str], Path]) -> None:
+    """The temperature's prior was learned on MNIST with other seeds, the method on digits."""
+    real_folder("mnist")
+    low = task("mnist?classes=0,1,2,3,4&rest=drop&limit=1500")
+    high = task("mnist?classes=5,6,7,8,9&rest=drop")
+    source = build("lenet", low.input_shape, 5, seed=0)
+    fit(source, low, Recipe(steps=150))
+    few = with_shots(high, 10, 1)
+    few = replace(few, test=few.test.chosen(torch.arange(500)))
+    exact, sampled, softmax = (
+        finish(closed_form(source, few, options=options))
+        for options in (Classes(), Classes(how="sampled"), Classes(method="laplace"))
+    )
+    other = finish(linear_head(source, few))
+    for one in (exact, sampled, softmax):
+        assert one.metric > other.metric + 0.05
+        assert one.nll < other.nll
+    assert exact.metric > 0.8
+    assert exact.ece < 0.1
 
 
 @pytest.fixture(scope="module")

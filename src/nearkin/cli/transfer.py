@@ -1,5 +1,7 @@
 """`transfer`: another task from few labels, in closed form, from the command line."""
 
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -9,12 +11,17 @@ import nearkin as nk
 from nearkin.cli.console import Settings, answer, counted, escape, run, say, table
 from nearkin.cli.kin import task_of
 from nearkin.cli.zoo import Json, task_names
+from nearkin.core.errors import require
+from nearkin.core.files import write_durably
 from nearkin.core.lazy import Lazy
 
 if TYPE_CHECKING:
+    from nearkin.report import transfer_page
     from nearkin.zoo import transferring
 else:
-    transferring = Lazy("nearkin.zoo.transferring")
+    transfer_page, transferring = map(Lazy, ("nearkin.report.transfer_page", "nearkin.zoo.transferring"))
+
+LONGEST = 60  # characters that a task's name gives to the name of a file
 
 
 def register(app: typer.Typer) -> None:
@@ -42,10 +49,16 @@ def transfer(
     samples: Annotated[int, typer.Option(min=1, help="Test samples at the most that judge.")] = 2000,
     steps: Annotated[int, typer.Option(min=1, help="Of the baselines that train in steps.")] = 200,
     baselines: Annotated[bool, typer.Option(help="Measure the usual ways beside it.")] = True,
+    out: Annotated[
+        Path | None, typer.Option(help="The report to write, .html; SOURCE-to-TARGET.html where nothing is said.")
+    ] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Learn a task from few labels without training: a solved task's network, linearized, as a Gaussian process."""
     settings: Settings = context.obj
+    page = out or Path(f"{_slug(source)}-to-{_slug(target)}.html")
+    require(page.suffix in (".html", ".htm"), f"{page} ends in {page.suffix!r}; write the report to a file .html")
+    require(not page.is_dir(), f"{page} is a folder; give a file with --out")
     path = Path(settings.zoo_path)
     nk.Catalogue(path, create=False).close()
     with nk.Zoo(path) as zoo:
@@ -55,10 +68,19 @@ def transfer(
         )  # fmt: skip
         facing = target if target in zoo else task_of(target, zoo)
         found = run(zoo.transferring(source, facing, how, seed=settings.seed), settings)
-    answer(found.to_dict(), as_json, lambda: _say(found))
+    made = shlex.join(["nearkin", *sys.argv[1:]])
+    page.parent.mkdir(parents=True, exist_ok=True)
+    write_durably(page, transfer_page.transfer_page(found, command=made).encode())
+    answer({**found.to_dict(), "report": str(page)}, as_json, lambda: _say(found, page))
 
 
-def _say(found: "transferring.Transfer") -> None:
+def _slug(name: str) -> str:
+    """A task's name, or a data string, as part of a file's."""
+    kept = "".join(sign if sign.isalnum() or sign in "-_." else "-" for sign in name)
+    return kept[:LONGEST].strip("-.") or "task"
+
+
+def _say(found: "transferring.Transfer", page: Path) -> None:
     labels = (
         f"{counted(found.num_train, 'label')}" if found.metric_name == "accuracy" else f"{found.num_train:,} values"
     )
@@ -74,3 +96,4 @@ def _say(found: "transferring.Transfer") -> None:
     ]
     table(["", *figures], rows, right=figures)
     say(f"[dim]judged by {counted(found.num_test, 'test sample')}; small nll and ece are good[/dim]")
+    say(f"\nThe report: [bold]{escape(str(page))}[/bold]")

@@ -1,7 +1,9 @@
 """Reliability: whether a model is right as often as it is sure; for values, what was said against the truth."""
 
 import math
+from collections.abc import Sequence
 from statistics import fmean, median
+from typing import TypeAlias
 
 from nearkin.report.axes import NARROW, Field, Scale, frame, scale_around, whisker
 from nearkin.report.canvas import Canvas
@@ -11,6 +13,9 @@ from nearkin.report.words import decimals, number
 from nearkin.solve.quality import Quality, share_interval
 
 _SIDE = 360.0
+
+Bin: TypeAlias = tuple[float, float, int]
+"""Mean certainty, the share that was right, and the count."""
 
 
 def reliability_picture(quality: Quality, width: int, name: str = "nk-reliability") -> str:
@@ -50,11 +55,19 @@ def calibration_words(quality: Quality) -> str:
     >>> calibration_words(one).split(": ")[1]
     'it is too sure of itself.'
     """
-    error = quality.calibration_error
-    if error is None or not quality.calibration:
+    if quality.calibration_error is None or not quality.calibration:
         return ""
-    total = sum(count for _, _, count in quality.calibration)
-    lean = sum(count * (sure - right) for sure, right, count in quality.calibration) / total
+    return certainty_words(quality.calibration, quality.calibration_error)
+
+
+def certainty_words(bins: Sequence[Bin], error: float) -> str:
+    """The same of bins of certainty and their calibration error.
+
+    >>> certainty_words([(0.7, 0.9, 10)], 0.2)[-38:]
+    ': it is right more often than it says.'
+    """
+    total = sum(count for _, _, count in bins)
+    lean = sum(count * (sure - right) for sure, right, count in bins) / total
     judged = ", which is little" if error < 0.02 else ": it is about as often too sure as not sure enough"
     if error >= 0.02 and abs(lean) > error / 2:
         judged = ": it is too sure of itself" if lean > 0 else ": it is right more often than it says"

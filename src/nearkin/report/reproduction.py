@@ -8,6 +8,7 @@ from nearkin.report.page import Table, fact_text
 from nearkin.report.quantities import counted
 from nearkin.report.words import plain, verbatim
 from nearkin.solve.solution import Solution
+from nearkin.transfer.machine import PATH
 
 _NAMES = {
     "budget": "Budget",
@@ -47,7 +48,8 @@ def usage(solution: Solution, file: str) -> tuple[str, str]:
         f"solution.model                        # the trained torch module\n"
         f"{answer}\n\n# x: raw inputs of shape [{shape}], as the task was made of"
     )
-    commands = f"nearkin export-model {file} --to onnx\nnearkin export-model {file} --to torch"
+    forms = ("torch",) if solution.solved.network.startswith(PATH) else ("onnx", "torch")
+    commands = "\n".join(f"nearkin export-model {file} --to {form}" for form in forms)
     return python, commands
 
 

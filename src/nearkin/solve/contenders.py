@@ -19,6 +19,7 @@ from nearkin.nets.solved import Solved, fit_facts, fit_from, fit_state
 from nearkin.search.genotype import Genotype
 from nearkin.search.named import network_string
 from nearkin.search.skeleton import Skeleton
+from nearkin.solve.closed import fitting_closed
 from nearkin.solve.pace import Pace
 from nearkin.solve.simple.machines import costs
 from nearkin.solve.simple.models import fitting_simple
@@ -45,11 +46,11 @@ class Contender:
         title: for readers.
         kind: one of `standing.KINDS`.
         task: what it learns from (`train`) and is judged by (`test`), in its own input shape.
-        pace: its network and recipe; None for simple models.
+        pace: its network and recipe; None for what is not trained in steps.
         source: the kin's trained network that it begins with, if any.
         seed: of weights and order.
-        seconds: for a simple model, the most that it may take.
-        fixed: settings of a simple model that were chosen before.
+        seconds: for what is not trained in steps, the most that it may take.
+        fixed: settings of such a model that were chosen before.
         told: what is known beside: genotype, search, settings.
     """
 
@@ -104,6 +105,11 @@ class Trained:
 def training(contender: Contender, start: State | None, device: torch.device) -> Work[State]:
     """Train a contender; the work of a stage."""
     task = contender.task
+    if contender.pace is None and contender.source is not None:
+        closed = yield from fitting_closed(
+            contender.source, task, seconds=contender.seconds, seed=contender.seed, fixed=contender.fixed
+        )
+        return Trained(*closed).to_state()
     if contender.pace is None:
         simple = yield from fitting_simple(
             contender.name, task, seconds=contender.seconds, seed=contender.seed, fixed=contender.fixed

@@ -114,6 +114,8 @@ class Contest:
             if kin is not None:
                 title = f"{kin.network} of {kin.name}, fine-tuned"
                 yield Entry("finetune", title, "tuned", partial(self._tuned, kin, title))
+                title = f"{kin.network} of {kin.name}, in closed form"
+                yield Entry("transfer", title, "transfer", partial(self._closed, kin, title))
             images = len(self.task.input_shape) == 3
             for name in (default_network(self.task), *(self.plan.hand_made if images else ())):
                 title = TITLES.get(name, name)
@@ -126,7 +128,7 @@ class Contest:
         """A contender trained once more, as before, on all training data, and measured on the test part."""
         old = self.contenders[name]
         whole = fitted_to(self.task, old.task.input_shape)
-        fixed = self.trained[name].settings if old.kind == "simple" else None
+        fixed = self.trained[name].settings if old.pace is None else None
         contender = replace(old, task=whole, fixed=fixed, title=f"{old.title}, on all training data")
         state = yield from self._trained(contender, f"final: {old.title}")
         return Trained.from_state(state)
@@ -224,6 +226,13 @@ class Contest:
         return Contender(
             name="finetune", title=title, kind="tuned", task=seen, pace=pace, source=kin, seed=kin.seed,
             told={"settings": {"kin": kin.name}},
+        )  # fmt: skip
+
+    def _closed(self, kin: Solved, title: str) -> Work[Contender]:
+        yield from ()
+        return Contender(
+            name="transfer", title=title, kind="transfer", task=fitted_to(self.learn, tuple(kin.facts["input_shape"])),
+            source=kin, seconds=self.allowance, seed=self.plan.seed, told={"settings": {"kin": kin.name}},
         )  # fmt: skip
 
     def _made(self, name: str, title: str) -> Work[Contender]:

@@ -24,7 +24,7 @@ FINALS = 2.5  # allowances that the last trainings take, on all training data
 SEARCH_SHARE = 0.5  # of an allowance, the rest is for the training of what was found
 EVALUATIONS = 16  # of a search where the budget names no end
 SEARCHES = ("kin-search", "random-search", "full-search")
-CONTENDERS = (*SEARCHES, "finetune", *TITLES, *SIMPLE)
+CONTENDERS = (*SEARCHES, "finetune", "transfer", *TITLES, *SIMPLE)
 ANSWERED = ("categorical", "gaussian", "heteroscedastic")
 
 

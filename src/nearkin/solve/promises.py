@@ -34,6 +34,7 @@ def promises(standings: Sequence[Standing], relations: Relations, metric: str = 
         _against(by_name, "random-search", "A search finds a better network than random draws from the same space."),
         _smaller(by_name),
         _tuned(by_name),
+        _closed(by_name),
         _agreed(relations),
     )
 
@@ -81,6 +82,15 @@ def _tuned(found: dict[str, Standing]) -> Promise:
         return Promise(claim, None, _absent("fine-tuning" if tuned is None else "that network from nothing"))
     evidence = f"{_value(tuned):.4f} against {_value(same):.4f} on the data of the choice"
     return Promise(claim, _value(tuned) > _value(same) + ALIKE, evidence)
+
+
+def _closed(found: dict[str, Standing]) -> Promise:
+    claim = "The nearest kin's network does as well in closed form as fine-tuned."
+    closed, tuned = found.get("transfer"), found.get("finetune")
+    if closed is None or tuned is None:
+        return Promise(claim, None, _absent("closed-form transfer" if closed is None else "fine-tuning"))
+    evidence = f"{_value(closed):.4f} against {_value(tuned):.4f} on the data of the choice"
+    return Promise(claim, _value(closed) > _value(tuned) - ALIKE, evidence)
 
 
 def _agreed(relations: Relations) -> Promise:

@@ -80,15 +80,18 @@ def class_loss(probabilities: Tensor, labels: Tensor) -> float:
     return -float(own.clamp_min(torch.finfo(torch.float64).tiny).log().mean())
 
 
-def temperature(probabilities: Callable[[float], Tensor], labels: Tensor, width: float = WIDTH) -> float:
-    r"""The T under which left-out labels are most probable a posteriori, with the prior $\log T ∼ N(0, w^2)$.
+def temperature(
+    probabilities: Callable[[float], Tensor], labels: Tensor, width: float = WIDTH, centre: float = 0.0
+) -> float:
+    r"""The T under which left-out labels are most probable a posteriori, with the prior $\log T ∼ N(c, w^2)$.
 
-    $$\min_T\; -\sum_n \log p_T(y_n) + \frac{(\log T)^2}{2 w^2}$$
+    $$\min_T\; -\sum_n \log p_T(y_n) + \frac{(\log T - c)^2}{2 w^2}$$
 
     Args:
         probabilities: of left-out points at a temperature, `[N, C]`.
         labels: `[N]`.
         width: w; infinite for the most likely T.
+        centre: c.
 
     >>> z = 3 * torch.randn(4000, 3, generator=torch.Generator().manual_seed(0)).double()
     >>> y = torch.multinomial((z / 2).softmax(1), 1, generator=torch.Generator().manual_seed(1))[:, 0]
@@ -98,7 +101,7 @@ def temperature(probabilities: Callable[[float], Tensor], labels: Tensor, width:
     require(len(labels) > 0, "a temperature is fitted to one left-out point or more, got none", DataError)
 
     def loss(log_t: float) -> float:
-        return len(labels) * class_loss(probabilities(math.exp(log_t)), labels) + log_t**2 / (2 * width**2)
+        return len(labels) * class_loss(probabilities(math.exp(log_t)), labels) + (log_t - centre) ** 2 / (2 * width**2)
 
     found = optimize.minimize_scalar(loss, bounds=(-HOTTEST, HOTTEST), method="bounded", options={"xatol": 1e-4})
     return math.exp(float(found.x))

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from nearkin.core.errors import DataError, require
 from nearkin.core.events import Listener, finish
 from nearkin.fisher.tangent import Outputs
-from nearkin.transfer.classify import Classified, classify_work
-from nearkin.transfer.closed_form import METHODS, Method
+from nearkin.transfer.classes import Classes, Method, Start
+from nearkin.transfer.classify import Classified
+from nearkin.transfer.closed_form import classified_work
 from nearkin.transfer.estimator import Array, Estimator, as_tensor
-from nearkin.transfer.laplace import LaplaceClassified, Start, laplace_work
+from nearkin.transfer.laplace import LaplaceClassified
 from nearkin.transfer.probabilities import How
 from nearkin.transfer.subset import Weights
 
@@ -31,11 +32,12 @@ class LinearizedClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         model: a trained network, of whatever classes; it is copied, not changed.
         weights: that are free to move: `all`, `head`, `norm`, `adapters`, names or a regular expression.
         outputs: `sum` for one kernel of all the network's outputs, or the number of one.
-        method: `dirichlet` (targets by the Dirichlet transform, exact) or `laplace` (softmax, approximate).
-        alpha: of the Dirichlet transform; chosen by leave-one-out if None.
-        scale: of the kernel; chosen by leave-one-out (`dirichlet`) or evidence (`laplace`) if None.
-        start: of `laplace`: scores begin at `zero`, or at the `network`'s own outputs if its classes are the same ones.
-        how: probabilities are the softmax of the `mean` scores, or the mean softmax of `sampled` ones.
+        method: `dirichlet` or `laplace`; this and the next five are explained at `Classes`.
+        alpha: of the Dirichlet transform.
+        scale: of the kernel.
+        heat: temperature of the probabilities.
+        start: of the scores, `zero` or `network`.
+        how: probabilities are taken, `mean` or `sampled`.
         random_state: the one seed; None, or a generator of NumPy, draws one.
         listen: called with every event.
 
@@ -51,6 +53,8 @@ class LinearizedClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     (['left', 'right'], (4, 2))
     """
 
+    _dtype = None  # the noise of classes, log 2 or more, drowns the rounding of a kernel
+
     classes_: Array
     classified_: Classified | LaplaceClassified
 
@@ -63,6 +67,7 @@ class LinearizedClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         method: Method = "dirichlet",
         alpha: float | None = None,
         scale: float | None = None,
+        heat: float | None = None,
         start: Start = "zero",
         how: How = "mean",
         random_state: int | np.random.RandomState | None = 0,
@@ -74,6 +79,7 @@ class LinearizedClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         self.method = method
         self.alpha = alpha
         self.scale = scale
+        self.heat = heat
         self.start = start
         self.how = how
         self.random_state = random_state
@@ -107,7 +113,9 @@ class LinearizedClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         return self.classified_.sample(x, count, self._generator()).numpy()
 
     def _fit(self, X: Any, y: Any, classes: Any) -> "LinearizedClassifier":
-        require(self.method in METHODS, f"method is {' or '.join(METHODS)}, got {self.method!r}")
+        options = Classes(
+            method=self.method, alpha=self.alpha, scale=self.scale, heat=self.heat, start=self.start, how=self.how
+        )
         x, labels = self._points(X, y, reset=True)
         seen = np.unique(labels)
         require(
@@ -117,14 +125,7 @@ class LinearizedClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         )
         self.classes_ = seen if classes is None else np.unique(classes)
         numbers, size, linearized = self._numbers(labels), len(self.classes_), self._linearize(x)
-        if self.method == "laplace":
-            approximate = laplace_work(linearized, x, numbers, size, start=self.start, scale=self.scale, how=self.how)
-            self.classified_ = finish(approximate, self.listen)
-        else:
-            exact = classify_work(
-                linearized, x, numbers, size, alpha=self.alpha, scale=self.scale, how=self.how, seed=self._seed()
-            )
-            self.classified_ = finish(exact, self.listen)
+        self.classified_ = finish(classified_work(linearized, x, numbers, size, options, self._seed()), self.listen)
         return self
 
     def _points(self, X: Any, y: Any, reset: bool) -> tuple[Tensor, Array]:

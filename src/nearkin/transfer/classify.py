@@ -6,6 +6,7 @@ Notation: N training points, M new ones, C classes, T the temperature.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -13,6 +14,7 @@ from torch import Generator, Tensor
 from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.events import Caution, Note, Work, finish
 from nearkin.transfer.calibration import temperature
+from nearkin.transfer.classes import DIRICHLET, Classes
 from nearkin.transfer.dirichlet import Choice, choosing, countable, dirichlet_targets, factors_of, left_out
 from nearkin.transfer.function_space import FunctionSpace
 from nearkin.transfer.hyper import Hyper
@@ -23,6 +25,12 @@ from nearkin.transfer.probabilities import HOWS, How, checked_how, class_probabi
 from nearkin.transfer.targets import Layout
 
 NUMBERS = 2**28  # of the classes' Cholesky factors: 2 GiB
+PRIORS: Mapping[How, tuple[float, float]] = {"mean": (0.3, 0.35), "sampled": (0.0, 0.25)}
+"""Centre and width of log T before a label is seen.
+
+The softmax of the mean does not know the variances, so it wants to be a little warmer; how much was learned from MNIST,
+CIFAR-10 and MNIST to Fashion-MNIST, see `docs/figures/transfer-classes.md`.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +58,17 @@ class Classified:
     def num_points(self) -> int:
         """N."""
         return self.posterior.num_points
+
+    def facts(self) -> dict[str, Any]:
+        """What was chosen, as plain JSON values."""
+        return {
+            "method": "dirichlet",
+            "alpha": self.choice.alpha,
+            "scale": self.choice.scale,
+            "temperature": self.heats[self.how],
+            "how": self.how,
+            "left_out_nll": self.choice.loss,
+        }
 
     def scores(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Means and variances of the class scores `[M, C]`."""
@@ -88,24 +107,18 @@ def classify(
     x: Tensor,
     labels: Tensor,
     num_classes: int | None = None,
+    options: Classes = DIRICHLET,
     *,
-    alpha: float | None = None,
-    scale: float | None = None,
-    heat: float | None = None,
-    how: How = "mean",
     seed: int = 0,
 ) -> Classified:
-    """The posterior of a linearized network given labels.
+    """The posterior of a linearized network given labels, by Dirichlet-transformed targets.
 
     Args:
         linearized: the network, with `outputs="sum"` or one output: all classes share its kernel.
         x: `[N, *input_shape]`.
         labels: numbers of classes `[N]`, two different ones at least.
         num_classes: C; one more than the largest label if not given.
-        alpha: α_ε of the Dirichlet transform; chosen by leave-one-out if None.
-        scale: of the kernel; the same.
-        heat: temperature of the probabilities; fitted to left-out labels if None.
-        how: `mean` takes the softmax of the mean scores, `sampled` the mean of softmaxes of drawn ones.
+        options: α_ε, scale, temperature and way of probabilities; what is not given is chosen by leave-one-out.
         seed: of the points that are left out where there are many.
 
     >>> from nearkin.transfer.linearize import linearize
@@ -114,8 +127,7 @@ def classify(
     >>> said.probabilities(torch.tensor([[-1.5], [1.5]])).argmax(1)
     tensor([0, 1])
     """
-    work = classify_work(linearized, x, labels, num_classes, alpha=alpha, scale=scale, heat=heat, how=how, seed=seed)
-    return finish(work)
+    return finish(classify_work(linearized, x, labels, num_classes, options, seed=seed))
 
 
 def classify_work(
@@ -123,39 +135,29 @@ def classify_work(
     x: Tensor,
     labels: Tensor,
     num_classes: int | None = None,
+    options: Classes = DIRICHLET,
     *,
-    alpha: float | None = None,
-    scale: float | None = None,
-    heat: float | None = None,
-    how: How = "mean",
     seed: int = 0,
 ) -> Work[Classified]:
     """`classify` as work: progress of the kernel and of the choice; notes tell what was chosen."""
-    checked_how(how)
-    for name, value in (("alpha", alpha), ("scale", scale), ("heat", heat)):
-        require(value is None or (math.isfinite(value) and value > 0), f"{name} is a number above 0, got {value}")
-    x = linearized.inputs(x)
-    labels = checked_labels(labels, len(x), num_classes).to(x.device)
-    size = num_classes or int(labels.max()) + 1
-    require_shared(linearized)
-    require_several(labels)
-    require_room(len(x), size)
+    require(options.method == "dirichlet", f"classify is the Dirichlet transform, got method={options.method!r}")
+    x, labels, size = checked_points(linearized, x, labels, num_classes)
     gram = yield from linearized.kernel_work(x)
-    choice = yield from choosing(gram, labels, size, alpha, scale, seed)
+    choice = yield from choosing(gram, labels, size, options.alpha, options.scale, seed)
     targets, noise = dirichlet_targets(labels, size, choice.alpha)
     shift = targets.mean()
     factors, jitter = factors_of(choice.scale * gram, noise)
     if jitter > 0:
         yield Caution(f"the kernel of {len(x):,} points is not positive definite; {jitter:.1e} was added")
-    heats = _heats(choice, gram, labels, size) if heat is None else dict.fromkeys(HOWS, heat)
-    yield Note(f"alpha {choice.alpha:.1e}, scale {choice.scale:.2e}, temperature {heats[how]:.2f}")
+    heats = _heats(choice, gram, labels, size) if options.heat is None else dict.fromkeys(HOWS, options.heat)
+    yield Note(f"alpha {choice.alpha:.1e}, scale {choice.scale:.2e}, temperature {heats[options.how]:.2f}")
     prior = Prior(linearized, Hyper(noise=0.0, scale=choice.scale, mean="zero"))
     layout = Layout(linearized.outputs, linearized.num_outputs(x), size, apart=True)
     solver = FunctionSpace(
         prior, x, factors, layout.basis(len(x), "zero").to(gram), layout.rows(targets - shift), jitter
     )
     posterior = Posterior(prior, layout, "function", solver, shift.expand(size).clone(), len(x))
-    return Classified(posterior, choice, heats, how)
+    return Classified(posterior, choice, heats, options.how)
 
 
 def _heats(choice: Choice, gram: Tensor, labels: Tensor, size: int) -> dict[How, float]:
@@ -166,9 +168,31 @@ def _heats(choice: Choice, gram: Tensor, labels: Tensor, size: int) -> dict[How,
     mean, variance = (one[counted] for one in left_out(choice.scale * gram, labels, size, choice.alpha))
 
     def fitted(how: How) -> float:
-        return temperature(lambda heat: class_probabilities(mean, variance, how, heat), labels[counted])
+        centre, width = PRIORS[how]
+        return temperature(lambda heat: class_probabilities(mean, variance, how, heat), labels[counted], width, centre)
 
     return {how: fitted(how) for how in HOWS}
+
+
+def checked_points(
+    linearized: Linearized, x: Tensor, labels: Tensor, num_classes: int | None
+) -> tuple[Tensor, Tensor, int]:
+    """Inputs and labels where the network is, and C; refused if they cannot be told apart or do not fit."""
+    x = linearized.inputs(x)
+    labels = checked_labels(labels, len(x), num_classes).to(x.device)
+    require(
+        linearized.outputs != "all",
+        "classes share one kernel here; linearize with outputs='sum', or with the number of one output",
+        MismatchError,
+    )
+    require(
+        len(labels.unique()) > 1,
+        f"all {len(labels)} labels are of one class, so that there is nothing to tell apart; add samples of another",
+        DataError,
+    )
+    size = num_classes or int(labels.max()) + 1
+    require_room(len(x), size)
+    return x, labels, size
 
 
 def checked_labels(labels: Tensor, count: int, num_classes: int | None) -> Tensor:
@@ -187,25 +211,6 @@ def checked_labels(labels: Tensor, count: int, num_classes: int | None) -> Tenso
         DataError,
     )
     return labels
-
-
-def require_several(labels: Tensor) -> None:
-    """Refuse labels of one class."""
-    distinct = len(labels.unique())
-    require(
-        distinct > 1,
-        f"all {len(labels)} labels are of one class, so that there is nothing to tell apart; add samples of another",
-        DataError,
-    )
-
-
-def require_shared(linearized: Linearized) -> None:
-    """Refuse a kernel that ties classes to the source's outputs."""
-    require(
-        linearized.outputs != "all",
-        "classes share one kernel here; linearize with outputs='sum', or with the number of one output",
-        MismatchError,
-    )
 
 
 def require_room(count: int, num_classes: int) -> None:

@@ -1,26 +1,20 @@
 """Closed-form transfer of a network to a task: its training part goes in, an outcome on its test part comes out."""
 
 import time
-from typing import Literal, TypeAlias, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from nearkin.core.errors import DataError, require
 from nearkin.core.events import Work
 from nearkin.tasks.task import Task
-from nearkin.transfer.classify import classify_work
+from nearkin.transfer.classes import DIRICHLET, Classes
+from nearkin.transfer.classify import Classified, classify_work
 from nearkin.transfer.gaussian import gaussian_work
-from nearkin.transfer.laplace import laplace_work
-from nearkin.transfer.linearize import linearize
+from nearkin.transfer.laplace import LaplaceClassified, laplace_work
+from nearkin.transfer.linearize import Linearized, linearize
 from nearkin.transfer.outcome import Outcome, class_outcome, value_outcome
-from nearkin.transfer.probabilities import How
 from nearkin.transfer.subset import Weights
-
-Method: TypeAlias = Literal["dirichlet", "laplace"]
-"""How classes become Gaussian: targets by the Dirichlet transform, or the posterior by Laplace's approximation."""
-
-METHODS: tuple[Method, ...] = get_args(Method)
 
 
 def closed_form(
@@ -28,8 +22,7 @@ def closed_form(
     task: Task,
     *,
     weights: Weights = "all",
-    method: Method = "dirichlet",
-    how: How = "mean",
+    options: Classes = DIRICHLET,
     name: str = "closed form",
     seed: int = 0,
 ) -> Work[Outcome]:
@@ -39,13 +32,11 @@ def closed_form(
         model: the source's network, in the task's input shape.
         task: with classes or values.
         weights: that are free to move, see `linearize`.
-        method: for classes, `dirichlet` or `laplace`.
-        how: class probabilities are taken: `mean` or `sampled`.
+        options: for classes, see there.
         name: of the outcome.
         seed: of what is drawn.
     """
     require_known(task)
-    require(method in METHODS, f"method is {' or '.join(METHODS)}, got {method!r}")
     begun = time.perf_counter()
     (x, y), (x_test, y_test) = task.train.all(), task.test.all()
     classes = task.likelihood == "categorical"
@@ -56,16 +47,17 @@ def closed_form(
         mean, variance = posterior.predict(x_test, observed=True)
         facts = {**posterior.hyper.facts(), "space": posterior.space}
         return value_outcome(name, mean, variance, y_test, time.perf_counter() - begun, facts)
-    size = len(task.classes)
-    if method == "laplace":
-        approximate = yield from laplace_work(flat, x, y, size, how=how)
-        p, facts = approximate.probabilities(x_test), {"scale": approximate.scale}
-    else:
-        exact = yield from classify_work(flat, x, y, size, how=how, seed=seed)
-        p, chosen = exact.probabilities(x_test), exact.choice
-        facts = {"alpha": chosen.alpha, "scale": chosen.scale, "temperature": exact.heats[how]}
-        facts |= {"left_out_nll": chosen.loss}
-    return class_outcome(name, p, y_test, time.perf_counter() - begun, facts)
+    found = yield from classified_work(flat, x, y, len(task.classes), options, seed)
+    return class_outcome(name, found.probabilities(x_test), y_test, time.perf_counter() - begun, found.facts())
+
+
+def classified_work(
+    linearized: Linearized, x: Tensor, labels: Tensor, num_classes: int, options: Classes, seed: int = 0
+) -> Work[Classified | LaplaceClassified]:
+    """The posterior given labels by the method that was asked for; see `classify` and `laplace`."""
+    if options.method == "laplace":
+        return (yield from laplace_work(linearized, x, labels, num_classes, options, seed=seed))
+    return (yield from classify_work(linearized, x, labels, num_classes, options, seed=seed))
 
 
 def require_known(task: Task) -> None:

@@ -34,6 +34,7 @@ USUAL = (-4.0, 2.0)  # where nothing can be left out
 STEP = 0.5  # decades of the climb
 FEW = 256  # points that the whole grid is tried on
 MANY = 512  # points that the climb is made on
+ZERO = "the kernel is zero: no weight that is free to move changes any output"
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def choosing(
     A grid of whole decades is tried on few points, and its best is climbed from in half decades on many.
     """
     level = float(gram.diagonal().mean())
-    require(level > 0, "the kernel is zero: no weight that is free to move changes any output", DataError)
+    require(level > 0, ZERO, DataError)
     alphas = ALPHAS if alpha is None else (math.log10(alpha),)
     scales = SCALES if scale is None else (math.log10(scale * level),)
     seen = Judge(gram / level, labels, num_classes)

@@ -33,6 +33,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     outputs: Outputs
     random_state: int | np.random.RandomState | None
     listen: Listener | None
+    _dtype: torch.dtype | None = torch.float64  # of kernels; None leaves the network's own
 
     def _linearize(self, x: Tensor) -> Linearized:
         require(
@@ -41,7 +42,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         )
         like = next((weight for weight in self.model.parameters()), x)
         try:
-            flat = linearize(self.model, self.weights, self.outputs, x=x[:1].to(like))
+            flat = linearize(self.model, self.weights, self.outputs, x=x[:1].to(like), dtype=self._dtype)
             flat.num_outputs(x)
         except MismatchError as unread:
             raise InputsError(str(unread)) from unread

@@ -4,56 +4,38 @@ Every class score is a Gaussian process $f_c ∼ N(m_c, sK)$; the mode of the po
 the curvature there, $W_n = \mathrm{diag}(π_n) - π_n π_n^⊤$, makes it Gaussian (Rasmussen and Williams, section 3.5).
 In weight space this is the generalised Gauss-Newton matrix of the linearized network, $J^⊤ W J + s^{-1} I$: of its
 head with `weights="head"`, of all weights else. The mean m is zero, or the source's own outputs where the classes
-agree. The scale is the one with the largest evidence.
+agree. Scale and temperature are those under which left-out labels are most probable, where a point is left out by
+taking its own factor out of the Gaussian posterior; the evidence, which the approximation makes too small for scales at
+which scores are free to move, would choose too small a one.
 
-Notation: N points, M new ones, C classes; π `[N, C]` probabilities, K the kernel `[N, N]` without its scale, and for
-each class $E_c = D_c^{1/2} (I + D_c^{1/2} sK D_c^{1/2})^{-1} D_c^{1/2}$ with $D_c = \mathrm{diag}(π_c)$.
+Notation: N points, M new ones, C classes, T the temperature; π `[N, C]` probabilities, K the kernel `[N, N]` without
+its scale s.
 """
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from nearkin.core.errors import MismatchError, require
+from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.events import Caution, Note, Progress, Work, finish
-from nearkin.transfer.cholesky import both, cholesky, log_determinant
-from nearkin.transfer.classify import checked_labels, require_room, require_several, require_shared
+from nearkin.core.rng import derived_seed
+from nearkin.tasks.split import balanced_index
+from nearkin.transfer.calibration import class_loss, temperature
+from nearkin.transfer.classes import LAPLACE, Classes, Start
+from nearkin.transfer.classify import checked_labels, checked_points, require_room
+from nearkin.transfer.dirichlet import MANY, ZERO, countable
 from nearkin.transfer.kernel import blocks
 from nearkin.transfer.linearize import Linearized
-from nearkin.transfer.probabilities import How, checked_how, drawn_probabilities
+from nearkin.transfer.mode import STEPS, Mode, newton
+from nearkin.transfer.probabilities import HOWS, How, checked_how, drawn_probabilities
 
-Start: TypeAlias = Literal["zero", "network"]
-"""The scores before any label is seen: nothing, or the source's own outputs."""
-
-STEPS = 100
-CLOSE = 1e-9  # relative growth of the objective at which Newton's method ends
-DECADES = (-3.0, 5.0, 17)  # of the scale, in units of the inverse mean diagonal
-TINY = 1e-12  # probabilities below are as good as none
-
-
-@dataclass(frozen=True, eq=False)
-class Mode:
-    r"""Where the posterior of the scores is largest.
-
-    Attributes:
-        f: scores `[N, C]`.
-        weights: $a = (sK)^{-1}(f - m) = y - π$ at the mode, `[N, C]`.
-        e: $E_c$ `[C, N, N]`.
-        m: the Cholesky factor of $\sum_c E_c$.
-        log_evidence: Laplace's approximation of it.
-        converged: whether Newton's method came to its end.
-    """
-
-    f: Tensor
-    weights: Tensor
-    e: Tensor
-    m: Tensor
-    log_evidence: float
-    converged: bool
+DECADES = (-1.0, 5.0, 13)  # of the scale, in units of the inverse mean diagonal
+WIDTH = 0.5  # of the prior on log T
+ROUGH = 1e-6  # relative growth of the objective at which Newton's method ends while scales are compared
+BEHIND = 10.0  # log probability of all labels by which a scale is far behind the best: larger ones are left out
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +48,10 @@ class LaplaceClassified:
         labels: `[N]`.
         start: the mean, `zero` or `network`.
         scale: s.
-        how: probabilities are taken: `mean` or `sampled`.
         mode: of the posterior.
-        num_classes: C.
+        heats: the temperature T of either kind of probabilities.
+        loss: mean negative log probability of left-out labels; None where none could be left out.
+        how: probabilities are taken by default: `mean` or `sampled`.
     """
 
     linearized: Linearized
@@ -76,9 +59,15 @@ class LaplaceClassified:
     labels: Tensor
     start: Start
     scale: float
-    how: How
     mode: Mode
-    num_classes: int
+    heats: Mapping[How, float]
+    loss: float | None
+    how: How
+
+    @property
+    def num_classes(self) -> int:
+        """C."""
+        return self.mode.f.shape[1]
 
     @property
     def num_points(self) -> int:
@@ -90,6 +79,18 @@ class LaplaceClassified:
         """Of the labels."""
         return self.mode.log_evidence
 
+    def facts(self) -> dict[str, Any]:
+        """What was chosen, as plain JSON values."""
+        return {
+            "method": "laplace",
+            "start": self.start,
+            "scale": self.scale,
+            "log_evidence": self.log_evidence,
+            "temperature": self.heats[self.how],
+            "how": self.how,
+            "left_out_nll": self.loss,
+        }
+
     def scores(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Means and variances of the class scores `[M, C]`."""
         mean, covariance = self._moments(x)
@@ -99,18 +100,17 @@ class LaplaceClassified:
         """Of the classes `[M, C]`, in float64."""
         how = how or self.how
         checked_how(how)
-        mean, covariance = self._moments(x)
-        return mean.softmax(1) if how == "mean" else drawn_probabilities(mean, _roots(covariance))
+        return _probabilities(*self._moments(x), how, self.heats[how])
 
     def sample(self, x: Tensor, count: int, generator: Generator) -> Tensor:
         """Probabilities under scores drawn from the posterior, each new input by itself, `[count, M, C]`."""
         require(count >= 1, f"a sample has one function or more, got count={count}")
         mean, covariance = self._moments(x)
         z = torch.randn(count, *mean.shape, 1, generator=generator, dtype=mean.dtype)
-        return (mean + (_roots(covariance) @ z)[..., 0]).softmax(2)
+        return ((mean + (_roots(covariance) @ z)[..., 0]) / self.heats["sampled"]).softmax(2)
 
     def extended(self, x: Tensor, labels: Tensor) -> "LaplaceClassified":
-        """The same given further labels: Newton's method goes on from what the scores are believed to be."""
+        """The same given further labels: Newton's method goes on from where it was; scale and temperature stay."""
         x = self.linearized.inputs(x)
         labels = checked_labels(labels, len(x), self.num_classes)
         require_room(self.num_points + len(x), self.num_classes)
@@ -131,11 +131,7 @@ class LaplaceClassified:
 
     def _block(self, x: Tensor) -> tuple[Tensor, Tensor]:
         cross = self.scale * self.linearized.kernel(x, self.x)  # [M, N]
-        seen = torch.stack([cross @ one for one in self.mode.e])  # [C, M, N]
-        shared = torch.linalg.solve_triangular(self.mode.m, seen.mT, upper=False)  # [C, N, M]
-        covariance = torch.einsum("cnm,dnm->mcd", shared, shared)
-        own = self.scale * self.linearized.diagonal(x)[:, None] - torch.einsum("cmn,mn->mc", seen, cross)
-        return cross @ self.mode.weights, covariance + torch.diag_embed(own)
+        return cross @ self.mode.weights, self.mode.covariances(cross, self.scale * self.linearized.diagonal(x))
 
 
 def laplace(
@@ -143,10 +139,9 @@ def laplace(
     x: Tensor,
     labels: Tensor,
     num_classes: int | None = None,
+    options: Classes = LAPLACE,
     *,
-    start: Start = "zero",
-    scale: float | None = None,
-    how: How = "mean",
+    seed: int = 0,
 ) -> LaplaceClassified:
     """The posterior of a linearized network given labels, by Laplace's approximation.
 
@@ -155,9 +150,8 @@ def laplace(
         x: `[N, *input_shape]`.
         labels: numbers of classes `[N]`, two different ones at least.
         num_classes: C; one more than the largest label if not given.
-        start: `network` begins at the source's own outputs, which must be as many as classes.
-        scale: of the kernel; the one with the largest evidence if None.
-        how: `mean` takes the softmax of the mean scores, `sampled` the mean of softmaxes of drawn ones.
+        options: start, scale, temperature and way of probabilities; what is not given is chosen by left-out labels.
+        seed: of the points by which the scale is chosen where there are many.
 
     >>> from nearkin.transfer.linearize import linearize
     >>> x = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])
@@ -165,7 +159,7 @@ def laplace(
     >>> said.probabilities(torch.tensor([[-1.5], [1.5]])).argmax(1)
     tensor([0, 1])
     """
-    return finish(laplace_work(linearized, x, labels, num_classes, start=start, scale=scale, how=how))
+    return finish(laplace_work(linearized, x, labels, num_classes, options, seed=seed))
 
 
 def laplace_work(
@@ -173,94 +167,88 @@ def laplace_work(
     x: Tensor,
     labels: Tensor,
     num_classes: int | None = None,
+    options: Classes = LAPLACE,
     *,
-    start: Start = "zero",
-    scale: float | None = None,
-    how: How = "mean",
+    seed: int = 0,
 ) -> Work[LaplaceClassified]:
     """`laplace` as work."""
-    checked_how(how)
-    require(start in ("zero", "network"), f"start is zero or network, got {start!r}")
-    require(scale is None or (math.isfinite(scale) and scale > 0), f"scale is a number above 0, got {scale}")
-    x = linearized.inputs(x)
-    labels = checked_labels(labels, len(x), num_classes).to(x.device)
-    size = num_classes or int(labels.max()) + 1
-    require_shared(linearized)
-    require_several(labels)
-    require_room(len(x), size)
+    require(options.method == "laplace", f"this is Laplace's approximation, got method={options.method!r}")
+    x, labels, size = checked_points(linearized, x, labels, num_classes)
     gram = yield from linearized.kernel_work(x)
-    mean = _start(linearized, x, size, start)
-    level = float(gram.diagonal().mean())
-    low, high, count = DECADES
-    scales = [scale] if scale else [10**decade / level for decade in torch.linspace(low, high, int(count)).tolist()]
-    best: tuple[Mode, float] | None = None
-    weights = torch.zeros(len(x), size).to(gram)
-    for number, one in enumerate(scales, 1):
-        mode = newton(one * gram, labels, mean, weights)
-        yield Progress("scale", number, len(scales), {"log evidence": mode.log_evidence})
-        if best is None or mode.log_evidence > best[0].log_evidence:
-            best = mode, one
-        elif number > 4 and mode.log_evidence < best[0].log_evidence - 10:
-            break  # the evidence of a scale has one hill
-        weights = mode.weights
-    assert best is not None
-    if len(scales) > 1 and best[1] in (scales[0], scales[-1]):
-        yield Caution(
-            f"the evidence is largest at the edge of what is looked at, scale {best[1]:.1e}; give more labels"
-        )
-    if not best[0].converged:
+    mean = _start(linearized, x, size, options.start)
+    require(float(gram.diagonal().mean()) > 0, ZERO, DataError)
+    scale = options.scale or (yield from _choosing(gram, labels, mean, options, seed))
+    mode = newton(scale * gram, labels, mean, torch.zeros_like(mean))
+    if not mode.converged:
         yield Caution(f"Newton's method did not come to its end in {STEPS} steps; the posterior is a rough one")
-    yield Note(f"scale {best[1]:.2e}, log evidence {best[0].log_evidence:.2f}")
-    return LaplaceClassified(linearized, x, labels, start, best[1], how, best[0], size)
+    left_out = _left_out(mode, scale * gram, labels)
+    heats = dict.fromkeys(HOWS, options.heat or 1.0)
+    if options.heat is None and left_out is not None:
+        heats = {how: left_out.heat(how) for how in HOWS}
+    loss = None if left_out is None else left_out.loss(options.how, heats[options.how])
+    yield Note(f"scale {scale:.2e}, temperature {heats[options.how]:.2f}")
+    return LaplaceClassified(linearized, x, labels, options.start, scale, mode, heats, loss, options.how)
 
 
-def newton(covariance: Tensor, labels: Tensor, mean: Tensor, weights: Tensor) -> Mode:
-    """The mode of the scores under the prior `N(mean, covariance)` a class, from weights `[N, C]` on.
+def _choosing(gram: Tensor, labels: Tensor, mean: Tensor, options: Classes, seed: int) -> Work[float]:
+    """The scale under which left-out labels are most probable; without a label to leave out, the evidence decides.
 
-    A step that lowers the objective is halved until it does not, so that the way leads up from any start.
+    Where there are many points, some of them are tried.
     """
-    y = F.one_hot(labels, mean.shape[1]).double().to(covariance)
-
-    def objective(a: Tensor) -> float:
-        f = mean + covariance @ a
-        return float(-0.5 * (a * (f - mean)).sum() + (y * f.log_softmax(1)).sum())
-
-    value, converged = objective(weights), False
-    for _ in range(STEPS):
-        f = mean + covariance @ weights
-        p = f.softmax(1)
-        e, m, _ = _curvature(covariance, p)
-        b = p * (f - mean) - p * (p * (f - mean)).sum(1, keepdim=True) + y - p
-        c = torch.einsum("cnm,mc->nc", e, covariance @ b)
-        wanted = b - c + torch.einsum("cnm,mk->nc", e, both(m, c.sum(1, keepdim=True)))
-        step, size = wanted - weights, 1.0
-        while (new := objective(weights + size * step)) < value and size > 1e-6:
-            size /= 2
-        if size <= 1e-6:
-            converged = True
+    level, (low, high, count) = float(gram.diagonal().mean()), DECADES
+    if len(labels) > MANY:
+        index = balanced_index(labels, MANY, derived_seed(seed, "left out"))
+        gram, labels, mean = gram[index][:, index], labels[index], mean[index]
+    scales = [10**decade / level for decade in torch.linspace(low, high, int(count)).tolist()]
+    ranks: list[float] = []
+    weights = torch.zeros_like(mean)
+    for number, scale in enumerate(scales, 1):
+        mode = newton(scale * gram, labels, mean, weights, ROUGH)
+        weights, left_out, rank = mode.weights, _left_out(mode, scale * gram, labels), -mode.log_evidence
+        if left_out is not None:
+            rank = len(labels) * left_out.loss(options.how, options.heat or left_out.heat(options.how))
+        yield Progress("scale", number, len(scales), {"loss": rank / len(labels)})
+        ranks.append(rank)
+        if number > 4 and rank > min(ranks) + BEHIND:
             break
-        weights = weights + size * step
-        grown, value = new - value, new
-        if grown <= CLOSE * (1 + abs(value)):
-            converged = True
-            break
-    f = mean + covariance @ weights
-    e, m, log_b = _curvature(covariance, f.softmax(1))
-    evidence = value - 0.5 * (log_b + float(log_determinant(m)))
-    return Mode(f, weights, e, m, evidence, converged)
+    best: float = scales[ranks.index(min(ranks))]
+    if best in (scales[0], scales[-1]):
+        yield Caution(f"the best scale, {best:.1e}, is at the edge of what is looked at; give more labels")
+    return best
 
 
-def _curvature(covariance: Tensor, p: Tensor) -> tuple[Tensor, Tensor, float]:
-    """$E_c$ `[C, N, N]`, the factor of their sum, and the log determinants of $I + D^{1/2} K D^{1/2}$ together."""
-    parts, total = [], 0.0
-    for c in range(p.shape[1]):
-        root = p[:, c].clamp_min(TINY).sqrt()
-        factor, _ = cholesky(torch.eye(len(p)).to(covariance) + root[:, None] * covariance * root)
-        parts.append(root[:, None] * torch.cholesky_inverse(factor) * root)
-        total += float(log_determinant(factor))
-    e = torch.stack(parts)
-    m, _ = cholesky(e.sum(0), "the curvature of the labels")
-    return e, m, total
+@dataclass(frozen=True, eq=False)
+class _LeftOut:
+    """Scores of left-out points, means `[N, C]` and covariances `[N, C, C]`, with their labels."""
+
+    mean: Tensor
+    covariance: Tensor
+    labels: Tensor
+
+    def heat(self, how: How) -> float:
+        """The temperature that suits them."""
+        if how == "mean":
+            return temperature(lambda heat: (self.mean / heat).softmax(1), self.labels, WIDTH)
+        roots = _roots(self.covariance)
+        return temperature(lambda heat: drawn_probabilities(self.mean, roots, heat), self.labels, WIDTH)
+
+    def loss(self, how: How, heat: float) -> float:
+        """Their mean negative log probability."""
+        return class_loss(_probabilities(self.mean, self.covariance, how, heat), self.labels)
+
+
+def _left_out(mode: Mode, covariance: Tensor, labels: Tensor) -> _LeftOut | None:
+    """Of the points that leave another of their class behind; None where there are none."""
+    counted = countable(labels)
+    if not bool(counted.any()):
+        return None
+    mean, spread = mode.left_out(covariance, labels)
+    return _LeftOut(mean[counted], spread[counted], labels[counted])
+
+
+def _probabilities(mean: Tensor, covariance: Tensor, how: How, heat: float) -> Tensor:
+    """Of scores with means `[M, C]` and covariances `[M, C, C]`."""
+    return (mean / heat).softmax(1) if how == "mean" else drawn_probabilities(mean, _roots(covariance), heat)
 
 
 def _start(linearized: Linearized, x: Tensor, num_classes: int, start: Start) -> Tensor:

@@ -14,6 +14,7 @@ from nearkin.nets.solved import Solved
 from nearkin.search.export import agreement, export_onnx, export_python, export_torch, load_network, sample
 from nearkin.search.named import PATH, parsed
 from nearkin.tasks.likelihood import likelihood
+from nearkin.transfer.machine import TangentMachine
 
 SUFFIXES = {"torch": ".safetensors", "onnx": ".onnx", "python": ".py"}
 """Endings of what is written, by its kind."""
@@ -58,6 +59,12 @@ def exported(solved: Solved, to: str, file: Path, trial: int = 0) -> dict[str, A
     )
     model, shape = solved.model(trial), tuple(solved.facts["input_shape"])
     if to == "onnx":
+        require(
+            not isinstance(model, TangentMachine),
+            f"{solved.name} is answered in closed form, by derivatives of a network, for which ONNX has no form; use "
+            f"--to torch, or solve it without transfer",
+            MismatchError,
+        )
         return {"files": [str(file)], "error": export_onnx(model, file, shape)}
     ours = solved.network.startswith(PATH)
     weights, told = file.with_suffix(SUFFIXES["torch"]), notes(solved, trial)

@@ -2,25 +2,27 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearkin.core.errors import DataError, require
 from nearkin.core.events import Caution, Note, Work
 from nearkin.core.rng import Streams, derived_seed
 from nearkin.distance.sight import fitted_to
+from nearkin.nets.functional import num_parameters
 from nearkin.nets.solved import Solved
 from nearkin.tasks.derive import limited
 from nearkin.tasks.rows import glance
 from nearkin.tasks.task import Task
+from nearkin.transfer.classes import Classes, Method
 from nearkin.transfer.classify import NUMBERS
-from nearkin.transfer.closed_form import METHODS, Method, closed_form, require_known
+from nearkin.transfer.closed_form import closed_form, require_known
 from nearkin.transfer.finetune import STEPS, baselining
 from nearkin.transfer.outcome import Outcome
-from nearkin.transfer.probabilities import How, checked_how
+from nearkin.transfer.probabilities import How
 from nearkin.transfer.subset import Weights
 
 LABELS = 2000  # that are learned from where no number is given
@@ -64,10 +66,26 @@ class Transferring:
 
     def __post_init__(self) -> None:
         require(self.shots is None or self.shots >= 1, f"shots must be 1 or more, got {self.shots}")
-        require(self.method in METHODS, f"method is {' or '.join(METHODS)}, got {self.method!r}")
-        checked_how(self.how)
+        assert self.classes  # which checks what it is made of
         require(self.samples >= 1, f"one test sample or more judges, got {self.samples}")
         require(self.steps >= 1, f"steps must be 1 or more, got {self.steps}")
+
+    def facts(self) -> dict[str, Any]:
+        """What was asked for beside the task, as plain JSON values."""
+        weights = self.weights if isinstance(self.weights, str) else list(self.weights)
+        return {
+            "method": self.method,
+            "how": self.how,
+            "weights": weights,
+            "trial": self.trial,
+            "samples": self.samples,
+            "steps": self.steps if self.baselines else None,
+        }
+
+    @property
+    def classes(self) -> Classes:
+        """What of it is particular to classes."""
+        return Classes(method=self.method, how=self.how)
 
 
 @dataclass(frozen=True)
@@ -85,6 +103,9 @@ class Transfer:
         guess: the metric of the best answer that ignores the input.
         outcome: of the closed form.
         baselines: outcomes of the usual ways.
+        origin: what is known of the source, as plain JSON values: its data, its own metric and so on.
+        made: how it was asked for, as plain JSON values: weights, trial, samples, steps and seed; `given` is the
+            target's data string, None for a task of the zoo, empty for arrays.
     """
 
     source: str
@@ -97,6 +118,8 @@ class Transfer:
     guess: float
     outcome: Outcome
     baselines: tuple[Outcome, ...] = ()
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    made: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def metric(self) -> float:
@@ -132,6 +155,8 @@ class Transfer:
             "guess": self.guess,
             **{key: mine[key] for key in ("metric", "nll", "ece", "seconds", "bins", "facts")},
             "baselines": [one.to_dict() for one in self.baselines],
+            "origin": dict(self.origin),
+            "made": dict(self.made),
         }
 
 
@@ -149,16 +174,34 @@ def transferring(shelf: Shelf, source: str, given: Task | str, how: Transferring
     few = yield from _few(task, how.shots, seed)
     few = replace(few, test=few.test.chosen(glance(len(few.test), how.samples)))
     found = yield from closed_form(
-        model, few, weights=how.weights, method=how.method, how=how.how, seed=derived_seed(seed, "closed form")
+        model, few, weights=how.weights, options=how.classes, seed=derived_seed(seed, "closed form")
     )
     yield Note(f"{found.name}: {task.form.metric} {found.metric:.4f} in {found.seconds:.1f} s")
+    asked = None if isinstance(given, str) else target.source
     others: tuple[Outcome, ...] = ()
     if how.baselines:
         others = yield from baselining(model, few, how.steps, derived_seed(seed, "baselines"))
     return Transfer(
         source, target.name, solved.network, task.form.metric, how.shots, len(few.train), len(few.test), few.guess(),
-        found, others,
+        found, others, _origin(solved, how.trial, model), how.facts() | {"seed": seed, "given": asked},
     )  # fmt: skip
+
+
+def _origin(solved: Solved, trial: int, model: nn.Module) -> dict[str, Any]:
+    known, facts = solved.trials[trial].scores, solved.facts
+    return {
+        "data": facts.get("source"),
+        "num_train": facts.get("num_train"),
+        "input_shape": list(facts["input_shape"]),
+        "num_outputs": solved.num_outputs,
+        "classes": len(facts["classes"]) if facts["likelihood"] == "categorical" else None,
+        "trial": trial,
+        "trials": len(solved.trials),
+        "metric_name": facts.get("metric_name"),
+        "metric": known.metric,
+        "num_test": known.count,
+        "parameters": num_parameters(model),
+    }
 
 
 def with_shots(task: Task, shots: int, seed: int = 0) -> Task:

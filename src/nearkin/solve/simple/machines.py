@@ -23,6 +23,7 @@ from nearkin.core.errors import require
 from nearkin.nets.functional import multiply_adds as layer_products
 from nearkin.nets.functional import num_parameters as num_weights
 from nearkin.nets.spec import NetworkSpec
+from nearkin.transfer.machine import TangentMachine
 
 BLOCK = 2**22  # numbers in the largest table that trees are walked with at once
 
@@ -261,6 +262,6 @@ def costs(module: nn.Module, input_shape: Sequence[int]) -> tuple[int, int]:
     >>> costs(linear_machine(input_shape=(2, 3), num_outputs=4), (2, 3)), costs(nn.Linear(6, 4), (6,))
     ((28, 24), (28, 24))
     """
-    if isinstance(module, Machine):
+    if isinstance(module, Machine | TangentMachine):
         return module.num_parameters, module.multiply_adds
     return num_weights(module), layer_products(module, input_shape)

@@ -1,0 +1,164 @@
+r"""The means of a closed-form transfer as a torch module: a network string and tensors, as every other network.
+
+$$K(x, X)\, A + f(x)\, O + b$$
+
+with the tangent kernel K of the source's network f, the points X that were learned from and their coefficients A; O
+passes the source's own outputs on where they are the mean. For classes the outputs are logits, their temperature
+folded in.
+
+Notation: N points, M inputs, C outputs of the source, T targets.
+"""
+
+import copy
+from collections.abc import Sequence
+from urllib.parse import quote, unquote
+
+import torch
+from torch import Tensor, nn
+
+from nearkin.core.errors import MismatchError, require
+from nearkin.fisher.passes import derivable
+from nearkin.nets.functional import multiply_adds, num_parameters
+from nearkin.nets.registry import build
+from nearkin.nets.spec import NetworkSpec
+from nearkin.transfer.function_space import FunctionSpace
+from nearkin.transfer.kernel import blocks
+from nearkin.transfer.linearize import linearize
+from nearkin.transfer.posterior import Posterior
+
+PATH = f"{__name__}:tangent_machine"
+"""Network strings of machines begin so."""
+
+
+class TangentMachine(nn.Module):
+    """See the module; derivatives do not flow through it.
+
+    Args:
+        base: the source's network f.
+        network: its network string.
+        points: X `[N, *input_shape]`.
+        coefficients: A `[N, T]`.
+        own: O `[C, T]`.
+        bias: b `[T]`.
+        double: whether the kernel is computed in float64, as values with little noise need it.
+
+    >>> line = TangentMachine(nn.Linear(1, 1), "any", *map(torch.tensor, ([[2.0]], [[1.0]], [[0.0]], [0.5])))
+    >>> line(torch.tensor([[3.0]])).tolist()  # 2 · 3 + 1, and the bias
+    [[7.5]]
+    """
+
+    points: Tensor
+    coefficients: Tensor
+    own: Tensor
+    bias: Tensor
+
+    def __init__(
+        self,
+        base: nn.Module,
+        network: str,
+        points: Tensor,
+        coefficients: Tensor,
+        own: Tensor,
+        bias: Tensor,
+        double: bool = False,
+    ) -> None:
+        super().__init__()
+        self.base, self.source, self.double_kernel = base, network, double
+        self.register_buffer("points", points)
+        for name, value in (("coefficients", coefficients), ("own", own), ("bias", bias)):
+            self.register_buffer(name, value.double())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[M, T]` of inputs `[M, *input_shape]`."""
+        with derivable():
+            flat = linearize(self.base, dtype=torch.float64 if self.double_kernel else None)
+            x = x.detach().clone()
+            parts = [flat.kernel(part, self.points) @ self.coefficients for part in blocks(x, len(self.points))]
+            found = torch.cat(parts) + self.bias
+            found = found + flat.mean(x) @ self.own if bool(self.own.any()) else found
+        return found.to(x.dtype).detach()
+
+    @property
+    def network(self) -> str:
+        """The network string that builds a machine of this shape."""
+        options = (
+            ("double", self.double_kernel),
+            ("network", quote(self.source, safe="")),
+            ("outputs", len(self.own)),
+            ("points", len(self.points)),
+        )
+        return str(NetworkSpec(PATH, options))
+
+    @property
+    def num_parameters(self) -> int:
+        """All numbers that an answer needs: the network's weights, the points and their coefficients."""
+        return num_parameters(self.base) + sum(
+            one.numel() for one in (self.points, self.coefficients, self.own, self.bias)
+        )
+
+    @property
+    def multiply_adds(self) -> int:
+        """For one input: its Jacobian by a pass forward and one backward an output, and its products with N others.
+
+        The kernel of a layer is often had for less.
+        """
+        outputs, weights = len(self.own), num_parameters(self.base)
+        passes = (1 + 2 * outputs) * multiply_adds(self.base, tuple(self.points.shape[1:]))
+        return passes + len(self.points) * (outputs * weights + self.coefficients.shape[1])
+
+
+def tangent_machine(
+    *, network: str, outputs: int, points: int, double: bool = False, input_shape: Sequence[int], num_outputs: int
+) -> TangentMachine:
+    """A machine that waits for its tensors."""
+    source, shape = unquote(network), tuple(input_shape)
+    base = build(source, shape, outputs, seed=0)
+    tables = torch.zeros(points, num_outputs), torch.zeros(outputs, num_outputs), torch.zeros(num_outputs)
+    return TangentMachine(base, source, torch.zeros(points, *shape), *tables, double=double)
+
+
+def as_machine(posterior: Posterior, network: str, heat: float = 1.0) -> TangentMachine:
+    """The means of a posterior in function space, divided by a temperature.
+
+    Args:
+        posterior: of all weights, one scale for all layers, `outputs="sum"`.
+        network: the string of the source's network.
+        heat: T of class scores.
+    """
+    solver, linearized, hyper = posterior.solver, posterior.linearized, posterior.hyper
+    require(
+        isinstance(solver, FunctionSpace) and linearized.outputs == "sum" and not hyper.layers,
+        "a module is made of a posterior in function space with outputs='sum' and one scale; solve it so",
+        MismatchError,
+    )
+    assert isinstance(solver, FunctionSpace)
+    names = [name for name, _ in linearized.model.named_parameters()]
+    require(
+        list(linearized.names) == names,
+        f"a module is made where all weights are free, got {len(linearized.names)} of {len(names)}; use weights='all'",
+        MismatchError,
+    )
+    base = copy.deepcopy(linearized.model)
+    double = next(base.parameters()).dtype == torch.float64
+    layout, size = posterior.layout, posterior.layout.num_outputs
+    constant = layout.back(layout.basis(1, hyper.mean) @ solver.constants)[0]
+    own = torch.eye(size) if hyper.mean == "network" else torch.zeros(size, layout.num_targets)
+    return TangentMachine(
+        base.float(), network, solver.x.float(), hyper.scale * layout.back(solver.weights) / heat, own / heat,
+        (posterior.shift + constant) / heat, double,
+    )  # fmt: skip
+
+
+def widened(machine: TangentMachine, constants: Tensor) -> TangentMachine:
+    """The same with further outputs that are the same for every input.
+
+    >>> line = TangentMachine(nn.Linear(1, 1), "any", *map(torch.tensor, ([[2.0]], [[1.0]], [[0.0]], [0.5])))
+    >>> widened(line, torch.tensor([4.0]))(torch.tensor([[3.0]])).tolist()
+    [[7.5, 4.0]]
+    """
+    more = len(constants)
+    coefficients, own = (
+        torch.cat([one, one.new_zeros(len(one), more)], 1) for one in (machine.coefficients, machine.own)
+    )
+    bias = torch.cat([machine.bias, constants.to(machine.bias)])
+    return TangentMachine(machine.base, machine.source, machine.points, coefficients, own, bias, machine.double_kernel)
