@@ -1,0 +1,192 @@
+"""Classes from few labels: closed-form transfer beside the usual ways, by accuracy, likelihood and calibration.
+
+    python benchmarks/transfer_classes.py [--cache FILE] [--page]
+
+A LeNet learns a source from 2,000 images; then 5, 10, 20 or 50 labels a class of a target are learned from in every
+way, and at most 1,000 test images judge. Seeds change the source's network, its images and the labels that are drawn.
+About 25 minutes of one core. Every cell is kept in the cache as soon as it is done, so that the command goes on where
+it was stopped; `--page` writes the page and its picture anew from `benchmarks/transfer_classes.json` alone. The real
+data sets are looked for in `$NEARKIN_DATA`; pairs whose data is not there are left out.
+"""
+
+import argparse
+import itertools
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import nearkin as nk
+from nearkin.core.errors import NearkinError
+from nearkin.core.events import finish
+from nearkin.nets.fit import fit
+from nearkin.nets.recipe import Recipe
+from nearkin.nets.registry import build
+from nearkin.tasks.derive import limited
+from nearkin.tasks.rows import glance
+from nearkin.transfer.calibration import temperature
+from nearkin.transfer.classes import LAPLACE
+from nearkin.transfer.classify import classify
+from nearkin.transfer.dirichlet import left_out
+from nearkin.transfer.finetune import baselining
+from nearkin.transfer.laplace import DECADES, laplace
+from nearkin.transfer.linearize import Linearized, linearize
+from nearkin.transfer.mode import newton
+from nearkin.transfer.outcome import Outcome, class_outcome
+from nearkin.transfer.probabilities import HOWS
+from nearkin.zoo.transferring import with_shots
+from results import keep
+from transfer_classes_page import write
+
+LOW, HIGH = "classes=0,1,2,3,4&rest=drop", "classes=5,6,7,8,9&rest=drop"
+PAIRS = {
+    "digits 0–4 → 5–9": (f"digits?{LOW}", f"digits?{HIGH}"),
+    "MNIST 0–4 → 5–9": (f"mnist?{LOW}", f"mnist?{HIGH}"),
+    "Fashion 0–4 → 5–9": (f"fashion?{LOW}", f"fashion?{HIGH}"),
+    "CIFAR-10 0–4 → 5–9": (f"cifar10?{LOW}", f"cifar10?{HIGH}"),
+    "MNIST → Fashion": ("mnist", "fashion"),
+    "Fashion → MNIST": ("fashion", "mnist"),
+}
+SHOTS = (5, 10, 20, 50)
+SEEDS = tuple(range(5))
+IMAGES, STEPS = 2000, 300  # of a source's training
+TEST = 1000
+BEFORE = (0.0, 0.25)  # centre and width of log T as they were when digits alone had been looked at
+
+
+def cells() -> Iterator[tuple[str, int, int]]:
+    """Pair, seed and labels a class; seeds last, so that an early end leaves whole rounds."""
+    for seed, pair, shots in itertools.product(SEEDS, PAIRS, SHOTS):
+        yield pair, seed, shots
+
+
+@cache
+def task(text: str) -> nk.Task:
+    return nk.task(text)
+
+
+@cache
+def source(pair: str, seed: int) -> tuple[nn.Module, float]:
+    """A LeNet that has learned the source, and its test accuracy."""
+    known = task(PAIRS[pair][0])
+    some = limited(known, IMAGES, seed) if len(known.train) > IMAGES else known
+    network = build("lenet", some.input_shape, some.num_outputs, seed=seed)
+    return network, fit(network, some, Recipe(steps=STEPS), seed=seed).scores.metric
+
+
+def measured(pair: str, seed: int, shots: int) -> dict[str, Any]:
+    """Every way on one draw of labels."""
+    model, solved = source(pair, seed)
+    few = with_shots(task(PAIRS[pair][1]), shots, seed)
+    few = replace(few, test=few.test.chosen(glance(len(few.test), TEST)))
+    others = finish(baselining(model, few, seed=seed))
+    return {
+        "pair": pair, "seed": seed, "shots": shots, "source": round(solved, 4), "num_test": len(few.test),
+        "ways": {one.name: figures(one) for one in (*closed_forms(model, few), *others)},
+    }  # fmt: skip
+
+
+def figures(one: Outcome) -> dict[str, Any]:
+    found = {name: round(getattr(one, name), 5) for name in ("metric", "nll", "ece")}
+    return {**found, **({"chosen": dict(one.facts)} if one.facts else {})}
+
+
+class Remembered(Linearized):
+    """A linearized network that computes no kernel twice: all ways share those of one cell."""
+
+    @cached_property
+    def known(self) -> dict[tuple[int, ...], torch.Tensor]:
+        """Kernels by where their inputs lie in memory."""
+        return {}
+
+    def kernel_work(self, x: torch.Tensor, x2: torch.Tensor | None = None, *rest: Any, **more: Any) -> Any:
+        """The kernel, from memory where it is there."""
+        place = tuple(value for one in (x, x2) if one is not None for value in (one.data_ptr(), len(one)))
+        if place not in self.known:
+            self.known[place] = yield from super().kernel_work(x, x2, *rest, **more)
+        return self.known[place].clone()
+
+
+def closed_forms(model: nn.Module, few: nk.Task) -> Iterator[Outcome]:
+    """Dirichlet with both kinds of probabilities, Laplace, and both as they were chosen before."""
+    (x, y), (new, wanted) = few.train.all(), few.test.all()
+    plain, size = linearize(model, x=x[:1]), len(few.classes)
+    flat = Remembered(plain.model, plain.names, plain.outputs)
+    x, new = flat.inputs(x), flat.inputs(new)
+    exact = classify(flat, x, y, size)
+    for how in HOWS:
+        p = exact.probabilities(new, how)
+        yield class_outcome(f"dirichlet, {how}", p, wanted, 0.0, replace(exact, how=how).facts())
+    mean, _ = left_out(exact.choice.scale * flat.kernel(x), y, size, exact.choice.alpha)
+    centre, width = BEFORE
+    heat = temperature(lambda t: (mean / t).softmax(1), y, width, centre)
+    again = replace(exact, heats={"mean": heat, "sampled": 1.0})
+    yield class_outcome("dirichlet, mean, before", again.probabilities(new), wanted, 0.0, {"temperature": heat})
+    found = laplace(flat, x, y, size)
+    yield class_outcome("laplace, mean", found.probabilities(new), wanted, 0.0, found.facts())
+    scale = by_evidence(flat, x, y, size)
+    old = laplace(flat, x, y, size, replace(LAPLACE, scale=scale, heat=1.0))
+    yield class_outcome("laplace, mean, before", old.probabilities(new), wanted, 0.0, {"scale": scale})
+
+
+def by_evidence(flat: Linearized, x: torch.Tensor, y: torch.Tensor, size: int) -> float:
+    """The scale with the largest evidence, by which Laplace's approximation was chosen before."""
+    gram = flat.kernel(x)
+    level, (low, high, count) = float(gram.diagonal().mean()), DECADES
+    scales = [10**decade / level for decade in torch.linspace(low, high, int(count)).tolist()]
+    mean = torch.zeros(len(y), size).double()
+    best, found, weights = -float("inf"), scales[0], mean
+    for number, scale in enumerate(scales, 1):
+        mode = newton(scale * gram, y, mean, weights)
+        weights = mode.weights
+        if mode.log_evidence > best:
+            best, found = mode.log_evidence, scale
+        elif number > 4 and mode.log_evidence < best - 10:
+            break
+    return found
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    asked = argparse.ArgumentParser()
+    asked.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "transfer_classes_cache.jsonl")
+    asked.add_argument("--page", action="store_true", help="write the page alone, from the figures that are there")
+    given = asked.parse_args()
+    file = Path(__file__).with_suffix(".json")
+    if not given.page:
+        lines = given.cache.read_text().splitlines() if given.cache.exists() else []
+        rows = [json.loads(line) for line in lines]
+        known = {(row["pair"], row["seed"], row["shots"]): row for row in rows}
+        start, missing = time.perf_counter(), set()
+        for cell in cells():
+            if cell in known or cell[0] in missing:
+                continue
+            try:
+                known[cell] = measured(*cell)
+            except NearkinError as absent:
+                print(f"  {cell[0]} is left out: {absent}", file=sys.stderr)
+                missing.add(cell[0])
+                continue
+            with given.cache.open("a") as out:
+                out.write(json.dumps(known[cell]) + "\n")
+            said = known[cell]["ways"]["dirichlet, mean"]
+            print(f"  {cell}: {said['metric']:.3f}, ece {said['ece']:.3f}; {time.perf_counter() - start:.0f} s",
+                  file=sys.stderr, flush=True)  # fmt: skip
+        keep(__file__, {
+            "pairs": {name: list(pair) for name, pair in PAIRS.items()}, "images": IMAGES, "steps": STEPS,
+            "before": list(BEFORE), "cells": [known[cell] for cell in cells() if cell in known],
+        })  # fmt: skip
+    page = write(json.loads(file.read_text()))
+    print(page.read_text())
+
+
+if __name__ == "__main__":
+    main()
