@@ -151,7 +151,8 @@ def plot(parts: dict[tuple[str, int], list[Cell]], pairs: Sequence[str], file: P
         panels[1][column].set_ylim(bottom=0)
     panels[0][0].set_ylabel("accuracy")
     panels[1][0].set_ylabel("ece (dotted: the goal)")
-    figure.supxlabel("labels a class", fontsize=8)
+    for panel in panels[1]:
+        panel.set_xlabel("labels a class", fontsize=8)
     figure.legend(*panels[0][0].get_legend_handles_labels(), frameon=False, ncols=len(COLOURS),
                   loc="outside lower center", fontsize=8)  # fmt: skip
     figure.savefig(file, metadata={"Date": None})

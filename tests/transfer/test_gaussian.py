@@ -212,7 +212,7 @@ def test_a_linear_network_is_bayesian_linear_regression(x: Tensor, y: Tensor, ne
 
 
 @pytest.mark.parametrize("outputs", ["all", 1, "sum"])
-@pytest.mark.parametrize("space", ["function", "weight", "large"])
+@pytest.mark.parametrize("space", ["function", "weight", "large", "large-weight"])
 def test_the_step_of_the_weights_gives_the_mean(
     x: Tensor, y: Tensor, new: Tensor, outputs: str | int, space: str
 ) -> None:

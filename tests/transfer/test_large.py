@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from linear_operator import settings
 from torch import Tensor, nn
 
 from nearkin.core.errors import DataError
 from nearkin.core.events import Caution, Note, finish
 from nearkin.core.rng import Streams
+from nearkin.fisher.operators import tangent_kernel_operator
 from nearkin.nets.registry import build
 from nearkin.transfer.conjugate import conjugate_gradients
 from nearkin.transfer.gaussian import gaussian, gaussian_work
@@ -242,3 +244,13 @@ def test_fifteen_hundred_points(vectors: int, monkeypatch: pytest.MonkeyPatch) -
     assert bool((got <= subset + 1e-9).all())
     assert float(((got - wanted) / (wanted + 0.04)).max()) < {2: 1.5, 300: 0.4, 512: 0.1}[vectors]
     assert found.log_evidence == pytest.approx(exact.log_evidence, abs=15)
+
+
+def test_linear_operators_of_the_fisher_room_solve_the_same_system() -> None:
+    """GPyTorch's own conjugate gradients, given the tangent kernel as an operator."""
+    model, x = build("mlp?hidden=8", (3,), 1, seed=0).double(), drawn(1, 60, 3)
+    y = torch.sin(x[:, 0])
+    with settings.max_cholesky_size(1), settings.cg_tolerance(1e-5), settings.max_cg_iterations(500):
+        theirs = tangent_kernel_operator(model, x).add_diagonal(torch.tensor(0.05)).solve(y[:, None])[:, 0]
+    ours = gaussian(linearize(model), x, y, Hyper(noise=0.05, mean="zero"), space="large").solver.weights[0, :, 0]
+    assert float((theirs - ours).norm() / ours.norm()) < 1e-3

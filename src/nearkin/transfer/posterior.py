@@ -21,6 +21,7 @@ from nearkin.transfer.function_space import FunctionSpace
 from nearkin.transfer.hyper import Hyper
 from nearkin.transfer.kernel import Prior
 from nearkin.transfer.large import Large
+from nearkin.transfer.large_weight import LargeWeight
 from nearkin.transfer.linearize import Linearized
 from nearkin.transfer.solver import SPACES, Solver
 from nearkin.transfer.targets import Layout, checked_noise, checked_targets, noise_rows
@@ -34,7 +35,7 @@ class Posterior:
     Attributes:
         prior: the linearized network with its scales.
         layout: how targets lie in rows.
-        space: `function`, `weight` or `large`.
+        space: `function`, `weight`, `large` or `large-weight`.
         solver: the solved process.
         shift: `[K]`, taken off the targets before anything else.
         num_points: N.
@@ -168,7 +169,7 @@ class Posterior:
             MismatchError,
         )
         scales = self.prior.weight_scales()
-        if isinstance(self.solver, WeightSpace):
+        if isinstance(self.solver, WeightSpace | LargeWeight):
             return unflat(scales.sqrt() * self.solver.weights[0, :, 0], self.linearized.params)
         assert isinstance(self.solver, FunctionSpace | Large)
         operator = self.linearized.jacobian_operator(self.solver.x)

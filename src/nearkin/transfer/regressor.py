@@ -30,7 +30,7 @@ class LinearizedRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         hyper: noise, scales and mean in one, as a family of tasks has them (`Family.hyper`); then nothing is learned.
         mean: `constant`, `network`, `zero`, or `auto`, the more probable of the first two.
         layers: whether every layer has a scale of its own, learned by evidence.
-        space: `auto`, `function`, `weight` or `large`; see `gaussian`.
+        space: `auto`, `function`, `weight`, `large` or `large-weight`; see `gaussian`.
         random_state: the one seed; None, or a generator of NumPy, draws one.
         listen: called with every event.
 
