@@ -1,0 +1,207 @@
+"""The benchmark of scaling as a page of tables and as a plot."""
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+from nearkin.report.axes import WIDTH, Field, Scale, frame, scale_around, spread
+from nearkin.report.canvas import Canvas
+from nearkin.report.words import text_width
+from results import table
+
+PAGE = Path(__file__).parents[1] / "docs" / "figures" / "transfer-scaling.md"
+STYLES = {
+    "auto": ("target", 2.8, False),
+    "function, dense": ("ink", 1.6, True),
+    "function, matrix-free": ("kin", 2.0, False),
+    "weight, matrix-free": ("kin", 2.0, True),
+}
+PEER = ("arrow", 1.3, False)
+NAME, ROOM = 11.0, 14.0
+
+
+def counts(figures: dict[str, Any]) -> list[int]:
+    """All sizes, rising."""
+    return sorted({int(n) for cells in figures["cells"].values() for n in cells})
+
+
+def shown(figures: dict[str, Any]) -> dict[str, Any]:
+    """Methods that were measured anywhere."""
+    return {name: cells for name, cells in figures["cells"].items() if points(cells, "cpu")}
+
+
+def points(cells: dict[str, Any], what: str) -> list[tuple[int, float]]:
+    """Sizes and figures of the cells that have them."""
+    return sorted((int(n), cell[what]) for n, cell in cells.items() if what in cell)
+
+
+def slope(cells: dict[str, Any], low: int, high: int) -> float | None:
+    """Of log time in log N."""
+    found = dict(points(cells, "cpu"))
+    if low not in found or high not in found:
+        return None
+    return math.log(found[high] / found[low]) / math.log(high / low)
+
+
+def number(value: float) -> str:
+    """A figure of three digits."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def grid(figures: dict[str, Any], what: str) -> str:
+    """One figure of every method at every size; a dash where it was not tried, ✗ where it failed."""
+    sizes, lines = counts(figures), []
+    for name, cells in shown(figures).items():
+        said = []
+        for n in sizes:
+            cell = cells.get(str(n), {})
+            said.append(number(cell[what]) if what in cell else "✗" if "refused" in cell else "–")
+        lines.append([f"**{name}**" if name in STYLES else name, *said])
+    return table(["", *(f"{n:,}" for n in sizes)], lines)
+
+
+def agreement(figures: dict[str, Any]) -> str:
+    """Evidence by ours, and how far the others are from it, relative."""
+    sizes, cells = counts(figures), figures["cells"]
+    wanted: dict[str, float] = {}
+    for n in map(str, sizes):
+        for name in ("function, dense", "scikit-learn, kernel given", "function, matrix-free"):
+            if "evidence" in cells.get(name, {}).get(n, {}):
+                wanted[n] = cells[name][n]["evidence"]
+                break
+    lines = [["log probability", *(f"{wanted[str(n)]:,.1f}" if str(n) in wanted else "–" for n in sizes)]]
+    for name, part in shown(figures).items():
+        said = []
+        for n in map(str, sizes):
+            cell = part.get(n, {})
+            if "evidence" in cell and n in wanted:
+                said.append(f"{abs(cell['evidence'] / wanted[n] - 1):.0e}")
+            elif "log_determinant" in cell and n in figures["dense"]:
+                said.append(f"{abs(cell['log_determinant'] / figures['dense'][n]['log_determinant'] - 1):.0e} *")
+            else:
+                said.append("–")
+        lines.append([f"**{name}**" if name in STYLES else name, *said])
+    return table(["", *(f"{n:,}" for n in sizes)], lines)
+
+
+def reasons(figures: dict[str, Any]) -> str:
+    """Why cells are empty: of every method the first."""
+    lines = []
+    for name, cells in figures["cells"].items():
+        for n, cell in sorted(cells.items(), key=lambda item: int(item[0])):
+            why = cell.get("skipped") or cell.get("refused")
+            if why:
+                lines.append(f"- {name}, N = {int(n):,}: {why}.")
+                break
+    return "\n".join(lines)
+
+
+def slopes(figures: dict[str, Any]) -> str:
+    """The growth of ours in words."""
+    said = []
+    for name in STYLES:
+        found = slope(figures["cells"].get(name, {}), 3000, 30_000)
+        if found is not None:
+            said.append(f"{found:.2f} ({name})")
+    return ", ".join(said) if said else "not measured yet"
+
+
+def steps(figures: dict[str, Any]) -> str:
+    """Steps of conjugate gradients."""
+    said = []
+    for name in ("function, matrix-free", "weight, matrix-free"):
+        found = points(figures["cells"].get(name, {}), "steps")
+        if found:
+            said.append(f"{name}: {', '.join(f'{count} at {n:,}' for n, count in found)}")
+    return "; ".join(said)
+
+
+def page(figures: dict[str, Any]) -> str:
+    """All as Markdown."""
+    peak = max((mib for name in STYLES for _, mib in points(figures["cells"].get(name, {}), "mebibytes")), default=0)
+    return f"""<!-- written by benchmarks/transfer_scaling.py -->
+# Closed-form transfer with many points
+
+Time and memory of the log probability of N targets under a linearized multilayer perceptron 5-200-2000-200-1 (tanh,
+{figures["weights"]:,} weights, float64), as in figure 4 of Maddox et al. (2019), but on one thread of a CPU. Noise
+{figures["noise"]} and scale {figures["scale"]} are given and the same for all. Every cell is a process of its own;
+memory is what it needed beyond its start. The weights are those of the initialisation.
+
+![Seconds by number of points](transfer-scaling.svg)
+
+Process time in seconds:
+
+{grid(figures, "cpu")}
+
+The slope of log time in log N between 3,000 and 30,000: {slopes(figures)}; 1 is linear. Steps of conjugate gradients:
+{steps(figures)}. What `auto` took: {spaces(figures)}.
+
+Memory in MiB; ours took {peak:,.0f} at the most:
+
+{grid(figures, "mebibytes")}
+
+Agreement: the log probability, and how far each is from it, relative. The first line is of the dense function
+space; where that was not tried, of scikit-learn, which is exact, too; else of the matrix-free function space. With a
+star the determinant alone is compared, with the dense one.
+
+{agreement(figures)}
+
+*function, dense* factors the kernel; *function, matrix-free* (`space="large"`) and *weight, matrix-free*
+(`space="large-weight"`) take conjugate gradients by products alone, here at every size. Their determinants are
+estimates that aim at an error of 1e-4 a point. *GPyTorch* gets the Jacobian as features of its linear kernel, in
+float32, which is its default; from 800 points on its determinant is an estimate, too. *scikit-learn* gets our kernel,
+whose time counts, and factors it. *laplace-torch* has three forms that can be made at this size: *functional* is the
+same Gaussian process; *Kronecker* and *last layer* approximate or leave out curvature, and are quick for it. Its
+marginal likelihood is that at a mode of the posterior, which these weights are not, so that only its determinant can
+be compared; in the functional form what it calls the ratio of determinants is that of K + σ²I, and was taken for that.
+The machine may have had other work; process time suffers from that by caches alone.
+
+Not measured:
+
+{reasons(figures)}
+"""
+
+
+def spaces(figures: dict[str, Any]) -> str:
+    """What `auto` chose at every size."""
+    found = points(figures["cells"].get("auto", {}), "space")
+    groups = itertools.groupby(found, key=lambda one: one[1])
+    return ", ".join(f"{space} at {', '.join(f'{n:,}' for n, _ in some)}" for space, some in groups)
+
+
+def picture(figures: dict[str, Any]) -> str:
+    """SVG of seconds by N, a curve a method."""
+    curves = {name: found for name, cells in figures["cells"].items() if (found := points(cells, "cpu"))}
+    room = max(text_width(name, NAME, bold=True) for name in curves)
+    field = Field(54.0, 30.0, WIDTH - room - 28, 390.0)
+    draw = Canvas(WIDTH, 432)
+    x = scale_around([float(n) for n in counts(figures)], field.left + 6, field.right - 6, log=True)
+    seconds = [max(value, 0.05) for found in curves.values() for _, value in found]
+    y: Scale = scale_around(seconds, field.bottom, field.top + 4, log=True)
+    frame(draw, field, x, y, ("points N, logarithmic", "seconds of process time, logarithmic"))
+    ends, order = [], sorted(curves, key=lambda name: name in STYLES)
+    for name in order:
+        colour, wide, dashed = STYLES.get(name, PEER)
+        places = [(x(float(n)), y(max(value, 0.05))) for n, value in curves[name]]
+        if len(places) > 1:
+            draw.polyline(places, stroke=colour, width=wide, dashed=dashed, tip=name)
+        for (n, value), place in zip(curves[name], places, strict=True):
+            tip = f"{name}: {number(value)} s at {n:,} points"
+            draw.circle(*place, 3.2 if name in STYLES else 2.4, fill=colour, tip=tip)
+        ends.append(places[-1])
+    heights = spread([end[1] for end in ends], ROOM, field.top + 4, field.bottom)
+    for name, end, height in zip(order, ends, heights, strict=True):
+        left = field.right + 16
+        draw.polyline((end, (max(end[0], field.right) + 4, end[1]), (left - 3, height)), stroke="line", width=0.7)
+        colour = {"arrow": "muted"}.get(STYLES.get(name, PEER)[0], STYLES.get(name, PEER)[0])
+        draw.text(left, height + 4, name, size=NAME, fill=colour, bold=name in STYLES)
+    said = "; ".join(f"{name} {number(found[-1][1])} s at {found[-1][0]:,}" for name, found in curves.items())
+    return draw.svg("nk-transfer-scaling", "Seconds of a log probability by number of points", f"{said}.")
+
+
+def written(figures: dict[str, Any]) -> str:
+    """Write the page and its plot; what the page says."""
+    PAGE.with_suffix(".svg").write_text(picture(figures))
+    PAGE.write_text(page(figures))
+    return PAGE.read_text()
