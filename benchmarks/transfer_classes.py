@@ -32,16 +32,16 @@ from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
 from nearkin.tasks.derive import limited
 from nearkin.tasks.rows import glance
-from nearkin.transfer.calibration import temperature
-from nearkin.transfer.classes import LAPLACE
 from nearkin.transfer.classify import classify
-from nearkin.transfer.dirichlet import left_out
 from nearkin.transfer.finetune import baselining
-from nearkin.transfer.laplace import DECADES, laplace
+from nearkin.transfer.labels.calibration import temperature
+from nearkin.transfer.labels.classes import LAPLACE
+from nearkin.transfer.labels.dirichlet import left_out
+from nearkin.transfer.labels.laplace import DECADES, laplace
+from nearkin.transfer.labels.mode import newton
+from nearkin.transfer.labels.probabilities import HOWS
 from nearkin.transfer.linearize import Linearized, linearize
-from nearkin.transfer.mode import newton
 from nearkin.transfer.outcome import Outcome, class_outcome
-from nearkin.transfer.probabilities import HOWS
 from nearkin.zoo.transferring import with_shots
 from results import keep
 from transfer_classes_page import write

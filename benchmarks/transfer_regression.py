@@ -29,12 +29,12 @@ from nearkin.tasks.malaria import malaria_noise
 from nearkin.tasks.sinusoids import FREQUENCIES, Sinusoids, sinusoid_tasks
 from nearkin.tasks.task import Task
 from nearkin.tasks.ushcn import station_tasks
-from nearkin.transfer.family import Family, family
 from nearkin.transfer.gaussian import gaussian
+from nearkin.transfer.hierarchy.family import Family, family
+from nearkin.transfer.hierarchy.meta_learn import Climbing, meta_learned
 from nearkin.transfer.hyper import Hyper, Learning
 from nearkin.transfer.learn import learn
 from nearkin.transfer.linearize import linearize
-from nearkin.transfer.meta_learn import Climbing, meta_learned
 from results import keep
 from transfer_regression_page import write
 from transfer_regression_summary import summary

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from nearkin.core.rng import seeded
 from nearkin.nets.heads import features, head_name
-from nearkin.transfer.family_blend import Mixture
-from nearkin.transfer.family_variety import Variety, variety_of
+from nearkin.transfer.hierarchy.blend import Mixture
+from nearkin.transfer.hierarchy.variety import Variety, variety_of
 from nearkin.transfer.spectrum import Spectrum, best, merged, of_kernel
 
 Points: TypeAlias = tuple[Tensor, Tensor]

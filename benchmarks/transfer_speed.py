@@ -29,8 +29,8 @@ from nearkin.core.events import finish
 from nearkin.nets.fit import fit
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
-from nearkin.transfer.classes import Classes
 from nearkin.transfer.closed_form import classified_work
+from nearkin.transfer.labels.classes import Classes
 from nearkin.transfer.linearize import linearize
 from results import keep, table
 

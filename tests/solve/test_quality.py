@@ -9,7 +9,7 @@ from scipy.stats import binomtest
 from sklearn.metrics import confusion_matrix, r2_score
 
 from nearkin.solve.quality import Quality, class_quality, share_interval, temperature, value_quality
-from nearkin.transfer.calibration import calibration
+from nearkin.transfer.labels.calibration import calibration
 
 RNG = torch.Generator().manual_seed(0)
 

@@ -14,14 +14,14 @@ from nearkin.core.errors import DataError, MismatchError, OptionError
 from nearkin.core.events import Caution, finish
 from nearkin.nets.registry import build
 from nearkin.transfer import Linearized, linearize
-from nearkin.transfer.calibration import calibration, class_loss, interval_error, temperature
-from nearkin.transfer.classes import METHODS, Classes
 from nearkin.transfer.classify import Classified, classify, classify_work
 from nearkin.transfer.closed_form import classified_work
-from nearkin.transfer.dirichlet import Judge, dirichlet_targets, left_out
-from nearkin.transfer.laplace import LaplaceClassified, laplace
-from nearkin.transfer.mode import Mode, newton
-from nearkin.transfer.probabilities import class_probabilities, drawn_probabilities
+from nearkin.transfer.labels.calibration import calibration, class_loss, interval_error, temperature
+from nearkin.transfer.labels.classes import METHODS, Classes
+from nearkin.transfer.labels.dirichlet import Judge, dirichlet_targets, left_out
+from nearkin.transfer.labels.laplace import LaplaceClassified, laplace
+from nearkin.transfer.labels.mode import Mode, newton
+from nearkin.transfer.labels.probabilities import class_probabilities, drawn_probabilities
 
 N, M, C = 24, 7, 3
 
@@ -265,7 +265,7 @@ def test_laplace_takes_the_scale_that_suits_left_out_labels(flat: Linearized, x:
 def test_of_many_points_some_choose_the_scale(
     flat: Linearized, x: Tensor, labels: Tensor, new: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nearkin.transfer.laplace.MANY", 12)
+    monkeypatch.setattr("nearkin.transfer.labels.laplace.MANY", 12)
     found, again = (laplace(flat, x, labels, C, seed=3) for _ in range(2))
     assert found.scale == again.scale
     assert found.num_points == N

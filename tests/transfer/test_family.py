@@ -16,11 +16,11 @@ from nearkin.core.rng import seeded
 from nearkin.nets.registry import build
 from nearkin.tasks.sinusoids import Sinusoids, sinusoid_tasks
 from nearkin.tasks.ushcn import station_tasks
-from nearkin.transfer import family_shared
-from nearkin.transfer.family import family, family_work
-from nearkin.transfer.family_blend import Mixture
-from nearkin.transfer.family_variety import DECADES, variety_of
 from nearkin.transfer.gaussian import gaussian
+from nearkin.transfer.hierarchy.blend import Mixture
+from nearkin.transfer.hierarchy.family import family, family_work
+from nearkin.transfer.hierarchy.shared import Shared
+from nearkin.transfer.hierarchy.variety import DECADES, variety_of
 from nearkin.transfer.hyper import Hyper, Learning
 from nearkin.transfer.learn import learn_pooled
 from nearkin.transfer.linearize import Linearized, linearize
@@ -303,8 +303,8 @@ def test_parts_of_a_blend_share_their_kernels(
 
 
 def test_memory_of_kernels_has_a_bound(flat: Linearized, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(family_shared, "KEPT_BYTES", 8 * 25)
-    shared = family_shared.Shared.of(flat)
+    monkeypatch.setattr("nearkin.transfer.hierarchy.shared.KEPT_BYTES", 8 * 25)
+    shared = Shared.of(flat)
     for seed in range(3):
         x = drawn(seed, 4, 2)
         for _ in range(2):

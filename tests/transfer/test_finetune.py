@@ -19,9 +19,9 @@ from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
 from nearkin.tasks.sources import task
 from nearkin.tasks.task import Task
-from nearkin.transfer.classes import Classes
 from nearkin.transfer.closed_form import closed_form
 from nearkin.transfer.finetune import BASELINES, baselining, linear_head
+from nearkin.transfer.labels.classes import Classes
 from nearkin.transfer.outcome import class_outcome, value_outcome
 from nearkin.zoo.transferring import Transferring, with_shots
 from nearkin.zoo.zoo import Zoo

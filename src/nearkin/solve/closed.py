@@ -16,10 +16,10 @@ from nearkin.nets.history import History
 from nearkin.nets.solved import Solved
 from nearkin.tasks.derive import limited
 from nearkin.tasks.task import Task
-from nearkin.transfer.classes import Classes
 from nearkin.transfer.classify import classify_work
 from nearkin.transfer.gaussian import gaussian_work
 from nearkin.transfer.hyper import Hyper
+from nearkin.transfer.labels.classes import Classes
 from nearkin.transfer.linearize import Linearized, linearize
 from nearkin.transfer.machine import TangentMachine, as_machine, widened
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from nearkin.transfer.calibration import calibration
+from nearkin.transfer.labels.calibration import calibration
 
 CONFIDENCE = 1.959964  # of a normal deviate, 95 %
 RESAMPLES = 1000

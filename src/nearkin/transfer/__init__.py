@@ -1,7 +1,7 @@
 """Closed-form transfer: a linearized network as a Gaussian process with its tangent kernel."""
 
-from nearkin.transfer.family import Family, family
 from nearkin.transfer.gaussian import gaussian
+from nearkin.transfer.hierarchy.family import Family, family
 from nearkin.transfer.hyper import Hyper, Learning
 from nearkin.transfer.learn import learn, learn_pooled
 from nearkin.transfer.linearize import Linearized, linearize

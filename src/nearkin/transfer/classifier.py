@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from nearkin.core.errors import DataError, require
 from nearkin.core.events import Listener, finish
 from nearkin.fisher.tangent import Outputs
-from nearkin.transfer.classes import Classes, Method, Start
 from nearkin.transfer.classify import Classified
 from nearkin.transfer.closed_form import classified_work
 from nearkin.transfer.estimator import Array, Estimator, as_tensor
-from nearkin.transfer.laplace import LaplaceClassified
-from nearkin.transfer.probabilities import How
+from nearkin.transfer.labels.classes import Classes, Method, Start
+from nearkin.transfer.labels.laplace import LaplaceClassified
+from nearkin.transfer.labels.probabilities import How
 from nearkin.transfer.subset import Weights
 
 

@@ -13,15 +13,15 @@ from torch import Generator, Tensor
 
 from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.events import Caution, Note, Work, finish
-from nearkin.transfer.calibration import temperature
-from nearkin.transfer.classes import DIRICHLET, Classes
-from nearkin.transfer.dirichlet import Choice, choosing, countable, dirichlet_targets, factors_of, left_out
 from nearkin.transfer.function_space import FunctionSpace
 from nearkin.transfer.hyper import Hyper
 from nearkin.transfer.kernel import Prior, blocks
+from nearkin.transfer.labels.calibration import temperature
+from nearkin.transfer.labels.classes import DIRICHLET, Classes
+from nearkin.transfer.labels.dirichlet import Choice, choosing, countable, dirichlet_targets, factors_of, left_out
+from nearkin.transfer.labels.probabilities import HOWS, How, checked_how, class_probabilities
 from nearkin.transfer.linearize import Linearized
 from nearkin.transfer.posterior import Posterior
-from nearkin.transfer.probabilities import HOWS, How, checked_how, class_probabilities
 from nearkin.transfer.targets import Layout
 
 NUMBERS = 2**28  # of the classes' Cholesky factors: 2 GiB

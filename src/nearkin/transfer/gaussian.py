@@ -13,10 +13,10 @@ from nearkin.core.events import Note, Work, finish
 from nearkin.transfer.function_space import function_space
 from nearkin.transfer.hyper import Hyper, Learning
 from nearkin.transfer.kernel import Prior
-from nearkin.transfer.large import large
-from nearkin.transfer.large_weight import large_weight
 from nearkin.transfer.learn import learn_work
 from nearkin.transfer.linearize import Linearized
+from nearkin.transfer.many.large import large
+from nearkin.transfer.many.large_weight import large_weight
 from nearkin.transfer.posterior import Posterior, point_rows
 from nearkin.transfer.solver import SPACES, Solver
 from nearkin.transfer.targets import Layout, checked_noise, checked_targets, layout_of

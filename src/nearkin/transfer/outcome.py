@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nearkin.core.types import Facts
-from nearkin.transfer.calibration import calibration, class_loss, interval_error
+from nearkin.transfer.labels.calibration import calibration, class_loss, interval_error
 
 
 @dataclass(frozen=True)

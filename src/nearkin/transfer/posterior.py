@@ -20,9 +20,9 @@ from nearkin.transfer.cholesky import below, cholesky, log_determinant
 from nearkin.transfer.function_space import FunctionSpace
 from nearkin.transfer.hyper import Hyper
 from nearkin.transfer.kernel import Prior
-from nearkin.transfer.large import Large
-from nearkin.transfer.large_weight import LargeWeight
 from nearkin.transfer.linearize import Linearized
+from nearkin.transfer.many.large import Large
+from nearkin.transfer.many.large_weight import LargeWeight
 from nearkin.transfer.solver import SPACES, Solver
 from nearkin.transfer.targets import Layout, checked_noise, checked_targets, noise_rows
 from nearkin.transfer.weight_space import WeightSpace

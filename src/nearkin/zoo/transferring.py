@@ -17,12 +17,12 @@ from nearkin.nets.solved import Solved
 from nearkin.tasks.derive import limited
 from nearkin.tasks.rows import glance
 from nearkin.tasks.task import Task
-from nearkin.transfer.classes import Classes, Method
 from nearkin.transfer.classify import NUMBERS
 from nearkin.transfer.closed_form import closed_form, require_known
 from nearkin.transfer.finetune import STEPS, baselining
+from nearkin.transfer.labels.classes import Classes, Method
+from nearkin.transfer.labels.probabilities import How
 from nearkin.transfer.outcome import Outcome
-from nearkin.transfer.probabilities import How
 from nearkin.transfer.subset import Weights
 
 LABELS = 2000  # that are learned from where no number is given

@@ -23,14 +23,14 @@ from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.events import Caution, Note, Progress, Work, finish
 from nearkin.core.rng import derived_seed
 from nearkin.tasks.split import balanced_index
-from nearkin.transfer.calibration import class_loss, temperature
-from nearkin.transfer.classes import LAPLACE, Classes, Start
 from nearkin.transfer.classify import checked_labels, checked_points, require_room
-from nearkin.transfer.dirichlet import MANY, ZERO, countable
 from nearkin.transfer.kernel import blocks
+from nearkin.transfer.labels.calibration import class_loss, temperature
+from nearkin.transfer.labels.classes import LAPLACE, Classes, Start
+from nearkin.transfer.labels.dirichlet import MANY, ZERO, countable
+from nearkin.transfer.labels.mode import STEPS, Mode, newton
+from nearkin.transfer.labels.probabilities import HOWS, How, checked_how, drawn_probabilities
 from nearkin.transfer.linearize import Linearized
-from nearkin.transfer.mode import STEPS, Mode, newton
-from nearkin.transfer.probabilities import HOWS, How, checked_how, drawn_probabilities
 
 DECADES = (-1.0, 5.0, 13)  # of the scale, in units of the inverse mean diagonal
 WIDTH = 0.5  # of the prior on log T

@@ -25,11 +25,11 @@ from torch import Generator, Tensor
 
 from nearkin.core.errors import DataError, require
 from nearkin.core.events import Note, Work
-from nearkin.transfer import large
-from nearkin.transfer.conjugate import ENOUGH, log_determinant_of, solved_work
 from nearkin.transfer.kernel import Prior, blocks
-from nearkin.transfer.large_weight_passes import pushed
-from nearkin.transfer.products import Products, products
+from nearkin.transfer.many import large
+from nearkin.transfer.many.conjugate import ENOUGH, log_determinant_of, solved_work
+from nearkin.transfer.many.passes import pushed
+from nearkin.transfer.many.products import Products, products
 
 VECTOR_BYTES = 2**27  # of the vectors of the variances, as weights
 RANK = 1e-6  # singular values of the pivots' factor below this share of the largest: their squares are rounding

@@ -24,9 +24,9 @@ from nearkin.core.errors import DataError, require
 from nearkin.core.events import Caution, Progress, Work
 from nearkin.core.rng import derived_seed
 from nearkin.tasks.split import balanced_index
-from nearkin.transfer.calibration import class_loss
 from nearkin.transfer.cholesky import below, cholesky
-from nearkin.transfer.probabilities import class_probabilities
+from nearkin.transfer.labels.calibration import class_loss
+from nearkin.transfer.labels.probabilities import class_probabilities
 
 ALPHAS = (-1.0, -2.0, -3.0, -4.0)  # decades of α_ε
 SCALES = (-1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0)  # decades of the scale

@@ -5,7 +5,7 @@ $$θ'_t ∼ \mathcal N(0, s I), \qquad f_t = J_θ θ'_t + μ_t, \qquad y_t ∼ \
 Source weights θ, scale s, noise σ² and the kind of mean are shared; steps θ′ and constants are the task's own. Shared
 numbers are those under which the tasks seen so far are most probable together. A new task is then solved in closed
 form, with nothing trained (the paper's Algorithm 1), and may itself count from then on. Where tasks differ in size or
-in how much of them is noise (`family_variety`), `blended` weighs hyper-parameters by the new task's own points.
+in how much of them is noise (`variety`), `blended` weighs hyper-parameters by the new task's own points.
 
 Of a task seen the spectrum is kept and no kernel: 8 (1 + Q + T) bytes a row, with Q constants and T targets under each
 mean that is in question; 0.4 kB for ten points, 64 kB for two thousand. Scales of layers need the kernels themselves,
@@ -21,10 +21,10 @@ from torch import Tensor
 
 from nearkin.core.errors import OptionError, require
 from nearkin.core.events import Caution, Note, Progress, Work, finish
-from nearkin.transfer.family_blend import Blend
-from nearkin.transfer.family_shared import Shared
-from nearkin.transfer.family_variety import Variety, variety_of
 from nearkin.transfer.gaussian import gaussian, gaussian_work
+from nearkin.transfer.hierarchy.blend import Blend
+from nearkin.transfer.hierarchy.shared import Shared
+from nearkin.transfer.hierarchy.variety import Variety, variety_of
 from nearkin.transfer.hyper import PLAIN, Hyper, Learning
 from nearkin.transfer.learn import learned
 from nearkin.transfer.linearize import Linearized

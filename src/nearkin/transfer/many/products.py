@@ -1,7 +1,7 @@
 r"""The prior's covariance by its products, $K c = Φ (Φ^⊤ c)$, for conjugate gradients on many points.
 
-Features are held if they fit the memory (`large_weight_features`); else products take passes of the network
-(`large_weight_passes`).
+Features are held if they fit the memory (`held`); else products take passes of the network
+(`passes`).
 
 Notation: as in `kernel`; V columns side by side.
 """
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from nearkin.core.rng import Streams
 from nearkin.transfer.kernel import Prior
-from nearkin.transfer.large_weight_features import held_features
-from nearkin.transfer.large_weight_passes import passes
+from nearkin.transfer.many.held import held_features
+from nearkin.transfer.many.passes import passes
 
 HELD_BYTES = 2**29  # of a kernel that is held
 FEATURE_BYTES = 5 * 2**28  # of features that are held

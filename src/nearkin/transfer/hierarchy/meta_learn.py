@@ -21,10 +21,10 @@ from nearkin.core.errors import DataError, require
 from nearkin.core.events import Note, Progress, Work, finish
 from nearkin.core.rng import Streams
 from nearkin.core.types import Params
+from nearkin.transfer.hierarchy.meta import pooled_evidence, source_params
 from nearkin.transfer.hyper import PLAIN, Hyper, Learning
 from nearkin.transfer.learn import learn_pooled_work
 from nearkin.transfer.linearize import Linearized
-from nearkin.transfer.meta import pooled_evidence, source_params
 from nearkin.transfer.prepared import Points
 
 SHAPE = 1.0  # of the sizes: broad

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from nearkin.core.errors import require
-from nearkin.transfer.probabilities import How, checked_how
+from nearkin.transfer.labels.probabilities import How, checked_how
 
 Method: TypeAlias = Literal["dirichlet", "laplace"]
 """How classes become Gaussian: targets by the Dirichlet transform, or the posterior by Laplace's approximation."""

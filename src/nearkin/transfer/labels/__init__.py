@@ -1,0 +1,1 @@
+"""Labels as Gaussian posteriors of class scores, and scores as calibrated probabilities."""

@@ -1,0 +1,1 @@
+"""Many points: posteriors by products alone, in function and in weight space."""
