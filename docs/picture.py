@@ -19,7 +19,7 @@ FRAME = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg
 </svg>
 """
 
-LAST = "The report, with"  # what follows is for who has run it
+LAST = "The report:"  # what follows is for who has run it
 LEFT_OUT = "took no part"
 
 
@@ -36,7 +36,7 @@ def essential(text: str) -> str:
 
 def main() -> None:
     """Read ANSI text from stdin, write the picture."""
-    console = Console(record=True, width=106, file=open("/dev/null", "w"), force_terminal=True)  # noqa: SIM115
+    console = Console(record=True, width=109, file=open("/dev/null", "w"), force_terminal=True)  # noqa: SIM115
     console.print(Text.from_ansi("$ make demo\n\n" + essential(sys.stdin.read())))
     svg = console.export_svg(title="", theme=MONOKAI, code_format=FRAME, unique_id="nk")
     Path(__file__).with_name("images").joinpath("demo.svg").write_text(svg)

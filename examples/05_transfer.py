@@ -17,7 +17,7 @@ def digits(folder: str) -> None:
     """Ten labels a class, beside the usual ways."""
     with nk.Zoo(folder) as zoo:
         if "low" not in zoo:
-            zoo.add(nk.task("digits?classes=0,1,2,3,4&rest=drop", name="low"), trials=1)
+            zoo.add(nk.task("digits?classes=0,1,2,3,4&rest=drop&limit=400", name="low"), trials=1)
         found = zoo.transfer("low", nk.task("digits?classes=5,6,7,8,9&rest=drop", name="high"), shots=10)
     for one in (found.outcome, *found.baselines):
         print(f"{one.name:20s} accuracy {one.metric:.3f}, calibration error {one.ece:.3f}, {one.seconds:.1f} s")

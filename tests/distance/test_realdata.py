@@ -17,9 +17,9 @@ MNIST = {
     "ten": "mnist?limit=2000&size=14",
 }
 CIFAR = {
-    "a": "cifar10?detect=automobile,cat,ship&balance&limit=600&size=16",
-    "b": "cifar10?detect=cat,ship,truck&balance&limit=600&size=16",
-    "c": "cifar10?classes=bird,frog,horse&rest=other&balance&limit=600&size=16",
+    "a": "cifar10?detect=automobile,cat,ship&balance&limit=300&size=16",
+    "b": "cifar10?detect=cat,ship,truck&balance&limit=300&size=16",
+    "c": "cifar10?classes=bird,frog,horse&rest=other&balance&limit=300&size=16",
     "ten": "cifar10?limit=600&size=16",
 }
 
@@ -42,8 +42,8 @@ def test_the_four_mnist_tasks_have_the_papers_neighbours(tmp_path: Path) -> None
 def test_the_four_cifar_tasks_run_at_small_width(tmp_path: Path) -> None:
     with Zoo(tmp_path / "zoo") as zoo:
         for name, data in CIFAR.items():
-            zoo.add(nk.task(data, name=name), "resnet18?width=0.0625", trials=1, recipe=nk.Recipe(steps=20))
-        found = zoo.matrix(reading="padded", aggregate="weight", samples=200)
+            zoo.add(nk.task(data, name=name), "resnet18?width=0.0625", trials=1, recipe=nk.Recipe(steps=8))
+        found = zoo.matrix(reading="padded", aggregate="weight", samples=60)
         assert not found.reasons
         assert torch.equal(found.trials.diagonal(dim1=1, dim2=2), torch.zeros(1, 4, dtype=torch.float64))
         assert float(found.trials.max()) <= 1

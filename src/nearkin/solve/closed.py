@@ -26,6 +26,7 @@ from nearkin.transfer.machine import TangentMachine, as_machine, widened
 MOST = 2000  # labels that are learned from
 FEWEST = 20  # where time is short
 SMALL, LARGER = 32, 128  # points whose kernels are timed
+AGAIN = 2  # times as many samples at the most when it is fitted once more, with nothing to choose
 SHARE = 0.3  # of the time for kernels; factors, the choice and further judging have the rest
 
 
@@ -49,7 +50,7 @@ def fitting_closed(
     classes, begun = task.likelihood == "categorical", time.monotonic()
     flat = linearize(source.model(), dtype=None if classes else torch.float64)
     settings = {name: value for name, value in (fixed or {}).items() if name != "samples"}
-    size = _size(flat, task, seconds) if fixed is None else _grown(task, fixed)
+    size = _size(flat, task, seconds) if fixed is None else min(MOST, len(task.train), AGAIN * int(fixed["samples"]))
     if size < len(task.train):
         yield Note(f"closed-form transfer learns from {size:,} of {len(task.train):,} samples, evenly drawn")
     few = limited(task, size, seed)
@@ -59,7 +60,7 @@ def fitting_closed(
     scores = evaluate(machine, task.test, task.form)
     tensors = copied(dict(machine.named_parameters())), copied(dict(machine.named_buffers()))
     done = Fit(*tensors, History(torch.zeros(0)), scores, taken, reached=True)
-    return machine.network, done, {**chosen, "samples": size, "all": size == len(task.train)}
+    return machine.network, done, {**chosen, "samples": size}
 
 
 def _classes(
@@ -108,8 +109,3 @@ def _size(flat: Linearized, task: Task, seconds: float | None) -> int:
     judged = len(task.test)
     fits = [n for n in range(least, most + 1) if (each + slope * n) * (n + judged) <= SHARE * seconds]
     return max(fits, default=least)
-
-
-def _grown(task: Task, fixed: Mapping[str, Any]) -> int:
-    """As many samples as before, or again all of them."""
-    return min(MOST, len(task.train), len(task.train) if fixed.get("all") else int(fixed["samples"]))
