@@ -68,11 +68,7 @@ class WeightSpace:
     def _solved(self) -> tuple[Tensor, Tensor]:
         r"""β `[F, Q, T]`, and $(y - Hβ)^⊤ A^{-1} (y - Hβ)$ `[F, T]`, where $A = Φ Φ^⊤ + V$."""
         seen = below(self.factor, self.sums.cross)
-        left = self.sums.squares - seen.mT @ seen
-        size = self.num_constants
-        hh, hy, yy = left[:, :size, :size], left[:, :size, size:], left[:, size:, size:]
-        constants = torch.linalg.solve(hh, hy)
-        return constants, (yy - hy.mT @ constants).diagonal(dim1=1, dim2=2).clamp_min(0)
+        return fitted_constants(self.sums.squares - seen.mT @ seen, self.num_constants)
 
     @property
     def constants(self) -> Tensor:
@@ -125,6 +121,17 @@ class WeightSpace:
         """The inverse of `tensors`."""
         sums = Sums(**{name: tensors[name] for name in Sums.__dataclass_fields__})
         return cls(prior, sums, tensors["factor"], int(tensors["num_constants"]))
+
+
+def fitted_constants(squares: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    r"""β `[F, Q, T]` of least squares, and the squares that are left `[F, T]`, from $Z^⊤ A^{-1} Z$ with Z = (H, y).
+
+    >>> fitted_constants(torch.tensor([[[2.0, 4.0], [4.0, 9.0]]]), 1)
+    (tensor([[[2.]]]), tensor([[1.]]))
+    """
+    hh, hy, yy = squares[:, :size, :size], squares[:, :size, size:], squares[:, size:, size:]
+    constants = torch.linalg.solve(hh, hy)
+    return constants, (yy - hy.mT @ constants).diagonal(dim1=1, dim2=2).clamp_min(0)
 
 
 def summed(prior: Prior, x: Tensor, noise: Tensor, basis: Tensor, targets: Tensor) -> Work[Sums]:

@@ -30,6 +30,7 @@ from nearkin.transfer.many import large
 from nearkin.transfer.many.conjugate import ENOUGH, log_determinant_of, solved_work
 from nearkin.transfer.many.passes import pushed
 from nearkin.transfer.many.products import Products, products
+from nearkin.transfer.weight_space import fitted_constants
 
 VECTOR_BYTES = 2**27  # of the vectors of the variances, as weights
 RANK = 1e-6  # singular values of the pivots' factor below this share of the largest: their squares are rounding
@@ -166,10 +167,7 @@ class LargeWeight:
     def _solved(self) -> tuple[Tensor, Tensor]:
         r"""β `[F, Q, T]`, and $(y - Hβ)^⊤ A^{-1} (y - Hβ)$ `[F, T]`."""
         seen = self.cross.mT @ self.inverse
-        left, size = self.squares - (seen + seen.mT) / 2, self.num_constants
-        hh, hy, yy = left[:, :size, :size], left[:, :size, size:], left[:, size:, size:]
-        constants = torch.linalg.solve(hh, hy)
-        return constants, (yy - hy.mT @ constants).diagonal(dim1=1, dim2=2).clamp_min(0)
+        return fitted_constants(self.squares - (seen + seen.mT) / 2, self.num_constants)
 
     @property
     def constants(self) -> Tensor:
