@@ -59,8 +59,8 @@ def evidence(
     >>> theta["0.weight"].grad.shape
     torch.Size([2, 1])
     """
-    features, basis, targets, variances, _ = _parts(params, linearized, x, y, hyper, noise, log_noise, log_scale)
-    return dense_log_evidence(features @ features.t() + torch.diag_embed(variances), basis, targets)
+    tasks: list[Points] = [(x, y, noise)]
+    return pooled_evidence(params, linearized, tasks, hyper, log_noise=log_noise, log_scale=log_scale)
 
 
 def pooled_evidence(
@@ -103,30 +103,15 @@ def posterior_mean(
     log_scale: Tensor | None = None,
 ) -> Tensor:
     """Means `[M, K]` at new inputs as a function of the source weights; arguments are those of `evidence`."""
-    features, basis, targets, variances, layout = _parts(params, linearized, x, y, hyper, noise, log_noise, log_scale)
+    x = linearized.inputs(x)
+    passed = _linear(params, linearized, x, hyper, log_scale)
+    features, basis, targets, variances, layout = _placed(passed, linearized, x, y, hyper, noise, log_noise)
     factor, constants, residual = whitened(features @ features.t() + torch.diag_embed(variances), basis, targets)
     weights = torch.linalg.solve_triangular(factor.mT, residual, upper=True)
     outputs, fresh = _linear(params, linearized, linearized.inputs(new), hyper, log_scale)
     means = fresh @ (features.t() @ weights) + layout.basis(len(new), hyper.mean) @ constants
     found = layout.back(means)
     return found + layout.network(outputs) if hyper.mean == "network" else found
-
-
-def _parts(
-    params: Params,
-    linearized: Linearized,
-    x: Tensor,
-    y: Tensor,
-    hyper: Hyper,
-    noise: Tensor | None,
-    log_noise: Tensor | None,
-    log_scale: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Layout]:
-    """Features `[R, D]`, constants `[R, Q]`, targets `[F, R, T]`, variances `[F, R]`, and the layout."""
-    x = linearized.inputs(x)
-    checked_targets(y, len(x))
-    passed = _linear(params, linearized, x, hyper, log_scale)
-    return _placed(passed, linearized, x, y, hyper, noise, log_noise)
 
 
 def _placed(
@@ -138,7 +123,10 @@ def _placed(
     noise: Tensor | None,
     log_noise: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Layout]:
-    """The same from outputs `[N, C]` and features `[R, D]`."""
+    """Features `[R, D]`, constants `[R, Q]`, targets `[F, R, T]`, variances `[F, R]` and the layout.
+
+    `passed` are outputs `[N, C]` and features.
+    """
     outputs, features = passed
     y = checked_targets(y, len(x))
     known = checked_noise(noise, len(x), y.shape[1])
