@@ -1,6 +1,7 @@
 """What all tests share: one thread, the real data sets, and a look at what lies behind a tensor."""
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 ROOT = Path(__file__).resolve().parents[1]
 MAPS = Path("/proc/self/maps")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 torch.set_num_threads(1)
 
@@ -51,6 +53,15 @@ def tables(real_data: Path) -> Path:
     if not folder.is_dir():
         pytest.skip(f"no tables in {folder}, beside the real data sets")
     return folder
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Where the system's Chromium is."""
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip(f"no browser found among {', '.join(BROWSERS)}; on Debian: apt-get install chromium")
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,9 @@
-"""Task spaces to draw: points in three dimensions, distances between them, an asymmetry and noise over trials."""
+"""Task spaces to draw (points in three dimensions, an asymmetry and noise over trials), and a browser for pages."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,3 +41,33 @@ def space() -> Space:
         return DistanceMatrix(tasks, "frechet model/layer", values, reasons)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Any]:
+    """A running browser."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="the browser is driven by Playwright (extra dev)")
+    with playwright.sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=chromium)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def shown(browser: Any) -> Iterator[Callable[[Path], Any]]:
+    """A function that shows a file on a phone; anything that it fetches or complains about fails the test."""
+    context = browser.new_context(viewport={"width": 390, "height": 800})
+    heard: list[str] = []
+
+    def show(file: Path) -> Any:
+        page = context.new_page()
+        page.on("console", lambda message: heard.append(message.text))
+        page.on("pageerror", lambda error: heard.append(str(error)))
+        page.on("dialog", lambda dialog: heard.append(dialog.message))
+        page.on("request", lambda asked: heard.append(asked.url) if asked.url.startswith("http") else None)
+        page.goto(file.as_uri())
+        return page
+
+    yield show
+    context.close()
+    assert heard == []

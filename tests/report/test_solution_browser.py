@@ -1,7 +1,6 @@
 """The report in a real browser: it fits a phone and a sheet of paper, runs without a word of complaint, and sorts."""
 
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +9,10 @@ import pytest
 from nearkin.report.solution_page import solution_page
 from report.solutions import CASES
 
-playwright = pytest.importorskip("playwright.sync_api", reason="the browser is driven by Playwright (extra dev)")
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SHOWN = ("normal", "hostile", "values")
 PAPER = 717  # pixels of A4 within the margins that browsers leave
 BEYOND = """[...document.querySelectorAll('header *, main *')].filter(one =>
   one.getBoundingClientRect().right > innerWidth + 1 && !one.closest('.scroll') && !one.closest('svg')).length"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    if found is None:
-        pytest.skip(f"no browser found among {', '.join(BROWSERS)}; on Debian: apt-get install chromium")
-    with playwright.sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=found)
-        yield running
-        running.close()
 
 
 @pytest.fixture(scope="module", params=SHOWN)
@@ -37,18 +23,8 @@ def file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture
-def page(browser: Any, file: Path) -> Iterator[Any]:
-    """The page on a phone; anything that it fetches or complains about fails the test."""
-    context = browser.new_context(viewport={"width": 390, "height": 800})
-    shown, heard = context.new_page(), []
-    shown.on("console", lambda message: heard.append(message.text))
-    shown.on("pageerror", lambda error: heard.append(str(error)))
-    shown.on("dialog", lambda dialog: heard.append(dialog.message))
-    shown.on("request", lambda asked: heard.append(asked.url) if asked.url.startswith("http") else None)
-    shown.goto(file.as_uri())
-    yield shown
-    context.close()
-    assert heard == []
+def page(shown: Callable[[Path], Any], file: Path) -> Any:
+    return shown(file)
 
 
 def test_it_fits_every_width(page: Any) -> None:

@@ -2,9 +2,8 @@
 
 import json
 import re
-import shutil
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -168,41 +167,21 @@ def test_hostile_names_are_text() -> None:
         assert name in words
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="the browser is driven by Playwright (extra dev)")
-    found = next(
-        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
-    )
-    if not found:
-        pytest.skip("no browser found; on Debian: apt-get install chromium")
-    with playwright.sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=found)
-        yield running
-        running.close()
-
-
 @pytest.mark.parametrize("case", ["classes", "values", "hostile"])
-def test_it_fits_every_width_and_runs_without_complaint(browser: Any, case: str, tmp_path: Path) -> None:
+def test_it_fits_every_width_and_runs_without_complaint(
+    shown: Callable[[Path], Any], case: str, tmp_path: Path
+) -> None:
     file = tmp_path / "report.html"
     file.write_text(page_of(case), "utf-8")
-    context = browser.new_context(viewport={"width": 390, "height": 800})
-    shown, heard = context.new_page(), []
-    shown.on("console", lambda message: heard.append(message.text))
-    shown.on("pageerror", lambda error: heard.append(str(error)))
-    shown.on("dialog", lambda dialog: heard.append(dialog.message))
-    shown.on("request", lambda asked: heard.append(asked.url) if asked.url.startswith("http") else None)
-    shown.goto(file.as_uri())
+    page = shown(file)
     for width in (320, 390, 768, 1200):
-        shown.set_viewport_size({"width": width, "height": 800})
-        assert shown.evaluate("document.documentElement.scrollWidth") <= width
-        assert shown.locator("figure svg:visible").count() == shown.locator("figure:visible").count() == 2
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.locator("figure svg:visible").count() == page.locator("figure:visible").count() == 2
     overlaps = """[...document.querySelectorAll('figure svg')].filter(one => one.getBoundingClientRect().width)
       .flatMap(svg => { const boxes = [...svg.querySelectorAll('text')].map(one => one.getBoundingClientRect());
         return boxes.flatMap((a, i) => boxes.slice(i + 1).filter(b => a.left < b.right - 1 && b.left < a.right - 1
           && a.top < b.bottom - 3 && b.top < a.bottom - 3)); }).length"""
-    assert shown.evaluate(overlaps) == 0
-    shown.set_viewport_size({"width": 390, "height": 800})
-    assert shown.evaluate(overlaps) == 0
-    context.close()
-    assert heard == []
+    assert page.evaluate(overlaps) == 0
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert page.evaluate(overlaps) == 0
