@@ -1,5 +1,8 @@
 """`transfer` as a person or a script calls it."""
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,6 +78,7 @@ def test_bad_requests_end_in_one_line(call: Call, tmp_path: Path) -> None:
         (("transfer", "low", HIGH, "--probabilities", "median"), "mean or sampled"),
         (("transfer", "low", HIGH, "--out", "page.pdf"), "page.pdf ends in '.pdf'; write the report to a file .html"),
         (("transfer", "low", HIGH, "--out", "folder.html"), "folder.html is a folder"),
+        (("transfer", "low", HIGH, "--out", "table.csv/page.html"), "table.csv"),
         (("transfer", "low", "csv:table.csv?target=kind"), "only images can be brought to another shape"),
         (("--zoo", "nowhere", "transfer", "low", HIGH), "nowhere"),
     ]
@@ -84,3 +88,17 @@ def test_bad_requests_end_in_one_line(call: Call, tmp_path: Path) -> None:
         errors = [line for line in said.err.splitlines() if line.startswith("error:")]
         assert len(errors) == 1, said.err
         assert wanted in errors[0]
+
+
+@pytest.mark.usefixtures("zoo")
+def test_interrupted_it_says_that_nothing_is_kept(tmp_path: Path) -> None:
+    words = ["transfer", "low", HIGH, "--shots", "5", "--steps", "1000000", "--out", "page.html"]
+    command = [Path(sys.executable).parent / "nearkin", *words]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert any(line.startswith("linear head:") for line in process.stderr)  # steps have begun
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+    assert process.returncode == 130, said
+    assert said.strip().splitlines()[-1].startswith("interrupted: nothing was written; run the same command again")
+    assert not (tmp_path / "page.html").exists()

@@ -57,9 +57,10 @@ def main() -> None:
     signal.signal(signal.SIGINT, raise_interrupted)
     try:
         app()
-    except Interrupted:
+    except Interrupted as stopped:
         again = "with --resume " if {"search", "train"} & set(sys.argv) and "--resume" not in sys.argv else ""
-        sys.exit(_said(f"interrupted: what was done is kept; run the same command again {again}to go on", 130))
+        kept = f"what was done is kept; run the same command again {again}to go on"
+        sys.exit(_said(f"interrupted: {str(stopped) or kept}", 130))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

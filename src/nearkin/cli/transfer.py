@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 import nearkin as nk
-from nearkin.cli.console import Settings, answer, counted, escape, run, say, table
+from nearkin.cli.console import Interrupted, Settings, answer, counted, escape, run, say, table
 from nearkin.cli.kin import task_of
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import require
@@ -61,15 +61,18 @@ def transfer(
     require(not page.is_dir(), f"{page} is a folder; give a file with --out")
     path = Path(settings.zoo_path)
     nk.Catalogue(path, create=False).close()
+    page.parent.mkdir(parents=True, exist_ok=True)  # before the work: a place that cannot be written to is told at once
     with nk.Zoo(path) as zoo:
         how = transferring.Transferring(
             shots=shots, method=cast(Any, method), weights=weights, how=cast(Any, probabilities), trial=trial,
             samples=samples, steps=steps, baselines=baselines,
         )  # fmt: skip
         facing = target if target in zoo else task_of(target, zoo)
-        found = run(zoo.transferring(source, facing, how, seed=settings.seed), settings)
+        try:
+            found = run(zoo.transferring(source, facing, how, seed=settings.seed), settings)
+        except Interrupted:
+            raise Interrupted("nothing was written; run the same command again, it begins anew") from None
     made = shlex.join(["nearkin", *sys.argv[1:]])
-    page.parent.mkdir(parents=True, exist_ok=True)
     write_durably(page, transfer_page.transfer_page(found, command=made).encode())
     answer({**found.to_dict(), "report": str(page)}, as_json, lambda: _say(found, page))
 

@@ -66,7 +66,7 @@ class Transferring:
 
     def __post_init__(self) -> None:
         require(self.shots is None or self.shots >= 1, f"shots must be 1 or more, got {self.shots}")
-        assert self.classes  # which checks what it is made of
+        Classes(method=self.method, how=self.how)  # checks both
         require(self.samples >= 1, f"one test sample or more judges, got {self.samples}")
         require(self.steps >= 1, f"steps must be 1 or more, got {self.steps}")
 
