@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -79,3 +80,19 @@ def mapped_file() -> Callable[[Tensor], str]:
         return ""
 
     return behind
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the table of fuzzed inputs that `count_inputs` collected, from all workers."""
+    rows = [
+        value
+        for report in terminalreporter.stats.get("passed", [])
+        for name, value in report.user_properties
+        if name == "fuzz"
+    ]
+    if rows:
+        terminalreporter.section("fuzzed inputs")
+        for format, inputs, accepted, refused in sorted(map(tuple, rows)):
+            terminalreporter.write_line(f"{format:<24} {inputs:>8} inputs {accepted:>8} read {refused:>8} refused")
+        total = sum(row[1] for row in rows)
+        terminalreporter.write_line(f"{'all':<24} {total:>8} inputs, none ended outside the error family")
