@@ -147,4 +147,4 @@ def test_data_strings_print_and_parse_without_loss(location: str, options: dict[
 
 def test_every_promised_modifier_is_there() -> None:
     choice = {"detect", "classes", "parity", "merge", "limit", "balance", "split", "corrupt"}
-    assert choice | {"invert", "size", "grey", "dense"} == set(MODIFIERS)
+    assert choice | {"invert", "size", "grey", "rgb", "dense"} == set(MODIFIERS)

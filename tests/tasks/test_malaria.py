@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
-from nearkin.core.errors import DataError, MissingExtraError, NearkinError, OptionError
+from nearkin.core.errors import DataError, NearkinError, OptionError
 from nearkin.tasks import sources
 from nearkin.tasks.malaria import malaria_noise, variance
 from nearkin.tasks.task import Task
@@ -126,32 +126,10 @@ def test_the_map_of_the_paper_as_csv(tmp_path):
     assert raw(sources.task(f"malaria:{bare}"))[2].tolist() == [0] * 9
 
 
-def test_the_map_of_the_paper_as_hdf5(tmp_path, monkeypatch):
-    csv, hdf = write(tmp_path, grid()), tmp_path / "malaria_df.hdf5"
+def test_hdf5_is_refused_because_its_readers_unpickle(tmp_path):
+    hdf = tmp_path / "malaria_df.hdf5"
     hdf.write_bytes(b"\x89HDF")
-    asked = []
-
-    def read_hdf(path, key):
-        asked.append((path, key))
-        return pd.read_csv(csv)
-
-    monkeypatch.setattr(pd, "read_hdf", read_hdf)
-    both = [sources.task(f"malaria:{path}?year=2012&inside") for path in (csv, hdf)]
-    assert asked == [(hdf, "full")]
-    assert both[0].fingerprint() == both[1].fingerprint()
-
-    def without_tables(path, key):
-        raise ImportError("Missing optional dependency 'pytables'")
-
-    monkeypatch.setattr(pd, "read_hdf", without_tables)
-    with pytest.raises(MissingExtraError, match="pip install tables"):
-        sources.task(f"malaria:{hdf}")
-
-    def broken(path, key):
-        raise KeyError("No object named full in the file")
-
-    monkeypatch.setattr(pd, "read_hdf", broken)
-    with pytest.raises(DataError, match="is not the map of the paper"):
+    with pytest.raises(DataError, match=r"can run code.*to_csv\('malaria_df.csv'\)"):
         sources.task(f"malaria:{hdf}")
 
 

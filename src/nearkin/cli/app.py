@@ -11,6 +11,7 @@ import nearkin
 from nearkin.cli import demo, doctor, kin, models, search, serve, solve, transfer, zoo
 from nearkin.cli.console import Interrupted, Settings, raise_interrupted
 from nearkin.core.errors import NearkinError
+from nearkin.core.opening import VARIABLE, parsed_limit
 
 app = typer.Typer(
     name="nearkin",
@@ -40,6 +41,13 @@ def options(
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads of one network; by default one, or $OMP_NUM_THREADS.")
     ] = None,
+    max_bytes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Most memory one data set may take, as 4GiB or 500MB; by default 4GiB, or $NEARKIN_MAX_BYTES.",
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only warnings.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
@@ -48,6 +56,8 @@ def options(
     if threads is not None:  # torch reads it when it is imported
         os.environ["OMP_NUM_THREADS"] = str(threads)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if max_bytes is not None:
+        os.environ[VARIABLE] = str(parsed_limit(max_bytes, "--max-bytes"))
     context.obj = Settings(zoo, seed, device, quiet, debug)
 
 

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nearkin.core.numbers import real_number
 from nearkin.report.axes import NARROW, Field, Scale, frame, scale_around, spread
 from nearkin.report.canvas import Canvas, Point
 from nearkin.report.page import Table
@@ -158,6 +159,7 @@ def _ended(reason: str) -> str:
     ('2.3 s', '16 evaluations', '–')
     """
     number_of, _, unit = reason.partition(" ")
-    if unit == "minutes" and number_of.replace(".", "", 1).isdigit():
-        return duration(60 * float(number_of))
+    minutes = real_number(number_of)
+    if unit == "minutes" and minutes is not None:
+        return duration(60 * minutes)
     return reason or NOT_COMPARABLE

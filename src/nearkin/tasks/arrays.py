@@ -51,7 +51,8 @@ def interpreted(
     if kind == "categorical":
         targets, names = _class_numbers(name, given, classes)
     else:
-        targets = [_real_targets(name, values, part) for values, part in zip(given, PARTS, strict=False)]
+        axes = (3, 4) if kind == "dense" else (1, 2)
+        targets = [_real_targets(name, values, part, axes) for values, part in zip(given, PARTS, strict=False)]
         width = targets[0].shape[1]
         names = tuple(classes) if classes is not None else tuple(f"y{i}" for i in range(width))
         require(len(names) == width, f"{name}: {len(names)} names for {width} target columns; name each one", DataError)
@@ -72,7 +73,7 @@ def input_rows(x: Any, name: str) -> Rows:
     """
     array = _as_numpy(x, name)
     require(
-        array.dtype != object and array.dtype.kind in "biuf",
+        _is_number(array),
         f"{name}: inputs must be numbers, got an array of {array.dtype}; convert them first",
         DataError,
     )
@@ -82,13 +83,18 @@ def input_rows(x: Any, name: str) -> Rows:
         f"[N, H, W, C]; got shape {list(array.shape)}",
         DataError,
     )
+    require(
+        0 not in array.shape[1:],
+        f"{name}: inputs of shape {list(array.shape[1:])} hold no values; give some",
+        DataError,
+    )
     if array.ndim == 2:
-        return Values(_finite(name, _tensor(array).to(torch.float32)))
+        return Values(_float32(name, array))
     tensor = _tensor(array)
+    if tensor.dtype != torch.uint8:
+        tensor = _float32(name, array)
     tensor = tensor[:, None] if tensor.dim() == 3 else _channels_first(tensor)
-    if tensor.dtype == torch.uint8:
-        return Pixels(tensor)
-    return Values(_finite(name, tensor.to(torch.float32)))
+    return Pixels(tensor) if tensor.dtype == torch.uint8 else Values(tensor)
 
 
 def _tensor(array: np.ndarray[Any, Any]) -> Tensor:
@@ -117,15 +123,26 @@ def _as_numpy(values: Any, name: str) -> np.ndarray[Any, Any]:
         raise DataError(f"{name}: the samples do not have one shape ({ragged}); bring them to one size") from ragged
 
 
-def _finite(name: str, tensor: Tensor) -> Tensor:
-    """The tensor itself, or an error that counts what is not a number and says where the first one is."""
+def _is_number(array: np.ndarray[Any, Any]) -> bool:
+    """Whether torch knows the type: whole numbers and floats of at most 64 bits."""
+    return array.dtype.kind in "biuf" and array.dtype.itemsize <= 8
+
+
+def _float32(name: str, array: np.ndarray[Any, Any]) -> Tensor:
+    """The array as float32; what is not finite is refused with its number and its first place."""
+    tensor = _tensor(array).to(torch.float32)
     for start in range(0, len(tensor), 4096):
-        good = torch.isfinite(tensor[start : start + 4096])
-        if not good.all():
-            bad = int((~torch.isfinite(tensor)).sum())
-            sample = start + int(torch.nonzero(~good)[0, 0])
+        bad = ~torch.isfinite(tensor[start : start + 4096])
+        if bad.any():
+            place = torch.nonzero(bad)[0].tolist()
+            value, sample = array[start + place[0]][tuple(place[1:])], start + place[0]
+            if np.isfinite(value):
+                raise DataError(
+                    f"{name}: the value {value:g} in sample {sample} is beyond float32 (3.4e+38); rescale the data"
+                )
+            count = int((~torch.isfinite(tensor)).sum())
             raise DataError(
-                f"{name}: {bad} values are NaN or infinite, the first in sample {sample}; fill or remove them"
+                f"{name}: {count} values are NaN or infinite, the first in sample {sample}; fill or remove them"
             )
     return tensor
 
@@ -141,40 +158,96 @@ def _class_numbers(
     name: str, parts: list[np.ndarray[Any, Any]], classes: Sequence[str] | None
 ) -> tuple[list[Tensor], tuple[str, ...]]:
     """Labels as int64 class numbers `[N]`, one tensor a part, and the names of the classes."""
-    for labels in parts:
-        require(
-            labels.ndim == 1 or (labels.ndim == 2 and labels.shape[1] == 1),
-            f"{name}: class labels must be one column [N], got shape {list(labels.shape)}; for several real "
-            f"values a sample use floats",
-            DataError,
-        )
-    flat = [labels.reshape(-1) for labels in parts]
-    for labels in flat:
-        require(
-            labels.dtype.kind != "f" or bool(np.isfinite(labels).all()),
-            f"{name}: some labels are NaN; remove those samples",
-            DataError,
-        )
-    if classes is not None and flat[0].dtype.kind in "biuf":
+    flat = [_labels(name, labels, part) for labels, part in zip(parts, PARTS, strict=False)]
+    require(
+        len({labels.dtype.kind == "U" for labels in flat}) == 1,
+        f"{name}: training and test labels must both be numbers or both be text; make them agree",
+        DataError,
+    )
+    if classes is not None and flat[0].dtype.kind != "U":
         return [torch.from_numpy(labels.astype(np.int64)) for labels in flat], tuple(classes)
     if classes is not None:
-        values = np.asarray(list(classes))
-        unknown = sorted(set(np.concatenate(flat).tolist()) - set(values.tolist()))
+        numbers = {text: number for number, text in enumerate(classes)}
+        unknown = sorted({text for labels in flat for text in labels.tolist()} - numbers.keys())
         require(not unknown, f"{name}: labels {unknown[:5]} are not among the classes {list(classes)[:10]}", DataError)
-        order = np.argsort(values)
-        numbers = [order[np.searchsorted(values, labels, sorter=order)] for labels in flat]
-        return [torch.from_numpy(n.astype(np.int64)) for n in numbers], tuple(classes)
-    values = np.unique(np.concatenate([labels.astype(str) if labels.dtype == object else labels for labels in flat]))
-    numbers = [np.searchsorted(values, labels.astype(values.dtype)) for labels in flat]
-    if values.dtype.kind == "f" and bool((values == np.round(values)).all()):
-        values = values.astype(np.int64)
-    return [torch.from_numpy(n.astype(np.int64)) for n in numbers], tuple(str(v) for v in values.tolist())
+        return [torch.tensor([numbers[text] for text in labels.tolist()]) for labels in flat], tuple(classes)
+    values = np.unique(np.concatenate(flat))
+    found = [torch.from_numpy(np.searchsorted(values, labels).astype(np.int64)) for labels in flat]
+    return found, tuple(str(value) for value in values.tolist())
 
 
-def _real_targets(name: str, targets: np.ndarray[Any, Any], part: str) -> Tensor:
-    """Real targets as float32 `[N, K]` or images `[N, C, H, W]`."""
-    require(targets.dtype.kind in "biuf", f"{name}: {part} targets must be numbers, got {targets.dtype}", DataError)
-    tensor = _finite(f"{name}: {part} targets", _tensor(targets).to(torch.float32))
+def _labels(name: str, labels: np.ndarray[Any, Any], part: str) -> np.ndarray[Any, Any]:
+    """Class labels `[N]` of one part as int64, booleans or text; real and missing values are refused."""
+    require(
+        labels.ndim == 1 or (labels.ndim == 2 and labels.shape[1] == 1),
+        f"{name}: class labels must be one column [N], got shape {list(labels.shape)}; for several real "
+        f"values a sample use floats",
+        DataError,
+    )
+    labels = labels.reshape(-1)
+    if labels.dtype == object:
+        labels = _plain_labels(name, labels, part)
+    if labels.dtype.kind == "S":
+        labels = np.char.decode(labels, "utf-8", "replace")
+    if labels.dtype.kind in "Ub":
+        return labels
+    require(_is_number(labels), f"{name}: {part} labels must be whole numbers or text, got {labels.dtype}", DataError)
+    if labels.dtype.kind == "f":
+        _refuse_missing(name, np.isnan(labels), part)
+    with np.errstate(invalid="ignore"):
+        whole = labels.astype(np.int64)
+    wrong = np.flatnonzero(whole != labels)
+    if len(wrong):
+        raise DataError(
+            f"{name}: {part} label {labels[wrong[0]]:g} of sample {wrong[0]} is not a whole number, so it is no class; "
+            f"round the labels, or use likelihood=gaussian for real values"
+        )
+    return whole
+
+
+def _plain_labels(name: str, labels: np.ndarray[Any, Any], part: str) -> np.ndarray[Any, Any]:
+    """Labels that came as Python objects: all text or all numbers, none missing."""
+    _refuse_missing(name, np.array([_is_missing(label) for label in labels], np.bool_), part)
+    texts = [isinstance(label, str) for label in labels]
+    numbers = [isinstance(label, int | float | np.number | np.bool_) for label in labels]
+    require(
+        all(texts) or all(numbers),
+        f"{name}: {part} labels mix types or are neither text nor numbers, as in "
+        f"{sorted({type(label).__name__ for label in labels})[:5]}; convert them to one type",
+        DataError,
+    )
+    try:
+        return np.array(labels.tolist(), str if all(texts) else None)
+    except OverflowError as error:
+        raise DataError(f"{name}: {part} labels do not fit 64 bits ({error}); use smaller numbers or text") from error
+
+
+def _is_missing(label: object) -> bool:
+    """Whether a label is None, NaN, or what pandas puts in their place."""
+    if isinstance(label, float | np.floating):
+        return bool(np.isnan(label))
+    return label is None or type(label).__name__ in ("NAType", "NaTType")
+
+
+def _refuse_missing(name: str, missing: np.ndarray[Any, Any], part: str) -> None:
+    require(
+        not missing.any(),
+        f"{name}: {int(missing.sum())} {part} labels are missing (None or NaN), the first in sample "
+        f"{int(missing.argmax()) if len(missing) else 0}; fill them in or remove those samples",
+        DataError,
+    )
+
+
+def _real_targets(name: str, targets: np.ndarray[Any, Any], part: str, axes: tuple[int, ...]) -> Tensor:
+    """Real targets as float32 `[N, K]`, or images `[N, C, H, W]` for a dense likelihood."""
+    require(_is_number(targets), f"{name}: {part} targets must be numbers, got {targets.dtype}", DataError)
+    wanted = "values [N] or [N, K]" if 1 in axes else "images [N, H, W] or [N, C, H, W]"
+    require(
+        targets.ndim in axes and 0 not in targets.shape[1:],
+        f"{name}: {part} targets must be {wanted}, got shape {list(targets.shape)}; choose another likelihood",
+        DataError,
+    )
+    tensor = _float32(f"{name}: {part} targets", targets)
     if tensor.dim() in (1, 3):
         return tensor[:, None]
     return _channels_first(tensor) if tensor.dim() == 4 else tensor

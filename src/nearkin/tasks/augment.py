@@ -15,9 +15,11 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from nearkin.core.errors import DataError, OptionError, require
+from nearkin.core.numbers import quoted, real_number, whole_number
 
 Augmentation: TypeAlias = Callable[[Tensor, Generator], Tensor]
 
+MAX_PADDING = 4096  # pixels
 LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, the weights of red, green and blue in grey
 
 
@@ -81,8 +83,8 @@ class Crop:
     padding: int = 4
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.padding, int) and self.padding >= 0
-        require(whole, f"crop padding must be a whole number >= 0, got {self.padding}; try crop=4")
+        whole = isinstance(self.padding, int) and 0 <= self.padding <= MAX_PADDING
+        require(whole, f"crop padding must be a whole number from 0 to {MAX_PADDING}, got {self.padding}; try crop=4")
 
     def __call__(self, images: Tensor, rng: Generator) -> Tensor:
         """Images `[B, C, H, W]`, shifted by up to `padding` pixels each way."""
@@ -233,9 +235,17 @@ def _step(part: str) -> Augmentation:
         raise OptionError(f"unknown augmentation {part!r}; choose from {', '.join(_FORMS)} or none, as in crop=4,flip")
     form, example = _FORMS[name]
     try:
-        return form(*(int(value) if value.isdecimal() else float(value) for value in given.split("/") if given))
+        return form(*(_number(value) for value in given.split("/") if given))
     except (TypeError, ValueError):
         raise OptionError(f"augmentation {part!r} cannot be read; write {example}") from None
+
+
+def _number(text: str) -> float:
+    """A whole number as int, any other as float."""
+    whole, real = whole_number(text), real_number(text)
+    if real is None:
+        raise ValueError(f"{quoted(text)} is no number")
+    return real if whole is None else whole
 
 
 def _factor(draws: Tensor, strength: float) -> Tensor:

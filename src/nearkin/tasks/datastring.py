@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
 from nearkin.core.errors import OptionError, require
+from nearkin.core.numbers import quoted, real_number, whole_number
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,10 @@ def whole(value: str, modifier: str, least: int = 0) -> int:
     >>> whole("2000", "limit", least=1)
     2000
     """
-    if not value.isdigit() or int(value) < least:
-        raise OptionError(f"{modifier} wants a whole number from {least} on, got {value!r}")
-    return int(value)
+    number = whole_number(value)
+    if number is None or number < least:
+        raise OptionError(f"{modifier} wants a whole number from {least} on, got {quoted(value)}")
+    return number
 
 
 def share(value: str, modifier: str) -> float:
@@ -83,11 +85,9 @@ def share(value: str, modifier: str) -> float:
     >>> share("0.4", "corrupt")
     0.4
     """
-    try:
-        number = float(value)
-    except ValueError:
-        number = -1.0
-    require(0 <= number <= 1, f"{modifier} wants a number from 0 to 1, got {value!r}")
+    number = real_number(value)
+    if number is None or not 0 <= number <= 1:
+        raise OptionError(f"{modifier} wants a number from 0 to 1, got {quoted(value)}")
     return number
 
 
@@ -97,10 +97,11 @@ def height_width(value: str, modifier: str = "size") -> tuple[int, int]:
     >>> height_width("14"), height_width("14x20")
     ((14, 14), (14, 20))
     """
-    parts = value.lower().split("x")
-    if len(parts) > 2 or not all(part.isdigit() and int(part) >= 1 for part in parts):
-        raise OptionError(f"{modifier} wants a side in pixels, as in {modifier}=32 or {modifier}=32x48, got {value!r}")
-    return int(parts[0]), int(parts[-1])
+    sides = [whole_number(part) or 0 for part in value.lower().split("x")]
+    if len(sides) > 2 or min(sides) < 1:
+        shown = f"{modifier}=32 or {modifier}=32x48"
+        raise OptionError(f"{modifier} wants a side in pixels, as in {shown}, got {quoted(value)}")
+    return sides[0], sides[-1]
 
 
 def flag(value: str, modifier: str) -> bool:
@@ -113,4 +114,4 @@ def flag(value: str, modifier: str) -> bool:
         return True
     if value.lower() in ("0", "false", "no"):
         return False
-    raise OptionError(f"{modifier} stands alone, without a value; got {value!r}")
+    raise OptionError(f"{modifier} stands alone, without a value; got {quoted(value)}")

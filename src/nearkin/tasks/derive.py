@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from nearkin.core.errors import DataError, OptionError, require
+from nearkin.core.numbers import quoted, whole_number
 from nearkin.core.rng import Streams
 from nearkin.tasks.examples import Examples
 from nearkin.tasks.rows import Joined, Rows, Values
@@ -53,8 +54,8 @@ def only(task: Task, wanted: Sequence[str], rest: str = "drop") -> Task:
 def parity(task: Task) -> Task:
     """Two classes: even and odd, by the classes' names where those are whole numbers, else by their positions."""
     _categorical(task, "parity")
-    numeric = all(name.lstrip("-").isdigit() for name in task.classes)
-    values = [int(name) if numeric else place for place, name in enumerate(task.classes)]
+    numbers = [number for name in task.classes if (number := whole_number(name)) is not None]
+    values = numbers if len(numbers) == len(task.classes) else range(len(task.classes))
     return relabelled(task, torch.tensor([value % 2 for value in values]), ("even", "odd"))
 
 
@@ -152,14 +153,11 @@ def class_numbers(task: Task, wanted: Sequence[str]) -> list[int]:
     _categorical(task, "choosing classes")
     numbers: list[int] = []
     for text in wanted:
-        if text in task.classes:
-            number = task.classes.index(text)
-        elif text.isdigit() and int(text) < len(task.classes):
-            number = int(text)
-        else:
-            near = [] if text.isdigit() else difflib.get_close_matches(text, task.classes, 1)
+        number = task.classes.index(text) if text in task.classes else whole_number(text)
+        if number is None or not 0 <= number < len(task.classes):
+            near = difflib.get_close_matches(text, task.classes, 1) if number is None else []
             hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(task.classes[:12])}"
-            raise OptionError(f"{task.name}: there is no class {text!r}; {hint}")
+            raise OptionError(f"{task.name}: there is no class {quoted(text)}; {hint}")
         require(number not in numbers, f"{task.name}: class {text} is named twice; name it once")
         numbers.append(number)
     require(len(numbers) > 0, f"{task.name}: no class was named; it has {', '.join(task.classes[:12])}")

@@ -26,6 +26,11 @@ class Batch(NamedTuple):
 class Scaling:
     """`(value − mean) / std` along axis 1, the channels of images `[B, C, H, W]` and the columns of tables `[B, C]`.
 
+    Attributes:
+        mean: mean of each channel or column, None for the identity.
+        std: its standard deviation; for a constant one its largest magnitude, at least 1.
+        constant: positions of the channels or columns that are constant within the precision of their type.
+
     >>> Scaling(torch.tensor([1.0]), torch.tensor([2.0]))(torch.tensor([[5.0]]))
     tensor([[2.]])
     >>> Scaling()(torch.tensor([[5]]))
@@ -34,6 +39,7 @@ class Scaling:
 
     mean: Tensor | None = None
     std: Tensor | None = None
+    constant: tuple[int, ...] = ()
 
     def __call__(self, value: Tensor) -> Tensor:
         """Scaled values; without a mean, the values themselves."""
@@ -51,36 +57,51 @@ class Scaling:
 
     @classmethod
     def of(cls, rows: Rows) -> "Scaling":
-        """Mean and deviation of each channel or column; constant columns keep their unit, whole numbers their value.
+        r"""Mean and standard deviation of each channel or column; whole numbers keep their value.
+
+        A column is constant where its deviation is within what rounding alone produces,
+        $\sigma \le 2 \epsilon \max |x|$ with the $\epsilon$ of its type, so that the unit of a column does not matter.
 
         >>> from nearkin.tasks.rows import Values
-        >>> Scaling.of(Values(torch.tensor([[0.0, 7.0], [2.0, 7.0]])))(torch.tensor([[1.0, 8.0]]))
-        tensor([[0., 1.]])
+        >>> scaling = Scaling.of(Values(torch.tensor([[0.0, 7.0, 1e-20], [2.0, 7.0, 3e-20]])))
+        >>> scaling(torch.tensor([[1.0, 14.0, 3e-20]])), scaling.constant
+        (tensor([[0., 1., 1.]]), (1,))
         """
         index = glance(len(rows), SCALING_SAMPLES if in_memory(rows) else LAZY_SAMPLES)
-        total, square, cells = torch.zeros(()), torch.zeros(()), 0
+        origin = total = square = largest = torch.zeros(())
+        cells, precision = 0, 0.0
         for part in index.split(1024):
             value = rows.take(part)
             if not value.is_floating_point() or value.dim() < 2:
                 return cls()
             columns = value.transpose(0, 1).flatten(1).to(torch.float64)
-            total, square = total + columns.sum(1), square + columns.square().sum(1)
+            if cells == 0:  # sums of differences from the first cell keep the digits in which large values differ
+                origin, precision = columns[:, 0], torch.finfo(value.dtype).eps
+            apart = columns - origin[:, None]
+            total, square = total + apart.sum(1), square + apart.square().sum(1)
+            largest = torch.maximum(largest, columns.abs().amax(1))
             cells += columns.shape[1]
-        mean = total / cells
-        variance = (square / cells - mean.square()).clamp_min(0)
-        std = torch.where(variance > 1e-12 * (1 + mean.square()), variance.sqrt(), torch.ones_like(variance))
-        return cls(mean.to(torch.float32), std.to(torch.float32))
+        shift = total / cells
+        std = (square / cells - shift.square()).clamp_min(0).sqrt()
+        constant = std <= 2 * precision * largest
+        std = torch.where(constant, largest.clamp_min(1), std)
+        positions = tuple(torch.nonzero(constant).flatten().tolist())
+        return cls((origin + shift).to(torch.float32), std.to(torch.float32), positions)
 
     def to_dict(self) -> dict[str, list[float]] | None:
         """Plain numbers for the zoo; None for the identity."""
         if self.mean is None or self.std is None:
             return None
-        return {"mean": self.mean.tolist(), "std": self.std.tolist()}
+        constant = {"constant": list(self.constant)} if self.constant else {}
+        return {"mean": self.mean.tolist(), "std": self.std.tolist(), **constant}
 
     @classmethod
     def from_dict(cls, facts: dict[str, list[float]] | None) -> "Scaling":
         """The inverse of `to_dict`."""
-        return cls() if facts is None else cls(torch.tensor(facts["mean"]), torch.tensor(facts["std"]))
+        if facts is None:
+            return cls()
+        constant = tuple(int(position) for position in facts.get("constant", ()))
+        return cls(torch.tensor(facts["mean"]), torch.tensor(facts["std"]), constant)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,12 +2,12 @@
 
 Maddox et al. (2019) regress the parasite rate of a map of Nigeria on longitude and latitude, train on the map of 2012
 and transfer to 2016. That map (`malaria_df.hdf5`, from the Malaria Atlas Project) cannot be passed on; `malaria:FILE`
-reads it where one has it. Two surveys stand in for it: `malaria?place=kenya` (8,204 people of 46 clusters in the
-highlands, each cluster surveyed at its school and in its community, so that the two are a transfer over the same
-land) and `malaria?place=gambia` (2,035 children of 65 villages). Being surveys of a few dozen points, they are far
-rougher than a modelled map of thousands.
+reads it as csv. Two surveys stand in for it: `malaria?place=kenya` (8,204 people of 46 clusters in the highlands, each
+cluster surveyed at its school and in its community, so that the two are a transfer over the same land) and
+`malaria?place=gambia` (2,035 children of 65 villages). Being surveys of a few dozen points, they are far rougher than a
+modelled map of thousands.
 
-Three layouts are told apart by their columns, in csv, `.csv.gz` or, for the original, `.hdf5`:
+Three layouts are told apart by their columns, in csv or `.csv.gz`:
 
 | layout | columns | variance of the share |
 | --- | --- | --- |
@@ -28,7 +28,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nearkin.core.errors import DataError, MissingExtraError, OptionError, optional, require
+from nearkin.core.errors import DataError, OptionError, require
+from nearkin.core.opening import local_path
 from nearkin.tasks.datastring import flag, names, whole
 from nearkin.tasks.examples import Examples
 from nearkin.tasks.readers import table
@@ -89,7 +90,7 @@ def read(location: str, options: Mapping[str, str]) -> Task:
             survey or year; `inside` those that `is_ng` marks as Nigeria; `covariates=a,b` are columns to average over
             the place and to put beside its coordinates.
     """
-    path = Path(location).expanduser()
+    path = local_path(location)
     columns = _kept(path, _columns(path), options)
     kind = options.get("target") or "share"
     require(kind in TARGETS, f"target must be {' or '.join(TARGETS)}, got {kind!r}")
@@ -191,18 +192,19 @@ def _kept(path: Path, columns: table.Columns, options: Mapping[str, str]) -> tab
 
 
 def _columns(path: Path) -> table.Columns:
-    """The cells of the file as text; the original map is in pandas' hdf5 layout, under the key `full`."""
-    require(path.is_file(), f"there is no file {path}; malaria wants the map malaria_df.hdf5 or a csv table", DataError)
-    if path.suffix not in (".hdf5", ".h5", ".hdf"):
-        return table.columns(path)
-    pandas = optional("pandas", "frames", "reading hdf5 tables")
-    try:
-        frame = pandas.read_hdf(path, "full")
-    except ImportError as missing:
-        raise MissingExtraError("pandas reads hdf5 tables with PyTables: pip install tables") from missing
-    except (KeyError, OSError, ValueError) as fault:
-        raise DataError(f"{path} is not the map of the paper ({fault}); save it as csv and read that") from fault
-    return {str(name): tuple(map(str, frame[name].tolist())) for name in frame.columns}
+    """The cells of the file as text.
+
+    The original map is an hdf5 file. Readers of hdf5 unpickle what the file holds, which can run code, so someone who
+    trusts the file converts it once.
+    """
+    require(
+        path.suffix not in (".hdf5", ".h5", ".hdf"),
+        f"{path} is hdf5, which can run code when it is read; if you trust it, convert it once with "
+        f"pandas.read_hdf('{path.name}', 'full').to_csv('{path.stem}.csv') and read the csv file",
+        DataError,
+    )
+    require(path.exists(), f"there is no file {path}; malaria wants the map or a survey as a csv table", DataError)
+    return table.columns(path)
 
 
 def _find(columns: table.Columns, spellings: Sequence[str]) -> str | None:

@@ -1,8 +1,9 @@
-"""Pixels: tasks made from tasks by changing their images: another size, grey, inverted.
+"""Pixels: tasks made from tasks by changing their images: another size, grey, three channels, inverted.
 
 Images in memory are changed at once, in blocks, and bytes stay bytes; images in files are changed as they are read.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -12,12 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nearkin.core.errors import DataError, require
+from nearkin.core.opening import require_bytes
 from nearkin.tasks.augment import luma
 from nearkin.tasks.examples import Examples
 from nearkin.tasks.rows import Chosen, Joined, Mapped, Pixels, Rows, Values, blocks
 from nearkin.tasks.task import Task
 
-BLOCK = 1024  # images changed at a time
+BLOCK = 1024  # images changed at a time, fewer where they are large
+BLOCK_BYTES = 64 * 2**20
 RANGE_SAMPLES = 1024  # evenly spaced images of a file: enough to tell [0, 1] from other ranges
 
 
@@ -31,6 +34,7 @@ def resized(task: Task, size: tuple[int, int]) -> Task:
     require_images(task)
     height, width = size
     require(height >= 1 and width >= 1, f"an image has at least one pixel, got size {height} x {width}; try 14 x 14")
+    _require_memory(task, (task.input_shape[0], height, width), targets=task.likelihood == "dense")
     return _changed(task, partial(_interpolated, size=(height, width)), targets=task.likelihood == "dense")
 
 
@@ -53,7 +57,25 @@ def coloured(task: Task) -> Task:
     (3, 8, 8)
     """
     require_images(task)
-    return task if task.input_shape[0] != 1 else _changed(task, _repeated)
+    if task.input_shape[0] != 1:
+        return task
+    _require_memory(task, (3, *task.input_shape[1:]))
+    return _changed(task, _repeated)
+
+
+def rgb(task: Task) -> Task:
+    """The task with images of three channels; a grey image is repeated as red, green and blue.
+
+    >>> task = Task.from_arrays("noise", torch.rand(10, 1, 8, 8), torch.arange(10) % 2)
+    >>> rgb(task).input_shape
+    (3, 8, 8)
+    """
+    require_images(task)
+    channels = task.input_shape[0]
+    require(
+        channels in (1, 3), f"{task.name}: rgb takes images of 1 or 3 channels, got {channels}; leave it out", DataError
+    )
+    return coloured(task)
 
 
 def inverted(task: Task) -> Task:
@@ -111,7 +133,8 @@ def converted(rows: Rows, function: Callable[[Tensor], Tensor]) -> Rows:
     if dtype is None:
         return lazy
     out = torch.empty((len(rows), *lazy.shape), dtype=dtype)
-    for part, images in zip(out.split(BLOCK), blocks(rows, BLOCK), strict=True):
+    count = max(1, min(BLOCK, BLOCK_BYTES // (4 * max(math.prod(lazy.shape), math.prod(rows.shape)))))
+    for part, images in zip(out.split(count), blocks(rows, count), strict=True):
         value = function(images)
         part.copy_(value.mul(255).round_().clamp_(0, 255) if dtype == torch.uint8 else value)
     return Pixels(out) if dtype == torch.uint8 else Values(out)
@@ -120,6 +143,16 @@ def converted(rows: Rows, function: Callable[[Tensor], Tensor]) -> Rows:
 def _changed(task: Task, function: Callable[[Tensor], Tensor], targets: bool = False) -> Task:
     train, test = (_changed_part(part, function, targets) for part in (task.train, task.test))
     return replace(task, train=train, test=test, input_shape=train.inputs.shape).rescaled()
+
+
+def _require_memory(task: Task, shape: tuple[int, int, int], targets: bool = False) -> None:
+    """Refuse images of `shape` that exceed the limit: all of them if they are kept in memory, else a single one."""
+    parts = [part.inputs for part in (task.train, task.test)]
+    parts += [part.targets for part in (task.train, task.test)] if targets else []
+    kept = [(rows, dtype) for rows in parts if (dtype := _kept_dtype(rows)) is not None]
+    size = math.prod(shape)
+    total = 4 * size + sum(len(rows) * size * dtype.itemsize for rows, dtype in kept)
+    require_bytes(total, f"{task.name} as images of {' x '.join(map(str, shape))} (channels, height, width)")
 
 
 def _changed_part(part: Examples, function: Callable[[Tensor], Tensor], targets: bool) -> Examples:

@@ -18,6 +18,8 @@ import torch
 from torch import Generator, Tensor
 
 from nearkin.core.errors import OptionError, require
+from nearkin.core.numbers import quoted, real_number
+from nearkin.core.opening import require_bytes
 from nearkin.core.rng import Streams
 from nearkin.tasks.datastring import DataString, whole
 from nearkin.tasks.examples import Examples
@@ -102,6 +104,7 @@ class Sinusoids:
 
     def draw(self, seed: int, number: int) -> tuple[Task, Sinusoid]:
         """Task `number` of a seed, and the curve behind it."""
+        require_bytes(64 * (self.points + self.test), f"{self.points + self.test} points of a curve")
         streams = Streams(seed).child("sinusoid", number)
         curve = self.curve(streams)
         train = self.examples(curve, self.points, streams.at("train"))
@@ -180,7 +183,7 @@ def _bounds(value: str, name: str) -> tuple[float, float]:
 
 
 def _number(value: str, name: str, example: str) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        raise OptionError(f"{name} wants a number, as in {example}; got {value!r}") from None
+    number = real_number(value.strip())
+    if number is None:
+        raise OptionError(f"{name} wants a number, as in {example}; got {quoted(value)}")
+    return number

@@ -7,9 +7,10 @@ changed, then the classes, then the number of samples, then the labels, and last
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from nearkin.core.errors import OptionError, require
+from nearkin.core.errors import DataError, OptionError, require
+from nearkin.core.numbers import quoted
+from nearkin.core.opening import local_path
 from nearkin.tasks import derive, malaria, pixels, sinusoids, ushcn
 from nearkin.tasks.builtin import BUILTIN
 from nearkin.tasks.datastring import DataString, flag, height_width, names, share, whole
@@ -65,6 +66,7 @@ MODIFIERS: dict[str, Callable[[Task, str, Mapping[str, str]], Task]] = {  # in t
     "split": lambda task, value, options: derive.resplit(task, whole(value, "split")),
     "size": lambda task, value, options: pixels.resized(task, height_width(value)),
     "grey": _when(pixels.grey, "grey"),
+    "rgb": _when(pixels.rgb, "rgb"),
     "invert": _when(pixels.inverted, "invert"),
     "classes": _classes,
     "merge": lambda task, value, options: _merged(task, value),
@@ -86,6 +88,16 @@ def task(text: str, name: str | None = None) -> Task:
     >>> task("digits?detect=0").name
     'digits?detect=0'
     """
+    try:
+        return _task(text, name)
+    except OSError as error:
+        raise DataError(f"cannot read {error.filename or quoted(text)}: {error.strerror or error}; check it") from error
+    except MemoryError as error:
+        raise DataError(f"{quoted(text)} does not fit in memory; use a smaller size or fewer samples") from error
+
+
+def _task(text: str, name: str | None) -> Task:
+    """Read the source and apply the modifiers."""
     data = DataString.parse(text)
     own = _own_options(data)
     options = dict(data.options)
@@ -96,8 +108,9 @@ def task(text: str, name: str | None = None) -> Task:
     else:
         reader = READERS[data.source]
         require(bool(data.location), f"{data.source} wants a place to read from, as in {data.source}:PATH")
-        if reader.is_path or Path(data.location).expanduser().exists():
-            data = replace(data, location=str(Path(data.location).expanduser().resolve()))
+        path = local_path(data.location)
+        if reader.is_path or path.exists():
+            data = replace(data, location=str(path))
         made = reader.read(data.location, options)
     made = replace(made, name=name or text, source=str(data))
     for modifier, change in MODIFIERS.items():

@@ -23,6 +23,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from nearkin.core.errors import DataError, OptionError, require
+from nearkin.core.numbers import quoted, whole_number
+from nearkin.core.opening import local_path
 from nearkin.core.rng import Streams
 from nearkin.tasks.datastring import DataString, flag, names, whole
 from nearkin.tasks.readers.text import content
@@ -87,16 +89,16 @@ def read(location: str, options: Mapping[str, str]) -> Task:
             to judge by, or `seed=N` to draw two; `inputs=day`, or `season` for day, sine and cosine;
             `log` for log(1 + amount in the file's unit: hundredths of an inch of rain).
     """
-    return _task(_station(Path(location).expanduser(), options), options)
+    return _task(_station(local_path(location), options), options)
 
 
 def station_tasks(location: str, options: Mapping[str, str] | None = None) -> list[Task]:
     """One task for every station of a file or folder; each reads again by its data string."""
     given = {name: value for name, value in (options or {}).items() if name != "station"}
     tasks = []
-    for number in stations(Path(location).expanduser()):
+    for number in stations(local_path(location)):
         chosen = {**given, "station": number}
-        source = DataString("ushcn", str(Path(location).expanduser().resolve()), tuple(sorted(chosen.items())))
+        source = DataString("ushcn", str(local_path(location)), tuple(sorted(chosen.items())))
         tasks.append(replace(read(location, chosen), source=str(source)))
     return tasks
 
@@ -249,7 +251,7 @@ def _files(path: Path) -> list[Path]:
         f"year,month,day,value",
         DataError,
     )
-    if path.is_file():
+    if not path.is_dir():
         return [path]
     patterns = ("state*.txt", "us.txt", "*.csv")
     files = {file.name: file for pattern in patterns for file in sorted(path.glob(pattern))}
@@ -285,7 +287,9 @@ def _csv_cells(file: Path, element: str) -> Iterator[tuple[int, Cell, str]]:
         if not line.strip() or (number == 1 and parts[0].casefold() == "year"):
             continue
         if len(parts) != 4:
-            raise DataError(f"{file}, line {number}: year,month,day,value are wanted, got {line.strip()!r}; mend it")
+            raise DataError(
+                f"{file}, line {number}: year,month,day,value are wanted, got {quoted(line.strip())}; correct it"
+            )
         parts[3] = str(MISSING) if parts[3] in ("", "NA") else parts[3]
         cell = Cell(*(_whole(part, file, number) for part in parts))
         _check(cell, element, file, number)
@@ -298,7 +302,7 @@ def _fixed_lines(file: Path) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(content(file).splitlines(), 1):
         if not line.strip():
             continue
-        if line[12:HEAD] not in UNITS or not HEAD < len(line) <= WIDTH or not line[:12].isdigit():
+        if line[12:HEAD] not in UNITS or not HEAD < len(line) <= WIDTH or not (line.isascii() and line[:12].isdigit()):
             raise DataError(
                 f"{file}, line {number}: {len(line)} characters that begin with {line[:HEAD]!r}; a month is {WIDTH} "
                 f"characters: station, year, month, one of {', '.join(UNITS)}, and 31 days"
@@ -320,19 +324,20 @@ def _fixed_cells(file: Path, station: str, element: str) -> Iterator[tuple[int, 
 
 
 def _check(cell: Cell, element: str, file: Path, number: int) -> None:
-    """Refuse days that the calendar lacks and amounts below zero."""
+    """Refuse days that the calendar lacks, amounts below zero and values of more than five digits."""
     year, month, day, value = cell
-    if not (year >= 1 and 1 <= month <= 12 and (1 <= day <= 28 or 28 < day <= monthrange(year, month)[1])):
+    require(abs(value) < 10**5, f"{file}, line {number}: {element} of {value} is no measurement; correct it", DataError)
+    if not (1 <= year <= 9999 and 1 <= month <= 12 and (1 <= day <= 28 or 28 < day <= monthrange(year, month)[1])):
         raise DataError(f"{file}, line {number}: there is no day {day} in month {month} of year {year}; mend it")
     if element in AMOUNTS and value < 0 and value != MISSING:
         raise DataError(f"{file}, line {number}: {element} of {value} on {date(*cell[:3])} is below zero; mend it")
 
 
 def _whole(text: str, file: Path, number: int) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise DataError(f"{file}, line {number}: a whole number is wanted, got {text!r}; mend it") from None
+    value = whole_number(text.strip())
+    if value is None:
+        raise DataError(f"{file}, line {number}: a whole number is wanted, got {quoted(text)}; correct it")
+    return value
 
 
 def _ranges(years: Sequence[int]) -> str:

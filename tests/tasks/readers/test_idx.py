@@ -93,9 +93,9 @@ def test_what_is_written_is_read_back(tmp_path, data, kind, ending):
         (b"PNG!", ["50 4e 47 21", "expected 00 00"]),
         (b"\0\0\x0a\1\0\0\0\0", ["00 00 0a 01"]),
         (b"\0\0\x08\0", ["00 00 08 00"]),
-        (b"\0\0\x08\3\0\0\0\2\0\0", ["promises", "the file holds 10", "fetch it again"]),
-        (encoded(IMAGES)[:-1], ["promises 416 bytes", "[20, 5, 4]", "holds 415", "fetch it again"]),
-        (encoded(IMAGES) + b"x", ["promises 416 bytes", "holds 417"]),
+        (b"\0\0\x08\3\0\0\0\2\0\0", ["promises 3 axes", "fetch it again"]),
+        (encoded(IMAGES)[:-1], ["promises 400 bytes", "[20, 5, 4]", "holds 399", "fetch it again"]),
+        (encoded(IMAGES) + b"x", ["promises 400 bytes", "holds more"]),
     ],
 )
 def test_a_broken_file_says_what_was_got(tmp_path, content, words):
@@ -116,7 +116,7 @@ def test_a_broken_gzip_says_so(tmp_path, content):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(DataError, match=r"cannot read .*none.*No such file"):
+    with pytest.raises(DataError, match=r"there is no file .*none"):
         idx.read_idx(tmp_path / "none")
 
 

@@ -1,18 +1,19 @@
 """CIFAR-10 and CIFAR-100 as their authors publish them, python batches and binary ones.
 
-The python batches are pickles. They are read by an unpickler that knows containers and arrays of bytes, with stand-ins
-for the few globals these need, so that nothing of the file is run: what it asks for beyond them is refused by name.
+The python batches are pickles. They are read without unpickling (`pickled_table`), so that nothing of the file is run:
+what it asks for beyond containers and arrays of bytes is refused by name.
 """
 
-import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nearkin.core.errors import DataError, OptionError, require
+from nearkin.core.opening import local_path, open_regular, read_file, require_bytes
+from nearkin.tasks.readers.pickled import pickled_table
 from nearkin.tasks.task import Task
 
 OPTIONS: tuple[str, ...] = ("labels",)
@@ -77,7 +78,7 @@ def read(location: str, options: Mapping[str, str]) -> Task:
         location: the folder of the batches, or the folder that holds it.
         options: `labels=fine` (the default) or `labels=coarse`, the 20 superclasses of CIFAR-100.
     """
-    root = Path(location).expanduser()
+    root = local_path(location)
     layout, folder = _layout(root)
     labels = options.get("labels") or "fine"
     if labels not in layout.labels:
@@ -112,7 +113,8 @@ def _layout(root: Path) -> tuple[Layout, Path]:
 def _part(layout: Layout, folder: Path, files: Sequence[str], labels: str) -> Part:
     """The images and labels of some batches, one after another."""
     for file in files:
-        require((folder / file).is_file(), f"{folder} lacks {file}; unpack the official archive again", DataError)
+        require((folder / file).exists(), f"{folder} lacks {file}; unpack the official archive again", DataError)
+    require_bytes(2 * sum((folder / file).stat().st_size for file in files), f"{folder}: {files[0]} and its like")
     parts = [(_binary if layout.binary else _pickled)(folder / file, layout, labels) for file in files]
     if len(parts) == 1:
         return parts[0]
@@ -128,19 +130,20 @@ def _binary(path: Path, layout: Layout, labels: str) -> Part:
         f"{path} has {size:,} bytes, which is no number of rows of {width:,}; fetch the official file",
         DataError,
     )
-    rows = np.memmap(path, np.uint8, mode="c").reshape(-1, width)
+    with open_regular(path) as file:
+        rows = np.memmap(file, np.uint8, mode="c", shape=(size // width, width))
     return Part(rows[:, -PIXELS:].reshape(-1, *IMAGE), rows[:, layout.labels.index(labels)])
 
 
 def _pickled(path: Path, layout: Layout, labels: str) -> Part:
     """A python batch: a table of `data` `[N, 3072]` and lists of labels."""
-    batch = unpickled(path)
+    batch = pickled_table(path)
     key = "labels" if layout.labels == TEN else f"{labels}_labels"
     data, numbers = batch.get("data"), batch.get(key)
     if not (isinstance(data, np.ndarray) and data.ndim == 2 and data.shape[1] == PIXELS):
         raise DataError(f"{path} has no uint8 array 'data' of {PIXELS:,} columns; fetch the official file")
-    if not (isinstance(numbers, list) and all(type(number) is int for number in numbers)):
-        raise DataError(f"{path} has no list of whole numbers {key!r}; fetch the official file")
+    if not (isinstance(numbers, list) and all(type(number) is int and 0 <= number < 256 for number in numbers)):
+        raise DataError(f"{path} has no list of whole numbers {key!r} from 0 to 255; fetch the official file")
     require(
         len(data) == len(numbers),
         f"{path} holds {len(data)} images and {len(numbers)} labels; fetch the official file",
@@ -155,80 +158,9 @@ def _classes(layout: Layout, folder: Path, labels: str) -> Sequence[str] | None:
     if not path.is_file():
         return CIFAR10 if layout.labels == TEN else None
     if layout.binary:
-        return path.read_text("utf-8", errors="replace").split()
+        return read_file(path).decode("utf-8", errors="replace").split()
     key = "label_names" if layout.labels == TEN else f"{labels}_label_names"
-    names = unpickled(path).get(key)
-    if not isinstance(names, list):
-        raise DataError(f"{path} has no list {key!r}; fetch the official file, or remove it to go by number")
-    return [name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name) for name in names]
-
-
-def unpickled(path: Path) -> dict[str, Any]:
-    """The table in a batch or meta file, its keys as text; whatever needs more than arrays of bytes is refused."""
-    try:
-        with path.open("rb") as file:
-            content = _ArrayUnpickler(file, path).load()
-        require(isinstance(content, dict), f"{path} holds no table of arrays; fetch the official file", DataError)
-        values = {key: value.array() if isinstance(value, _Array) else value for key, value in content.items()}
-    except DataError:
-        raise
-    except Exception as fault:  # a mangled pickle can fail in any way the format knows
-        raise DataError(f"{path} is not a whole CIFAR batch ({fault}); fetch the official file") from fault
-    return {key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key): values[key] for key in values}
-
-
-class _Type:
-    """Stands in for `numpy.dtype`: keeps the type's code and nothing else."""
-
-    def __init__(self, code: str | bytes, *flags: object) -> None:
-        self.code = code.decode("ascii") if isinstance(code, bytes) else code
-
-    def __setstate__(self, state: object) -> None:
-        """Byte order and the like, of no meaning for bytes."""
-
-
-class _Array:
-    """Stands in for `numpy.ndarray`: keeps the pickled state, from which only an array of bytes is made."""
-
-    def __init__(self, *parts: object) -> None:
-        self.state: tuple[Any, ...] = ()
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        """Version, shape, type, column order, bytes."""
-        self.state = state
-
-    def array(self) -> np.ndarray[Any, Any]:
-        """The array itself; NumPy checks that shape and bytes agree."""
-        _, shape, kind, fortran, data = self.state
-        if kind.code not in ("u1", "|u1"):
-            raise ValueError(f"an array of {kind.code} in place of bytes")
-        return np.frombuffer(data, np.uint8).reshape(shape, order="F" if fortran else "C")
-
-
-def _latin1(text: str, encoding: str) -> bytes:
-    """What protocol 2 calls to make bytes of text."""
-    return text.encode("latin1")
-
-
-class _ArrayUnpickler(pickle.Unpickler):
-    """Reads containers, numbers, text and arrays; Python 2 text stays bytes."""
-
-    admitted: ClassVar[dict[tuple[str, str], object]] = {
-        ("numpy.core.multiarray", "_reconstruct"): _Array,
-        ("numpy._core.multiarray", "_reconstruct"): _Array,
-        ("numpy", "ndarray"): _Array,
-        ("numpy", "dtype"): _Type,
-        ("_codecs", "encode"): _latin1,
-    }
-
-    def __init__(self, file: BinaryIO, path: Path) -> None:
-        super().__init__(file, encoding="bytes")
-        self.path = path
-
-    def find_class(self, module: str, name: str) -> Any:
-        """The stand-in for one of the few globals that arrays are made with."""
-        if (module, name) not in self.admitted:
-            raise DataError(
-                f"{self.path} wants to run {module}.{name}; it is not a CIFAR batch: fetch the official file"
-            )
-        return self.admitted[module, name]
+    names = pickled_table(path).get(key)
+    if not (isinstance(names, list) and all(isinstance(name, str | bytes) for name in names)):
+        raise DataError(f"{path} has no list {key!r} of text; fetch the official file, or remove it to go by number")
+    return [name.decode("utf-8", "replace") if isinstance(name, bytes) else name for name in names]

@@ -5,7 +5,9 @@ Small sets are decoded once and kept as bytes; large ones are decoded as they ar
 
 import io
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias
@@ -15,6 +17,7 @@ import torch
 from torch import Tensor
 
 from nearkin.core.errors import DataError, optional, require
+from nearkin.core.opening import local_path, open_regular, require_bytes
 from nearkin.tasks.datastring import height_width
 from nearkin.tasks.examples import Examples
 from nearkin.tasks.rows import Pixels, Rows, Values
@@ -23,6 +26,7 @@ from nearkin.tasks.task import Task
 OPTIONS: tuple[str, ...] = ("size",)
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # Pillow knows more, and some of them start programs
 TRAIN, TEST = "train", ("test", "val", "valid", "validation")
 GREY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L")
 KEPT_BYTES = 256 * 2**20  # images that decode to less than this are kept in memory
@@ -94,7 +98,7 @@ def read(location: str, options: Mapping[str, str]) -> Task:
         location: the folder; its `train` and `test` (or `val`) are the parts if they hold class folders.
         options: `size=64` or `size=64x48` (height×width) to resize.
     """
-    root = Path(location).expanduser()
+    root = local_path(location)
     require(
         root.is_dir(), f"there is no folder {root}; folder wants one that holds a folder of images a class", DataError
     )
@@ -120,6 +124,7 @@ def image_rows(parts: Sequence[ImageList], options: Mapping[str, str]) -> list[R
     """Rows of each part's images under one look, decoded at once where they are small together."""
     wanted = height_width(options["size"]) if "size" in options else None
     look = _look(parts, wanted)
+    require_bytes(4 * int(np.prod(look.shape)), f"one image of {look.size[0]} x {look.size[1]}")
     lazy = [ImageFiles(files, look, wanted is not None) for files in parts]
     if sum(len(files) for files in parts) * int(np.prod(look.shape)) > KEPT_BYTES:
         return list(lazy)
@@ -185,7 +190,8 @@ def _headers(parts: Sequence[ImageList]) -> Iterator[tuple[str, tuple[int, int],
         for number in range(0, len(files), stride):
             source = files[number]
             with _opened(source) as image:
-                yield _name(source), (image.height, image.width), image.mode
+                header = _name(source), (image.height, image.width), image.mode
+            yield header
 
 
 def _sizes_differ(one: str, one_size: tuple[int, int], other: str, other_size: tuple[int, int]) -> str:
@@ -200,10 +206,8 @@ def _decoded(source: ImageSource, look: Look, resize: bool) -> np.ndarray[Any, A
         require(
             resize or size == look.size, _sizes_differ("the first image", look.size, _name(source), size), DataError
         )
-        try:
-            image = _eight_bit(image).convert(look.mode)
-        except (OSError, SyntaxError, ValueError) as fault:
-            raise _unreadable(source, fault) from fault
+        require(image.mode != "F", f"{_name(source)} holds floats; save it with 8 or 16 bits a channel", DataError)
+        image = _eight_bit(image).convert(look.mode)
         if size != look.size:
             image = image.resize(look.size[::-1], optional("PIL.Image", "vision", "resizing").Resampling.BILINEAR)
         pixels = np.asarray(image)
@@ -218,13 +222,25 @@ def _eight_bit(image: Any) -> Any:
     return image.convert("RGBA") if "transparency" in image.info else image
 
 
-def _opened(source: ImageSource) -> Any:
-    """A Pillow image of which only the header has been read."""
+@contextmanager
+def _opened(source: ImageSource) -> Iterator[Any]:
+    """A Pillow image of which only the header has been read; its size is checked before its pixels are decoded.
+
+    A mangled image can make Pillow's decoders raise any error and warn of anything: all of it becomes one line.
+    """
     pillow = optional("PIL.Image", "vision", "reading images")
-    try:
-        return pillow.open(source)
-    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as fault:
-        raise _unreadable(source, fault) from fault
+    with open_regular(Path(source)) if isinstance(source, str) else source as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with pillow.open(file, formats=FORMATS) as image:
+                require_bytes(
+                    4 * image.width * image.height, f"{_name(source)}, {image.height} x {image.width} pixels,"
+                )
+                yield image
+        except DataError:
+            raise
+        except Exception as fault:
+            raise _unreadable(source, fault) from fault
 
 
 def _name(source: ImageSource) -> str:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from nearkin.core.errors import DataError, OptionError, optional, require
+from nearkin.core.opening import local_path
 from nearkin.tasks.arrays import input_rows
 from nearkin.tasks.readers import folder, table, text
 from nearkin.tasks.rows import Rows, gathered
@@ -116,7 +117,7 @@ def _parts(location: str, options: Mapping[str, str]) -> list[Any]:
 def _loaded(location: str, config: str | None) -> Any:
     """What the library makes of a folder, a file or a name."""
     datasets = optional("datasets", "hf", "reading Hugging Face datasets")
-    path = Path(location).expanduser()
+    path = local_path(location)
     require(
         path.exists() or not location.startswith((".", "/", "~")),
         f"there is no folder or file {location}; hf wants one, or the name of a dataset on the hub",

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nearkin.core.errors import DataError, OptionError, require
+from nearkin.core.opening import local_path, require_bytes
 from nearkin.tasks.readers.text import content
 from nearkin.tasks.task import Task
 
@@ -33,7 +34,7 @@ def read(location: str, options: Mapping[str, str]) -> Task:
         options: `target=COLUMN` (or several real ones, `a,b`), `drop=a,b` to leave columns out, `test=FILE2`,
             `likelihood` to overrule: text and up to 20 distinct whole numbers are classes, all else is real.
     """
-    path = Path(location).expanduser()
+    path = local_path(location)
     train = columns(path)
     test = columns(_beside(path, options["test"])) if options.get("test") else None
     targets = _chosen(path, train, options, "target")
@@ -55,7 +56,6 @@ def read(location: str, options: Mapping[str, str]) -> Task:
 
 def columns(path: Path) -> Columns:
     """The cells of a csv file by column, as text; lines that are empty do not count."""
-    require(path.is_file(), f"there is no file {path}; csv wants a table with a header line", DataError)
     text = content(path)
     first = text.lstrip("\n").split("\n", 1)[0]
     delimiter = max(DELIMITERS, key=first.count)
@@ -93,8 +93,8 @@ def numbers(cells: Sequence[str]) -> np.ndarray[Any, Any] | None:
 
 def _beside(path: Path, other: str) -> Path:
     """Another file, named from the working folder or from the folder of the first."""
-    given = Path(other).expanduser()
-    return given if given.is_file() else path.parent / given
+    given = local_path(other)
+    return given if given.exists() else local_path(str(path.parent / Path(other)))
 
 
 def _check_header(path: Path, header: list[str]) -> None:
@@ -122,7 +122,10 @@ def _inputs(
     path: Path, train: Columns, test: Columns | None, names: Sequence[str]
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any] | None]:
     """Inputs `[N, D]` in float32 of both parts, in the order of the training file's columns."""
-    blocks = [_encoded(path, name, train[name], () if test is None else test[name]) for name in names]
+    blocks: list[np.ndarray[Any, Any]] = []
+    for name in names:
+        blocks.append(_encoded(path, name, train[name], () if test is None else test[name]))
+        require_bytes(2 * sum(block.nbytes for block in blocks), f"{path} as numbers")
     both = np.concatenate(blocks, axis=1)
     count = len(train[names[0]])
     return both[:count], None if test is None else both[count:]
@@ -137,7 +140,14 @@ def _encoded(path: Path, name: str, train: tuple[str, ...], test: tuple[str, ...
             raise DataError(f"{path}: column {name} holds numbers, but in the test file text; mend it or ?drop={name}")
         _refuse_missing(path, name, ~np.isfinite(values), f"or leave the column out with ?drop={name}")
         _refuse_missing(path, f"{name} of the test file", ~np.isfinite(rest), f"or set ?drop={name}")
-        return np.concatenate([values, rest])[:, None].astype(np.float32)
+        both = np.concatenate([values, rest])
+        large = np.flatnonzero(np.abs(both) > np.finfo(np.float32).max)
+        if len(large):
+            raise DataError(
+                f"{path}: the value {both[large[0]]:g} of column {name} in row {large[0] + 1} is beyond float32 "
+                f"(3.4e+38); rescale the column or ?drop={name}"
+            )
+        return both[:, None].astype(np.float32)
     _refuse_missing(path, name, _blank(train), f"or leave the column out with ?drop={name}")
     found = sorted(set(train))
     require(
@@ -146,6 +156,7 @@ def _encoded(path: Path, name: str, train: tuple[str, ...], test: tuple[str, ...
         f"out with ?drop={name}",
         DataError,
     )
+    require_bytes(4 * len(found) * (len(train) + len(test)), f"{path}: column {name} as zeros and ones")
     place = {value: number for number, value in enumerate(found)}
     flags = np.concatenate([np.eye(len(found), dtype=np.float32), np.zeros((1, len(found)), np.float32)])
     return flags[[place.get(cell, -1) for cell in (*train, *test)]]

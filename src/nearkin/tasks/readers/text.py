@@ -1,8 +1,6 @@
 """Language modelling from text files: tokens, a vocabulary, and windows of one stream."""
 
-import gzip
 import re
-import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +10,7 @@ import torch
 from torch import Tensor
 
 from nearkin.core.errors import DataError, OptionError, require
+from nearkin.core.opening import local_path, read_file
 from nearkin.tasks.datastring import whole
 from nearkin.tasks.examples import Examples
 from nearkin.tasks.rows import Windows
@@ -21,6 +20,7 @@ OPTIONS: tuple[str, ...] = ("length", "level", "vocabulary")
 
 END, UNKNOWN = "<eos>", "<unk>"
 WINDOW = 35  # tokens: the customary unrolling of recurrent networks on Penn Treebank
+TOKEN_COST = 10  # bytes of memory for each byte of text, once it is split into words or cells
 TRAIN_SHARE = 0.9  # of a text that comes in one file
 ENDINGS = (".txt", ".tokens", ".raw")
 PART = re.compile(r"(?:^|[^a-z])(train|valid|val|test)")
@@ -33,9 +33,9 @@ def read(location: str, options: Mapping[str, str]) -> Task:
         location: a text file, or a folder whose files have train, valid (or val) and test in their names.
         options: `length=35` tokens a window, `level=word` or `level=char`, `vocabulary=N` words at the most.
     """
-    path = Path(location).expanduser()
+    path = local_path(location)
     require(path.exists(), f"there is no file or folder {path}; text wants .txt or .txt.gz files", DataError)
-    train, test = (path, None) if path.is_file() else _parts(path)
+    train, test = _parts(path) if path.is_dir() else (path, None)
     name = path.resolve().name if path.is_dir() else _plain_name(path).rsplit(".", 1)[0]
     return language_task(name, content(train), None if test is None else content(test), options)
 
@@ -115,15 +115,9 @@ def token_numbers(stream: Sequence[str], words: Sequence[str]) -> Tensor:
 def content(path: Path) -> str:
     """The text of a file, plain or `.gz`, as UTF-8 with line ends of one kind."""
     try:
-        raw = path.read_bytes()
-        raw = gzip.decompress(raw) if path.suffix == ".gz" else raw
-        return raw.decode("utf-8-sig").replace("\r\n", "\n")
-    except (EOFError, zlib.error, gzip.BadGzipFile) as fault:
-        raise DataError(f"{path} is a broken gzip file ({fault}); fetch it again") from fault
+        return read_file(path, TOKEN_COST).decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as fault:
         raise DataError(f"{path} is not UTF-8 text (byte {fault.start}); save it as UTF-8") from fault
-    except OSError as fault:
-        raise DataError(f"cannot read {path}: {fault.strerror or fault}; mend or fetch the file") from fault
 
 
 def _plain_name(path: Path) -> str:

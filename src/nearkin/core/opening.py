@@ -1,0 +1,134 @@
+"""Opening of data files: regular files only, and no more bytes than one stated limit.
+
+Whatever a file or a request would take in memory is compared with `max_bytes()` before it is allocated. Compressed data
+is unpacked as a stream, so that a small file that unpacks to a huge one is refused when it passes the limit.
+"""
+
+import gzip
+import io
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from nearkin.core.errors import DataError, OptionError, require
+from nearkin.core.numbers import byte_count, quoted, shown_bytes
+
+VARIABLE = "NEARKIN_MAX_BYTES"
+DEFAULT_MAX_BYTES = 4 * 2**30
+CHUNK = 2**20
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def max_bytes() -> int:
+    """The most bytes that one data set may take: `$NEARKIN_MAX_BYTES` (default: 4 GiB).
+
+    The command line sets the variable from `--max-bytes`.
+    """
+    text = os.environ.get(VARIABLE, "")
+    return parsed_limit(text, f"${VARIABLE}") if text else DEFAULT_MAX_BYTES
+
+
+def parsed_limit(text: str, option: str) -> int:
+    """The limit that a text writes.
+
+    >>> parsed_limit("500MB", "--max-bytes")
+    500000000
+    """
+    count = byte_count(text)
+    if not count:
+        raise OptionError(f"{option} got {quoted(text)}, expected a number of bytes such as 4GiB, 500MB or 2000000")
+    return count
+
+
+def require_bytes(count: int, what: str) -> None:
+    """Refuse, before anything is allocated, what would take more than the limit.
+
+    >>> require_bytes(10 * 2**30, "digits at 20000 x 20000")
+    Traceback (most recent call last):
+    nearkin.core.errors.DataError: digits at 20000 x 20000 takes 10 GiB, the limit is 4 GiB; make it smaller, or raise \
+the limit with nearkin --max-bytes or $NEARKIN_MAX_BYTES
+    """
+    limit = max_bytes()
+    require(
+        count <= limit,
+        f"{what} takes {shown_bytes(count)}, the limit is {shown_bytes(limit)}; make it smaller, or raise the limit "
+        f"with nearkin --max-bytes or ${VARIABLE}",
+        DataError,
+    )
+
+
+def local_path(text: str) -> Path:
+    """The absolute path that a text names, with `~` and symbolic links resolved; the file need not exist."""
+    try:
+        path = Path(text).expanduser().resolve()
+        path.exists()
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DataError(f"{quoted(text)} cannot be a path ({reason}); name an existing file or folder") from error
+    return path
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading; folders, pipes, sockets and devices are refused without waiting for them.
+
+    >>> open_regular(Path("/dev/null"))
+    Traceback (most recent call last):
+    nearkin.core.errors.DataError: /dev/null is a device, not a regular file; name a file
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except FileNotFoundError as error:
+        raise DataError(f"there is no file {path}; check the path") from error
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from error
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "something else")
+        raise DataError(f"{path} is {kind}, not a regular file; name a file")
+    return os.fdopen(handle, "rb")
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[BinaryIO]:
+    """Open a regular file, unpacked as it is read where its name ends in `.gz`; read errors are `DataError`s."""
+    with open_regular(path) as file:
+        try:
+            yield io.BufferedReader(gzip.GzipFile(fileobj=file)) if path.suffix == ".gz" else file
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise DataError(f"{path} is a broken gzip file ({error}); fetch it again") from error
+        except OSError as error:
+            raise unreadable(path, error) from error
+
+
+def read_file(path: Path, cost: int = 1) -> bytearray:
+    """The bytes of a regular file, unpacked, within the limit.
+
+    Args:
+        path: the file, plain or `.gz`.
+        cost: bytes of memory that each byte takes once it is parsed (default: 1).
+    """
+    content = bytearray()
+    with unpacked(path) as file:
+        require_bytes(cost * os.fstat(file.fileno()).st_size, str(path))
+        while chunk := file.read(CHUNK):
+            content += chunk
+            require_bytes(cost * len(content), f"{path}, unpacked,")
+    return content
+
+
+def unreadable(path: Path, error: Exception) -> DataError:
+    """One line for a file that the system does not let us read."""
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return DataError(f"cannot read {path}: {reason}; check the path and its rights, or fetch the file again")
