@@ -35,6 +35,7 @@ SHAPES = (
     "(10000000000000,)", "(1000000000000, 0)", "(3, 11)",
     "8", "{}", "(1e400,)",
 )  # fmt: skip
+METHODS = (*[zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED] * 4, zipfile.ZIP_BZIP2)
 NAMES = ("x_train", "y_train", "x_test", "y_test", "classes")
 HOSTILE = (
     b"cos\nsystem\n(S'touch executed'\ntR.",
@@ -105,9 +106,7 @@ def npz(folder: Path, rng: random.Random) -> str:
         "classes": np.array(["no", "yes"]),
     }
     buffer = io.BytesIO()
-    with zipfile.ZipFile(
-        buffer, "w", rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2))
-    ) as archive:
+    with zipfile.ZipFile(buffer, "w", rng.choice(METHODS)) as archive:
         for name in NAMES[: rng.choice((2, 2, 4, 5))]:
             archive.writestr(f"{name}.npy", _array_file(rng, arrays[name]))
         if rng.random() < 0.05:

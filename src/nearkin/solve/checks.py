@@ -35,7 +35,7 @@ class Finding:
     """One thing found.
 
     Attributes:
-        kind: `size`, `balance`, `duplicates`, `leakage`, `noise` or `target`.
+        kind: `size`, `inputs`, `balance`, `duplicates`, `leakage`, `noise` or `target`.
         grave: the user should know it before trusting the result.
         text: one plain sentence with the figures; where grave, with what to do.
         facts: plain JSON values behind it.
@@ -93,6 +93,8 @@ def checking(task: Task, *, seed: int = 0, samples: int = 5000) -> Work[Checks]:
     blocks = _num_blocks(task.train.inputs) + _num_blocks(task.test.inputs)
     total = 1 + blocks + 1 + 2 * classes + values
     findings = [size(task)]
+    if task.train.scaling.constant:
+        findings.append(constant_inputs(task))
     if classes:
         findings.append(balance(task))
     if values:
@@ -119,6 +121,14 @@ def checking(task: Task, *, seed: int = 0, samples: int = 5000) -> Work[Checks]:
     if classes or values:
         yield Progress(STAGE, total, total)
     return Checks(tuple(findings), round(time.monotonic() - start, 3))
+
+
+def constant_inputs(task: Task) -> Finding:
+    """Which inputs are constant and so not used; grave where they are half of all or more."""
+    places = task.train.scaling.constant
+    grave = 2 * len(places) >= task.input_shape[0]
+    cure = " Check the data: most of it says nothing." if grave else ""
+    return Finding("inputs", grave, task.constant_inputs() + cure, {"constant": list(places)})
 
 
 def size(task: Task) -> Finding:

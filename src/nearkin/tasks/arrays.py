@@ -191,7 +191,7 @@ def _labels(name: str, labels: np.ndarray[Any, Any], part: str) -> np.ndarray[An
         labels = np.char.decode(labels, "utf-8", "replace")
     if labels.dtype.kind in "Ub":
         return labels
-    require(_is_number(labels), f"{name}: {part} labels must be whole numbers or text, got {labels.dtype}", DataError)
+    require(_is_number(labels), f"{name}: {part} labels must be text or 64-bit numbers, got {labels.dtype}", DataError)
     if labels.dtype.kind == "f":
         _refuse_missing(name, np.isnan(labels), part)
     with np.errstate(invalid="ignore"):
@@ -216,10 +216,7 @@ def _plain_labels(name: str, labels: np.ndarray[Any, Any], part: str) -> np.ndar
         f"{sorted({type(label).__name__ for label in labels})[:5]}; convert them to one type",
         DataError,
     )
-    try:
-        return np.array(labels.tolist(), str if all(texts) else None)
-    except OverflowError as error:
-        raise DataError(f"{name}: {part} labels do not fit 64 bits ({error}); use smaller numbers or text") from error
+    return np.array(labels.tolist(), str if all(texts) else None)
 
 
 def _is_missing(label: object) -> bool:

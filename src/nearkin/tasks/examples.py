@@ -15,6 +15,15 @@ READY_BYTES = 64 * 2**20
 LAZY_SAMPLES = 2_048  # of rows that must be decoded
 
 
+def is_constant(std: Tensor, largest: Tensor, dtype: torch.dtype) -> Tensor:
+    r"""Whether columns vary by no more than rounding: $\sigma \le 2 \epsilon \max |x|$, $\epsilon$ that of their type.
+
+    >>> is_constant(torch.tensor([0.0, 5e-7, 1e-9]), torch.tensor([0.0, 1e-6, 1.0]), torch.float32)
+    tensor([ True, False,  True])
+    """
+    return std <= 2 * torch.finfo(dtype).eps * largest
+
+
 class Batch(NamedTuple):
     """Inputs `[B, *input_shape]` and targets, as a network and its likelihood take them."""
 
@@ -57,10 +66,9 @@ class Scaling:
 
     @classmethod
     def of(cls, rows: Rows) -> "Scaling":
-        r"""Mean and standard deviation of each channel or column; whole numbers keep their value.
+        """Mean and standard deviation of each channel or column; whole numbers keep their value.
 
-        A column is constant where its deviation is within what rounding alone produces,
-        $\sigma \le 2 \epsilon \max |x|$ with the $\epsilon$ of its type, so that the unit of a column does not matter.
+        What counts as constant is relative to the size of the values (`is_constant`), so that units do not matter.
 
         >>> from nearkin.tasks.rows import Values
         >>> scaling = Scaling.of(Values(torch.tensor([[0.0, 7.0, 1e-20], [2.0, 7.0, 3e-20]])))
@@ -69,21 +77,21 @@ class Scaling:
         """
         index = glance(len(rows), SCALING_SAMPLES if in_memory(rows) else LAZY_SAMPLES)
         origin = total = square = largest = torch.zeros(())
-        cells, precision = 0, 0.0
+        cells, dtype = 0, torch.float32
         for part in index.split(1024):
             value = rows.take(part)
             if not value.is_floating_point() or value.dim() < 2:
                 return cls()
             columns = value.transpose(0, 1).flatten(1).to(torch.float64)
             if cells == 0:  # sums of differences from the first cell keep the digits in which large values differ
-                origin, precision = columns[:, 0], torch.finfo(value.dtype).eps
+                origin, dtype = columns[:, 0], value.dtype
             apart = columns - origin[:, None]
             total, square = total + apart.sum(1), square + apart.square().sum(1)
             largest = torch.maximum(largest, columns.abs().amax(1))
             cells += columns.shape[1]
         shift = total / cells
         std = (square / cells - shift.square()).clamp_min(0).sqrt()
-        constant = std <= 2 * precision * largest
+        constant = is_constant(std, largest, dtype)
         std = torch.where(constant, largest.clamp_min(1), std)
         positions = tuple(torch.nonzero(constant).flatten().tolist())
         return cls((origin + shift).to(torch.float32), std.to(torch.float32), positions)

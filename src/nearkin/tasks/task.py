@@ -105,6 +105,25 @@ class Task:
         """Width of the last layer of a network for this task."""
         return self.form.num_outputs(len(self.classes))
 
+    def constant_inputs(self) -> str:
+        """One sentence on input columns or channels that are constant and so teach nothing; empty if there are none.
+
+        >>> x = torch.stack([torch.arange(10.0), torch.ones(10)], 1)
+        >>> Task.from_arrays("toy", x, torch.arange(10) % 2).constant_inputs()
+        '1 of 2 input columns is constant in the training data, within the precision of float32, and is not used: \
+column 1.'
+        """
+        places = self.train.scaling.constant
+        if not places:
+            return ""
+        noun = "channel" if len(self.input_shape) == 3 else "column"
+        shown = ", ".join(map(str, places[:10])) + (" and others" if len(places) > 10 else "")
+        verb, plural = ("is", "") if len(places) == 1 else ("are", "s")
+        return (
+            f"{len(places)} of {self.input_shape[0]} input {noun}s {verb} constant in the training data, within the "
+            f"precision of float32, and {verb} not used: {noun}{plural} {shown}."
+        )
+
     def guess(self) -> float:
         """The metric of the best answer that ignores the input: the share of the commonest class; 0 for R²."""
         if self.form.metric != "accuracy":

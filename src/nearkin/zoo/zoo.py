@@ -128,6 +128,8 @@ class Zoo:
         text = path_of(network) if callable(network) else network or default_network(task)
         spec = str(NetworkSpec.parse(text).anchored())
         recipe = recipe or Recipe.suited(task)
+        if unused := task.constant_inputs():
+            yield Caution(f"'{task.name}': {unused}")
         desk = Desk.of(self.path / "work", task, spec, recipe, seed)
         fits: list[Fit] = []
         for trial in range(trials):

@@ -24,6 +24,7 @@ from torch import Generator, Tensor
 
 from nearkin.core.rng import Streams
 from nearkin.solve.findings.duplicates import block_rows
+from nearkin.tasks.examples import is_constant
 from nearkin.tasks.rows import Rows
 from nearkin.tasks.task import Task
 
@@ -164,11 +165,13 @@ def descriptors(inputs: Rows, rows: Tensor, side: int = 16) -> Tensor:
             x = F.adaptive_avg_pool2d(x, (min(side, x.shape[2]), min(side, x.shape[3])))
         parts.append(x.flatten(1))
     x = torch.cat(parts)
+    largest = x.abs().amax(0)
     x = x - x.mean(0)
     if len(inputs.shape) == 3:
         return x
-    deviation = x.square().mean(0).sqrt()
-    return torch.where(deviation > 1e-6 * (1 + x.abs().amax(0)), x / deviation.clamp_min(1e-30), torch.zeros_like(x))
+    deviation = x.double().square().mean(0).sqrt()  # float32 would lose the squares of small values
+    constant = is_constant(deviation, largest, x.dtype)
+    return torch.where(constant, torch.zeros_like(x), (x / deviation.masked_fill(constant, 1.0)).to(x.dtype))
 
 
 def held_out(x: Tensor, targets: Tensor, rng: Generator) -> Iterator[Tensor]:

@@ -28,6 +28,7 @@ from torch import Generator, Tensor
 from nearkin.core.rng import Streams
 from nearkin.solve.findings.duplicates import block_rows
 from nearkin.solve.findings.label_noise import descriptors, held_out, known_classes
+from nearkin.tasks.examples import is_constant
 from nearkin.tasks.rows import Rows
 from nearkin.tasks.task import Task
 
@@ -117,7 +118,7 @@ def value_leakage(task: Task, *, seed: int = 0, samples: int = 5000) -> Leakage:
     rows = torch.randperm(len(task.train), generator=rng)[: _affordable(task, samples)].sort().values
     target = task.train.targets.take(rows).view(len(rows), -1)[:, :1].double()
     target = target.clamp(*target.quantile(torch.tensor([0.01, 0.99]).double()))  # a wild value would rule R²
-    if len(rows) < LEAST_SAMPLES or float(target.std()) <= 1e-12 * (1 + float(target.abs().max())):
+    if len(rows) < LEAST_SAMPLES or bool(is_constant(target.std(), target.abs().max(), torch.float32)):
         return Leakage("", 0.0, 0.0, None, False, metric="R²")
     target = (target - target.mean()) / target.std()
     x, names = columns(task.train.inputs, rows, rng)

@@ -14,6 +14,7 @@ from nearkin.core.rng import Streams, derived_seed
 from nearkin.core.state import State
 from nearkin.search.evaluate import VALIDATION
 from nearkin.solve.simple.machines import Machine
+from nearkin.tasks.examples import is_constant
 from nearkin.tasks.likelihood import Likelihood
 from nearkin.tasks.split import split_index
 
@@ -176,7 +177,8 @@ def standard(x: Tensor, images: bool) -> tuple[Tensor, Tensor]:
     variance = (x.double() - mean).square().mean(0)
     if images:
         variance = variance.mean().expand(len(mean))
-    std = torch.where(variance > 1e-12 * (1 + mean.square()), variance.sqrt(), torch.ones_like(variance))
+    constant = is_constant(variance.sqrt(), x.double().abs().amax(0), x.dtype)
+    std = torch.where(constant, torch.ones_like(variance), variance.sqrt())
     return mean.to(x.dtype), std.to(x.dtype)
 
 
