@@ -43,7 +43,7 @@ def byte_count(text: str) -> int | None:
         return None
     unit = match[2].removesuffix("B")
     step = 1024 if unit.endswith("i") else 1000
-    return round(float(match[1]) * step ** ("", "k", "m", "g", "t").index(unit[:1].lower()))
+    return round(float(match[1]) * float(step) ** ("", "k", "m", "g", "t").index(unit[:1].lower()))
 
 
 def shown_bytes(count: int) -> str:

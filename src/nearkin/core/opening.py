@@ -79,7 +79,7 @@ def local_path(text: str) -> Path:
     return path
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> io.BufferedReader:
     """Open a file for reading; folders, pipes, sockets and devices are refused without waiting for them.
 
     >>> open_regular(Path("/dev/null"))

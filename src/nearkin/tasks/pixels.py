@@ -145,7 +145,7 @@ def _changed(task: Task, function: Callable[[Tensor], Tensor], targets: bool = F
     return replace(task, train=train, test=test, input_shape=train.inputs.shape).rescaled()
 
 
-def _require_memory(task: Task, shape: tuple[int, int, int], targets: bool = False) -> None:
+def _require_memory(task: Task, shape: tuple[int, ...], targets: bool = False) -> None:
     """Refuse images of `shape` that exceed the limit: all of them if they are kept in memory, else a single one."""
     parts = [part.inputs for part in (task.train, task.test)]
     parts += [part.targets for part in (task.train, task.test)] if targets else []
