@@ -11,6 +11,7 @@ import nearkin
 from nearkin.cli import demo, doctor, kin, models, search, serve, solve, transfer, zoo
 from nearkin.cli.console import Interrupted, Settings, raise_interrupted
 from nearkin.core.errors import NearkinError
+from nearkin.nets import trusted_code
 
 app = typer.Typer(
     name="nearkin",
@@ -40,6 +41,10 @@ def options(
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads of one network; by default one, or $OMP_NUM_THREADS.")
     ] = None,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Let networks of this package, module or .py file be built; repeatable."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only warnings.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
@@ -48,6 +53,7 @@ def options(
     if threads is not None:  # torch reads it when it is imported
         os.environ["OMP_NUM_THREADS"] = str(threads)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    trusted_code.trust(*(trust or ()))
     context.obj = Settings(zoo, seed, device, quiet, debug)
 
 
