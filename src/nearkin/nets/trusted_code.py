@@ -69,7 +69,7 @@ def trust_network(network: str) -> None:
     """Allow one network to be built in this process; for strings that the user typed, not for strings from files."""
     name = _code(network)
     if name is not None:
-        _process.add(_absolute(name))
+        _process.add(absolute(name))
 
 
 def is_trusted(network: str) -> bool:
@@ -84,7 +84,7 @@ def is_trusted(network: str) -> bool:
 
 def is_named(network: str) -> bool:
     """Whether this very network is trusted, and not only the module that it is looked up in."""
-    name = _absolute(network)
+    name = absolute(network)
     return name in OWN or name in _names() or _is_remembered(name)
 
 
@@ -105,7 +105,7 @@ def refusal(network: str) -> str:
     except OptionError:
         return f"network {shown} names no code; expected package.module:Name or path/to/file.py:Name"
     remembered, problem = _remembered()
-    if _absolute(name) in remembered:
+    if absolute(name) in remembered:
         problem = f"{place} has changed since you used it"
     return (
         f"network {shown} needs code of {place}, which is not trusted on this machine"
@@ -126,7 +126,7 @@ def remember(network: str) -> str:
     Only networks that `trust_network` allowed are kept: one that was read from a zoo under `--trust` is not.
     """
     code = _code(network)
-    name = None if code is None else _absolute(code)
+    name = None if code is None else absolute(code)
     if name is None or name not in _process:
         return ""
     try:
@@ -144,6 +144,17 @@ def remember(network: str) -> str:
     return f"{problem}; it was written anew with {name[:SHOWN]} alone" if problem else ""
 
 
+def absolute(name: str) -> str:
+    """The name with the path of a file made absolute and free of links; other names as they are."""
+    path, colon, attribute = (name, "", "") if name.endswith(".py") else name.rpartition(":")
+    if not path.endswith(".py"):
+        return name
+    try:
+        return os.path.realpath(path) + colon + attribute
+    except ValueError:  # a character that no path holds
+        return name
+
+
 def _entry(name: str) -> str:
     """A name that can be trusted, files by their absolute path."""
     place, _, attribute = (name, "", "") if name.endswith(".py") or ":" not in name else name.rpartition(":")
@@ -153,18 +164,7 @@ def _entry(name: str) -> str:
         f"cannot trust {name[:SHOWN]!r}; name a package or module, the path of a .py file, or one network as "
         f"place:Name",
     )
-    return _absolute(name)
-
-
-def _absolute(name: str) -> str:
-    """The name with the path of a file made absolute and free of links; other names as they are."""
-    path, colon, attribute = (name, "", "") if name.endswith(".py") else name.rpartition(":")
-    if not path.endswith(".py"):
-        return name
-    try:
-        return os.path.realpath(path) + colon + attribute
-    except ValueError:  # a character that no path holds
-        return name
+    return absolute(name)
 
 
 def _code(network: str) -> str | None:
@@ -177,7 +177,7 @@ def _code(network: str) -> str | None:
 
 
 def _allowed(name: str) -> bool:
-    place = _absolute(name).rpartition(":")[0]
+    place = absolute(name).rpartition(":")[0]
     return is_named(name) or (place in _names() if place.endswith(".py") else is_trusted_module(place))
 
 
