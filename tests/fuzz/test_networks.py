@@ -10,6 +10,7 @@ import torch
 
 import nearkin.solve.simple.machines  # noqa: F401  # before a clock runs
 from fuzz.mutation import INTERESTING, WORDS, FuzzCount, fuzz, mutated_text
+from nearkin.core.errors import OptionError
 from nearkin.nets import size_limit
 from nearkin.nets.registry import build
 from nearkin.nets.spec import NetworkSpec
@@ -90,6 +91,20 @@ def test_genotypes(count_inputs: Count, kind: str) -> None:
         genotype.canonical(fold_identities=True)
 
     count_inputs(fuzz(f"genotypes, {kind}", mutations(GENOTYPES[kind]), read))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "normal(0): " + "".join(f"{node} = a(0); " for node in range(1, 64)) + "out = 1",
+        "recurrent(0): " + "".join(f"{node} = tanh(0); " for node in range(1, 64)) + "out = mean(1)",
+        "chain: " + "skip; " * 10_000 + "skip",
+    ],
+    ids=["cells", "recurrent", "chain"],
+)
+def test_absurd_genotypes_are_refused_before_work_is_spent_on_them(text: str) -> None:
+    with pytest.raises(OptionError, match="at most"):
+        Genotype.parse(text)
 
 
 def test_table_cells(count_inputs: Count) -> None:

@@ -21,8 +21,7 @@ from nearkin.nets.heads import head_name, with_head
 from nearkin.nets.size_limit import require_size
 from nearkin.nets.spec import NETWORKS, NetworkSpec
 from nearkin.nets.trusted_code import (
-    OWN,
-    TANGENT_MACHINE,
+    SEARCHED,
     TrustError,
     is_named,
     is_trusted_module,
@@ -144,9 +143,9 @@ def _made(spec: NetworkSpec, factory: Factory, input_shape: tuple[int, ...], num
 def _require_size(spec: NetworkSpec, input_shape: tuple[int, ...], num_outputs: int) -> None:
     """Refuse one of nearkin's own networks that is too large, before memory is taken for it.
 
-    The size of a tangent machine is checked where it is made: its network may be anyone's, and unfit for this check.
+    The models of `solve` and `transfer` are a few tables, whose sizes are checked where they are made.
     """
-    if spec.name in NETWORKS or spec.name in OWN - {TANGENT_MACHINE}:
+    if spec.name in NETWORKS or spec.name == SEARCHED:
         require_size(str(spec), lambda: _made(spec, _factory(spec.name), input_shape, num_outputs))
 
 

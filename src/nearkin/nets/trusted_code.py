@@ -27,11 +27,12 @@ from urllib.parse import unquote
 from nearkin.core.errors import NearkinError, OptionError, require
 from nearkin.core.files import write_durably
 
+SEARCHED = "nearkin.search.named:searched"
 TANGENT_MACHINE = "nearkin.transfer.machine:tangent_machine"
 OWN = frozenset(
     {
+        SEARCHED,
         TANGENT_MACHINE,
-        "nearkin.search.named:searched",
         "nearkin.solve.simple.machines:boosted_trees",
         "nearkin.solve.simple.machines:kernel_machine",
         "nearkin.solve.simple.machines:linear_machine",
