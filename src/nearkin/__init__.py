@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nearkin.nets.recipe import Recipe as Recipe
     from nearkin.nets.registry import build as build
     from nearkin.nets.solved import Solved as Solved
+    from nearkin.nets.trusted_code import trust as trust
     from nearkin.search.budget import Budget as Budget
     from nearkin.solve.estimator import NearkinClassifier as NearkinClassifier
     from nearkin.solve.solution import Solution as Solution
@@ -53,6 +54,7 @@ _HOMES = {
     "build": "nearkin.nets.registry",
     "fit": "nearkin.nets.fit",
     "task": "nearkin.tasks.sources",
+    "trust": "nearkin.nets.trusted_code",
 }
 
 _ROOMS = ("distance", "fisher", "solve")

@@ -12,6 +12,7 @@ from nearkin.cli import demo, doctor, kin, models, search, serve, solve, transfe
 from nearkin.cli.console import Interrupted, Settings, raise_interrupted
 from nearkin.core.errors import NearkinError
 from nearkin.core.opening import VARIABLE, parsed_limit
+from nearkin.nets import trusted_code
 
 app = typer.Typer(
     name="nearkin",
@@ -48,6 +49,10 @@ def options(
             help="Most memory one data set may take, as 4GiB or 500MB; by default 4GiB, or $NEARKIN_MAX_BYTES.",
         ),
     ] = None,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Let networks of this package, module or .py file be built; repeatable."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only warnings.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
@@ -58,6 +63,7 @@ def options(
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if max_bytes is not None:
         os.environ[VARIABLE] = str(parsed_limit(max_bytes, "--max-bytes"))
+    trusted_code.trust(*(trust or ()))
     context.obj = Settings(zoo, seed, device, quiet, debug)
 
 

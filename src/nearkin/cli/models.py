@@ -10,6 +10,7 @@ from nearkin.cli.console import Settings, answer, escape, run, say
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import DataError, require
 from nearkin.core.lazy import Lazy
+from nearkin.nets.trusted_code import trust_network
 
 if TYPE_CHECKING:
     from nearkin.core import device as devices
@@ -75,6 +76,8 @@ def train(
     if genotype is not None:
         skeleton = skeletons.Skeleton.suited(task.input_shape, channels=channels, num_cells=cells)
         network = named.network_string(genotypes.Genotype.parse(genotype), skeleton)
+    elif network is not None:
+        trust_network(network)
     changes: dict[str, Any] = {
         "optimiser": optimiser,
         "learning_rate": learning_rate,

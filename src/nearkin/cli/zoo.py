@@ -10,6 +10,7 @@ import nearkin as nk
 from nearkin.cli.console import Settings, answer, counted, escape, run, say, table
 from nearkin.core.errors import NearkinError
 from nearkin.core.lazy import Lazy
+from nearkin.nets.trusted_code import is_trusted, refusal, trust_network
 
 if TYPE_CHECKING:
     from nearkin.search import budget as budgets
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 else:
     budgets, network_of, bundle = map(Lazy, ("nearkin.search.budget", "nearkin.search.network", "nearkin.zoo.bundle"))
 
+NOT_TRUSTED = "not trusted"
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
 
@@ -84,6 +86,8 @@ def add(
     if epsilon is not None:
         changes["target"] = 1 - epsilon
     recipe = nk.Recipe.suited(task, **changes)
+    if network is not None:
+        trust_network(network)
     with nk.Zoo(path) as zoo:
         work = zoo.adding(task, network, trials=trials, recipe=recipe, seed=settings.seed, device=settings.device)
         record = zoo.record(name) if there else run(work, settings)
@@ -146,6 +150,7 @@ def show(context: typer.Context, name: Name, as_json: Json = False) -> None:
             ("input", "×".join(map(str, facts["input_shape"]))),
             ("samples", f"{facts['num_train']:,} to learn from, {facts['num_test']:,} to judge by"),
             ("network", f"{record.network}, {record.parameters:,} weights"),
+            *([] if facts["trusted"] else [("", f"{NOT_TRUSTED}: {refusal(record.network)}")]),
             (
                 facts["metric_name"],
                 f"{record.metric:.4f} ± {facts['metric_std']:.4f} over {record.trials} trials "
@@ -215,9 +220,16 @@ def import_(
     settings: Settings = context.obj
     with nk.Catalogue(Path(settings.zoo_path)) as catalogue:
         taken = run(bundle.importing(catalogue, file), settings)
-    answer(
-        {"file": str(file), "tasks": taken}, as_json, lambda: say(f"took in {escape(', '.join(taken)) or 'no task'}")
-    )
+        records = [record for record in catalogue.tasks() if record.name in taken]
+    untrusted = [record.name for record in records if not is_trusted(record.network)]
+
+    def show_names() -> None:
+        say(f"took in {escape(', '.join(taken)) or 'no task'}")
+        if untrusted:
+            names = escape(", ".join(untrusted))
+            say(f"  {NOT_TRUSTED}: the networks of {names} need code of your own choice; see nearkin show NAME")
+
+    answer({"file": str(file), "tasks": taken, "untrusted": untrusted}, as_json, show_names)
 
 
 def _facts(record: "TaskRecord") -> dict[str, Any]:
@@ -235,6 +247,7 @@ def _facts(record: "TaskRecord") -> dict[str, Any]:
         "seconds": record.seconds,
         "seed": record.seed,
         "created": record.created,
+        "trusted": is_trusted(record.network),
     }
 
 
@@ -242,7 +255,7 @@ def _row(record: "TaskRecord") -> list[str]:
     return [
         record.name,
         record.data or "(arrays)",
-        record.network,
+        record.network + ("" if is_trusted(record.network) else f" ({NOT_TRUSTED})"),
         f"{record.metric:.4f}",
         str(record.trials),
         f"{record.parameters:,}",

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from nearkin.core.errors import require
 
 State = tuple[Tensor, Tensor]
+MAX_LAYERS = 1000
 EMBEDDING_RANGE = 0.1  # as word-level models are started: torch's N(0, 1) makes the logits of a tied head too large
 
 
@@ -101,7 +102,7 @@ class RecurrentLanguageModel(nn.Module):
     ) -> None:
         super().__init__()
         require(cell in CELLS, f"unknown cell {cell!r}; choose one of {', '.join(CELLS)}")
-        require(layers >= 1, f"a recurrent network has one layer or more, got {layers}")
+        require(1 <= layers <= MAX_LAYERS, f"a recurrent network has 1 to {MAX_LAYERS} layers, got {layers}")
         require(min(embedding, hidden) >= 1, f"sizes are >= 1, got embedding {embedding} and hidden {hidden}")
         require(0 <= dropout < 1, f"dropout is a share in [0, 1), got {dropout}")
         require(

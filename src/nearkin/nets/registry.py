@@ -18,7 +18,16 @@ from nearkin.core.errors import NearkinError, OptionError, require
 from nearkin.core.rng import derived_seed, seeded
 from nearkin.nets.functional import blank, load_common, outputs_of
 from nearkin.nets.heads import head_name, with_head
+from nearkin.nets.size_limit import require_size
 from nearkin.nets.spec import NETWORKS, NetworkSpec
+from nearkin.nets.trusted_code import (
+    SEARCHED,
+    TrustError,
+    is_named,
+    is_trusted_module,
+    require_trusted,
+    trust_network,
+)
 from nearkin.tasks.task import Task
 
 Factory: TypeAlias = Callable[..., nn.Module]
@@ -48,7 +57,7 @@ def _module(place: str) -> ModuleType:
 
 
 def _named(path: str) -> Any:
-    """What `place:Name` names."""
+    """What `place:Name` names; it imports, so strings from files pass `require_trusted` before."""
     place, _, attribute = path.rpartition(":")
     try:
         module = _module(place)
@@ -65,16 +74,29 @@ def _named(path: str) -> Any:
 
 
 def _factory(name: str) -> Factory:
-    """The class or function that makes the networks of this name."""
+    """The class or function that makes the networks of this name, if its code is trusted."""
     if ":" not in name:
         return NETWORKS[name]
+    require_trusted(name)
     factory = _named(name)
     proper = issubclass(factory, nn.Module) if inspect.isclass(factory) else callable(factory)
     require(
         proper and not isinstance(factory, nn.Module),
         f"network {name} is {_kind(factory)}, expected an nn.Module class or a function that returns a new module",
     )
+    _require_defined_there(name, factory)
     return cast(Factory, factory)
+
+
+def _require_defined_there(name: str, factory: object) -> None:
+    """Refuse what a trusted module merely imports: trust in one that imports `os` is no trust in `os.system`."""
+    place, module = name.rpartition(":")[0], str(getattr(factory, "__module__", None))
+    own = (_module(place).__name__, place)
+    if not (is_named(name) or module in own or is_trusted_module(module)):
+        raise TrustError(
+            f"network {name} is defined in module {module}, which is not trusted on this machine; if you trust it: "
+            f"nearkin --trust {module} …, in Python nk.trust({module!r})"
+        )
 
 
 def _kind(thing: object) -> str:
@@ -117,6 +139,16 @@ def _made(spec: NetworkSpec, factory: Factory, input_shape: tuple[int, ...], num
     return model
 
 
+@functools.lru_cache(maxsize=256)
+def _require_size(spec: NetworkSpec, input_shape: tuple[int, ...], num_outputs: int) -> None:
+    """Refuse one of nearkin's own networks that is too large, before memory is taken for it.
+
+    The models of `solve` and `transfer` are a few tables, whose sizes are checked where they are made.
+    """
+    if spec.name in NETWORKS or spec.name == SEARCHED:
+        require_size(str(spec), lambda: _made(spec, _factory(spec.name), input_shape, num_outputs))
+
+
 def build(
     spec: str | NetworkSpec, input_shape: Sequence[int], num_outputs: int, seed: int, trial: int = 0
 ) -> nn.Module:
@@ -139,7 +171,12 @@ def build(
     """
     spec = NetworkSpec.parse(spec) if isinstance(spec, str) else spec
     shape = tuple(input_shape)
+    require(
+        all(isinstance(side, int) and side >= 1 for side in shape),
+        f"an input shape is made of whole numbers from 1 on, got {shape}",
+    )
     require(num_outputs >= 1, f"a network has one output or more, got {num_outputs}")
+    _require_size(spec, shape, max(num_outputs, REFERENCE_OUTPUTS))
     factory = _factory(spec.name)  # before the seed is set: a module that draws numbers when imported draws them once
     own = derived_seed(seed, "head", trial, num_outputs)
     with seeded(derived_seed(seed, "init", trial)):
@@ -179,4 +216,5 @@ def path_of(factory: Factory) -> str:
         f"{name or repr(factory)} of {module} cannot be imported again by its name; define it at the top level of a "
         f"file and import it from there, or pass 'path/to/file.py:Name'",
     )
+    trust_network(f"{module}:{name}")  # its code runs in this process already
     return f"{module}:{name}"

@@ -7,7 +7,6 @@ import difflib
 import inspect
 import re
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeAlias
 
 from torch import nn
@@ -17,8 +16,11 @@ from nearkin.nets.autoencoder import Autoencoder
 from nearkin.nets.deep import VGG16, DenseNet121, ResNet18
 from nearkin.nets.plain import MLP, LeNet
 from nearkin.nets.recurrent import RecurrentLanguageModel
+from nearkin.nets.trusted_code import absolute
 
 Value: TypeAlias = bool | int | float | str | tuple[int, ...]
+
+MAX_DIGITS = 400  # of a number; the largest real number has 309
 
 NETWORKS: dict[str, type[nn.Module]] = {
     "autoencoder": Autoencoder,
@@ -34,9 +36,13 @@ NETWORKS: dict[str, type[nn.Module]] = {
 def value_of(text: str) -> Value:
     """An option's value: a whole or real number, true or false, sizes `a-b-c`, else the text itself.
 
+    Numbers of more than `MAX_DIGITS` characters are text too: no option is so large.
+
     >>> value_of("3"), value_of("1e-3"), value_of("true"), value_of("512-256"), value_of("gru")
     (3, 0.001, True, (512, 256), 'gru')
     """
+    if max(map(len, text.split("-"))) > MAX_DIGITS:
+        return text
     if re.fullmatch(r"[+-]?[0-9]+", text):
         return int(text)
     if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", text, re.IGNORECASE):
@@ -97,8 +103,7 @@ class NetworkSpec:
         >>> NetworkSpec("lenet").anchored()
         NetworkSpec(name='lenet', options=())
         """
-        place, colon, name = self.name.rpartition(":")
-        return replace(self, name=f"{Path(place).resolve()}{colon}{name}") if place.endswith(".py") else self
+        return replace(self, name=absolute(self.name)) if ":" in self.name else self
 
     def __str__(self) -> str:
         rest = "&".join(f"{option}={text_of(value)}" for option, value in self.options)

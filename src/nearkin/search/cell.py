@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from nearkin.core.errors import require
 from nearkin.search.canonical import Edge, Graph, canonical
-from nearkin.search.notation import NOTHING, Scanner, read_nodes, require_count, require_name
+from nearkin.search.notation import MAX_NODES, NOTHING, Scanner, read_nodes, require_count, require_name
 
 ZEROS = frozenset({"zero", "none"})
 """Operations that carry nothing."""
@@ -40,6 +40,7 @@ class Cell:
     def __post_init__(self) -> None:
         first, last = self.num_inputs, self.num_nodes - 1
         require(1 <= first <= last + 1, f"a cell has inputs, got {first} among {last + 1} nodes; give at least one")
+        require(last < MAX_NODES, f"a cell has {MAX_NODES} nodes at most, got {last + 1}")
         ordered = sorted((target, source, operation) for source, target, operation in self.edges)
         edges = tuple(Edge(source, target, operation) for target, source, operation in ordered)
         bad = next((e for e in edges if not (0 <= e.source < e.target <= last and e.target >= first)), None)

@@ -15,6 +15,7 @@ from nearkin.core.errors import DataError, MismatchError, optional, require
 from nearkin.core.files import write_durably
 from nearkin.core.state import State
 from nearkin.nets.functional import blank, evaluating
+from nearkin.nets.size_limit import require_size
 from nearkin.search.genotype import Genotype
 from nearkin.search.network import build_network
 from nearkin.search.skeleton import Skeleton
@@ -92,8 +93,13 @@ def load_network(path: Path) -> nn.Module:
         f"{path} is of version {facts.get('version')}, this is {VERSION}; export it again",
         DataError,
     )
-    skeleton = Skeleton.from_dict(facts["skeleton"])
-    model = build_network(Genotype.parse(facts["genotype"]), skeleton, facts["input_shape"], facts["num_outputs"])
+    try:
+        skeleton, genotype = Skeleton.from_dict(facts["skeleton"]), Genotype.parse(facts["genotype"])
+        shape, num_outputs = [int(side) for side in facts["input_shape"]], int(facts["num_outputs"])
+    except (KeyError, TypeError, ValueError) as strange:
+        raise DataError(f"{path} does not say how its network is made ({strange!r}); export it again") from strange
+    require_size(str(path), lambda: build_network(genotype, skeleton, shape, num_outputs))
+    model = build_network(genotype, skeleton, shape, num_outputs)
     try:
         model.load_state_dict(dict(state.tensors))
     except RuntimeError as strange:

@@ -14,7 +14,7 @@ from nearkin.core.errors import require
 from nearkin.search.block import Block, read_block
 from nearkin.search.canonical import Edge, Graph, canonical
 from nearkin.search.cell import Cell, read_cell
-from nearkin.search.notation import Scanner, read_nodes, require_count, require_name
+from nearkin.search.notation import MAX_NODES, Scanner, read_nodes, require_count, require_name
 
 SKIP = "skip"
 """The block of a chain that is left out."""
@@ -155,6 +155,7 @@ class Recurrent(Genotype):
         nodes = tuple(RecurrentNode(*node) for node in self.nodes)
         numbers = range(1, len(nodes) + 1)
         require(len(nodes) > 0, "a recurrent cell has at least one node, got none")
+        require(len(nodes) < MAX_NODES, f"a recurrent cell has {MAX_NODES - 1} nodes at most, got {len(nodes)}")
         bad = next((i for i, node in zip(numbers, nodes, strict=True) if not 0 <= node.predecessor < i), None)
         require(bad is None, f"node {bad} follows an earlier one, got {nodes[(bad or 1) - 1].predecessor}")
         for node in nodes:

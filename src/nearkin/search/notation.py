@@ -16,6 +16,12 @@ NOTHING = "nothing"
 Value = int | float | str
 """What an option may be."""
 
+MAX_TEXT = 20_000
+"""Most characters of a genotype; the longest that a search made had a few hundred."""
+
+MAX_NODES = 32
+"""Most nodes of a cell; the canonical form of 32 that are all alike takes about a second, of 64 a minute."""
+
 _NUMBER = re.compile(r"[0-9]{1,9}(?![0-9])")
 _VALUE = re.compile(r"-?[0-9][0-9.]*(?:e[+-]?[0-9]+)?")
 _SHOWN = 20
@@ -33,6 +39,8 @@ class Scanner:
     """
 
     def __init__(self, text: str) -> None:
+        require(isinstance(text, str), f"a genotype is text, got {text!r:.100}")
+        require(len(text) <= MAX_TEXT, f"a genotype has {MAX_TEXT:,} characters at most, got {len(text):,}")
         self.text = text
         self.place = 0
         self._skip()
@@ -119,10 +127,10 @@ class Scanner:
 def read_nodes(scan: Scanner, allowed: range) -> tuple[int, ...]:
     """Nodes in brackets, each once."""
     scan.take("(")
-    nodes: list[int] = []
+    free, nodes = set(allowed), list[int]()
     while not nodes or scan.found(","):
-        free = [node for node in allowed if node not in nodes]
         nodes.append(scan.number(f"a node from {allowed.start} to {allowed.stop - 1}, each once", free))
+        free.discard(nodes[-1])
     scan.take(")")
     return tuple(nodes)
 

@@ -11,6 +11,8 @@ from nearkin.search.mobile import MOBILE_STAGES
 
 BETWEEN = ("residual", "pool")
 LARGE_SIDE = 32  # of a map that cells can work on in reasonable time
+MAX_DEPTH = 1000  # cells of a network, blocks of a chain
+MAX_WIDTH = 2**16  # channels, and the factors on them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +53,20 @@ class Skeleton:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        require(self.channels >= 2, f"channels must be 2 or more, got {self.channels}")
-        for name in ("num_cells", "growth", "stem_factor"):
-            require(getattr(self, name) >= 1, f"{name} must be 1 or more, got {getattr(self, name)}")
+        _require_whole("channels", self.channels, 2, MAX_WIDTH)
+        for name, most in (("num_cells", MAX_DEPTH), ("growth", MAX_WIDTH), ("stem_factor", MAX_WIDTH)):
+            _require_whole(name, getattr(self, name), 1, most)
+        _require_whole("stem_stride", self.stem_stride, 1, MAX_WIDTH)
+        for name in ("reductions", "stages"):
+            sizes = getattr(self, name)
+            require(
+                (sizes is None and name == "reductions")
+                or (isinstance(sizes, list | tuple) and all(type(size) is int for size in sizes)),
+                f"{name} is a list of whole numbers, got {sizes!r:.200}",
+            )
+        for name in ("drop_path", "dropout", "auxiliary_weight"):
+            value = getattr(self, name)
+            require(isinstance(value, int | float), f"{name} is a number, got {value!r:.200}")
         thirds = {self.num_cells // 3, 2 * self.num_cells // 3} - {0}
         given = thirds if self.reductions is None else set(self.reductions)
         bad = [place for place in given if not 0 <= place < self.num_cells]
@@ -62,6 +75,7 @@ class Skeleton:
         stride = self.stem_stride
         require(stride >= 1 and stride & (stride - 1) == 0, f"stem_stride must be 1, 2, 4, …, got {stride}")
         require(min(self.stages, default=0) >= 1, f"every stage has at least one block, got {tuple(self.stages)}")
+        require(sum(self.stages) <= MAX_DEPTH, f"a chain has {MAX_DEPTH} blocks at most, got {sum(self.stages)}")
         for name in ("drop_path", "dropout"):
             require(0 <= getattr(self, name) < 1, f"{name} is a share in [0, 1), got {getattr(self, name)}")
         require(self.auxiliary_weight >= 0, f"auxiliary_weight must be 0 or more, got {self.auxiliary_weight}")
@@ -87,9 +101,16 @@ class Skeleton:
     def from_dict(cls, facts: Mapping[str, Any]) -> "Skeleton":
         """The inverse of `to_dict`; what is not said has its default, unknown names are refused."""
         known = [field.name for field in fields(cls)]
+        require(isinstance(facts, Mapping), f"a skeleton is read from names and values, got {facts!r:.200}")
         strange = next((name for name in facts if name not in known), None)
         if strange is not None:
             near = difflib.get_close_matches(strange, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
             raise OptionError(f"a skeleton has no option {strange!r}; {hint}")
         return cls(**facts)
+
+
+def _require_whole(name: str, value: object, least: int, most: int) -> None:
+    """Refuse what is no whole number between two limits; values are read from files too."""
+    fits = type(value) is int and least <= value <= most
+    require(fits, f"{name} must be a whole number from {least} to {most:,}, got {value!r:.200}")

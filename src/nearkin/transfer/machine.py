@@ -10,6 +10,7 @@ Notation: N points, M inputs, C outputs of the source, T targets.
 """
 
 import copy
+import math
 from collections.abc import Sequence
 from urllib.parse import quote, unquote
 
@@ -20,6 +21,7 @@ from nearkin.core.errors import MismatchError, require
 from nearkin.fisher.passes import derivable
 from nearkin.nets.functional import multiply_adds, num_parameters
 from nearkin.nets.registry import build
+from nearkin.nets.size_limit import require_numbers
 from nearkin.nets.spec import NetworkSpec
 from nearkin.transfer.function_space import FunctionSpace
 from nearkin.transfer.kernel import blocks
@@ -28,6 +30,9 @@ from nearkin.transfer.posterior import Posterior
 
 PATH = f"{__name__}:tangent_machine"
 """Network strings of machines begin so."""
+
+MAX_OUTPUTS = 2**20
+"""Most outputs of the network of a machine."""
 
 
 class TangentMachine(nn.Module):
@@ -112,6 +117,10 @@ def tangent_machine(
 ) -> TangentMachine:
     """A machine that waits for its tensors."""
     source, shape = unquote(network), tuple(input_shape)
+    require(not source.strip().startswith(PATH), f"a machine is made of a network, got another machine: {source[:200]}")
+    require(1 <= outputs <= MAX_OUTPUTS, f"a network has 1 to {MAX_OUTPUTS:,} outputs, got {outputs}")
+    require(points >= 1, f"a machine has one point or more, got {points}")
+    require_numbers(points * (math.prod(shape) + num_outputs) + outputs * num_outputs, "this machine")
     base = build(source, shape, outputs, seed=0)
     tables = torch.zeros(points, num_outputs), torch.zeros(outputs, num_outputs), torch.zeros(num_outputs)
     return TangentMachine(base, source, torch.zeros(points, *shape), *tables, double=double)

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 from markupsafe import Markup
 
+from nearkin.nets.trusted_code import is_trusted
 from nearkin.report.kin import MOST_TASKS
 from nearkin.report.page import map_page
 from nearkin.report.words import plain
@@ -27,7 +28,8 @@ ABOUT = {
 def task_facts(task: TaskRecord) -> dict[str, Any]:
     """What `nearkin list --json` tells of a task."""
     names = ("name", "data", "network", "likelihood", "num_classes", "metric", "epsilon", "trials", "parameters")
-    return {name: getattr(task, name) for name in (*names, "seconds", "seed", "created")}
+    facts = {name: getattr(task, name) for name in (*names, "seconds", "seed", "created")}
+    return {**facts, "trusted": is_trusted(task.network)}
 
 
 def list_page(zoo: Reading, query: Mapping[str, str]) -> str:
@@ -41,7 +43,7 @@ def list_page(zoo: Reading, query: Mapping[str, str]) -> str:
         (
             task_link(task.name),
             plain(task.data) or "(arrays)",
-            plain(task.network),
+            plain(task.network) + ("" if is_trusted(task.network) else " (not trusted)"),
             f"{task.metric:.4f}",
             str(task.trials),
             str(task.parameters),

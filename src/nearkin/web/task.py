@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from nearkin.core.errors import NearkinError
 from nearkin.core.state import State
+from nearkin.nets.trusted_code import refusal
 from nearkin.report.kin import Words
 from nearkin.report.words import NOT_COMPARABLE, number, plain
 from nearkin.search.drawing.drawing import drawing
@@ -81,6 +82,8 @@ def _facts(task: TaskRecord) -> list[tuple[str, str]]:
     ]
     if all(isinstance(count, int) for count in samples):
         told.insert(4, ("samples", f"{samples[0]:,} to learn from, {samples[1]:,} to judge by"))
+    if reason := refusal(task.network):
+        told.insert(2, ("not trusted", plain(reason)))
     return told
 
 

@@ -19,6 +19,7 @@ from nearkin.nets.functional import check
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
 from nearkin.nets.solved import fit_facts, fit_from, fit_state
+from nearkin.nets.trusted_code import require_trusted
 from nearkin.tasks.task import Task
 
 
@@ -34,7 +35,8 @@ class Desk:
 
     @classmethod
     def of(cls, work: Path, task: Task, network: str, recipe: Recipe, seed: int) -> "Desk":
-        """The desk for this very work."""
+        """The desk for this very work; a network whose code is not trusted leaves no trace."""
+        require_trusted(network)
         facts: dict[str, Any] = {
             "name": task.name,
             "data": task.source,

@@ -23,6 +23,7 @@ from nearkin.distance.ranking import Ranking
 from nearkin.distance.readings import information
 from nearkin.distance.sight import Sight
 from nearkin.nets.functional import load
+from nearkin.nets.trusted_code import refusal
 from nearkin.tasks.likelihood import likelihood
 from nearkin.tasks.task import Task
 from nearkin.zoo.comparison import Comparison, Shelf, Target
@@ -81,14 +82,21 @@ def nearing(shelf: Shelf, given: Task | str, work: Path, how: Comparison) -> Wor
 
 
 def comparing(shelf: Shelf, names: Sequence[str], work: Path, how: Comparison) -> Work[DistanceMatrix]:
-    """Distances of all pairs of the zoo's tasks; what was measured before is not measured again."""
+    """Distances of all pairs of the zoo's tasks; what was measured before is not measured again.
+
+    Tasks whose networks need code that is not trusted are left out, with the reason.
+    """
     require(len(names) >= 2, f"a matrix compares two tasks or more, got {len(names)}; add some to the zoo", ZooError)
     doubled = sorted({name for name in names if list(names).count(name) > 1})
     require(not doubled, f"{', '.join(doubled)} is named twice; name each task once")
-    records = [shelf.record(name) for name in names]
+    asked = [shelf.record(name) for name in names]
+    reasons = {(record.name, record.name): reason for record in asked if (reason := refusal(record.network))}
+    records = [record for record in asked if (record.name, record.name) not in reasons]
+    names = [record.name for record in records]
+    first = "".join(f"; {name}: {reason}" for (name, _), reason in list(reasons.items())[:1])
+    require(len(names) >= 2, f"a matrix compares two tasks or more, {len(names)} can be compared{first}", ZooError)
     trials = how.trials or min(record.trials for record in records)
     values = torch.full((trials, len(names), len(names)), torch.nan, dtype=torch.float64)
-    reasons: dict[tuple[str, str], str] = {}
     for b, name in enumerate(names):
         target = Target(shelf, name, work)
         for a, source in enumerate(records):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from nearkin.core.errors import DataError, require
-from nearkin.core.events import Work, kept
+from nearkin.core.events import Caution, Work, kept
 from nearkin.core.state import State
 from nearkin.nets.fit import fitting
 from nearkin.nets.functional import check
@@ -15,6 +15,7 @@ from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build, default_network
 from nearkin.nets.solved import Solved, fit_facts, fit_from, fit_state
 from nearkin.nets.spec import NetworkSpec
+from nearkin.nets.trusted_code import remember
 from nearkin.tasks.task import Task
 
 FORMAT = "nearkin-model"
@@ -33,6 +34,8 @@ def training(
     done = yield from kept(work, half)
     solved = Solved(task.name, spec, task.facts(), seed, (done,))
     saved(solved, out)
+    if warning := remember(spec):
+        yield Caution(warning)
     return solved
 
 

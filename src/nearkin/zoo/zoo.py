@@ -25,6 +25,7 @@ from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import default_network, path_of
 from nearkin.nets.solved import Solved, fit_facts, fit_from, fit_state
 from nearkin.nets.spec import NetworkSpec
+from nearkin.nets.trusted_code import remember, trust_network
 from nearkin.search.budget import Budget
 from nearkin.search.network import Skeleton
 from nearkin.tasks.packed import PROBE_SAMPLES, packed, unpacked
@@ -110,6 +111,8 @@ class Zoo:
             device: `auto`, `cpu` or `cuda`.
             listen: called with every event.
         """
+        if isinstance(network, str):
+            trust_network(network)
         return finish(self.adding(task, network, trials=trials, recipe=recipe, seed=seed, device=device), listen)
 
     def adding(
@@ -122,7 +125,10 @@ class Zoo:
         seed: int = 0,
         device: str = "auto",
     ) -> Work[TaskRecord]:
-        """The work of `add`, with its events; stopped at any of them, the same call goes on there."""
+        """The work of `add`, with its events; stopped at any of them, the same call goes on there.
+
+        A network string may come from a file here, so its code must be trusted already (`nearkin.nets.trusted_code`).
+        """
         self.catalogue.claimable(task.name)
         require(trials >= 1, f"trials must be 1 or more, got {trials}")
         text = path_of(network) if callable(network) else network or default_network(task)
@@ -149,6 +155,8 @@ class Zoo:
             artifacts.append(NewArtifact("data", 0, data.to_bytes(), dict(data.facts)))
         record = self.catalogue.add(_new_task(task, solved, recipe), artifacts)
         desk.clear()
+        if warning := remember(spec):
+            yield Caution(warning)
         return record
 
     def _fishers(self, task: Task, solved: Solved) -> Work[list[NewArtifact]]:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from nearkin.core.errors import require
 from nearkin.nets.functional import multiply_adds as layer_products
 from nearkin.nets.functional import num_parameters as num_weights
+from nearkin.nets.size_limit import require_numbers
 from nearkin.nets.spec import NetworkSpec
 from nearkin.transfer.machine import TangentMachine
 
@@ -161,6 +162,7 @@ class BoostedTrees(Machine):
     def __init__(self, trees: int, nodes: int, depth: int, num_outputs: int) -> None:
         super().__init__()
         require(min(trees, nodes, depth + 1) >= 1, f"trees need nodes, got {trees} trees of {nodes} nodes")
+        require(depth <= nodes, f"a tree of {nodes} nodes is less deep than that, got {depth}")
         self.trees, self.nodes, self.depth = trees, nodes, depth
         count = trees * nodes
         places = torch.arange(count, dtype=torch.int32)
@@ -239,12 +241,14 @@ def squared_distances(x: Tensor, v: Tensor) -> Tensor:
 
 def linear_machine(*, input_shape: Sequence[int], num_outputs: int) -> LinearMachine:
     """A linear machine that waits for its tensors."""
+    require_numbers(num_outputs * math.prod(input_shape), "a linear machine")
     return LinearMachine(torch.zeros(num_outputs, math.prod(input_shape)), torch.zeros(num_outputs))
 
 
 def kernel_machine(*, vectors: int, input_shape: Sequence[int], num_outputs: int) -> KernelMachine:
     """A kernel machine that waits for its tensors."""
     size = math.prod(input_shape)
+    require_numbers(vectors * (size + num_outputs), f"a kernel machine of {vectors} vectors")
     tables = torch.zeros(vectors, size), torch.zeros(vectors, num_outputs), torch.zeros(num_outputs)
     return KernelMachine(*tables, torch.ones(size), torch.zeros(size))
 
@@ -253,6 +257,7 @@ def boosted_trees(
     *, trees: int, nodes: int, depth: int = 0, input_shape: Sequence[int], num_outputs: int
 ) -> BoostedTrees:
     """Trees that wait for their tensors; without a depth the deepest that so many nodes allow."""
+    require_numbers(7 * trees * nodes, f"{trees} trees of {nodes} nodes")
     return BoostedTrees(trees, nodes, depth or (nodes - 1) // 2, num_outputs)
 
 

@@ -1,0 +1,80 @@
+"""A limit on the size of nearkin's own networks, checked before memory is taken.
+
+Sizes are options of network strings and genotypes, which are also read from files: a file that says
+`mlp?hidden=999999999` must end in an error, not in a process without memory.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks
+from torch.overrides import TorchFunctionMode
+
+from nearkin.core.errors import OptionError, require
+
+MAX_NUMBERS = 2**29
+"""Most parameters and buffers of a network in all, 2 GiB in single precision."""
+
+MAX_LAYERS = 20_000
+"""Most modules that a network is made of."""
+
+
+def require_numbers(count: int, what: str) -> None:
+    """Refuse to make more numbers than the limit.
+
+    >>> require_numbers(2**40, "mlp?hidden=999999999")
+    Traceback (most recent call last):
+    nearkin.core.errors.OptionError: mlp?hidden=999999999 has more than 536,870,912 numbers, the most that nearkin's \
+own networks may have; make it smaller
+    """
+    require(
+        count <= MAX_NUMBERS,
+        f"{what} has more than {MAX_NUMBERS:,} numbers, the most that nearkin's own networks may have; make it smaller",
+    )
+
+
+def require_size(what: str, make: Callable[[], nn.Module]) -> None:
+    """Make a network on the meta device, which takes no memory, and stop as soon as it passes a limit."""
+    with _counting(what), torch.device("meta"), _WithoutDraws():
+        make()
+
+
+class _WithoutDraws(TorchFunctionMode):
+    """Leaves weights as they are: on the meta device there is nothing to draw, and the first draw takes a second."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if getattr(func, "__name__", "").endswith(("normal_", "uniform_")):
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _counting(what: str) -> Iterator[None]:
+    """Count what modules on the meta device register."""
+    numbers = layers = 0
+
+    def count_numbers(module: nn.Module, name: str, value: Tensor | None) -> None:
+        nonlocal numbers
+        if value is not None and value.is_meta:
+            numbers += value.numel()
+            require_numbers(numbers, what)
+
+    def count_layers(module: nn.Module, name: str, child: nn.Module | None) -> None:
+        nonlocal layers
+        layers += 1
+        if layers > MAX_LAYERS:
+            raise OptionError(f"{what} has more than {MAX_LAYERS:,} layers; make it smaller")
+
+    with ExitStack() as stack:
+        for register, hook in (
+            (hooks.register_module_parameter_registration_hook, count_numbers),
+            (hooks.register_module_buffer_registration_hook, count_numbers),
+            (hooks.register_module_module_registration_hook, count_layers),
+        ):
+            stack.callback(register(hook).remove)
+        yield

@@ -1,0 +1,242 @@
+"""Which code may be imported to build a network.
+
+A network string `package.module:Name` or `path/to/file.py:Name` names code. Users type such strings, but they are also
+read from zoos, bundles and model files, and importing what a file names would run code that its author chose. So a name
+is imported only if it is trusted on this machine. Trusted are
+
+- nearkin's own networks: those without an import path, and `OWN`;
+- modules and files that the user named: `nearkin --trust NAME`, `$NEARKIN_TRUST`, `nk.trust(NAME)`;
+- networks that the user typed, or whose class the user passed, in this process: `trust_network`;
+- networks that this user added a task or trained a model with before: `remember` keeps their names in the user's
+  configuration folder, for a file with the SHA-256 of its content.
+
+Trust is never written to a zoo, a bundle or a model file, and never read from one.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shlex
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote
+
+from nearkin.core.errors import NearkinError, OptionError, require
+from nearkin.core.files import write_durably
+
+SEARCHED = "nearkin.search.named:searched"
+TANGENT_MACHINE = "nearkin.transfer.machine:tangent_machine"
+OWN = frozenset(
+    {
+        SEARCHED,
+        TANGENT_MACHINE,
+        "nearkin.solve.simple.machines:boosted_trees",
+        "nearkin.solve.simple.machines:kernel_machine",
+        "nearkin.solve.simple.machines:linear_machine",
+    }
+)
+"""Import paths that nearkin itself writes: searched networks and the models of `solve` and `transfer`."""
+
+VARIABLE = "NEARKIN_TRUST"
+MAX_BYTES = 2**20  # of the file of remembered networks
+SHOWN = 1000  # characters of a network string in an error
+
+_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_process: set[str] = set()  # modules, files, and networks as `place:Name`
+
+
+class TrustError(NearkinError):
+    """A network that needs code which is not trusted on this machine."""
+
+
+def trust(*names: str) -> None:
+    """Allow networks of modules or files to be built in this process, whoever wrote their names.
+
+    Args:
+        names: a package or module with all below it, the path of a `.py` file, or one network of either, `place:Name`.
+
+    >>> trust("os system")
+    Traceback (most recent call last):
+    nearkin.core.errors.OptionError: cannot trust 'os system'; name a package or module, the path of a .py file, or \
+one network as place:Name
+    """
+    _process.update([_entry(name) for name in names])
+
+
+def trust_network(network: str) -> None:
+    """Allow one network to be built in this process; for strings that the user typed, not for strings from files."""
+    name = _code(network)
+    if name is not None:
+        _process.add(absolute(name))
+
+
+def is_trusted(network: str) -> bool:
+    """Whether the network of this string may be built; nothing is imported to find out.
+
+    >>> is_trusted("lenet?width=0.5"), is_trusted("os:system?command=date")
+    (True, False)
+    """
+    name = _code(network)
+    return name is None or _allowed(name)
+
+
+def is_named(network: str) -> bool:
+    """Whether this very network is trusted, and not only the module that it is looked up in."""
+    name = absolute(network)
+    return name in OWN or name in _names() or _is_remembered(name)
+
+
+def is_trusted_module(module: str) -> bool:
+    """Whether all code of a module is trusted."""
+    parts = module.split(".")
+    return any(".".join(parts[:count]) in _names() for count in range(1, len(parts) + 1))
+
+
+def refusal(network: str) -> str:
+    """Why the network of this string is not built, and what to do about it; empty where it is trusted."""
+    name = _code(network)
+    if name is None or _allowed(name):
+        return ""
+    shown, place = repr(name[:SHOWN]), name.rpartition(":")[0][:SHOWN]
+    try:
+        _entry(name)
+    except OptionError:
+        return f"network {shown} names no code; expected package.module:Name or path/to/file.py:Name"
+    remembered, problem = _remembered()
+    if absolute(name) in remembered:
+        problem = f"{place} has changed since you used it"
+    return (
+        f"network {shown} needs code of {place}, which is not trusted on this machine"
+        f"{f', and {problem}' if problem else ''}; if you trust it: nearkin --trust {shlex.quote(place)} …, in Python "
+        f"nk.trust({place!r})"
+    )
+
+
+def require_trusted(network: str) -> None:
+    """Refuse a network that needs code which is not trusted."""
+    reason = refusal(network)
+    require(not reason, reason, TrustError)
+
+
+def remember(network: str) -> str:
+    """Keep on this machine that the user built this network; returns a warning where that is not possible, or "".
+
+    Only networks that `trust_network` allowed are kept: one that was read from a zoo under `--trust` is not.
+    """
+    code = _code(network)
+    name = None if code is None else absolute(code)
+    if name is None or name not in _process:
+        return ""
+    try:
+        path = _file()
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(path.with_name(f"{path.name}.lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed
+            networks, problem = _remembered()
+            networks[name] = _digest(name)
+            content = json.dumps({"version": 1, "networks": networks}, indent=1, sort_keys=True)
+            write_durably(path, content.encode())
+            path.chmod(0o600)
+    except (OSError, NearkinError) as refused:
+        return f"cannot remember that you trust {name[:SHOWN]} ({refused}); later commands need --trust"
+    return f"{problem}; it was written anew with {name[:SHOWN]} alone" if problem else ""
+
+
+def absolute(name: str) -> str:
+    """The name with the path of a file made absolute and free of links; other names as they are."""
+    path, colon, attribute = (name, "", "") if name.endswith(".py") else name.rpartition(":")
+    if not path.endswith(".py"):
+        return name
+    try:
+        return os.path.realpath(path) + colon + attribute
+    except ValueError:  # a character that no path holds
+        return name
+
+
+def _entry(name: str) -> str:
+    """A name that can be trusted, files by their absolute path."""
+    place, _, attribute = (name, "", "") if name.endswith(".py") or ":" not in name else name.rpartition(":")
+    module = "file" if place.endswith(".py") and "\0" not in place else place
+    require(
+        all(_NAME.fullmatch(part) for part in (module, attribute or "whole")),
+        f"cannot trust {name[:SHOWN]!r}; name a package or module, the path of a .py file, or one network as "
+        f"place:Name",
+    )
+    return absolute(name)
+
+
+def _code(network: str) -> str | None:
+    """The import path outside nearkin that a network string needs; None where it needs none."""
+    name, _, rest = network.strip().partition("?")
+    if name == TANGENT_MACHINE:  # it is made of another network, which is one of its options
+        options = dict(part.partition("=")[::2] for part in rest.split("&"))
+        name = unquote(options.get("network", "")).strip().partition("?")[0]
+    return None if ":" not in name or name in OWN else name
+
+
+def _allowed(name: str) -> bool:
+    place = absolute(name).rpartition(":")[0]
+    return is_named(name) or (place in _names() if place.endswith(".py") else is_trusted_module(place))
+
+
+def _names() -> set[str]:
+    """What is trusted in this process."""
+    given = filter(None, map(str.strip, os.environ.get(VARIABLE, "").split(",")))
+    return _process.union(map(_entry, given))
+
+
+def _is_remembered(name: str) -> bool:
+    networks, _ = _remembered()
+    if name not in networks:
+        return False
+    try:
+        return networks[name] == _digest(name)
+    except OSError:
+        return False
+
+
+def _digest(name: str) -> str | None:
+    """SHA-256 of the file that a network is defined in; None for one of a module."""
+    place = name.rpartition(":")[0]
+    return hashlib.sha256(_content(Path(place))).hexdigest() if place.endswith(".py") else None
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of a regular file; anything else, such as a pipe, is refused before it is opened."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(f"{path} is no regular file")
+    return path.read_bytes()
+
+
+def _file() -> Path:
+    """Where remembered networks are kept; the folder of the user's configuration, never a zoo."""
+    given = os.environ.get("XDG_CONFIG_HOME", "")
+    folder = Path(given) if os.path.isabs(given) else Path(os.path.expanduser("~"), ".config")
+    return folder / "nearkin" / "trusted.json"
+
+
+def _remembered() -> tuple[dict[str, str | None], str]:
+    """Remembered networks with the digests of their files, and what is wrong with the list; then nothing is trusted."""
+    path = _file()
+    try:
+        facts = path.stat()
+        require(facts.st_uid == os.getuid() and not facts.st_mode & 0o022, "others can write to it")
+        require(facts.st_size <= MAX_BYTES, f"it is longer than {MAX_BYTES:,} bytes")
+        return dict(_entries(json.loads(_content(path)))), ""
+    except FileNotFoundError:
+        return {}, ""
+    except (OSError, ValueError, RecursionError, NearkinError) as damage:
+        return {}, f"the list of trusted networks {path} is not used ({' '.join(str(damage).split())})"
+
+
+def _entries(content: object) -> Iterator[tuple[str, str | None]]:
+    """The networks of a list, if it has the right form."""
+    networks = content.get("networks") if isinstance(content, dict) and content.get("version") == 1 else None
+    if not isinstance(networks, dict):
+        raise OptionError("it holds no networks")
+    for name, digest in networks.items():
+        require(digest is None or isinstance(digest, str), f"the digest of {name[:SHOWN]!r} is no text")
+        yield name, digest
