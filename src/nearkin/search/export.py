@@ -6,14 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from nearkin.core.errors import DataError, MismatchError, optional, require
 from nearkin.core.files import write_durably
-from nearkin.core.state import State
+from nearkin.core.plain import typed
+from nearkin.core.state import State, restoring
 from nearkin.nets.functional import blank, evaluating
 from nearkin.search.genotype import Genotype
 from nearkin.search.network import build_network
@@ -92,13 +93,24 @@ def load_network(path: Path) -> nn.Module:
         f"{path} is of version {facts.get('version')}, this is {VERSION}; export it again",
         DataError,
     )
-    skeleton = Skeleton.from_dict(facts["skeleton"])
-    model = build_network(Genotype.parse(facts["genotype"]), skeleton, facts["input_shape"], facts["num_outputs"])
+    known = typed(_NetworkFacts, facts, str(path))
+    with restoring(str(path)):
+        skeleton = Skeleton.from_dict(known["skeleton"])
+        model = build_network(Genotype.parse(known["genotype"]), skeleton, known["input_shape"], known["num_outputs"])
     try:
         model.load_state_dict(dict(state.tensors))
     except RuntimeError as strange:
         raise DataError(f"{path}: the weights do not fit the genotype beside them; export it again") from strange
     return model.eval()
+
+
+class _NetworkFacts(TypedDict):
+    """What an exported file says of its network."""
+
+    genotype: str
+    skeleton: dict[str, Any]
+    input_shape: list[int]
+    num_outputs: int
 
 
 def export_onnx(model: nn.Module, path: Path, input_shape: Sequence[int]) -> float:

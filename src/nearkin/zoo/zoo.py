@@ -14,7 +14,7 @@ from nearkin.core.device import device as chosen_device
 from nearkin.core.errors import DataError, ZooError, require
 from nearkin.core.events import Caution, Listener, Work, finish
 from nearkin.core.lazy import Lazy
-from nearkin.core.state import State
+from nearkin.core.state import State, restoring
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.ranking import Ranking
 from nearkin.distance.screening import Embedding
@@ -23,7 +23,7 @@ from nearkin.fisher.values import FisherDiagonal
 from nearkin.nets.fit import Fit
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import default_network, path_of
-from nearkin.nets.solved import Solved, fit_facts, fit_from, fit_state
+from nearkin.nets.solved import Solved, fit_facts, fit_from, fit_state, solved_from, task_facts
 from nearkin.nets.spec import NetworkSpec
 from nearkin.search.budget import Budget
 from nearkin.search.network import Skeleton
@@ -163,7 +163,8 @@ class Zoo:
         """Diagonal Fisher information of one trial on the task's own test data, observed labels."""
         for item in self.catalogue.artifacts(name, kind="fisher"):
             if item.trial == trial:
-                return FisherDiagonal.from_state(State.from_bytes(self.catalogue.blob(item), name))
+                with restoring(f"the Fisher information of {name}"):
+                    return FisherDiagonal.from_state(State.from_bytes(self.catalogue.blob(item), name))
         raise ZooError(f"{name} has no Fisher information of trial {trial} in the zoo; see nearkin show {name}")
 
     def point(self, name: str, trials: int, embedding: Embedding) -> Tensor:
@@ -171,7 +172,8 @@ class Zoo:
         wanted = asdict(embedding)
         for item in self.catalogue.artifacts(name, kind="point"):
             if item.trial == trials and item.facts == wanted:
-                return State.from_bytes(self.catalogue.blob(item), name).tensors["point"]
+                with restoring(f"the point of {name}"):
+                    return State.from_bytes(self.catalogue.blob(item), name).tensors["point"]
         made = embedding.point([self.fisher(name, trial) for trial in range(trials)])
         self.catalogue.attach(name, [NewArtifact("point", trials, State({"point": made}).to_bytes(), wanted)])
         return made
@@ -205,8 +207,8 @@ class Zoo:
         state = self.kept(name, "architecture")
         if state is None:
             return None
-        facts = self.catalogue.task(name).facts
-        return Solved(name, state.facts["network"], facts, state.facts["seed"], (fit_from(state, state.facts["fit"]),))
+        task = self.catalogue.task(name).facts
+        return solved_from(state, {**state.facts, "name": name, "task": task})
 
     def keep_architecture(self, name: str, found: Solved) -> None:
         """Keep the network that was searched for a task; an earlier one is replaced."""
@@ -321,7 +323,7 @@ class Zoo:
             (item for item in self.catalogue.artifacts(name) if item.kind == "weights"), key=lambda item: item.trial
         )
         fits = tuple(fit_from(State.from_bytes(self.catalogue.blob(item), name), item.facts) for item in weights)
-        return Solved(name, record.network, record.facts, record.seed, fits)
+        return Solved(name, record.network, task_facts(record.facts, name), record.seed, fits)
 
     def task(self, name: str) -> Task:
         """The task itself, its data read again from where it came, or from the zoo for tasks made of arrays."""
@@ -336,7 +338,9 @@ class Zoo:
             return found
         for item in self.catalogue.artifacts(name):
             if item.kind == "data":
-                return unpacked(name, record.facts, State.from_bytes(self.catalogue.blob(item), name))
+                state = State.from_bytes(self.catalogue.blob(item), name)
+                with restoring(f"the data of {name}"):
+                    return unpacked(name, task_facts(record.facts, name), state)
         raise ZooError(f"{name} was added without its data; add it again")
 
     def remove(self, name: str) -> None:
