@@ -1,5 +1,6 @@
 """Read plain JSON values by type annotations: stored facts have the types that the code expects, or are refused."""
 
+import hashlib
 import json
 import types
 from collections.abc import Mapping, Sequence
@@ -7,12 +8,15 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
 
-from nearkin.core.errors import DataError
+from nearkin.core.errors import DataError, require
 
 T = TypeVar("T")
 
 MAX_DEPTH = 64
 """Levels of nesting that are read; our own files have fewer than ten."""
+
+CHECKSUM = "sha256"
+"""Key of the checksum in files that hold one."""
 
 _NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", types.NoneType: "null"}
 
@@ -66,6 +70,34 @@ def json_object(text: str | bytes, origin: str) -> dict[str, Any]:
         reason = " ".join(str(broken).split())[:200]
         raise DataError(f"{origin} holds no JSON object ({reason}); write or fetch it again") from None
     return value
+
+
+def sealed(facts: Mapping[str, Any]) -> bytes:
+    """JSON of plain facts with their checksum beside them; `unsealed` verifies it.
+
+    >>> unsealed(sealed({"a": 1.5}), "a.json")
+    {'a': 1.5}
+    >>> unsealed(sealed({"a": 1.5}).replace(b"1.5", b"1.6"), "a.json")
+    Traceback (most recent call last):
+    nearkin.core.errors.DataError: a.json: its checksum does not match: it was altered after it was written; ...
+    """
+    return json.dumps({**facts, CHECKSUM: _checksum(facts)}, allow_nan=False).encode()
+
+
+def unsealed(data: bytes, origin: str) -> dict[str, Any]:
+    """The facts that `sealed` wrote, verified; a file of an older version, without a checksum, is taken as it is."""
+    facts = json_object(data, origin)
+    given = facts.pop(CHECKSUM, None)
+    require(
+        given is None or given == _checksum(facts),
+        f"{origin}: its checksum does not match: it was altered after it was written; remove it",
+        DataError,
+    )
+    return facts
+
+
+def _checksum(facts: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 class _Unexpected(Exception):

@@ -22,11 +22,11 @@ from torch import Tensor
 
 from nearkin.core.errors import DataError, NearkinError
 from nearkin.core.files import durable_file
-from nearkin.core.plain import json_object, typed
+from nearkin.core.plain import CHECKSUM, json_object, typed
 
 T = TypeVar("T")
 
-FACTS, CHECKSUM = "nearkin", "sha256"
+FACTS = "nearkin"
 _START = b'{"__metadata__":{'  # of every header that we write
 _MARK = _START + f'"{CHECKSUM}":"'.encode()
 _DIGITS = 64  # of a checksum

@@ -1,6 +1,7 @@
 """Zoo: the solved tasks of a person or a group, on disk; what Python users hold in their hands."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import Tensor
 from nearkin.core.device import device as chosen_device
 from nearkin.core.errors import DataError, ZooError, require
 from nearkin.core.events import Caution, Listener, Work, finish
+from nearkin.core.files import FileWriteError
 from nearkin.core.lazy import Lazy
 from nearkin.core.state import State, restoring
 from nearkin.distance.matrix import DistanceMatrix
@@ -175,7 +177,8 @@ class Zoo:
                 with restoring(f"the point of {name}"):
                     return State.from_bytes(self.catalogue.blob(item), name).tensors["point"]
         made = embedding.point([self.fisher(name, trial) for trial in range(trials)])
-        self.catalogue.attach(name, [NewArtifact("point", trials, State({"point": made}).to_bytes(), wanted)])
+        with suppress(FileWriteError):  # a zoo that cannot be written to can still be asked
+            self.catalogue.attach(name, [NewArtifact("point", trials, State({"point": made}).to_bytes(), wanted)])
         return made
 
     def cells(self, name: str) -> KeptCells | None:
@@ -251,7 +254,8 @@ class Zoo:
 
     def nearing(self, target: Task | str, how: Comparison) -> Work[Ranking]:
         """The work of `near`, with its events."""
-        return nearing(self, target, self.path / "work", how)
+        yield from self._cautions()
+        return (yield from nearing(self, target, self.catalogue.work_folder(), how))
 
     def matrix(
         self,
@@ -268,7 +272,13 @@ class Zoo:
 
     def comparing(self, names: Sequence[str] | None, how: Comparison) -> Work[DistanceMatrix]:
         """The work of `matrix`, with its events."""
-        return comparing(self, list(names) if names else self.names(), self.path / "work", how)
+        yield from self._cautions()
+        work = self.catalogue.work_folder()
+        return (yield from comparing(self, list(names) if names else self.names(), work, how))
+
+    def _cautions(self) -> Work[None]:
+        if not self.catalogue.database.writable:
+            yield Caution(f"the zoo {self.path} is read-only: what is measured now is not kept for the next time")
 
     def transfer(
         self,
@@ -309,8 +319,9 @@ class Zoo:
         return self.catalogue.pairs(measure, target)
 
     def keep_pair(self, measure: str, source: str, target: str, trial: int, facts: dict[str, Any]) -> None:
-        """Keep what was measured between two tasks."""
-        self.catalogue.keep_pair(measure, source, target, trial, facts)
+        """Keep what was measured between two tasks, where the zoo can be written to."""
+        with suppress(FileWriteError):
+            self.catalogue.keep_pair(measure, source, target, trial, facts)
 
     def record(self, name: str) -> TaskRecord:
         """What the catalogue tells of a task, without its weights."""
