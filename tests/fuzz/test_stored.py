@@ -89,7 +89,11 @@ def test_model_files(solved: State, toy: Task, tmp_path: Path, count_inputs: Cou
 
 def test_solutions(solved: State, toy: Task, tmp_path: Path, count_inputs: Count) -> None:
     solved.save(tmp_path / "toy.safetensors")
-    solution = replace(of_tables(), solved=modelfile.loaded(tmp_path / "toy.safetensors"), task=toy.facts())
+    planted = of_tables()
+    standings = tuple(replace(one, curve=one.curve[:2]) for one in planted.standings if one.kind != "made")
+    solution = replace(
+        planted, solved=modelfile.loaded(tmp_path / "toy.safetensors"), task=toy.facts(), standings=standings
+    )
     data = solution.to_state().to_bytes()
     x = torch.zeros(2, *toy.input_shape)
 
