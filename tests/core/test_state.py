@@ -1,8 +1,12 @@
 """States: tensors and facts through bytes, the same bytes for the same state."""
 
+import json
+import os
 from pathlib import Path
+from typing import TypedDict
 
 import pytest
+import safetensors
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,3 +59,97 @@ def test_a_cut_file_is_named(tmp_path: Path, cut: int) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"cannot read .*nowhere"):
         State.load(tmp_path / "nowhere")
+
+
+def sealed(tmp_path: Path) -> tuple[Path, bytes]:
+    file = tmp_path / "a.safetensors"
+    State({"w": torch.randn(40), "steps": torch.arange(3)}, {"step": 3, "ε": [0.5, None]}).save(file)
+    return file, file.read_bytes()
+
+
+def test_every_flipped_bit_of_a_saved_file_is_noticed(tmp_path: Path) -> None:
+    _, data = sealed(tmp_path)
+    for position in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[position // 8] ^= 1 << position % 8
+        with pytest.raises(DataError):
+            State.from_bytes(bytes(flipped))
+
+
+def test_a_saved_file_says_its_checksum_and_is_a_plain_safetensors_file(tmp_path: Path) -> None:
+    file, data = sealed(tmp_path)
+    with safetensors.safe_open(file, "pt") as plain:
+        assert set(plain.metadata()) == {"nearkin", "sha256"}
+        assert set(plain.keys()) == {"w", "steps"}
+    assert State.load(file).facts == {"step": 3, "ε": [0.5, None]}
+    State.load(file).save(file)
+    assert file.read_bytes() == data, "the same state gives the same file"
+
+
+def test_files_without_a_checksum_are_read(tmp_path: Path) -> None:
+    """As they were written before there was one, and as blobs are."""
+    file = tmp_path / "old.safetensors"
+    file.write_bytes(State({"w": torch.ones(2)}, {"a": 1}).to_bytes())
+    assert State.load(file).facts == {"a": 1}
+    assert b"sha256" not in file.read_bytes()
+
+
+def built(header: object, body: bytes = b"") -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + body
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        built([]),
+        built({"__metadata__": []}),
+        built({"__metadata__": {"nearkin": "[1]"}}),
+        built({"__metadata__": {"nearkin": "{"}}),
+        built({"__metadata__": {"nearkin": {}}}),
+        built({"__metadata__": {"nearkin": '{"a": 1, "a": 2}'}}),
+        built({"__metadata__": {"nearkin": "{}", "more": "x"}}),
+        built({"__metadata__": {"nearkin": '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}"}}),
+        built({"__metadata__": {"nearkin": '{"a": ' + "[" * 300 + "]" * 300 + "}"}}),
+        built({"__metadata__": {"sha256": "0" * 64, "nearkin": "{}"}}),
+        built(b"[" * 100_000),
+        built({"w": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 8]}}, bytes(8)),
+        built({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 2**40]}}, bytes(8)),
+        built({"w": {"dtype": "no such", "shape": [2], "data_offsets": [0, 8]}}, bytes(8)),
+        (2**63).to_bytes(8, "little") + b"{}",
+        (2**64 - 1).to_bytes(8, "little"),
+    ],
+    ids=range(16),
+)
+def test_hostile_bytes_are_refused_in_one_line(data: bytes) -> None:
+    with pytest.raises(DataError, match=r"^the file is not a whole safetensors file \(.*\); write") as refused:
+        State.from_bytes(data, "the file")
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 400
+
+
+def test_facts_are_read_by_their_types(tmp_path: Path) -> None:
+    class Facts(TypedDict):
+        seed: int
+        history: list[tuple[int, float]]
+        name: str | None
+
+    good = {"seed": 1, "history": [[1, 0.5]], "name": None, "more": {}}
+    assert State({}, good).read(Facts) == {**good, "history": [(1, 0.5)]}
+    for facts, words in (
+        ({**good, "seed": "x"}, "a.json: seed is 'x', expected a whole number"),
+        ({**good, "seed": True}, "a.json: seed is True, expected a whole number"),
+        ({**good, "history": [[1]]}, r"a.json: history.0 is \[1\], expected a list of 2 values"),
+        ({**good, "history": [[1, "x"]]}, "a.json: history.0.1 is 'x', expected a number"),
+        ({**good, "name": 3}, "a.json: name is 3, expected text or null"),
+        ({"seed": 1, "name": ""}, "a.json: history is missing, expected a list"),
+    ):
+        with pytest.raises(DataError, match=words):
+            State({}, facts, "a.json").read(Facts)
+
+
+def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero"), tmp_path / "a\0b"):
+        with pytest.raises(DataError, match="cannot read"):
+            State.load(path)

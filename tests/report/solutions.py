@@ -146,7 +146,7 @@ def planted(
     quality = classes_quality(num_classes, count, rng, ease=ease, names=names)
     facts = {
         "likelihood": "categorical", "classes": list(names), "input_shape": list(shape), "num_train": 4 * count,
-        "num_test": count, "source": "digits?classes=0,1,2,3", "scaling": {}, "target_scaling": {},
+        "num_test": count, "source": "digits?classes=0,1,2,3", "scaling": None, "target_scaling": None,
     }  # fmt: skip
     fit = Fit({}, {}, History(torch.zeros(3)), Scores(quality.metric, 0.1, count), 9.0, True)
     standings = tuple(contestants(rng))

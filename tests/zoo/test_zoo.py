@@ -112,7 +112,7 @@ def test_a_broken_checkpoint_is_done_anew(zoo: Zoo, tmp_path: Path) -> None:
     kept.write_bytes(kept.read_bytes()[:100])
     heard: list[Event] = []
     zoo.add(task, trials=1, recipe=QUICK, listen=heard.append)
-    assert any(isinstance(event, Caution) and "done anew" in event.text for event in heard)
+    assert any(isinstance(event, Caution) and "done again" in event.text for event in heard)
 
 
 def test_more_trials_of_unfinished_work_use_those_that_are_done(zoo: Zoo) -> None:

@@ -1,16 +1,19 @@
 """The command `nearkin`: global options, the commands, and how errors end."""
 
+import io
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 
 import nearkin
 from nearkin.cli import demo, doctor, kin, models, search, serve, solve, transfer, zoo
-from nearkin.cli.console import Interrupted, Settings, raise_interrupted
+from nearkin.cli.console import Interrupted, Settings, raise_interrupted, stop_signals
 from nearkin.core.errors import NearkinError
+from nearkin.core.memory import out_of_memory
 from nearkin.core.opening import VARIABLE, parsed_limit
 from nearkin.nets import trusted_code
 
@@ -70,7 +73,10 @@ def options(
 def main() -> None:
     """Run the command line; exit 0 done, 1 an error, 2 wrong usage, 130 interrupted."""
     debug = "--debug" in sys.argv
-    signal.signal(signal.SIGINT, raise_interrupted)
+    for number in stop_signals():
+        signal.signal(number, raise_interrupted)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that has no ε shows ? for it
     try:
         app()
     except Interrupted as stopped:
@@ -91,10 +97,14 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
+        if out_of_memory(error):
+            advice = "take a smaller batch, network or input size, or fewer samples (?limit=1000 in the data string)"
+            sys.exit(_said(f"error: out of memory: {str(error)[-150:] or 'no more can be had'}; {advice}", 1))
         reason = f"unexpected {type(error).__name__}: {error}"
         sys.exit(_said(f"error: {reason}; run it again as nearkin --debug … to see where", 1))
 
 
 def _said(text: str, code: int) -> int:
-    print(" ".join(text.split()), file=sys.stderr)
+    with suppress(OSError):  # the terminal may be gone
+        print(" ".join(text.split()), file=sys.stderr)
     return code

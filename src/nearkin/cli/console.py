@@ -42,8 +42,16 @@ class Interrupted(BaseException):
 
 
 def raise_interrupted(number: int, frame: FrameType | None) -> None:
-    """The way SIGINT ends a command outside of long work."""
+    """End a command outside of long work, on any of `stop_signals`."""
     raise Interrupted
+
+
+def stop_signals() -> list[signal.Signals]:
+    """Signals that ask a command to stop; one that the caller had ignored (nohup ignores SIGHUP) stays ignored."""
+    asked = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        asked.append(signal.SIGHUP)
+    return asked
 
 
 @dataclass(frozen=True)
@@ -149,7 +157,7 @@ def _journal(settings: Settings) -> Iterator[list[Listener]]:
 
 @contextmanager
 def _patient_interrupt() -> Iterator[Callable[[], bool]]:
-    """SIGINT and SIGTERM set a flag the first time and interrupt at once the second time."""
+    """The first of the stop signals sets a flag, the second interrupts at once."""
     asked = False
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -158,7 +166,7 @@ def _patient_interrupt() -> Iterator[Callable[[], bool]]:
             raise Interrupted
         asked = True
 
-    kept = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    kept = {number: signal.signal(number, handle) for number in stop_signals()}
     try:
         yield lambda: asked
     finally:

@@ -1,12 +1,11 @@
 """`serve`: the zoo in a browser."""
 
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearkin.cli.console import Interrupted, Settings, answer, escape, raise_interrupted, say
+from nearkin.cli.console import Interrupted, Settings, answer, escape, say
 from nearkin.cli.zoo import Json
 from nearkin.core.errors import optional
 from nearkin.core.lazy import Lazy
@@ -47,7 +46,6 @@ def serve(
             )
         facts = {"address": address, "host": host, "port": taken.getsockname()[1], "zoo": str(zoo)}
         answer(facts, as_json, lambda: say(f"{address} shows {escape(str(zoo))}; Ctrl-C ends it"))
-        signal.signal(signal.SIGTERM, raise_interrupted)
         try:
             server.served(zoo, taken)
         except Interrupted:

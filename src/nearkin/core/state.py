@@ -1,27 +1,44 @@
 """Tensors with a few plain facts beside them: what a checkpoint, a blob and a model file hold. Never a pickle.
 
-On disk it is a safetensors file with one metadata entry, `nearkin`, of JSON with sorted keys: the same state gives
-the same bytes, so that blobs can be named by their content.
+As bytes it is a safetensors file with one metadata entry, `nearkin`, of JSON with sorted keys: the same state gives
+the same bytes, so that blobs can be named by their content. A file that is saved by its path holds a second entry,
+`sha256`, the checksum of everything else in it; a blob has its checksum in its name.
 """
 
+import hashlib
 import json
-from collections.abc import Mapping
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
 
-from nearkin.core.errors import DataError
-from nearkin.core.files import write_durably
+from nearkin.core.errors import DataError, NearkinError
+from nearkin.core.files import durable_file
+from nearkin.core.plain import CHECKSUM, json_object, typed
+
+T = TypeVar("T")
+
+FACTS = "nearkin"
+_START = b'{"__metadata__":{'  # of every header that we write
+_MARK = _START + f'"{CHECKSUM}":"'.encode()
+_DIGITS = 64  # of a checksum
+_BROKEN = (
+    safetensors.SafetensorError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
+"""What torch, safetensors and our own code raise when stored values are not what they should be."""
 
 
 @dataclass(frozen=True)
 class State:
-    """Named tensors and JSON facts.
+    """Named tensors and JSON facts; `origin` names the file in errors.
 
     >>> state = State({"w": torch.ones(2)}, {"step": 3})
     >>> again = State.from_bytes(state.to_bytes())
@@ -31,6 +48,7 @@ class State:
 
     tensors: Mapping[str, Tensor]
     facts: Mapping[str, Any] = field(default_factory=dict)
+    origin: str = field(default="the stored state", compare=False, repr=False)
 
     def to_bytes(self) -> bytes:
         """The safetensors form; equal states give equal bytes."""
@@ -47,28 +65,50 @@ class State:
 
     @classmethod
     def from_bytes(cls, data: bytes, origin: str = "the data") -> "State":
-        """Read the safetensors form; `origin` names it in the error."""
+        """Read the safetensors form, verified where it holds a checksum; `origin` names it in the error."""
         try:
-            tensors = safetensors.torch.load(data)
             size = int.from_bytes(data[:8], "little")
-            header = json.loads(data[8 : 8 + size])
-            facts = json.loads(header.get("__metadata__", {}).get("nearkin", "{}"))
-        except (safetensors.SafetensorError, ValueError, KeyError) as broken:
-            raise DataError(f"{origin} is not a whole safetensors file ({broken}); write or fetch it again") from broken
-        return cls(tensors, facts)
+            if not 2 <= size <= len(data) - 8:
+                raise ValueError(f"a header of {size} bytes in a file of {len(data)}")
+            header = data[8 : 8 + size]
+            metadata = json_object(header, "the header").get("__metadata__", {})
+            known = isinstance(metadata, dict) and (FACTS not in metadata or not set(metadata) - {FACTS, CHECKSUM})
+            if not known or not _intact(header, memoryview(data)[8 + size :], CHECKSUM in metadata):
+                raise ValueError("its checksum does not match: it was altered after it was written")
+            tensors = safetensors.torch.load(data)
+            facts = json_object(metadata.get(FACTS, "{}"), "the metadata")
+        except (DataError, *_BROKEN) as broken:
+            reason = " ".join(str(broken).split())[:200]
+            raise DataError(f"{origin} is not a whole safetensors file ({reason}); write or fetch it again") from broken
+        return cls(tensors, facts, origin)
 
     def save(self, path: Path) -> None:
-        """Write durably: a reader sees the old file or the new one, never a part."""
-        write_durably(path, self.to_bytes())
+        """Write durably, with a checksum: a reader sees the old file or the new one, never a part."""
+        data = memoryview(self.to_bytes())
+        size = int.from_bytes(data[:8], "little")
+        header, tensors = bytes(data[8 : 8 + size]).rstrip(b" "), data[8 + size :]
+        header = _MARK + _checksum(header, tensors) + b'",' + header.removeprefix(_START)
+        header += b" " * (-len(header) % 8)  # safetensors keeps tensors at multiples of eight
+        with durable_file(path) as file:
+            file.write(len(header).to_bytes(8, "little") + header)
+            file.write(tensors)
 
     @classmethod
     def load(cls, path: Path) -> "State":
         """Read a state from a file."""
         try:
-            data = path.read_bytes()
-        except OSError as missing:
-            raise DataError(f"cannot read {path}: {missing.strerror or missing}; check the path") from missing
+            with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise DataError(f"cannot read {path}: it is not a regular file; check the path")
+                data = file.read()
+        except (OSError, ValueError) as missing:
+            reason = getattr(missing, "strerror", None) or missing
+            raise DataError(f"cannot read {path}: {reason}; check the path") from missing
         return cls.from_bytes(data, str(path))
+
+    def read(self, kind: type[T]) -> T:
+        """The facts, read as a dataclass or a TypedDict; what is missing or of another type is named in the error."""
+        return typed(kind, dict(self.facts), self.origin)
 
     def section(self, prefix: str) -> dict[str, Tensor]:
         """Tensors below `prefix/`, without the prefix.
@@ -78,6 +118,36 @@ class State:
         """
         start = prefix + "/"
         return {name.removeprefix(start): value for name, value in self.tensors.items() if name.startswith(start)}
+
+
+@contextmanager
+def restoring(origin: str) -> Iterator[None]:
+    """Turn whatever fails while stored values are put into place into one line that names the file."""
+    try:
+        yield
+    except NearkinError:
+        raise
+    except _BROKEN as odd:
+        reason = " ".join(f"{type(odd).__name__}: {odd}".split())[:200]
+        raise DataError(
+            f"{origin} does not hold what was expected ({reason}); it is damaged or of another version: "
+            f"remove it and run the command again"
+        ) from odd
+
+
+def _checksum(header: bytes, tensors: memoryview) -> bytes:
+    found = hashlib.sha256(header)
+    found.update(tensors)
+    return found.hexdigest().encode()
+
+
+def _intact(header: bytes, tensors: memoryview, expected: bool) -> bool:
+    """Whether the checksum in the header is that of the rest; a file of an older version has none."""
+    if not header.startswith(_MARK):
+        return not expected
+    start, end = len(_MARK), len(_MARK) + _DIGITS
+    rest = header[end:].rstrip(b" ")
+    return rest.startswith(b'",') and _checksum(_START + rest[2:], tensors) == header[start:end]
 
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

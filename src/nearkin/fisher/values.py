@@ -1,7 +1,7 @@
 """FisherDiagonal: what is kept of a network's Fisher information."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -56,6 +56,14 @@ class FisherDiagonal:
     @classmethod
     def from_state(cls, state: State) -> "FisherDiagonal":
         """The inverse of `to_state`."""
-        facts: Any = state.facts
+        facts = state.read(_Facts)
         values = {name: state.tensors[name] for name in facts["names"]}
         return cls(values, facts["labels"], facts["num_samples"])
+
+
+class _Facts(TypedDict):
+    """What is stored beside the values."""
+
+    names: list[str]
+    labels: str
+    num_samples: int

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nearkin.core.errors import require
+from nearkin.core.errors import DataError, require
 
 
 class Measured(NamedTuple):
@@ -52,7 +52,11 @@ class History:
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> "History":
         """The inverse of `to_tensors`."""
-        return cls(tensors["losses"], measurements(tensors["measured"].tolist()), int(tensors["steps_per_epoch"][0]))
+        losses, measured, per_epoch = (tensors[name] for name in ("losses", "measured", "steps_per_epoch"))
+        shapes = [tuple(value.shape[1:]) for value in (losses, measured, per_epoch) if value.dim() > 0]
+        fits = shapes == [(), (3,), ()] and len(per_epoch) == 1 and int(per_epoch[0]) >= 1
+        require(fits, "a stored training history has tensors of other shapes; train the network again", DataError)
+        return cls(losses, measurements(measured.tolist()), int(per_epoch[0]))
 
 
 def measurements(rows: Sequence[Sequence[float]]) -> tuple[Measured, ...]:

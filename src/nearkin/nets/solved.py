@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import nn
 
-from nearkin.core.errors import MismatchError, require
-from nearkin.core.state import State, prefixed
+from nearkin.core.errors import DataError, MismatchError, require
+from nearkin.core.plain import typed
+from nearkin.core.state import State, prefixed, restoring
 from nearkin.core.types import Buffers, Params
 from nearkin.nets.evaluate import Scores, evaluate
 from nearkin.nets.fit import Fit
@@ -19,6 +20,46 @@ from nearkin.nets.registry import build
 from nearkin.tasks.examples import Scaling
 from nearkin.tasks.likelihood import likelihood
 from nearkin.tasks.task import Task
+
+LARGEST_SIDE = 2**20  # of a stored input shape
+
+
+class ScalingFacts(TypedDict):
+    """What `Scaling.to_dict` returns."""
+
+    mean: list[float]
+    std: list[float]
+
+
+class TaskFacts(TypedDict):
+    """What of `Task.facts` a stored network needs."""
+
+    likelihood: str
+    classes: list[str]
+    input_shape: list[int]
+    source: str
+    scaling: ScalingFacts | None
+    target_scaling: ScalingFacts | None
+
+
+class FitFacts(TypedDict):
+    """What `fit_facts` returns."""
+
+    metric: float
+    loss: float
+    count: int
+    seconds: float
+    reached: bool
+
+
+class ModelFacts(TypedDict):
+    """What a file says of the network whose weights it holds."""
+
+    name: str
+    network: str
+    task: TaskFacts
+    seed: int
+    fit: FitFacts
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,8 +147,37 @@ def fit_facts(done: Fit) -> dict[str, Any]:
 
 def fit_from(state: State, facts: Mapping[str, Any]) -> Fit:
     """The inverse of `fit_state` and `fit_facts`."""
+    known = typed(FitFacts, dict(facts), state.origin)
     params: Params = state.section("params")
     buffers: Buffers = state.section("buffers")
-    scores = Scores(facts["metric"], facts["loss"], facts["count"])
-    history = History.from_tensors(state.section("history"))
-    return Fit(params, buffers, history, scores, facts["seconds"], facts["reached"])
+    scores = Scores(known["metric"], known["loss"], known["count"])
+    with restoring(state.origin):
+        history = History.from_tensors(state.section("history"))
+    return Fit(params, buffers, history, scores, known["seconds"], known["reached"])
+
+
+def solved_from(state: State, facts: Mapping[str, Any]) -> Solved:
+    """A solved task of one trial from its tensors and its `ModelFacts`."""
+    model = typed(ModelFacts, dict(facts), state.origin)
+    fit = fit_from(state, model["fit"])
+    return Solved(model["name"], model["network"], task_facts(model["task"], state.origin), model["seed"], (fit,))
+
+
+def task_facts(facts: Mapping[str, Any], origin: str) -> TaskFacts:
+    """Stored facts of a task, if a network can be built by them: types, shape and scaling fit each other."""
+    known = typed(TaskFacts, dict(facts), origin)
+    shape, scaling, target_scaling = known["input_shape"], known["scaling"], known["target_scaling"]
+    for what, fits in (
+        ("input_shape", 1 <= len(shape) <= 4 and all(1 <= side <= LARGEST_SIDE for side in shape)),
+        ("classes", len(known["classes"]) >= 1),
+        ("scaling", scaling is None or len(scaling["mean"]) == len(scaling["std"]) in (1, shape[0] if shape else 0)),
+        ("target_scaling", target_scaling is None
+         or len(target_scaling["mean"]) == len(target_scaling["std"]) in (1, len(known["classes"]))),
+    ):  # fmt: skip
+        require(
+            fits,
+            f"{origin}: {what} does not fit the other facts of the task ({str(known[what])[:80]}); write or fetch the "  # type: ignore[literal-required]
+            f"file again",
+            DataError,
+        )
+    return known

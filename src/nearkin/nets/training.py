@@ -1,15 +1,15 @@
 """Training: the moving parts of one run, taken a step at a time, captured and restored whole."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
 
-from nearkin.core.errors import TrainingError, require
+from nearkin.core.errors import DataError, TrainingError, require
 from nearkin.core.rng import Streams, derived_seed
-from nearkin.core.state import State, copied, prefixed
+from nearkin.core.state import State, copied, prefixed, restoring
 from nearkin.nets.history import Measured, measurements
 from nearkin.nets.recipe import Recipe
 from nearkin.tasks.examples import Batch
@@ -131,24 +131,51 @@ class Training:
         return State(copied(tensors), facts)
 
     def restore(self, state: State) -> None:
-        """Go on from a captured state; one of another run is refused."""
-        facts = state.facts
+        """Go on from a captured state; one of another run is refused, and so is one that is damaged."""
         for name, mine in (("recipe", self.recipe.to_dict()), ("total", self.total), ("seed", self.streams.seed)):
-            require(facts.get(name) == mine, f"the checkpoint was made with another {name}; start anew", TrainingError)
+            given = state.facts.get(name)
+            require(given == mine, f"the checkpoint was made with another {name}; start anew", TrainingError)
+        facts = state.read(_Facts)
+        with restoring(state.origin):
+            self._restore_tensors(state, facts["done"])
+            self.done, self.num_averaged, self.seconds = facts["done"], facts["num_averaged"], facts["seconds"]
+            self.measured = measurements(facts["measured"])
+            self._scaler.load_state_dict(facts["scaler"])
+
+    def _restore_tensors(self, state: State, done: int) -> None:
+        """Weights, moments, averages and generator; tensors of other shapes raise."""
         self.model.load_state_dict(state.section("model"))
         shell = self.optimiser.state_dict()
         shell["state"] = {}
+        weights = list(self.weights.values())
         for name, value in state.section("moments").items():
             place, key = name.split("/")
+            if value.dim() > 0:
+                value.view_as(weights[int(place)])
             shell["state"].setdefault(int(place), {})[key] = value
         self.optimiser.load_state_dict(shell)
-        self.done, self.num_averaged, self.seconds = facts["done"], facts["num_averaged"], facts["seconds"]
-        self.losses[: self.done] = state.tensors["losses"].to(self.device)
-        self.measured = measurements(facts["measured"])
         self.average = [value.to(self.device) for _, value in sorted(_by_number(state.section("average")))]
         self.best = state.section("best")
-        self.dice.state = state.tensors["dice"]
-        self._scaler.load_state_dict(facts["scaler"])
+        fits = 0 <= done <= self.total and len(state.tensors["losses"]) == done
+        fits = fits and [value.shape for value in self.average] in ([], [weight.shape for weight in weights])
+        fits = fits and _shapes(self.best) in ({}, _shapes(self.model.state_dict()))
+        require(fits, f"{state.origin}: its tensors are not those of this run; remove it and start again", DataError)
+        self.losses[:done] = state.tensors["losses"].to(self.device)
+        self.dice.state = torch.Generator().set_state(state.tensors["dice"]).get_state()
+
+
+class _Facts(TypedDict):
+    """What a checkpoint says beside its tensors."""
+
+    done: int
+    num_averaged: int
+    seconds: float
+    measured: list[tuple[int, float, float]]
+    scaler: dict[str, Any]
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in tensors.items()}
 
 
 class Dice:

@@ -4,7 +4,6 @@ One file a run, below `journal/` of the zoo, rewritten whole while the work goes
 from `work/`, where everything counts as unfinished. Where it cannot be written, the work goes on without one.
 """
 
-import json
 import math
 import os
 import re
@@ -12,13 +11,14 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nearkin.core.errors import NearkinError
+from nearkin.core.errors import DataError, NearkinError, require
 from nearkin.core.events import Caution, Event, Listener, Note, Progress
 from nearkin.core.files import TEMPORARY_PREFIX, write_durably
+from nearkin.core.plain import sealed, typed, unsealed
 
 FOLDER = "journal"
 ZOO_MARK = "zoo.db"  # a folder that holds it is a zoo
@@ -29,6 +29,7 @@ HISTORY = 240  # points at the most; when it is full, every second one goes
 LINES = 12  # notes, cautions and values that are kept, of each
 LONGEST = 300  # characters of a line
 LARGEST = 1 << 20  # bytes of a file that is read
+LATEST = 253_370_764_800.0  # seconds since 1970 at the start of the year 9999
 RUNNING, DONE, INTERRUPTED, FAILED, STOPPED = "running", "done", "interrupted", "failed", "stopped"
 _PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
 
@@ -76,18 +77,11 @@ class Entry:
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> "Entry":
-        """The inverse of `asdict`; of anything else a `TypeError`, `ValueError` or `KeyError`."""
-        known = {item.name: facts[item.name] for item in fields(cls)}
-        for name, kind in (("id", str), ("host", str), ("born", str), ("state", str), ("stage", str), ("error", str)):
-            known[name] = kind(known[name])
-        for name in ("command", "notes", "cautions"):
-            known[name] = tuple(map(str, known[name]))
-        known["started"], known["updated"] = float(known["started"]), float(known["updated"])
-        known["process"], known["done"] = int(known["process"]), int(known["done"])
-        known["total"] = None if known["total"] is None else int(known["total"])
-        known["values"] = _values(known["values"])
-        known["history"] = tuple((float(at), str(stage), _values(values)) for at, stage, values in known["history"])
-        return cls(**known)
+        """The inverse of `asdict`; anything else raises `DataError`."""
+        entry = typed(cls, dict(facts), "the journal")
+        for name, seconds in (("started", entry.started), ("updated", entry.updated)):
+            require(0 <= seconds < LATEST, f"the journal: {name} is {seconds}, no time before the year 9999", DataError)
+        return entry
 
 
 class _Writer:
@@ -143,8 +137,8 @@ class _Writer:
         self.facts |= {"updated": self.facts["started"] + self.written - self.begun, **last}
         if (self.zoo / ZOO_MARK).is_file():  # never a folder for a zoo that is not there, or not any more
             with suppress(OSError, NearkinError, TypeError, ValueError):
-                data = json.dumps({**self.facts, "history": self.history}, allow_nan=False)
-                write_durably(self.folder / f"{self.facts['id']}.json", data.encode())
+                data = sealed({**self.facts, "history": self.history})
+                write_durably(self.folder / f"{self.facts['id']}.json", data)
 
     def end(self, state: str, error: str = "") -> None:
         """The last word on the run."""
@@ -187,13 +181,22 @@ def journaled(zoo: Path, command: Sequence[str]) -> Iterator[Listener]:
 
 def journals(zoo: Path) -> list[Entry]:
     """The runs that a zoo knows of, latest first; changes nothing. A file that is no journal is passed over."""
-    found = []
+    return read_journals(zoo)[0]
+
+
+def read_journals(zoo: Path) -> tuple[list[Entry], list[str]]:
+    """The runs that a zoo knows of, latest first, and the names of the files that are damaged."""
+    entries, damaged = [], []
     with suppress(OSError):
         for path in sorted((zoo / FOLDER).glob("[!.]*.json"), reverse=True)[: 2 * KEPT_ENTRIES]:
-            with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-                if path.stat().st_size <= LARGEST:
-                    found.append(_looked_at(Entry.from_dict(json.loads(path.read_bytes()))))
-    return found
+            try:
+                data = path.read_bytes() if path.is_file() and path.stat().st_size <= LARGEST else b""
+                entries.append(_looked_at(Entry.from_dict(unsealed(data, path.name))))
+            except FileNotFoundError:  # removed meanwhile
+                continue
+            except (OSError, DataError):
+                damaged.append(path.name)
+    return entries, damaged
 
 
 def _looked_at(entry: Entry) -> Entry:

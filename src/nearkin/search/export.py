@@ -6,14 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from nearkin.core.errors import DataError, MismatchError, optional, require
 from nearkin.core.files import write_durably
-from nearkin.core.state import State
+from nearkin.core.plain import typed
+from nearkin.core.state import State, restoring
 from nearkin.nets.functional import blank, evaluating
 from nearkin.nets.size_limit import require_size
 from nearkin.search.genotype import Genotype
@@ -93,18 +94,26 @@ def load_network(path: Path) -> nn.Module:
         f"{path} is of version {facts.get('version')}, this is {VERSION}; export it again",
         DataError,
     )
-    try:
-        skeleton, genotype = Skeleton.from_dict(facts["skeleton"]), Genotype.parse(facts["genotype"])
-        shape, num_outputs = [int(side) for side in facts["input_shape"]], int(facts["num_outputs"])
-    except (KeyError, TypeError, ValueError) as strange:
-        raise DataError(f"{path} does not say how its network is made ({strange!r}); export it again") from strange
-    require_size(str(path), lambda: build_network(genotype, skeleton, shape, num_outputs))
-    model = build_network(genotype, skeleton, shape, num_outputs)
+    known = typed(_NetworkFacts, facts, str(path))
+    with restoring(str(path)):
+        skeleton, genotype = Skeleton.from_dict(known["skeleton"]), Genotype.parse(known["genotype"])
+        shape, num_outputs = known["input_shape"], known["num_outputs"]
+        require_size(str(path), lambda: build_network(genotype, skeleton, shape, num_outputs))
+        model = build_network(genotype, skeleton, shape, num_outputs)
     try:
         model.load_state_dict(dict(state.tensors))
     except RuntimeError as strange:
         raise DataError(f"{path}: the weights do not fit the genotype beside them; export it again") from strange
     return model.eval()
+
+
+class _NetworkFacts(TypedDict):
+    """What an exported file says of its network."""
+
+    genotype: str
+    skeleton: dict[str, Any]
+    input_shape: list[int]
+    num_outputs: int
 
 
 def export_onnx(model: nn.Module, path: Path, input_shape: Sequence[int]) -> float:

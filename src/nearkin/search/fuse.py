@@ -4,13 +4,13 @@ A round draws new candidates from the space, trains them together with the incum
 is the next incumbent. Nothing but the winner's genotype goes from a round to the next.
 """
 
-import copy
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
 from nearkin.core.errors import require
 from nearkin.core.events import Caution, Work
+from nearkin.core.plain import typed
 from nearkin.core.rng import Streams, derived_seed
 from nearkin.core.state import State
 from nearkin.search.fuse_candidates import Candidates, Parts, halved
@@ -144,7 +144,9 @@ class Fuse(Searcher[Rounds]):
 
     def restore(self, saved: State) -> Rounds:
         """The inverse of `capture`."""
-        return Rounds(**copy.deepcopy(dict(saved.facts)))
+        rounds = saved.read(Rounds)
+        typed(list[tuple[str, float, dict[str, float]]], rounds.winners, saved.origin)
+        return rounds
 
     def figures(self, state: Rounds) -> dict[str, float]:
         """The incumbent's validation metric, its rounds in a row."""

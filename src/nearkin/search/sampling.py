@@ -8,9 +8,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
-from nearkin.core.errors import TrainingError
+from nearkin.core.errors import DataError, TrainingError, require
 from nearkin.core.events import Caution, Work
 from nearkin.core.rng import Streams
 from nearkin.core.state import State, copied
@@ -102,6 +102,18 @@ class Way(ABC):
         """Take note of what was proposed or given: it is at that place of the records, new or not."""
 
 
+class _Facts(TypedDict):
+    """What `Sampling.capture` says beside the states of generators."""
+
+    seed: int
+    records: list[tuple[str, float, dict[str, float | str], str]]
+    keys: list[str]
+    marks: list[int]
+    best: int
+    num_given: int
+    ended: str
+
+
 @dataclass(frozen=True)
 class Sampling(Searcher[Trials]):
     """A way through a space by an objective.
@@ -189,15 +201,18 @@ class Sampling(Searcher[Trials]):
 
     def restore(self, saved: State) -> Trials:
         """The inverse of `capture`."""
-        facts = saved.facts
+        facts = saved.read(_Facts)
         streams = Streams(facts["seed"])
         streams.restore(saved.tensors)
         records = [
             Record(Genotype.parse(text), score, dict(more), word) for text, score, more, word in facts["records"]
         ]
         places = {key: place for place, key in enumerate(facts["keys"])}
-        given, ended = facts["num_given"], facts["ended"]
-        return Trials(streams, records, places, list(facts["marks"]), facts["best"], given, ended=ended)
+        best, given, marks = facts["best"], facts["num_given"], facts["marks"]
+        fits = len(places) == len(records) and -1 <= best < len(records) and 0 <= given <= len(self.first)
+        fits = fits and (best >= 0 or not records) and all(0 <= place < len(records) for place in marks)
+        require(fits, f"{saved.origin}: its numbers do not fit each other; remove it and start again", DataError)
+        return Trials(streams, records, places, marks, best, given, ended=facts["ended"])
 
     def _measured(self, genotype: Genotype) -> Work[Measured]:
         """What the objective says; of a genotype whose training fails, that it is worse than any."""

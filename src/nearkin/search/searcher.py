@@ -9,12 +9,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar, cast
 
 from nearkin.core.errors import TrainingError, require
 from nearkin.core.events import Checkpoint, Note, Progress, Work
 from nearkin.core.memory import resident_mebibytes
-from nearkin.core.state import State
+from nearkin.core.plain import typed
+from nearkin.core.state import State, restoring
 from nearkin.search.budget import Budget
 from nearkin.search.genotype import Genotype
 
@@ -48,7 +49,7 @@ class Best:
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> "Best":
         """The inverse of `to_dict`."""
-        return cls(Genotype.parse(facts["genotype"]), facts["score"], facts["facts"])
+        return typed(cls, dict(facts), "the best genotype of a search")
 
 
 class Searcher(ABC, Generic[S]):
@@ -140,9 +141,7 @@ class Outcome:
         >>> Outcome.from_dict(outcome.to_dict()) == outcome
         True
         """
-        history = tuple((count, score) for count, score in facts["history"])
-        found = tuple(map(Best.from_dict, facts["found"]))
-        return cls(**{**facts, "best": Best.from_dict(facts["best"]), "history": history, "found": found})
+        return typed(cls, dict(facts), "the outcome of a search")
 
 
 @dataclass
@@ -205,10 +204,21 @@ def _captured(searcher: Searcher[S], state: S, run: _Run, seed: int) -> State:
     return State(saved.tensors, {"search": {**mine, **asdict(run)}, "state": dict(saved.facts)})
 
 
+class _RunFacts(TypedDict):
+    """What the driver's part of a checkpoint says."""
+
+    version: int
+    method: str
+    seed: int
+    settings: dict[str, Any]
+    steps: int
+    seconds: float
+    history: list[tuple[int, float]]
+
+
 def _resumed(searcher: Searcher[S], seed: int, saved: State) -> tuple[_Run, S]:
-    facts = saved.facts.get("search")
-    require(isinstance(facts, dict), "this checkpoint is not one of a search; start anew without it", TrainingError)
-    assert isinstance(facts, dict)
+    require("search" in saved.facts, "this checkpoint is not one of a search; start anew without it", TrainingError)
+    facts = typed(_RunFacts, saved.facts["search"], saved.origin)
     require(
         facts["version"] == VERSION,
         f"the checkpoint is of version {facts['version']}, this is {VERSION}; start anew, or use the version that "
@@ -216,10 +226,12 @@ def _resumed(searcher: Searcher[S], seed: int, saved: State) -> tuple[_Run, S]:
         TrainingError,
     )
     for name, mine in (("method", searcher.name), ("seed", seed), ("settings", dict(searcher.settings()))):
+        given = cast(Mapping[str, Any], facts)[name]
         require(
-            facts[name] == mine,
-            f"the checkpoint was made with another {name} ({facts[name]}, not {mine}); start anew, or give that one",
+            given == mine,
+            f"the checkpoint was made with another {name} ({given}, not {mine}); start anew, or give that one",
             TrainingError,
         )
-    run = _Run(facts["steps"], facts["seconds"], [(count, score) for count, score in facts["history"]])
-    return run, searcher.restore(State(saved.tensors, saved.facts["state"]))
+    run = _Run(facts["steps"], facts["seconds"], facts["history"])
+    with restoring(saved.origin):
+        return run, searcher.restore(State(saved.tensors, saved.facts["state"], saved.origin))

@@ -50,11 +50,6 @@ class Finding:
         """Plain JSON values."""
         return {"kind": self.kind, "grave": self.grave, "text": self.text, "facts": dict(self.facts)}
 
-    @classmethod
-    def from_dict(cls, facts: Mapping[str, Any]) -> "Finding":
-        """The inverse of `to_dict`."""
-        return cls(facts["kind"], facts["grave"], facts["text"], dict(facts["facts"]))
-
 
 @dataclass(frozen=True)
 class Checks:
@@ -71,11 +66,6 @@ class Checks:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {"findings": [finding.to_dict() for finding in self.findings], "seconds": self.seconds}
-
-    @classmethod
-    def from_dict(cls, facts: Mapping[str, Any]) -> "Checks":
-        """The inverse of `to_dict`."""
-        return cls(tuple(Finding.from_dict(each) for each in facts["findings"]), facts["seconds"])
 
 
 def checking(task: Task, *, seed: int = 0, samples: int = 5000) -> Work[Checks]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import nn
@@ -15,7 +15,7 @@ from nearkin.nets.fit import Fit, fitting
 from nearkin.nets.functional import check
 from nearkin.nets.heads import head_name, with_head
 from nearkin.nets.registry import build
-from nearkin.nets.solved import Solved, fit_facts, fit_from, fit_state
+from nearkin.nets.solved import FitFacts, Solved, fit_facts, fit_from, fit_state
 from nearkin.search.genotype import Genotype
 from nearkin.search.named import network_string
 from nearkin.search.skeleton import Skeleton
@@ -79,6 +79,14 @@ class Contender:
         }
 
 
+class _TrainedFacts(TypedDict):
+    """What the state of a trained contender says beside its tensors."""
+
+    network: str
+    fit: FitFacts
+    settings: dict[str, Any]
+
+
 @dataclass(frozen=True, eq=False)
 class Trained:
     """A contender after its training: the network string, the weights, what was decided on the way."""
@@ -95,7 +103,8 @@ class Trained:
     @classmethod
     def from_state(cls, state: State) -> "Trained":
         """The inverse of `to_state`."""
-        return cls(state.facts["network"], fit_from(state, state.facts["fit"]), state.facts["settings"])
+        facts = state.read(_TrainedFacts)
+        return cls(facts["network"], fit_from(state, facts["fit"]), facts["settings"])
 
     def solved(self, task: Task, seed: int) -> Solved:
         """As a solved task, which can build the model again."""

@@ -10,7 +10,6 @@ from nearkin.core.events import Caution, Note, Work
 from nearkin.core.rng import derived_seed
 from nearkin.core.state import State
 from nearkin.distance.sight import fitted_to
-from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import default_network
 from nearkin.nets.solved import Solved
 from nearkin.search.evaluate import held_out
@@ -218,7 +217,7 @@ class Contest:
             return State({}, outcome.to_dict())
 
         done = yield from self.bench.stage(lot.title, inputs, work, key=f"search-{lot.name}")
-        return Outcome.from_dict(done.facts)
+        return done.read(Outcome)
 
     def _tuned(self, kin: Solved, title: str) -> Work[Contender]:
         seen = fitted_to(self.learn, tuple(kin.facts["input_shape"]))
@@ -273,4 +272,4 @@ class Contest:
             "recipe": recipe.to_dict(), "fewest": fewest,
         }  # fmt: skip
         done = yield from self.bench.stage(f"training: {title}", inputs, work, key=f"pace-{name}")
-        return Pace(done.facts["network"], Recipe(**done.facts["recipe"]))
+        return done.read(Pace)

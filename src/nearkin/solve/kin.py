@@ -1,7 +1,7 @@
 """Kin of a target: measured in several ways, and what follows for the search and for fine-tuning."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from nearkin.core.errors import NearkinError
 from nearkin.core.events import Caution, Note, Work
@@ -11,7 +11,7 @@ from nearkin.search.restricted import restricted
 from nearkin.search.spaces import space as space_named
 from nearkin.solve.nearness import Threshold, Trial, shipped, threshold
 from nearkin.solve.plan import Plan
-from nearkin.solve.relations import Relations, agreements
+from nearkin.solve.relations import RankingRow, Relations, agreements
 from nearkin.solve.stages import Bench
 from nearkin.tasks.task import Task
 from nearkin.zoo.architecture import CELLS, FULL, NEAREST, Ground
@@ -26,6 +26,16 @@ GAIN = "solve gain"
 """Under which the zoo keeps what a kin's cells brought, between two tasks."""
 
 
+class _Ranked(TypedDict):
+    """What the stage says: rows by measure, agreement of measures, and what could not be compared."""
+
+    rankings: Mapping[str, Sequence[RankingRow]]
+    agreement: dict[str, float]
+    refused: dict[str, str]
+    missing: list[str]
+    seconds: float
+
+
 def relating(zoo: Zoo, task: Task, plan: Plan, bench: Bench) -> Work[Relations]:
     """Rankings by every measure, then whose cells and whose weights are used."""
     others = [record for record in zoo.records() if record.name != task.name]
@@ -36,17 +46,17 @@ def relating(zoo: Zoo, task: Task, plan: Plan, bench: Bench) -> Work[Relations]:
     inputs = {"data": task.fingerprint(), "zoo": known, "measures": list(plan.measures), "trials": _trials(plan),
               "hurry": plan.seconds is not None}  # fmt: skip
     done = yield from bench.stage("kin", inputs, lambda _: _ranked(zoo, task, plan))
-    rankings: Mapping[str, Sequence[Mapping[str, Any]]] = done.facts["rankings"]
-    missing = done.facts["missing"]
+    facts = done.read(_Ranked)
+    rankings, missing = facts["rankings"], facts["missing"]
     if not rankings:
         yield Caution(missing[0])
-        return Relations(refused=done.facts["refused"], why="no kin could be compared, so no cells are known")
+        return Relations(refused=facts["refused"], why="no kin could be compared, so no cells are known")
     for reason in missing:
         yield Caution(reason)
     tuned = next((str(rows[0]["name"]) for name in ("kin", *plan.measures) if (rows := rankings.get(name))), None)
     found = Relations(
-        rankings=rankings, agreement=done.facts["agreement"], refused=done.facts["refused"], tuned=tuned,
-        seconds=done.facts["seconds"],
+        rankings=rankings, agreement=facts["agreement"], refused=facts["refused"], tuned=tuned,
+        seconds=facts["seconds"],
     )  # fmt: skip
     return (yield from _chosen(zoo, task.name, plan, found))
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from nearkin.core.plain import typed
 from nearkin.transfer.labels.calibration import calibration
 
 CONFIDENCE = 1.959964  # of a normal deviate, 95 %
@@ -70,16 +71,7 @@ class Quality:
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> "Quality":
         """The inverse of `to_dict`, also after a trip through JSON."""
-        table = facts["confusion"]
-        return cls(**{
-            **facts,
-            "interval": tuple(facts["interval"]),
-            "classes": tuple(facts["classes"]),
-            "confusion": None if table is None else tuple(tuple(row) for row in table),
-            "calibration": tuple((sure, right, count) for sure, right, count in facts["calibration"]),
-            "mistakes": tuple(Mistake(**one) for one in facts["mistakes"]),
-            "residuals": tuple((true, said) for true, said in facts["residuals"]),
-        })  # fmt: skip
+        return typed(cls, dict(facts), "the quality of a solution")
 
 
 def share_interval(share: float, count: int) -> tuple[float, float]:

@@ -4,9 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from statistics import fmean
-from typing import Any
+from typing import Any, TypedDict
 
 from nearkin.distance.ranking import Ranking
+
+
+class RankingRow(TypedDict):
+    """What is used of a row of `Ranking.rows`; it holds more."""
+
+    name: str
+    distance: float
+    std: float
+    trials: list[float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +35,7 @@ class Relations:
         seconds: of measuring.
     """
 
-    rankings: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    rankings: Mapping[str, Sequence[RankingRow]] = field(default_factory=dict)
     agreement: Mapping[str, float] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
     cells_of: str | None = None

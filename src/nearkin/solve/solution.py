@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from nearkin.core.state import State
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.sight import fitted_to
 from nearkin.nets.functional import evaluating
-from nearkin.nets.solved import Solved, fit_facts, fit_from, fit_state
+from nearkin.nets.solved import ModelFacts, Solved, TaskFacts, fit_facts, fit_state, solved_from, task_facts
 from nearkin.search.genotype import Genotype
 from nearkin.solve.checks import Checks
 from nearkin.solve.promises import Promise
@@ -36,6 +36,34 @@ VERSION = 1
 PASS = 256  # inputs in one forward pass
 GLANCED = 64  # images whose units are looked at
 FARTHEST = 5.0  # deviations between the means of images in the same units: white ones on black are at 3
+
+
+class _Map(TypedDict):
+    """The map's names; its distances are a tensor."""
+
+    tasks: tuple[str, ...]
+    measure: str
+
+
+class _Facts(TypedDict):
+    """What a stored solution says beside its tensors."""
+
+    model: ModelFacts
+    chosen: str
+    answer: str
+    task: TaskFacts
+    quality: Quality
+    temperature: float
+    standings: tuple[Standing, ...]
+    margins: dict[str, tuple[float, float, float]]
+    finals: dict[str, float]
+    relations: Relations
+    checks: Checks
+    promises: tuple[Promise, ...]
+    stages: tuple[Spent, ...]
+    map: _Map | None
+    seed: int
+    made: dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -218,33 +246,39 @@ class Solution:
     @classmethod
     def from_state(cls, state: State, origin: str = "this file") -> "Solution":
         """The inverse of `to_state`; `origin` is for errors."""
-        facts = state.facts
+        given = state.facts
         require(
-            facts.get("format") == FORMAT, f"{origin} holds no solution of nearkin; nearkin solve makes one", DataError
+            given.get("format") == FORMAT, f"{origin} holds no solution of nearkin; nearkin solve makes one", DataError
         )
         require(
-            facts["version"] == VERSION,
-            f"{origin} is a solution of version {facts['version']}, this is {VERSION}; solve the task anew",
+            given.get("version") == VERSION,
+            f"{origin} is a solution of version {given.get('version')}, this is {VERSION}; solve the task anew",
             DataError,
         )
-        model = facts["model"]
-        fit = fit_from(state, model["fit"])
-        drawn = facts["map"]
+        state = replace(state, origin=origin)
+        facts = state.read(_Facts)
+        drawn, solved = facts["map"], solved_from(state, facts["model"])
+        names = [standing.name for standing in facts["standings"]]
+        require(
+            facts["chosen"] in names and {"pictures", *(["map"] if drawn else [])} <= state.tensors.keys(),
+            f"{origin}: the chosen contestant {facts['chosen']!r}, the pictures or the map are missing; fetch it again",
+            DataError,
+        )
         return cls(
-            solved=Solved(model["name"], model["network"], model["task"], model["seed"], (fit,)),
+            solved=solved,
             chosen=facts["chosen"],
             sentence=facts["answer"],
-            task=facts["task"],
-            quality=Quality.from_dict(facts["quality"]),
+            task=task_facts(facts["task"], origin),
+            quality=facts["quality"],
             temperature=facts["temperature"],
-            standings=tuple(map(Standing.from_dict, facts["standings"])),
-            margins={name: (ahead, low, high) for name, (ahead, low, high) in facts["margins"].items()},
+            standings=facts["standings"],
+            margins=facts["margins"],
             finals=facts["finals"],
-            relations=Relations(**facts["relations"]),
-            checks=Checks.from_dict(facts["checks"]),
-            promises=tuple(Promise(**one) for one in facts["promises"]),
-            stages=tuple(Spent(**one) for one in facts["stages"]),
-            matrix=drawn and DistanceMatrix(tuple(drawn["tasks"]), drawn["measure"], state.tensors["map"]),
+            relations=facts["relations"],
+            checks=facts["checks"],
+            promises=facts["promises"],
+            stages=facts["stages"],
+            matrix=drawn and DistanceMatrix(drawn["tasks"], drawn["measure"], state.tensors["map"]),
             pictures=state.tensors["pictures"],
             seed=facts["seed"],
             made=facts["made"],

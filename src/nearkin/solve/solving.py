@@ -136,7 +136,7 @@ def _checked(task: Task, plan: Plan, bench: Bench) -> Work[Checks]:
         return State({}, (yield from checking(task, seed=plan.seed)).to_dict())
 
     done = yield from bench.stage("checks of the data", {"data": task.fingerprint(), "seed": plan.seed}, work, "checks")
-    checks = Checks.from_dict(done.facts)
+    checks = done.read(Checks)
     for finding in checks.grave:
         yield Caution(finding.text)
     return checks

@@ -6,13 +6,15 @@ made; with others it is made anew beside the old one.
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypedDict, TypeVar, cast
 
-from nearkin.core.errors import NearkinError
-from nearkin.core.events import Caution, Checkpoint, Work, kept
+from nearkin.core.checkpoints import resumed, stored
+from nearkin.core.errors import DataError, require
+from nearkin.core.events import Checkpoint, Work
 from nearkin.core.state import State
 from nearkin.solve.standing import Spent
 
@@ -79,15 +81,18 @@ class Bench:
         )
         mark = f"{(key or name).replace(' ', '-')}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         file, part = (self.folder / f"{mark}.{end}" for end in ("safetensors", "part"))
-        done = yield from _read(file)
+        done = yield from stored(file, _unwrapped)
         if done is not None:
-            self._took(name, done.facts["spent"], known=True)
-            return State(done.tensors, done.facts["state"])
-        half = yield from _read(part)
-        before = half.facts["spent"] if half is not None else 0.0
-        start = State(half.tensors, half.facts["state"]) if half is not None else None
-        clock = _Clock(before)
-        state = yield from kept(clock.timing(work(start)), part)
+            state, seconds = done
+            self._took(name, seconds, known=True)
+            return state
+        clock = _Clock(0.0)
+
+        def begin(start: State | None) -> Work[State]:
+            inner, clock.seconds = (None, 0.0) if start is None else _unwrapped(start)
+            return clock.timing(work(inner))
+
+        state = yield from resumed(begin, part)
         State(state.tensors, {"state": dict(state.facts), "spent": clock.seconds}).save(file)
         self._took(name, clock.seconds)
         return state
@@ -128,16 +133,18 @@ class _Clock:
         return Checkpoint(capture)
 
 
-def _read(file: Path) -> Work[State | None]:
-    """A state that an earlier run left, or None; one that cannot be read is named and put aside."""
-    if not file.exists():
-        return None
-    try:
-        return State.load(file)
-    except NearkinError as broken:
-        yield Caution(f"{broken}; that part is done anew")
-        file.unlink(missing_ok=True)
-        return None
+class _StageFacts(TypedDict):
+    """What the file of a stage says: the facts of its state, and the seconds of work behind it."""
+
+    state: dict[str, Any]
+    spent: float
+
+
+def _unwrapped(stage: State) -> tuple[State, float]:
+    """A stage's own state and its seconds."""
+    facts = stage.read(_StageFacts)
+    require(0 <= facts["spent"] < math.inf, f"{stage.origin}: spent is {facts['spent']}; remove the file", DataError)
+    return State(stage.tensors, facts["state"], stage.origin), facts["spent"]
 
 
 def _nothing() -> State:

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from nearkin.core.plain import typed
+
 KINDS = {
     "searched": "a searched architecture",
     "tuned": "a fine-tuned kin",
@@ -67,7 +69,7 @@ class Standing:
         >>> Standing.from_dict(one.to_dict()) == one
         True
         """
-        return cls(**{**facts, "curve": tuple((step, loss) for step, loss in facts["curve"])})
+        return typed(cls, dict(facts), "a contestant")
 
 
 @dataclass(frozen=True)

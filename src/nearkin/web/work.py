@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from nearkin.report.words import plain
-from nearkin.run.journal import DONE, RUNNING, Entry, journals
+from nearkin.run.journal import DONE, RUNNING, Entry, read_journals
 from nearkin.web.curve import curve
 from nearkin.web.frame import render
 from nearkin.web.reading import Reading
@@ -19,8 +19,10 @@ SILENT_SECONDS = 30.0  # after which it is said when a run was heard of last
 
 def work_facts(zoo: Reading) -> dict[str, Any]:
     """Running and recent work in plain JSON values, latest first."""
-    runs = [run_facts(entry, time.time()) for entry in journals(zoo.path)]
-    return {"running": sum(run["state"] == RUNNING for run in runs), "runs": runs}
+    entries, damaged = read_journals(zoo.path)
+    runs = [run_facts(entry, time.time()) for entry in entries]
+    running = sum(run["state"] == RUNNING for run in runs)
+    return {"running": running, "runs": runs, "damaged": [plain(name) for name in damaged]}
 
 
 def work_page(zoo: Reading) -> str:

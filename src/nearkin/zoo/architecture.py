@@ -13,8 +13,9 @@ from typing import Any, Protocol
 
 import torch
 
+from nearkin.core.checkpoints import resumed, stored
 from nearkin.core.errors import NearkinError, ZooError, require
-from nearkin.core.events import Caution, Note, Work, kept
+from nearkin.core.events import Caution, Note, Work
 from nearkin.core.state import State, copied
 from nearkin.nets.evaluate import Scores
 from nearkin.nets.fit import Fit
@@ -182,17 +183,18 @@ def architecting(
     ground = yield from grounding(cellar, target, work, how)
     mark = _mark(task, how, seed)
     searching_, found, training = (work / f"{what}-{mark}.safetensors" for what in ("search", "found", "training"))
-    if resume and found.exists():
-        outcome = Outcome.from_dict(State.load(found).facts)
+    outcome = (yield from stored(found, lambda state: state.read(Outcome))) if resume else None
+    if outcome is not None:
         yield Note("the search was done before; going on with the training of what it found")
     else:
         outcome = yield from _searched(task, ground, how, seed, searching_, resume)
         State({}, outcome.to_dict()).save(found)
         training.unlink(missing_ok=True)
     final = how.final or how.skeleton
-    start = State.load(training) if resume and training.exists() else None
-    trained = evaluating(outcome.best.genotype, task, final, how.recipe, seed, start, device=device)
-    evaluated = yield from kept(trained, training)
+    best = outcome.best.genotype
+    evaluated = yield from resumed(
+        lambda start: evaluating(best, task, final, how.recipe, seed, start, device=device), training, resume=resume
+    )
     found.unlink(missing_ok=True)
     return Architecture(outcome, evaluated, ground, final)
 
@@ -218,10 +220,10 @@ def _searched(task: Task, ground: Ground, how: Search, seed: int, file: Path, re
     ask = Ask(task=task, space=space, skeleton=how.skeleton, first=ground.first, proxy=how.proxy, seed=seed,
               options=dict(how.options))  # fmt: skip
     chosen = searcher(how.method, ask)
-    start = State.load(file) if resume and file.exists() else None
-    if resume and start is None:
+    if resume and not file.exists():
         yield Note("there is nothing to go on with; starting anew")
-    return (yield from kept(searching(chosen, how.budget, seed=seed, resume=start), file))
+    begin = lambda start: searching(chosen, how.budget, seed=seed, resume=start)  # noqa: E731
+    return (yield from resumed(begin, file, resume=resume))
 
 
 def grounding(cellar: Cellar, target: Task | str, work: Path, how: Search) -> Work[Ground]:

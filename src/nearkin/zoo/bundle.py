@@ -7,15 +7,17 @@ from outside is checked before anything is written, and no name in it is ever us
 import hashlib
 import json
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from nearkin.core.errors import NearkinError, ZooError, require
 from nearkin.core.events import Progress, Work
 from nearkin.core.files import durable_file
+from nearkin.core.opening import max_bytes
+from nearkin.core.plain import json_object, typed
 from nearkin.zoo.blobs import CHUNK, is_digest
 from nearkin.zoo.catalogue import Catalogue
 from nearkin.zoo.records import ArtifactRecord, NewTask, Placed, TaskRecord
@@ -24,13 +26,6 @@ FORMAT = "nearkin-zoo"
 VERSION = 1
 MANIFEST = "manifest.json"
 _MOMENT = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can tell: the clock leaves no trace
-_TASK_TYPES: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("name", "network", "likelihood", "data", "fingerprint", "created"), str),
-    **dict.fromkeys(("num_classes", "trials", "parameters", "seed"), int),
-    **dict.fromkeys(("metric", "epsilon", "seconds"), (int, float)),
-    "input_shape": list,
-    "facts": dict,
-}
 
 
 @dataclass(frozen=True)
@@ -116,6 +111,8 @@ def _member(name: str, size: int = 0) -> zipfile.ZipInfo:
 def _opened(file: Path) -> Iterator[zipfile.ZipFile]:
     """The zip; whatever the zip reader says of a broken one becomes one line."""
     try:
+        ordinary = file.is_file() or file.is_dir() or not file.exists()  # a pipe would be waited for
+        require(ordinary, f"{file} is not a regular file; name an exported zoo", ZooError)
         with zipfile.ZipFile(file) as bundle:
             yield bundle
     except NearkinError:
@@ -133,14 +130,21 @@ def _content(bundle: zipfile.ZipFile, file: Path) -> Content:
     plain = plain and len(members) == len(bundle.infolist())
     require(MANIFEST in members, _broken(file, f"it holds no {MANIFEST}"), ZooError)
     require(plain, _broken(file, "its members are not as written"), ZooError)
+    largest = max((info.file_size for info in members.values()), default=0)
+    require(
+        largest <= max_bytes(),
+        f"{file} holds a member of {largest:,} bytes, at most {max_bytes():,} are read; set $NEARKIN_MAX_BYTES to more "
+        f"if you trust it",
+        ZooError,
+    )
     with _manifest_read(file):
-        told = json.loads(bundle.read(MANIFEST))
-        form, version, newer = told["format"], told["version"], told["version"] > VERSION
-    require(form == FORMAT, _broken(file, f"its format is not {FORMAT}"), ZooError)
+        manifest = typed(_Manifest, json_object(bundle.read(MANIFEST), MANIFEST), MANIFEST)
+    require(manifest["format"] == FORMAT, _broken(file, f"its format is not {FORMAT}"), ZooError)
+    version = manifest["version"]
     message = f"{file} is of version {version}, this nearkin reads up to {VERSION}; install a newer nearkin"
-    require(not newer, message, ZooError)
+    require(version <= VERSION, message, ZooError)
     with _manifest_read(file):
-        content = Content(tuple(_entry(task) for task in told["tasks"]))
+        content = Content(tuple(_entry(task) for task in manifest["tasks"]))
     found = {(name, info.file_size) for name, info in members.items() if name != MANIFEST}
     expected = {(f"blobs/{item.digest}", item.size) for _, placed in content.entries for item in placed}
     require(found == expected, _broken(file, "its blobs are not those of its manifest"), ZooError)
@@ -157,29 +161,22 @@ def _manifest_read(file: Path) -> Iterator[None]:
         raise ZooError(_broken(file, f"its manifest is malformed ({text[:200]})")) from odd
 
 
-def _entry(told: Any) -> tuple[NewTask, tuple[Placed, ...]]:
+class _Manifest(TypedDict):
+    """The frame of a manifest; its tasks are read once its version is known."""
+
+    format: str
+    version: int
+    tasks: list[dict[str, Any]]
+
+
+def _entry(fields: dict[str, Any]) -> tuple[NewTask, tuple[Placed, ...]]:
     """A task of the manifest; a field that is missing, unknown or of another type raises."""
-    fields = dict(told)
-    placed = tuple(_placed(item) for item in fields.pop("artifacts"))
-    _require_types(fields, _TASK_TYPES)
-    if len({(item.kind, item.trial) for item in placed}) < len(placed):
-        raise ValueError("two artifacts of one kind and trial")
-    return NewTask(**{**fields, "input_shape": tuple(int(side) for side in fields["input_shape"])}), placed
-
-
-def _placed(told: Any) -> Placed:
-    _require_types(told, {"kind": str, "trial": int, "digest": str, "size": int, "facts": dict})
-    if not is_digest(told["digest"]):
-        raise ValueError("a digest that is none")
-    return Placed(**told)
-
-
-def _require_types(fields: dict[str, Any], kinds: Mapping[str, type | tuple[type, ...]]) -> None:
-    if fields.keys() != kinds.keys():
-        raise ValueError(f"fields {sorted(fields.keys() ^ kinds.keys())}")
-    for key, kind in kinds.items():
-        if not isinstance(fields[key], kind):
-            raise TypeError(f"{key} is {fields[key]!r}")
+    require("created" in fields, "a task without the time when it was created", ZooError)
+    placed = typed(tuple[Placed, ...], fields.pop("artifacts"), MANIFEST)
+    for item in placed:
+        require(is_digest(item.digest), "a digest that is none", ZooError)
+    require(len({(item.kind, item.trial) for item in placed}) == len(placed), "two artifacts of one kind and trial")
+    return typed(NewTask, fields, MANIFEST), placed
 
 
 def _require_free(catalogue: Catalogue, names: Sequence[str]) -> None:

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nearkin.core.errors import DataError
+from nearkin.core.errors import DataError, require
+from nearkin.core.plain import typed
 from nearkin.core.state import State
 from nearkin.search.genotype import Genotype
 from nearkin.search.searcher import Best
@@ -60,4 +61,6 @@ class KeptCells:
             raise DataError(
                 f"the cells of {name} are of version {facts.get('version')}, this is {VERSION}; search them anew"
             )
-        return cls(facts["space"], facts["skeleton"], facts["method"], tuple(map(Best.from_dict, facts["found"])))
+        known = typed(cls, {key: value for key, value in facts.items() if key != "version"}, f"the cells of {name}")
+        require(bool(known.found), f"the cells of {name} are an empty list; search them anew", DataError)
+        return known

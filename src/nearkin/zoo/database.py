@@ -53,7 +53,7 @@ class Database:
     def write_ahead(self) -> None:
         """Switch to write-ahead mode, once in a zoo's life; SQLite does not itself wait for others that do the same."""
         deadline = time.monotonic() + BUSY_SECONDS
-        while self._writable():
+        while self.writable:
             try:
                 with closing(self._connected()) as connection:
                     connection.execute("PRAGMA journal_mode = WAL")
@@ -100,18 +100,28 @@ class Database:
 
     def _address(self) -> str:
         """A read-only folder has no place for SQLite's shared files; a database at rest is then read as it lies."""
-        log = self.path.with_name(f"{self.path.name}-wal")
-        mode = "rw" if self._writable() else "ro" if log.exists() else "ro&immutable=1"
+        mode = "rw" if self.writable else "ro" if self._has_log() else "ro&immutable=1"
         return f"{self.path.as_uri()}?mode={mode}"
 
-    def _writable(self) -> bool:
-        return os.access(self.path.parent, os.W_OK)
+    def _has_log(self) -> bool:
+        """Whether a log lies beside the database that holds more than it."""
+        try:
+            return self.path.with_name(f"{self.path.name}-wal").stat().st_size > 0
+        except OSError:
+            return False
+
+    @property
+    def writable(self) -> bool:
+        """Whether this process may write to the database and make files beside it."""
+        return os.access(self.path.parent, os.W_OK) and os.access(self.path, os.W_OK)
 
 
 def opened(folder: Path, create: bool = True, migrations: Sequence[Migration] = MIGRATIONS) -> Database:
     """The database of a zoo folder, of the newest version; an empty or absent folder becomes a zoo if `create`.
 
-    A process killed on the way leaves an empty folder or an empty database; the next one goes on from either.
+    All tables are made in one transaction that holds the write lock. A process that is killed before its end leaves an
+    empty folder or a database without tables; whoever opens it next, to create or not, completes it, and of several at
+    once one makes the tables while the others wait.
     """
     try:
         _require_zoo(folder)
@@ -122,7 +132,7 @@ def opened(folder: Path, create: bool = True, migrations: Sequence[Migration] = 
         reason = refused.strerror or refused
         raise FileWriteError(f"cannot open a zoo at {folder}: {reason}; choose another place with --zoo") from refused
     database = Database(folder / DATABASE)
-    if not database.path.exists() or upgraded(database, migrations, create) == 0:
+    if not database.path.exists() or upgraded(database, migrations, create=database.writable) == 0:
         raise ZooError(f"there is no zoo at {folder}; nearkin add makes one, or name another with --zoo")
     return database
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from nearkin.core.errors import NearkinError
-from nearkin.core.events import Caution, Note, Work, kept
+from nearkin.core.checkpoints import resumed, stored
+from nearkin.core.events import Note, Work
 from nearkin.core.files import write_durably
 from nearkin.core.rng import derived_seed
 from nearkin.core.state import State
@@ -53,23 +53,25 @@ class Desk:
 
     def trial(self, trial: int, trials: int, device: torch.device) -> Work[Fit]:
         """One trial: as it was finished before, from where it stopped, or from the beginning."""
-        done = yield from self._state(f"trial-{trial}")
+        done = yield from stored(self._file(f"trial-{trial}"), lambda state: fit_from(state, state.facts))
         if done is not None:
             yield Note(f"{self.task.name}: trial {trial + 1} of {trials} was done before")
-            return fit_from(done, done.facts)
-        model = build(self.network, self.task.input_shape, self.task.num_outputs, self.seed, trial)
-        check(model, self.task.input_shape, self.task.num_outputs, self.task.likelihood)
-        half = yield from self._state(f"training-{trial}")
-        work = fitting(
-            model,
-            self.task,
-            self.recipe,
-            seed=derived_seed(self.seed, "trial", trial),
-            device=device,
-            resume=half,
-            stage=f"{self.task.name}, trial {trial + 1} of {trials}",
-        )
-        fit = yield from kept(work, self._file(f"training-{trial}"))
+            return done
+
+        def begin(start: State | None) -> Work[Fit]:
+            model = build(self.network, self.task.input_shape, self.task.num_outputs, self.seed, trial)
+            check(model, self.task.input_shape, self.task.num_outputs, self.task.likelihood)
+            return fitting(
+                model,
+                self.task,
+                self.recipe,
+                seed=derived_seed(self.seed, "trial", trial),
+                device=device,
+                resume=start,
+                stage=f"{self.task.name}, trial {trial + 1} of {trials}",
+            )
+
+        fit = yield from resumed(begin, self._file(f"training-{trial}"))
         State(fit_state(fit).tensors, fit_facts(fit)).save(self._file(f"trial-{trial}"))
         return fit
 
@@ -79,15 +81,3 @@ class Desk:
 
     def _file(self, name: str) -> Path:
         return self.folder / f"{name}.safetensors"
-
-    def _state(self, name: str) -> Work[State | None]:
-        """What an earlier run left, or None; something unreadable is named and put aside."""
-        file = self._file(name)
-        if not file.exists():
-            return None
-        try:
-            return State.load(file)
-        except NearkinError as broken:
-            yield Caution(f"{broken}; that part is done anew")
-            file.unlink(missing_ok=True)
-            return None

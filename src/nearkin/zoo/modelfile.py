@@ -6,14 +6,15 @@ from typing import Any
 
 import torch
 
+from nearkin.core.checkpoints import resumed
 from nearkin.core.errors import DataError, require
-from nearkin.core.events import Caution, Work, kept
+from nearkin.core.events import Caution, Work
 from nearkin.core.state import State
-from nearkin.nets.fit import fitting
+from nearkin.nets.fit import Fit, fitting
 from nearkin.nets.functional import check
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build, default_network
-from nearkin.nets.solved import Solved, fit_facts, fit_from, fit_state
+from nearkin.nets.solved import Solved, fit_facts, fit_state, solved_from
 from nearkin.nets.spec import NetworkSpec
 from nearkin.nets.trusted_code import remember
 from nearkin.tasks.task import Task
@@ -29,9 +30,12 @@ def training(
     model = build(spec, task.input_shape, task.num_outputs, seed)
     check(model, task.input_shape, task.num_outputs, task.likelihood)
     half = out.with_name(out.name + ".part")
-    start = State.load(half) if resume and half.exists() else None
-    work = fitting(model, task, recipe, seed=seed, device=device, resume=start)
-    done = yield from kept(work, half)
+
+    def begin(start: State | None) -> Work[Fit]:
+        model = build(spec, task.input_shape, task.num_outputs, seed)
+        return fitting(model, task, recipe, seed=seed, device=device, resume=start)
+
+    done = yield from resumed(begin, half, resume=resume)
     solved = Solved(task.name, spec, task.facts(), seed, (done,))
     saved(solved, out)
     if warning := remember(spec):
@@ -60,5 +64,4 @@ def loaded(file: Path) -> Solved:
     require(
         state.facts.get("format") == FORMAT, f"{file} holds no model of nearkin; nearkin train writes one", DataError
     )
-    facts = state.facts
-    return Solved(facts["name"], facts["network"], facts["task"], facts["seed"], (fit_from(state, facts["fit"]),))
+    return solved_from(state, state.facts)

@@ -1,6 +1,7 @@
 """Zoo: the solved tasks of a person or a group, on disk; what Python users hold in their hands."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -13,8 +14,9 @@ from torch import Tensor
 from nearkin.core.device import device as chosen_device
 from nearkin.core.errors import DataError, ZooError, require
 from nearkin.core.events import Caution, Listener, Work, finish
+from nearkin.core.files import FileWriteError
 from nearkin.core.lazy import Lazy
-from nearkin.core.state import State
+from nearkin.core.state import State, restoring
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.ranking import Ranking
 from nearkin.distance.screening import Embedding
@@ -23,7 +25,7 @@ from nearkin.fisher.values import FisherDiagonal
 from nearkin.nets.fit import Fit
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import default_network, path_of
-from nearkin.nets.solved import Solved, fit_facts, fit_from, fit_state
+from nearkin.nets.solved import Solved, fit_facts, fit_from, fit_state, solved_from, task_facts
 from nearkin.nets.spec import NetworkSpec
 from nearkin.nets.trusted_code import remember, trust_network
 from nearkin.search.budget import Budget
@@ -173,7 +175,8 @@ class Zoo:
         """Diagonal Fisher information of one trial on the task's own test data, observed labels."""
         for item in self.catalogue.artifacts(name, kind="fisher"):
             if item.trial == trial:
-                return FisherDiagonal.from_state(State.from_bytes(self.catalogue.blob(item), name))
+                with restoring(f"the Fisher information of {name}"):
+                    return FisherDiagonal.from_state(State.from_bytes(self.catalogue.blob(item), name))
         raise ZooError(f"{name} has no Fisher information of trial {trial} in the zoo; see nearkin show {name}")
 
     def point(self, name: str, trials: int, embedding: Embedding) -> Tensor:
@@ -181,9 +184,11 @@ class Zoo:
         wanted = asdict(embedding)
         for item in self.catalogue.artifacts(name, kind="point"):
             if item.trial == trials and item.facts == wanted:
-                return State.from_bytes(self.catalogue.blob(item), name).tensors["point"]
+                with restoring(f"the point of {name}"):
+                    return State.from_bytes(self.catalogue.blob(item), name).tensors["point"]
         made = embedding.point([self.fisher(name, trial) for trial in range(trials)])
-        self.catalogue.attach(name, [NewArtifact("point", trials, State({"point": made}).to_bytes(), wanted)])
+        with suppress(FileWriteError):  # a zoo that cannot be written to can still be asked
+            self.catalogue.attach(name, [NewArtifact("point", trials, State({"point": made}).to_bytes(), wanted)])
         return made
 
     def cells(self, name: str) -> KeptCells | None:
@@ -215,8 +220,8 @@ class Zoo:
         state = self.kept(name, "architecture")
         if state is None:
             return None
-        facts = self.catalogue.task(name).facts
-        return Solved(name, state.facts["network"], facts, state.facts["seed"], (fit_from(state, state.facts["fit"]),))
+        task = self.catalogue.task(name).facts
+        return solved_from(state, {**state.facts, "name": name, "task": task})
 
     def keep_architecture(self, name: str, found: Solved) -> None:
         """Keep the network that was searched for a task; an earlier one is replaced."""
@@ -259,7 +264,8 @@ class Zoo:
 
     def nearing(self, target: Task | str, how: Comparison) -> Work[Ranking]:
         """The work of `near`, with its events."""
-        return nearing(self, target, self.path / "work", how)
+        yield from self._cautions()
+        return (yield from nearing(self, target, self.catalogue.work_folder(), how))
 
     def matrix(
         self,
@@ -276,7 +282,13 @@ class Zoo:
 
     def comparing(self, names: Sequence[str] | None, how: Comparison) -> Work[DistanceMatrix]:
         """The work of `matrix`, with its events."""
-        return comparing(self, list(names) if names else self.names(), self.path / "work", how)
+        yield from self._cautions()
+        work = self.catalogue.work_folder()
+        return (yield from comparing(self, list(names) if names else self.names(), work, how))
+
+    def _cautions(self) -> Work[None]:
+        if not self.catalogue.database.writable:
+            yield Caution(f"the zoo {self.path} is read-only: what is measured now is not kept for the next time")
 
     def transfer(
         self,
@@ -317,8 +329,9 @@ class Zoo:
         return self.catalogue.pairs(measure, target)
 
     def keep_pair(self, measure: str, source: str, target: str, trial: int, facts: dict[str, Any]) -> None:
-        """Keep what was measured between two tasks."""
-        self.catalogue.keep_pair(measure, source, target, trial, facts)
+        """Keep what was measured between two tasks, where the zoo can be written to."""
+        with suppress(FileWriteError):
+            self.catalogue.keep_pair(measure, source, target, trial, facts)
 
     def record(self, name: str) -> TaskRecord:
         """What the catalogue tells of a task, without its weights."""
@@ -331,7 +344,7 @@ class Zoo:
             (item for item in self.catalogue.artifacts(name) if item.kind == "weights"), key=lambda item: item.trial
         )
         fits = tuple(fit_from(State.from_bytes(self.catalogue.blob(item), name), item.facts) for item in weights)
-        return Solved(name, record.network, record.facts, record.seed, fits)
+        return Solved(name, record.network, task_facts(record.facts, name), record.seed, fits)
 
     def task(self, name: str) -> Task:
         """The task itself, its data read again from where it came, or from the zoo for tasks made of arrays."""
@@ -346,7 +359,9 @@ class Zoo:
             return found
         for item in self.catalogue.artifacts(name):
             if item.kind == "data":
-                return unpacked(name, record.facts, State.from_bytes(self.catalogue.blob(item), name))
+                state = State.from_bytes(self.catalogue.blob(item), name)
+                with restoring(f"the data of {name}"):
+                    return unpacked(name, task_facts(record.facts, name), state)
         raise ZooError(f"{name} was added without its data; add it again")
 
     def remove(self, name: str) -> None:

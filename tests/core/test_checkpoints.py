@@ -1,0 +1,111 @@
+"""Resuming: real checkpoints with flipped bits are never used, their work is done again and ends in the same bits."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from nearkin.core.checkpoints import DAMAGED, resumed, stored
+from nearkin.core.errors import DataError, TrainingError
+from nearkin.core.events import Caution, Checkpoint, Event, Note, Progress, Work, finish
+from nearkin.core.state import State
+from nearkin.nets.fit import Fit, fitting
+from nearkin.nets.recipe import Recipe
+from nearkin.nets.registry import build
+from nearkin.nets.solved import fit_state
+from nearkin.tasks.task import Task
+
+FLIPS = 60
+
+
+@pytest.fixture(scope="module")
+def begin() -> Callable[[State | None], Work[Fit]]:
+    x = torch.randn(32, 3, generator=torch.Generator().manual_seed(0))
+    task = Task.from_arrays("toy", x, (x[:, 0] > 0).long(), x, (x[:, 0] > 0).long())
+    recipe = Recipe(steps=8, batch_size=8, precision="float32", averaging=0.5)
+
+    def work(start: State | None) -> Work[Fit]:
+        return fitting(build("mlp?hidden=4", (3,), 2, 0), task, recipe, resume=start)
+
+    return work
+
+
+def checkpoint(begin: Callable[[State | None], Work[Fit]]) -> State:
+    return next(event.capture() for event in begin(None) if isinstance(event, Checkpoint))
+
+
+def test_a_flipped_bit_of_a_checkpoint_is_never_trained_with(
+    begin: Callable[[State | None], Work[Fit]], tmp_path: Path
+) -> None:
+    file, whole = tmp_path / "training-0.safetensors", fit_state(finish(begin(None))).to_bytes()
+    checkpoint(begin).save(file)
+    data, rng = file.read_bytes(), random.Random(0)
+    for turn in range(FLIPS):
+        flipped = bytearray(data)
+        flipped[rng.randrange(len(data)) if turn else 9] ^= 1 << rng.randrange(8)
+        file.write_bytes(flipped)
+        heard: list[Event] = []
+        done = finish(resumed(begin, file), heard.append)
+        cautions = [event.text for event in heard if isinstance(event, Caution)]
+        assert len(cautions) == 1
+        assert cautions[0].startswith(str(file))
+        assert cautions[0].endswith(
+            "renamed to training-0.safetensors.damaged, and this part of the work is done again"
+        )
+        assert fit_state(done).to_bytes() == whole
+        aside = tmp_path / f"{file.name}{DAMAGED}"
+        assert aside.read_bytes() == flipped, "it is put aside as it was"
+        aside.unlink()
+
+
+def test_a_whole_checkpoint_is_used(begin: Callable[[State | None], Work[Fit]], tmp_path: Path) -> None:
+    file = tmp_path / "training-0.safetensors"
+    checkpoint(begin).save(file)
+    heard: list[Event] = []
+    done = finish(resumed(begin, file), heard.append)
+    assert any(isinstance(event, Note) and "going on at step" in event.text for event in heard)
+    assert fit_state(done).to_bytes() == fit_state(finish(begin(None))).to_bytes()
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_of_another_run_is_an_error_and_stays(begin: Callable[[State | None], Work[Fit]], tmp_path: Path) -> None:
+    file, state = tmp_path / "training-0.safetensors", checkpoint(begin)
+    State(state.tensors, {**state.facts, "seed": 7}).save(file)
+    with pytest.raises(TrainingError, match="made with another seed"):
+        finish(resumed(begin, file))
+    assert State.load(file).facts["seed"] == 7
+
+
+def test_one_whose_tensors_do_not_fit_starts_from_the_beginning(
+    begin: Callable[[State | None], Work[Fit]], tmp_path: Path
+) -> None:
+    file, state = tmp_path / "training-0.safetensors", checkpoint(begin)
+    for name in state.tensors:
+        State({**state.tensors, name: torch.zeros(5, 7)}, state.facts).save(file)
+        done = finish(resumed(begin, file))
+        assert fit_state(done).to_bytes() == fit_state(finish(begin(None))).to_bytes(), name
+
+
+def test_without_resume_the_file_is_not_looked_at(begin: Callable[[State | None], Work[Fit]], tmp_path: Path) -> None:
+    file = tmp_path / "training-0.safetensors"
+    file.write_bytes(b"something")
+    heard: list[Event] = []
+    finish(resumed(begin, file, resume=False), heard.append)
+    assert all(isinstance(event, Progress | Checkpoint) for event in heard)
+
+
+def test_stored_values_that_cannot_be_read_are_put_aside(tmp_path: Path) -> None:
+    file = tmp_path / "found.safetensors"
+    State({}, {"a": 1}).save(file)
+    assert finish(stored(file, lambda state: state.facts["a"])) == 1
+    assert finish(stored(file, lambda state: state.facts["b"])) is None
+    assert [path.name for path in tmp_path.iterdir()] == ["found.safetensors.damaged"]
+    assert finish(stored(file, lambda state: state)) is None
+
+    def refuse(state: State) -> None:
+        raise DataError("no")
+
+    State({}, {}).save(file)
+    assert finish(stored(file, refuse)) is None
