@@ -33,8 +33,8 @@ class Desk:
     seed: int
 
     @classmethod
-    def of(cls, work: Path, task: Task, network: str, recipe: Recipe, seed: int) -> "Desk":
-        """The desk for this very work."""
+    def of(cls, work: Path, task: Task, network: str, recipe: Recipe, seed: int, *, restart: bool = False) -> "Desk":
+        """The desk for this very work; with `restart` what lies there is discarded."""
         facts: dict[str, Any] = {
             "name": task.name,
             "data": task.source,
@@ -46,6 +46,8 @@ class Desk:
         }
         text = json.dumps(facts, sort_keys=True)
         desk = cls(work / hashlib.sha256(text.encode()).hexdigest()[:16], task, network, recipe, seed)
+        if restart:
+            desk.clear()
         write_durably(desk.folder / "work.json", text.encode())
         return desk
 

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from nearkin.core.errors import DataError, require
-from nearkin.core.events import Work, kept
+from nearkin.core.events import Note, Work, kept
+from nearkin.core.resume import recovered, signed
 from nearkin.core.state import State
 from nearkin.nets.fit import fitting
 from nearkin.nets.functional import check
@@ -21,19 +22,45 @@ FORMAT = "nearkin-model"
 
 
 def training(
-    task: Task, network: str | None, recipe: Recipe, seed: int, device: torch.device, out: Path, resume: bool = False
+    task: Task, network: str | None, recipe: Recipe, seed: int, device: torch.device, out: Path, restart: bool = False
 ) -> Work[Solved]:
-    """Train one network on a task and write it to `out`; its state lies beside it until then, for `resume`."""
+    """Train one network on a task and write it to `out`.
+
+    Until then the checkpoint is beside it, in `out` with `.part` appended. The same call continues from there; a
+    checkpoint of another task, network, recipe or seed is not used, and neither is any with `restart`.
+    """
     spec = str(NetworkSpec.parse(network or default_network(task)).anchored())
     model = build(spec, task.input_shape, task.num_outputs, seed)
     check(model, task.input_shape, task.num_outputs, task.likelihood)
-    half = out.with_name(out.name + ".part")
-    start = State.load(half) if resume and half.exists() else None
-    work = fitting(model, task, recipe, seed=seed, device=device, resume=start)
-    done = yield from kept(work, half)
-    solved = Solved(task.name, spec, task.facts(), seed, (done,))
-    saved(solved, out)
-    return solved
+    question = {
+        "data": task.fingerprint(), "network": spec, "recipe": recipe.to_dict(), "seed": seed,
+        "torch": torch.__version__,
+    }  # fmt: skip
+    checkpoint = out.with_name(out.name + ".part")
+    if restart:
+        checkpoint.unlink(missing_ok=True)
+    start = yield from _checkpoint(checkpoint, question)
+
+    def trained() -> Work[Solved]:
+        fit = yield from fitting(model, task, recipe, seed=seed, device=device, resume=start)
+        solved = Solved(task.name, spec, task.facts(), seed, (fit,))
+        saved(solved, out)  # before `kept` removes the checkpoint
+        return solved
+
+    return (yield from kept(signed(trained(), {"question": question}), checkpoint))
+
+
+def _checkpoint(file: Path, question: Mapping[str, Any]) -> Work[State | None]:
+    """What an interrupted training of this very question left."""
+    state = yield from recovered(file)
+    if state is None:
+        return None
+    asked = state.facts.get("question", {})
+    if asked == question:
+        return state
+    changed = sorted(name for name in question if asked.get(name) != question[name])
+    yield Note(f"{file} is of a training with other {', '.join(changed)}; this one starts anew and replaces it")
+    return None
 
 
 def saved(solved: Solved, file: Path, trial: int = 0) -> None:
