@@ -194,8 +194,8 @@ def _check(genotype: Genotype, task: Task, skeleton: Skeleton) -> None:
     """Genotype, task and skeleton must be of one kind."""
     require(
         skeleton.dense == (task.likelihood == "dense"),
-        f"{task.name} has a {task.likelihood} likelihood, and the skeleton has dense={skeleton.dense}; networks whose "
-        f"outputs are images have dense=True, all others dense=False",
+        f"{task.name} has a {task.likelihood} likelihood, and the skeleton has dense={skeleton.dense}; a skeleton "
+        f"has dense=True for images as outputs, and dense=False for all others",
     )
     require(
         isinstance(genotype, Recurrent) == (task.likelihood == "language"),

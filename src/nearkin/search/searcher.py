@@ -211,14 +211,15 @@ def _resumed(searcher: Searcher[S], seed: int, saved: State) -> tuple[_Run, S]:
     assert isinstance(facts, dict)
     require(
         facts["version"] == VERSION,
-        f"the checkpoint is of version {facts['version']}, this is {VERSION}; start anew, or use the version that "
-        f"wrote it",
+        f"the checkpoint is of version {facts['version']}, this is {VERSION}; begin again (--restart), or use "
+        f"the version that wrote it",
         TrainingError,
     )
     for name, mine in (("method", searcher.name), ("seed", seed), ("settings", dict(searcher.settings()))):
         require(
             facts[name] == mine,
-            f"the checkpoint was made with another {name} ({facts[name]}, not {mine}); start anew, or give that one",
+            f"the checkpoint was made with another {name} ({facts[name]}, not {mine}); begin again (--restart), or "
+            f"give that one",
             TrainingError,
         )
     run = _Run(facts["steps"], facts["seconds"], [(count, score) for count, score in facts["history"]])
