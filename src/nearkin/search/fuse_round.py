@@ -159,7 +159,7 @@ class SideBySide(Contest):
     """The control: candidates trained on their own losses, judged by their validation losses.
 
     Attributes:
-        steps: on training data; 36 is what the fusion takes.
+        steps: on training data; 36 are those of 12 turns of a fusion.
         rate: peak of the one-cycle learning rate (Adam).
         batch_size: of a step.
     """
