@@ -133,7 +133,7 @@ class Fusion(Contest):
             yield Progress(stage, turn + 1, self.alternations, figures)
             if reason := self.converged(shares):
                 break
-        facts = {"alternations": len(shares), "ended": reason or "limit of alternations"}
+        facts: dict[str, float | str] = {"alternations": len(shares), "ended": reason or "limit of alternations"}
         return replace(_verdict(model, parts, tuple(shares[-1].tolist())), facts=facts)
 
     def converged(self, shares: Sequence[Tensor]) -> str:

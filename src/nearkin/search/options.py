@@ -48,10 +48,10 @@ class Option:
         """
         if self.optional and (value is None or value == "none"):
             return None
-        read = _read(self.kind, value) if isinstance(value, str) else value
+        read: Any = _read(self.kind, value) if isinstance(value, str) else value
         if self.kind is float and type(read) is int:
             read = float(read)
-        if type(read) is not self.kind or (self.kind is float and not math.isfinite(read)):
+        if type(read) is not self.kind or (isinstance(read, float) and not math.isfinite(read)):
             form = FORMS[self.kind] + (" or none" if self.optional else "")
             raise OptionError(f"option {self.name} of {owner} is {form}, got {value!r}; its default is {self.default}")
         return read
