@@ -1,6 +1,7 @@
 """The demonstration, made small: from nothing, and again from what it left."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,16 @@ def test_a_zoo_is_built_and_a_seventh_task_solved(call: Call, monkeypatch: pytes
     asked = call("demo", "--json")
     assert asked.json["tasks"] == [*NAMES, "round"]
     assert asked.json.keys() >= {"target", "kin", "metric", "baselines", "transfer", "report", "zoo", "demo_seconds"}
+
+
+def test_restart_discards_the_demonstration_and_nothing_else(tmp_path: Path) -> None:
+    task = nk.task("digits?detect=0&limit=60")
+    with nk.Zoo(tmp_path / "zoo") as zoo:
+        for name in ("zero", "mine"):
+            zoo.add(replace(task, name=name), "mlp?hidden=4", trials=1, recipe=nk.Recipe(steps=1))
+        for folder in (zoo.catalogue.work, zoo.catalogue.stages):
+            (folder / "some").mkdir(parents=True)
+            (folder / "some.part").write_bytes(b"unfinished")
+        demo._discard(zoo)
+        assert zoo.names() == ["mine"]
+        assert not [*zoo.catalogue.work.iterdir(), *zoo.catalogue.stages.iterdir()]

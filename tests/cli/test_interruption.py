@@ -1,4 +1,4 @@
-"""`nearkin add` killed and interrupted: the zoo stays sound, and the same command goes on."""
+"""Commands killed and interrupted: the zoo stays sound, and the same command continues to the same bits."""
 
 import json
 import multiprocessing
@@ -11,26 +11,72 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 import nearkin as nk
 from nearkin.cli.app import main
 from nearkin.core.events import finish
+from nearkin.core.state import State
 from nearkin.zoo.check import examine
 
 ADD = ("--quiet", "add", "all", "digits?limit=300", "--network", "mlp", "--trials", "4", "--epochs", "20")
 
 
-def add_in_child(folder: Path) -> None:
-    """What the command does, in a forked process that has everything imported: kills hit the work, not the imports."""
+TRAIN = ("--quiet", "train", "digits?limit=300", "--network", "lenet", "--epochs", "40", "--out", "m.safetensors")
+SEARCH = (
+    *("--quiet", "search", "digits?limit=300", "--method", "evolution", "--space", "general?nodes=3"),
+    *("--channels", "4", "--evaluations", "4", "--epochs", "20", "--out", "m.safetensors"),
+)
+FUSE = (
+    *("--quiet", "search", "digits?limit=300", "--space", "full", "--channels", "4", "--steps", "3"),
+    *("--option", "candidates=2", "--option", "alternations=6", "--epochs", "20", "--out", "m.safetensors"),
+)
+
+
+def in_child(folder: Path, words: tuple[str, ...]) -> None:
+    """What a command does, in a forked process that has everything imported: kills hit the work, not the imports."""
     os.chdir(folder)
-    sys.argv = ["nearkin", *ADD]
+    sys.argv = ["nearkin", *words]
     main()
 
 
-def started(folder: Path) -> multiprocessing.Process:
-    process = multiprocessing.get_context("fork").Process(target=add_in_child, args=(folder,))
+def started(folder: Path, words: tuple[str, ...] = ADD) -> multiprocessing.Process:
+    process = multiprocessing.get_context("fork").Process(target=in_child, args=(folder, words))
     process.start()
     return process
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+@pytest.mark.parametrize("words", [TRAIN, SEARCH, FUSE], ids=["train", "search", "fuse"])
+def test_interrupted_again_and_again_the_same_command_ends_in_the_same_bits(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    for folder in (whole, stopped):
+        folder.mkdir()
+    begin = time.monotonic()
+    process = started(whole, words)
+    process.join()
+    assert process.exitcode == 0
+    pause, continued = 0.3 * (time.monotonic() - begin), 0
+    while not (stopped / "m.safetensors").exists():
+        process = started(stopped, words)
+        process.join(pause)
+        if process.pid is not None and process.is_alive():
+            os.kill(process.pid, signal.SIGINT)
+        process.join()
+        assert process.exitcode in (0, 130)
+        kept = [*stopped.glob("*.part"), *(stopped / "nearkin-zoo" / "work").glob("*.safetensors")]
+        continued += bool(kept)
+        if process.exitcode == 0 and not continued:  # it was faster this time: interrupt it sooner
+            (stopped / "m.safetensors").unlink()
+            pause /= 2
+    assert continued >= 1
+    ours, theirs = (State.load(folder / "m.safetensors") for folder in (stopped, whole))
+    assert ours.tensors.keys() == theirs.tensors.keys()
+    assert all(torch.equal(value, theirs.tensors[name]) for name, value in ours.tensors.items())
+    assert ours.facts["network"] == theirs.facts["network"]
+    assert not [*stopped.glob("*.part"), *(stopped / "nearkin-zoo" / "work").glob("*")]
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")

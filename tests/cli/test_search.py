@@ -111,7 +111,10 @@ def test_bad_questions_end_in_one_line(call: Call, tmp_path: Path) -> None:
         (("--method", "random", "--space", "four"), "four has no cells"),
         (("--method", "pcdarts", "--space", "nearest"), "use --space full"),
         (("--method", "random", "--space", "general?nodes=3", "--parameters", "10"), "has parameters <= 10"),
-        (("--method", "random", "--space", "full", "--option", "tournament=3"), "does not take these options"),
+        (("--method", "random", "--space", "full", "--option", "tournament=3"), "random has no option tournament"),
+        (("--space", "full", "--option", "patience=two"), "option patience of fuse is a whole number, got 'two'"),
+        (("--space", "full", "--option", "patience=2", "--option", "patience=3"), "patience is given twice"),
+        (("--space", "recurrent"), "fuse cannot search the space recurrent for four, a categorical task; use"),
         (("--method", "random", "--space", "full", "--option", "tournament"), "name=value"),
         (("--space", "full", "--out", "there.safetensors"), "already"),
         (("--space", "full", "--out", "there.bin"), "ends in .safetensors"),
@@ -183,3 +186,65 @@ def test_simple_models_are_written_as_onnx(kind: str, tmp_path: Path) -> None:
     (outputs,) = session.run(None, {"x": x.numpy()})
     with torch.no_grad():
         assert torch.allclose(torch.from_numpy(outputs), solved.model()(x), atol=1e-4)
+
+
+def test_the_options_of_a_method_are_listed_without_a_target(call: Call) -> None:
+    for words in (("--method", "evolution", "--options"), ("--options", "--method", "evolution")):
+        said = call("search", *words)
+        assert said.code == 0, said.err
+        assert "population  10       members alive" in said.out
+    assert "evolution" in call("search", "--options").out
+    assert "unknown method 'evolve'" in call("search", "--method", "evolve", "--options").err
+
+
+def test_without_seed_cells_the_control_is_pure_and_says_so(call: Call) -> None:
+    words = ("--cell", "--cell-evaluations", "2", "--cell-method", "fuse", "--option", "candidates=2",
+             "--option", "alternations=2", "--json")  # fmt: skip
+    added = call("add", "zero", "digits?detect=0&limit=150", *QUICK, *words)
+    assert added.code == 0, added.err
+    assert added.json["cells"]["method"] == "fuse"
+    asked = ("search", "digits?detect=6&limit=150", "--method", "random", "--evaluations", "1", "--channels", "4",
+             "--epochs", "2")  # fmt: skip
+    assert call(*asked, "--json").json["seed_cells"] is True
+    assert call(*asked, "--no-seed-cells", "--json").json["seed_cells"] is False
+    said = call(*asked, "--no-seed-cells")
+    assert "the space of zero, without its own cells" in said.out.replace("\n", " ")
+
+
+def test_cells_that_cannot_be_searched_are_refused_before_the_training(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("a,b,y\n" + "".join(f"{i % 7},{i % 5},{i % 2}\n" for i in range(60)))
+    for words, line in (
+        (("csv:table.csv?target=y",), "architectures are searched for images"),
+        (("digits?limit=150", "--cell-method", "evolve"), "unknown method 'evolve'"),
+        (
+            ("digits?limit=150", "--option", "patience=3"),
+            "evolution has no option patience; its options are population",
+        ),
+    ):
+        said = call("add", "some", *words, *QUICK, "--cell")
+        assert (said.code, said.err.count("\n")) == (1, 1), said.err
+        assert line in said.err
+        assert not (tmp_path / "nearkin-zoo").exists()
+
+
+def test_an_architecture_for_images_as_outputs_goes_the_whole_way(call: Call, tmp_path: Path) -> None:
+    data = "digits?dense=edges&limit=100"
+    said = call("search", data, "--space", "full", "--option", "candidates=2", "--option", "alternations=2",
+                "--steps", "1", *SMALL, "--out", "edges.safetensors")  # fmt: skip
+    assert said.code == 0, said.err
+    assert said.json["skeleton"]["dense"] is True
+    again = call("evaluate", "edges.safetensors", "--json").json
+    assert again["metric"] == pytest.approx(said.json["metric"], abs=1e-12)
+    assert (
+        call("export-model", "edges.safetensors", "--to", "python", "--out", "net.py", "--json").json["error"] <= 1e-5
+    )
+    script = "import sys; sys.modules['nearkin'] = None; import runpy; sys.argv[:] = ['net.py', 'net.safetensors']; "
+    script += "runpy.run_path('net.py', run_name='__main__')"
+    shown = subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path, capture_output=True, text=True)
+    assert "outputs [2, 1, 8, 8]" in shown.stdout
+    added = call("add", "edges", data, "--network", again["network"], "--trials", "1", "--steps", "3", "--json")
+    assert added.code == 0, added.err
+    assert added.json["parameters"] == said.json["parameters"]
+    refused = call("search", data, "--method", "darts", "--space", "full")
+    assert (refused.code, refused.err.count("\n")) == (1, 1)
+    assert "use fuse, side-by-side, random, evolution, local or kin" in refused.err

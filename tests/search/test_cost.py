@@ -25,6 +25,8 @@ SPACES: dict[str, tuple[Space, dict[str, object]]] = {
     "nasbench201": (nasbench201(), {"num_cells": 6, "growth": 3}),
     "darts": (DartsSpace(), {"num_cells": 5, "stem_factor": 3}),
     "darts, one cell": (DartsSpace(reduction=False), {"num_cells": 4}),
+    "general, dense": (GeneralSpace(), {"num_cells": 2, "dense": True}),
+    "darts, dense": (DartsSpace(), {"num_cells": 3, "dense": True, "reductions": (1,)}),
     "mobile": (MobileSpace(), {}),
     "mobile, as printed": (MobileSpace((2, 1), skip_first=True), {"stages": (2, 1)}),
 }

@@ -243,6 +243,8 @@ def test_tasks_and_genotypes_of_two_kinds_are_refused(task: Task, text: Task) ->
     table = Task.from_arrays("table", torch.randn(20, 3), torch.arange(20) % 2)
     for genotype, wrong, skeleton, message in (
         (CELLS, dense, SMALL, "images as outputs"),
+        (CELLS, task, replace(SMALL, dense=True), "images as outputs"),
+        (CHAIN, dense, replace(SMALL, dense=True), "chains end in one vector"),
         (CELLS, text, SMALL, "recurrent cells go with text"),
         (RECURRENT, task, SMALL, "recurrent cells go with text"),
         (CELLS, table, SMALL, "images"),

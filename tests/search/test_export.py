@@ -39,6 +39,11 @@ CASES: dict[str, tuple[str, Skeleton, tuple[int, ...]]] = {
         Skeleton(channels=4, num_cells=3),
         (3, 16, 16),
     ),
+    "dense": (
+        "normal(0): 1 = conv3(0); 2 = identity(0) + max3(1); out = 2",
+        Skeleton(channels=4, num_cells=2, stem_stride=2, reductions=(1,), dropout=0.1, dense=True),
+        (2, 11, 9),
+    ),
     "nothing": ("normal(0): out = nothing", Skeleton(channels=4, num_cells=2), (1, 8, 8)),
     "chain": (
         "chain: mbconv(expansion=3, kernel=5); skip; skip; mbconv(expansion=6, kernel=3)",

@@ -121,6 +121,41 @@ def test_a_planted_good_cell_wins_against_crippled_ones(digits: nk.Task, seed: i
     verdict = finish(Fusion().judging(model, parts_of(digits), Streams(seed), "round"))
     assert verdict.winner == 2
     assert verdict.scores[2] >= 0.95
+    assert verdict.facts["ended"] == "certain"
+    assert verdict.facts["alternations"] < 12, "the number that was fixed before"
+
+
+@pytest.mark.parametrize(
+    ("settings", "ended", "turns"),
+    [
+        (Fusion(certain=0.5), "certain", 1),
+        (Fusion(window=2, tolerance=1.0), "settled", 3),
+        (Fusion(alternations=3, certain=1.0, tolerance=1e-9), "limit of alternations", 3),
+    ],
+    ids=["certain", "settled", "limit"],
+)
+def test_a_round_ends_when_alpha_has_converged(digits: nk.Task, settings: Fusion, ended: str, turns: int) -> None:
+    model = Candidates([network(GOOD, digits, 0), network(CRIPPLED[0], digits, 1)])
+    events: list[Event] = []
+    verdict = finish(settings.judging(model, parts_of(digits), Streams(0), "round"), events.append)
+    assert verdict.facts == {"alternations": turns, "ended": ended}
+    assert [event.done for event in events if isinstance(event, Progress)] == list(range(1, turns + 1))
+
+
+def test_the_weights_rest_after_their_cycle(digits: nk.Task) -> None:
+    """Learning rate and Adam's steps are spent; what goes on is α."""
+    short, long = (
+        Fusion(cycle=2, alternations=turns, weight_steps=2, alpha_steps=1, tolerance=1e-9, certain=1.0)
+        for turns in (2, 6)
+    )
+    models = [Candidates([network(GOOD, digits, 0), network(CRIPPLED[1], digits, 1)]) for _ in range(2)]
+    verdicts = [
+        finish(contest.judging(model, parts_of(digits), Streams(0), "round"))
+        for contest, model in zip((short, long), models, strict=True)
+    ]
+    for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+    assert abs(verdicts[0].scores[0] - verdicts[1].scores[0]) > 0.01
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -255,12 +255,54 @@ def test_what_cannot_be_solved_is_refused(tmp_path: Path) -> None:
         ({"method": "darts"}, "does not begin with a kin's cells"),
         ({"validation": 1.0}, "between 0 and 1"),
         ({"trials": 0}, "1 or more"),
+        ({"width": 0.0}, "width is a factor above 0 and at most 4, got 0.0"),
+        ({"training": {"batch": 3}}, "unknown training option 'batch'"),
+        ({"training": {"optimiser": "lion"}}, "optimiser must be one of adam, sgd"),
         ({"budget": Budget(steps=3)}, "minutes or evaluations"),
     ],
 )
 def test_bad_plans_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         Plan(**changes)
+
+
+def test_the_random_control_draws_alone_and_says_so(kin_zoo: nk.Zoo, target: nk.Task) -> None:
+    plan = Plan(
+        budget=Budget(evaluations=1), space="even", measures=("logme",), epochs=1, join=False,
+        only=("kin-search", "random-search"),
+    )  # fmt: skip
+    standings = {one.name: one for one in finish(solving(target, kin_zoo, plan)).standings}
+    assert {name: one.settings["seed_cells"] for name, one in standings.items()} == {
+        "kin-search": True, "random-search": False
+    }  # fmt: skip
+    searches = {name: one.to_dict()["search"] for name, one in standings.items()}
+    assert searches["kin-search"]["best"]["facts"]["origin"] == "given"
+    assert searches["random-search"]["best"]["facts"]["origin"] == "drawn"
+    assert standings["random-search"].title == "random search in the space of even, without its own cells"
+
+
+def test_width_and_recipe_can_be_set(tmp_path: Path, target: nk.Task) -> None:
+    plan = Plan(
+        budget=Budget(evaluations=1), hand_made=("resnet18",), only=("resnet18",), width=0.125, epochs=1, join=False,
+        training={"batch_size": 40, "learning_rate": 0.003},
+    )  # fmt: skip
+    with nk.Zoo(tmp_path / "zoo") as zoo:
+        solution = finish(solving(target, zoo, plan))
+    (only,) = solution.standings
+    assert only.network == "resnet18?width=0.125"
+    assert (only.settings["batch_size"], only.settings["rate"]) == (40, 0.003)
+    facts = plain(solution)["made"]
+    assert (facts["width"], facts["training"]) == (0.125, {"batch_size": 40, "learning_rate": 0.003})
+
+
+def test_restart_discards_the_stages(tmp_path: Path, target: nk.Task) -> None:
+    plan = Plan(budget=Budget(evaluations=1), only=("logistic",), join=False)
+    with nk.Zoo(tmp_path / "zoo") as zoo:
+        known = [
+            {stage.known for stage in finish(solving(target, zoo, plan, restart=restart)).stages}
+            for restart in (False, False, True)
+        ]
+    assert known == [{False}, {True}, {False}]
 
 
 def test_contenders_that_are_not_there_are_refused(tmp_path: Path, target: nk.Task) -> None:

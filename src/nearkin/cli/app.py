@@ -80,8 +80,7 @@ def main() -> None:
     try:
         app()
     except Interrupted as stopped:
-        again = "with --resume " if {"search", "train"} & set(sys.argv) and "--resume" not in sys.argv else ""
-        kept = f"what was done is kept; run the same command again {again}to go on"
+        kept = "what was done is kept; run the same command again to continue"
         sys.exit(_said(f"interrupted: {str(stopped) or kept}", 130))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import click
+import typer
 
 from nearkin.core.errors import ZooError, require
 from nearkin.core.events import Caution, Checkpoint, Event, Listener, Note, Progress, Work, finish
@@ -35,6 +36,33 @@ T = TypeVar("T")
 LINE_SECONDS = 5.0  # between two progress lines where stderr is no terminal
 TABLE_ROWS = 300  # a longer table is printed as plain columns: it is read by a pager or a program
 UNSEEN = ("demo", "doctor", "train")  # commands that do not work on the zoo, and have no place in its journal
+
+
+Restart = Annotated[
+    bool, typer.Option("--restart", help="Discard what an interrupted run of this command left, and begin again.")
+]
+Resume = Annotated[bool, typer.Option("--resume", hidden=True, help="No effect: the same command continues by itself.")]
+
+
+def named_values(pairs: Sequence[str] | None) -> dict[str, str]:
+    """The values of options that are written `name=value`.
+
+    >>> named_values(["order=2", "exact=false"])
+    {'order': '2', 'exact': 'false'}
+    """
+    found: dict[str, str] = {}
+    for pair in pairs or ():
+        name, equals, value = pair.partition("=")
+        require(bool(name and equals), f"--option is written name=value, got {pair!r}")
+        require(name not in found, f"option {name} is given twice; give it once")
+        found[name] = value
+    return found
+
+
+def note_resume(given: bool) -> None:
+    """Say that `--resume`, which earlier versions needed, has no effect."""
+    if given:
+        print("--resume has no effect: the same command continues by itself; --restart begins again", file=sys.stderr)
 
 
 class Interrupted(BaseException):

@@ -1,6 +1,7 @@
 """`demo`: a small zoo of digit tasks, built from nothing, and a new task solved beside it: the main job, small."""
 
 import shlex
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import nearkin as nk
-from nearkin.cli.console import Settings, answer, counted, run, say
+from nearkin.cli.console import Restart, Settings, answer, counted, run, say
 from nearkin.cli.solve import show, written
 from nearkin.cli.zoo import Json
 from nearkin.core.lazy import Lazy
@@ -55,9 +56,10 @@ def register(app: typer.Typer) -> None:
 def demo(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder for the zoo, the report and the solution.")] = Path("nearkin-demo"),
+    restart: Restart = False,
     as_json: Json = False,
 ) -> None:
-    """Build a zoo of six digit tasks from nothing and solve a seventh; run again, it goes on where it was."""
+    """Build a zoo of six digit tasks from nothing and solve a seventh; interrupted, the same command continues."""
     settings: Settings = context.obj
     start = time.perf_counter()
     talk = say if not as_json else _silent
@@ -67,6 +69,8 @@ def demo(
         "Fisher information says which weights matter; and a few small architectures (cells) are tried on it.\n"
     )
     with nk.Zoo(out / "zoo") as zoo:
+        if restart:
+            _discard(zoo)
         for name, data, question in TASKS:
             talk(_known(zoo, name, nk.task(data, name=name), question, settings))
         name, data, question = TARGET
@@ -99,6 +103,16 @@ def demo(
         )
 
     answer(facts, as_json, tell)
+
+
+def _discard(zoo: "nk.Zoo") -> None:
+    """Remove the demonstration's own tasks, and all unfinished work of its zoo."""
+    for name in (*(name for name, *_ in TASKS), TARGET[0]):
+        if name in zoo:
+            zoo.remove(name)
+    for folder in (zoo.catalogue.work, zoo.catalogue.stages):
+        for path in folder.glob("*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _known(zoo: "nk.Zoo", name: str, task: "nk.Task", question: str, settings: Settings) -> str:

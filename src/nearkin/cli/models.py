@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import nearkin as nk
-from nearkin.cli.console import Settings, answer, escape, run, say
+from nearkin.cli.console import Restart, Resume, Settings, answer, escape, note_resume, run, say
+from nearkin.cli.recipe import recipe_options
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import DataError, require
 from nearkin.core.lazy import Lazy
@@ -39,6 +40,7 @@ def register(app: typer.Typer) -> None:
     app.command("evaluate")(evaluate)
 
 
+@recipe_options()
 def train(
     context: typer.Context,
     data: Annotated[str, typer.Argument(help="Data string, such as mnist or folder:photos.")],
@@ -49,52 +51,33 @@ def train(
     ] = None,
     channels: Annotated[int, typer.Option(min=2, help="Width of a genotype's cells.")] = 16,
     cells: Annotated[int, typer.Option(min=1, help="How many of them.")] = 2,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the training data.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Steps instead of epochs.")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples of a step.")] = None,
-    optimiser: Annotated[str, typer.Option(help="adam or sgd.")] = "adam",
-    learning_rate: Annotated[float, typer.Option(help="Its peak.")] = 2e-3,
-    schedule: Annotated[str, typer.Option(help="cosine, step or constant.")] = "cosine",
-    weight_decay: Annotated[float, typer.Option(help="Strength of the pull to zero.")] = 0.0,
-    clip: Annotated[float, typer.Option(help="Largest gradient norm; 0 for no limit.")] = 0.0,
-    smoothing: Annotated[float, typer.Option(help="Label smoothing.")] = 0.0,
-    averaging: Annotated[float, typer.Option(help="Share of the run whose weights are averaged.")] = 0.0,
-    target: Annotated[float | None, typer.Option(help="Stop at this metric on held-out training data.")] = None,
-    patience: Annotated[int, typer.Option(help="Stop after so many epochs without progress; 0 for never.")] = 0,
-    precision: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    augment: Annotated[str, typer.Option(help="Augmentation, such as crop=2,flip.")] = "",
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from an interrupted run of this command.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model file if it is there.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the model file when the new one is complete.")
+    ] = False,
+    restart: Restart = False,
+    resume: Resume = False,
     as_json: Json = False,
+    *,
+    recipe: dict[str, Any],
 ) -> None:
-    """Train one network from scratch and write it to a file that `evaluate` and Python read."""
+    """Train one network from scratch and write it to a file that `evaluate` and Python read.
+
+    Interrupted, the same command continues where it stopped.
+    """
     settings: Settings = context.obj
+    note_resume(resume)
     require(overwrite or not out.exists(), f"{out} is there already; choose another --out, or say --overwrite")
     require(out.suffix == MODEL_SUFFIX, f"a model file ends in {MODEL_SUFFIX}, got {out}; name it so")
     require(network is None or genotype is None, "give --network or --genotype, not both")
     task = nk.task(data)
     if genotype is not None:
-        skeleton = skeletons.Skeleton.suited(task.input_shape, channels=channels, num_cells=cells)
+        skeleton = skeletons.Skeleton.of_task(task, channels=channels, num_cells=cells)
         network = named.network_string(genotypes.Genotype.parse(genotype), skeleton)
     elif network is not None:
         trust_network(network)
-    changes: dict[str, Any] = {
-        "optimiser": optimiser,
-        "learning_rate": learning_rate,
-        "schedule": schedule,
-        "weight_decay": weight_decay,
-        "clip": clip,
-        "smoothing": smoothing,
-        "averaging": averaging,
-        "target": target,
-        "patience": patience,
-        "precision": precision,
-        "augment": augment,
-        "steps": steps,
-    }
-    changes |= {name: value for name, value in (("epochs", epochs), ("batch_size", batch_size)) if value is not None}
-    recipe = nk.Recipe.suited(task, **changes)
-    work = modelfile.training(task, network, recipe, settings.seed, devices.device(settings.device), out, resume)
+    work = modelfile.training(
+        task, network, nk.Recipe.suited(task, **recipe), settings.seed, devices.device(settings.device), out, restart
+    )
     solved = run(work, settings)
     done = solved.trials[0]
     facts = {

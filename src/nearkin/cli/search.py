@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import nearkin as nk
-from nearkin.cli.console import Settings, answer, counted, escape, run, say
+from nearkin.cli.console import (
+    Restart,
+    Resume,
+    Settings,
+    answer,
+    counted,
+    escape,
+    named_values,
+    note_resume,
+    run,
+    say,
+    table,
+)
 from nearkin.cli.kin import task_of
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import require
@@ -17,7 +29,6 @@ from nearkin.core.lazy import Lazy
 
 if TYPE_CHECKING:
     from nearkin.core import device as devices
-    from nearkin.nets import spec
     from nearkin.run import tracking
     from nearkin.search import budget as budgets
     from nearkin.search import methods, network
@@ -25,12 +36,11 @@ if TYPE_CHECKING:
     from nearkin.solve import solving
     from nearkin.zoo import architecture, modelfile, outside
 else:
-    budgets, devices, spec, tracking, methods, network, solutions, solving, architecture, modelfile, outside = map(
+    budgets, devices, tracking, methods, network, solutions, solving, architecture, modelfile, outside = map(
         Lazy,
         (
             "nearkin.search.budget",
             "nearkin.core.device",
-            "nearkin.nets.spec",
             "nearkin.run.tracking",
             "nearkin.search.methods",
             "nearkin.search.network",
@@ -43,7 +53,6 @@ else:
     )
 
 EVALUATIONS = 24  # of methods that would never end by themselves
-ENDLESS = ("random", "random-shared", "evolution", "local", "kin")
 DEEP = 5  # cells of methods with a reduction cell, so that there is one behind each kind
 
 Track = Annotated[str | None, typer.Option(metavar="DIR", help="Also write the figures for TensorBoard.")]
@@ -55,11 +64,27 @@ def register(app: typer.Typer) -> None:
     app.command("export-model")(export_model)
 
 
+def _list_options(context: typer.Context, wanted: bool) -> None:
+    """Print the options of the method that `--method` names, of all methods where it names none, and exit."""
+    if not wanted:
+        return
+    name = context.params.get("method")
+    for method in [methods.method_named(name)] if name else methods.METHODS.values():
+        say(f"[bold]{method.name}[/bold]: {escape(method.summary)}" + ("" if method.options else "; no options"))
+        rows = [(option.name, str(option.default).lower(), option.summary) for option in method.options]
+        if rows:
+            table(["option", "default", ""], rows)
+    raise typer.Exit
+
+
 def search(
     context: typer.Context,
     target: Annotated[str, typer.Argument(help="A task of the zoo, or a data string.", autocompletion=task_names)],
     method: Annotated[
-        str, typer.Option(help="fuse, side-by-side, random, random-shared, evolution, local, kin, darts or pcdarts.")
+        str,
+        typer.Option(
+            is_eager=True, help="fuse, side-by-side, random, random-shared, evolution, local, kin, darts or pcdarts."
+        ),
     ] = "fuse",
     space: Annotated[
         str,
@@ -83,17 +108,36 @@ def search(
     latency: Annotated[float | None, typer.Option(help="Most milliseconds for one input, measured here.")] = None,
     measure: Annotated[str, typer.Option(help="What nearest means; see nearkin near.")] = "frechet",
     option: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of the method, such as candidates=5 or order=2.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Of the method, such as candidates=5 or order=2; may be repeated."),
     ] = None,
+    options: Annotated[
+        bool,
+        typer.Option(
+            "--options", is_eager=True, callback=_list_options, help="List the options of --method, and exit."
+        ),
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Write the trained network to this .safetensors file.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace that file if it is there.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted search.")] = False,
+    seed_cells: Annotated[
+        bool,
+        typer.Option(
+            "--seed-cells/--no-seed-cells",
+            help="Begin with the cells of the kin in whose space it searches; without them, random is a pure control.",
+        ),
+    ] = True,
+    restart: Restart = False,
+    resume: Resume = False,
     tensorboard: Track = None,
     mlflow: Annotated[str | None, typer.Option(metavar="URI", help="Also log the figures to MLflow.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Search an architecture for a task, train it from scratch and say what it is worth."""
+    """Search an architecture for a task, train it from scratch and say what it is worth.
+
+    Interrupted, the same command continues where it stopped.
+    """
     settings: Settings = context.obj
+    note_resume(resume)
     require(
         overwrite or out is None or not out.exists(), f"{out} is there already; choose another --out, or --overwrite"
     )
@@ -101,20 +145,20 @@ def search(
     budget = _budget(method, minutes, steps, evaluations)
     with nk.Zoo(settings.zoo_path) as zoo, _trackers(tensorboard, mlflow, target) as listeners:
         task = zoo.task(target) if target in zoo else task_of(target, zoo)
-        depth = cells or (DEEP if method in methods.SUPERNETS else 2)
-        skeleton = network.Skeleton.suited(task.input_shape, channels=channels, num_cells=depth)
-        final = network.Skeleton.suited(
-            task.input_shape, channels=final_channels or channels, num_cells=final_cells or depth,
+        depth = cells or (DEEP if methods.method_named(method).supernet else 2)
+        skeleton = network.Skeleton.of_task(task, channels=channels, num_cells=depth)
+        final = network.Skeleton.of_task(
+            task, channels=final_channels or channels, num_cells=final_cells or depth,
             drop_path=drop_path, auxiliary=auxiliary,
         )  # fmt: skip
         recipe = nk.Recipe.suited(task, augment=augment, **({} if epochs is None else {"epochs": epochs}))
         how = architecture.Search(
             method=method, space=space, budget=budget, skeleton=skeleton, final=final, recipe=recipe, measure=measure,
             parameters=parameters, multiply_adds=multiply_adds, latency=latency and latency / 1000,
-            options=_options(option or []),
+            options=named_values(option), seed_cells=seed_cells,
         )  # fmt: skip
         work = zoo.searching(
-            target if target in zoo else task, how, seed=settings.seed, device=settings.device, resume=resume
+            target if target in zoo else task, how, seed=settings.seed, device=settings.device, restart=restart
         )
         found = run(work, settings, *listeners)
         if out is not None:
@@ -185,16 +229,9 @@ def _of_zoo(zoo: "nk.Zoo", name: str) -> "nk.Solved":
 
 
 def _budget(method: str, minutes: float | None, steps: int | None, evaluations: int | None) -> "budgets.Budget":
-    if method in ENDLESS and minutes is None and steps is None and evaluations is None:
+    if methods.method_named(method).endless and minutes is None and steps is None and evaluations is None:
         evaluations = EVALUATIONS
     return budgets.Budget(minutes=minutes, steps=steps, evaluations=evaluations)
-
-
-def _options(pairs: list[str]) -> dict[str, Any]:
-    """Options of a method, their values read as in network strings."""
-    for pair in pairs:
-        require("=" in pair, f"--option is written name=value, got {pair!r}")
-    return {name: spec.value_of(value) for name, _, value in (pair.partition("=") for pair in pairs)}
 
 
 @contextmanager
@@ -211,7 +248,8 @@ def _trackers(tensorboard: str | None, mlflow: str | None, name: str) -> Iterato
 
 def _say_found(facts: dict[str, Any], task: "nk.Task", target: str) -> None:
     asked = counted(facts["evaluations"], "genotype") if facts["evaluations"] else "one supernet"
-    kin = f", the space of {escape(facts['kin'])}" if facts["kin"] else ""
+    begun = "beginning with its cells" if facts["seed_cells"] else "without its own cells"
+    kin = f", the space of {escape(facts['kin'])}, {begun}" if facts["kin"] else ""
     say(
         f"[bold]{escape(facts['target'])}[/bold]: {task.form.metric} {facts['metric']:.4f} on the test part (a blind "
         f"guess: {task.guess():.4f}), {facts['parameters']:,} weights, {facts['multiply_adds']:,} multiply-adds"

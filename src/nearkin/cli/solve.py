@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import nearkin as nk
-from nearkin.cli.console import Settings, answer, escape, run, say, table
+from nearkin.cli.console import Restart, Settings, answer, escape, run, say, table
+from nearkin.cli.recipe import recipe_options
 from nearkin.cli.zoo import Json
 from nearkin.core.errors import require
 from nearkin.core.files import write_durably
@@ -38,6 +39,8 @@ else:
     )
 
 MINUTES = 5.0
+NOT_OF_SOLVE = ("epochs", "steps", "target", "patience", "validation")
+"""Recipe options that `solve` decides, or has under a meaning of its own."""
 FILES = ("report.html", "solution.json", "solution.safetensors")
 
 
@@ -46,6 +49,7 @@ def register(app: typer.Typer) -> None:
     app.command("solve")(solve)
 
 
+@recipe_options(without=NOT_OF_SOLVE)
 def solve(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="What to call the task.")],
@@ -69,14 +73,21 @@ def solve(
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Of every network's training; by default what suits the data.")
     ] = None,
+    width: Annotated[
+        float | None,
+        typer.Option(help="Factor on the channels of the hand-made networks; by default as wide as the time allows."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for report and solution; NAME-solution where nothing is said.")
     ] = None,
+    restart: Restart = False,
     as_json: Json = False,
+    *,
+    recipe: dict[str, Any],
 ) -> None:
     """Solve a task: its kin, a search that begins with their cells, a contest under equal budget, one report.
 
-    The task joins the zoo. Interrupted, it goes on where it was when the same command is given again.
+    The task joins the zoo. Interrupted, the same command continues where it stopped.
     """
     settings: Settings = context.obj
     require(bool(name.strip()), "a task needs a name, got an empty one; say what to call it")
@@ -89,6 +100,8 @@ def solve(
         hand_made=() if networks in ("none", "") else tuple(networks.split(",")),
         only=tuple(only.split(",")) if only else (),
         epochs=epochs,
+        training=recipe,
+        width=width,
         seed=settings.seed,
         device=devices.device(settings.device),
         command=shlex.join(["nearkin", *sys.argv[1:]]),
@@ -98,7 +111,7 @@ def solve(
     task = nk.task(data, name=name)  # before a zoo is made: bad data leaves no trace
     plans.require_answerable(task)
     with nk.Zoo(settings.zoo_path) as zoo:
-        solution = run(solving.solving(task, zoo, plan), settings)
+        solution = run(solving.solving(task, zoo, plan, restart=restart), settings)
     facts = written(solution, folder)
     answer(facts, as_json, lambda: show(solution, folder))
 

@@ -7,18 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import nearkin as nk
-from nearkin.cli.console import Settings, answer, counted, escape, run, say, table
-from nearkin.core.errors import NearkinError
+from nearkin.cli.console import Restart, Settings, answer, counted, escape, named_values, run, say, table
+from nearkin.cli.recipe import recipe_options
+from nearkin.core.errors import NearkinError, require
 from nearkin.core.lazy import Lazy
 from nearkin.nets.trusted_code import is_trusted, refusal, trust_network
 
 if TYPE_CHECKING:
     from nearkin.search import budget as budgets
+    from nearkin.search import methods
     from nearkin.search import network as network_of
     from nearkin.zoo import bundle
     from nearkin.zoo.records import TaskRecord
 else:
-    budgets, network_of, bundle = map(Lazy, ("nearkin.search.budget", "nearkin.search.network", "nearkin.zoo.bundle"))
+    budgets, methods, network_of, bundle = map(
+        Lazy, ("nearkin.search.budget", "nearkin.search.methods", "nearkin.search.network", "nearkin.zoo.bundle")
+    )
 
 NOT_TRUSTED = "not trusted"
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
@@ -48,28 +52,35 @@ def task_names(context: typer.Context, incomplete: str) -> list[str]:
 Name = Annotated[str, typer.Argument(help="A task of the zoo.", autocompletion=task_names)]
 
 
+@recipe_options()
 def add(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="What to call the task.")],
     data: Annotated[str, typer.Argument(help="Data string, such as 'digits?detect=0' or npz:mine.npz.")],
     network: Annotated[str | None, typer.Option(help="Network string, such as lenet or 'resnet18?width=0.25'.")] = None,
     trials: Annotated[int, typer.Option(min=1, help="Independent trainings.")] = 3,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the training data.")] = None,
     epsilon: Annotated[
         float | None,
         typer.Option(min=0, max=1, help="Stop a trial once its metric on held-out training data is 1 − ε."),
     ] = None,
-    augment: Annotated[str, typer.Option(help="Augmentation, such as crop=2,flip.")] = "",
     cell: Annotated[
         bool, typer.Option("--cell", help="Also search its best cells, which give a search space to its kin.")
     ] = False,
     cell_evaluations: Annotated[int, typer.Option(min=1, help="Cells that are trained for it, briefly.")] = 24,
     cell_channels: Annotated[int, typer.Option(min=2, help="Their width.")] = 8,
+    cell_method: Annotated[str, typer.Option(help="Search method of --cell; see nearkin search --help.")] = "evolution",
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Of that method, such as population=5; see nearkin search --options."),
+    ] = None,
+    restart: Restart = False,
     as_json: Json = False,
+    *,
+    recipe: dict[str, Any],
 ) -> None:
     """Solve a task and keep it: train its network in several trials and store weights and figures.
 
-    Interrupted, it goes on where it was when the same command is given again.
+    Interrupted, the same command continues where it stopped.
     """
     settings: Settings = context.obj
     path = Path(settings.zoo_path)
@@ -80,22 +91,25 @@ def add(
             there = cell and _without_cells(catalogue, task)
             if not there:
                 catalogue.claimable(name)
-    changes: dict[str, Any] = {"augment": augment}
-    if epochs is not None:
-        changes["epochs"] = epochs
     if epsilon is not None:
-        changes["target"] = 1 - epsilon
-    recipe = nk.Recipe.suited(task, **changes)
+        require("target" not in recipe, "--epsilon E is --target 1 − E; give one of them")
+        recipe["target"] = 1 - epsilon
+    suited = nk.Recipe.suited(task, **recipe)
+    if cell:  # before anything is trained
+        searched = {"method": cell_method, "options": methods.checked(cell_method, task, named_values(option))}
     if network is not None:
         trust_network(network)
     with nk.Zoo(path) as zoo:
-        work = zoo.adding(task, network, trials=trials, recipe=recipe, seed=settings.seed, device=settings.device)
+        work = zoo.adding(
+            task, network, trials=trials, recipe=suited, seed=settings.seed, device=settings.device, restart=restart
+        )
         record = zoo.record(name) if there else run(work, settings)
         facts = _facts(record)
         if cell:
-            skeleton = network_of.Skeleton.suited(task.input_shape, channels=cell_channels, num_cells=2, between="pool")
+            skeleton = network_of.Skeleton.of_task(task, channels=cell_channels, num_cells=2, between="pool")
             budget = budgets.Budget(evaluations=cell_evaluations)
-            facts["cells"] = run(zoo.celling(name, skeleton, budget, seed=settings.seed), settings).to_dict()
+            cells = zoo.celling(name, skeleton, budget, seed=settings.seed, restart=restart, **searched)
+            facts["cells"] = run(cells, settings).to_dict()
     answer(facts, as_json, lambda: _say_added(record, facts.get("cells")))
 
 

@@ -1,12 +1,12 @@
 """Resuming from files: a state that is intact is used, one that is damaged is put aside and its work done again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from nearkin.core.errors import DataError
-from nearkin.core.events import Caution, Work, kept
+from nearkin.core.events import Caution, Checkpoint, Work, kept
 from nearkin.core.state import State, restoring
 
 T = TypeVar("T")
@@ -39,6 +39,27 @@ def resumed(begin: Callable[[State | None], Work[T]], file: Path, *, resume: boo
     """
     start = (yield from stored(file, lambda state: state)) if resume else None
     return (yield from kept(_begun(begin, start, file), file))
+
+
+def signed(work: Work[T], facts: Mapping[str, Any]) -> Work[T]:
+    """The same work; its checkpoints carry these facts as well, which say what they belong to."""
+
+    def with_facts(moment: Checkpoint) -> Checkpoint:
+        def capture() -> State:
+            state = moment.capture()
+            return State(state.tensors, {**state.facts, **facts})
+
+        return Checkpoint(capture)
+
+    try:
+        while True:
+            try:
+                event = next(work)
+            except StopIteration as end:
+                return cast(T, end.value)
+            yield with_facts(event) if isinstance(event, Checkpoint) else event
+    finally:
+        work.close()
 
 
 def _begun(begin: Callable[[State | None], Work[T]], start: State | None, file: Path) -> Work[T]:

@@ -179,12 +179,16 @@ class CellNetwork(nn.Module):
         width = last.wiring.width(last.channels)
         self.final = nn.Sequential(nn.BatchNorm2d(width), nn.ReLU()) if normal.num_inputs == 1 else nn.Identity()
         self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(width, num_outputs)
+        self.head = self.make_head(width, num_outputs)
         self.set_drop_path(drop_path)
         cells = [place for place, layer in enumerate(layers) if layer.wiring is not None]
         self.middle = next(place for place in range(cells[2 * num_cells // 3], len(layers)) if live[place])
         middle = layers[self.middle]
         self.middle_width = middle.channels if middle.wiring is None else middle.wiring.width(middle.channels)
+
+    def make_head(self, width: int, num_outputs: int) -> nn.Module:
+        """The layer that knows the number of outputs; it is made last."""
+        return nn.Linear(width, num_outputs)
 
     def set_drop_path(self, rate: float) -> None:
         """Leave out this share of edges in training; identities are spared."""
@@ -210,6 +214,33 @@ class CellNetwork(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """`[N, C, H, W]` to `[N, K]`."""
         return self.classified(self.maps(x)[1])
+
+
+class DenseCellNetwork(CellNetwork):
+    """Stem, stacked cells, and a 1x1 convolution at every pixel: images `[N, C, H, W]` to images `[N, K, H, W]`.
+
+    A stem or reductions that make the maps smaller are made up for by bilinear interpolation to `sides` = (H, W).
+    """
+
+    def __init__(self, *args: Any, sides: tuple[int, int], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.sides = sides
+
+    def make_head(self, width: int, num_outputs: int) -> nn.Module:
+        """A 1x1 convolution."""
+        return nn.Conv2d(width, num_outputs, 1)
+
+    def maps(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The maps at two thirds of the depth, and behind the last cell with the sides of the image."""
+        middle, last = super().maps(x)
+        if last.shape[2:] != self.sides:
+            last = nn.functional.interpolate(last, self.sides, mode="bilinear", align_corners=False)
+        return middle, last
+
+    def classified(self, last: Tensor) -> Tensor:
+        """Outputs `[N, K, H, W]` from the last map."""
+        outputs: Tensor = self.head(self.dropout(last))
+        return outputs
 
 
 def wired(cell: Cell, strided: bool = False) -> Wiring:

@@ -84,7 +84,7 @@ class Costs:
     def figures(self, genotype: Genotype) -> Figures:
         """Parameters and multiply-adds for one input, exactly those of the network that `build_network` makes."""
         factory, options = blueprint(genotype, self.skeleton, self.input_shape, self.num_outputs)
-        if factory is CellNetwork:
+        if issubclass(factory, CellNetwork):
             return _total(_cell_parts(options, self.input_shape))
         if factory is ChainNetwork:
             return _total(_chain_parts(options, self.input_shape))
@@ -169,7 +169,10 @@ def _cell_parts(options: dict[str, Any], input_shape: tuple[int, ...]) -> Iterat
     out = last.wiring.width(last.channels)
     if options["normal"].num_inputs == 1:
         yield nn.BatchNorm2d, (out,), (out, 1, 1)
-    yield nn.Linear, (out, options["num_outputs"]), (out,)
+    if "sides" in options:
+        yield nn.Conv2d, (out, options["num_outputs"], 1), (out, *options["sides"])
+    else:
+        yield nn.Linear, (out, options["num_outputs"]), (out,)
 
 
 def _edge_parts(layer: Layer, wiring: Wiring, sides: list[tuple[int, ...]]) -> Iterator[Part]:

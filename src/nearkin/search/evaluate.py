@@ -12,11 +12,12 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from nearkin.core.checkpoints import signed
 from nearkin.core.errors import TrainingError, require
 from nearkin.core.events import Checkpoint, Work
 from nearkin.core.rng import derived_seed
 from nearkin.core.state import State
-from nearkin.nets.fit import Fit, fitting
+from nearkin.nets.fit import fitting
 from nearkin.nets.functional import check, multiply_adds, num_parameters
 from nearkin.nets.recipe import Recipe
 from nearkin.search.auxiliary import AuxiliaryTask, InTraining
@@ -110,7 +111,7 @@ def evaluating(
     else:
         trained = network
     work = fitting(trained, judged, recipe, seed=seed, device=device, resume=resume, stage="evaluation")
-    done = yield from _signed(work, signature)
+    done = yield from signed(work, {"evaluation": signature})
     network.eval()
     return Evaluated(
         genotype,
@@ -192,8 +193,9 @@ class TrainedObjective(Objective):
 def _check(genotype: Genotype, task: Task, skeleton: Skeleton) -> None:
     """Genotype, task and skeleton must be of one kind."""
     require(
-        task.likelihood != "dense",
-        f"{task.name} wants images as outputs, and cells end in one vector; use the network autoencoder for it",
+        skeleton.dense == (task.likelihood == "dense"),
+        f"{task.name} has a {task.likelihood} likelihood, and the skeleton has dense={skeleton.dense}; a skeleton "
+        f"has dense=True for images as outputs, and dense=False for all others",
     )
     require(
         isinstance(genotype, Recurrent) == (task.likelihood == "language"),
@@ -204,27 +206,6 @@ def _check(genotype: Genotype, task: Task, skeleton: Skeleton) -> None:
         isinstance(genotype, Cells) or not (skeleton.auxiliary or skeleton.drop_path),
         "auxiliary heads and drop-path are for cells; set auxiliary to false and drop_path to 0",
     )
-
-
-def _signed(work: Work[Fit], signature: Mapping[str, Any]) -> Work[Fit]:
-    """The same work, its checkpoints with a note of whose they are."""
-
-    def marked(moment: Checkpoint) -> Checkpoint:
-        def capture() -> State:
-            state = moment.capture()
-            return State(state.tensors, {**state.facts, "evaluation": dict(signature)})
-
-        return Checkpoint(capture)
-
-    try:
-        while True:
-            try:
-                event = next(work)
-            except StopIteration as end:
-                return cast(Fit, end.value)
-            yield marked(event) if isinstance(event, Checkpoint) else event
-    finally:
-        work.close()
 
 
 def _without_checkpoints(work: Work[Evaluated]) -> Work[Evaluated]:

@@ -150,7 +150,9 @@ class Fuse(Searcher[Rounds]):
 
     def figures(self, state: Rounds) -> dict[str, float]:
         """The incumbent's validation metric, its rounds in a row."""
-        return {**(state.winners[-1][2] if state.winners else {}), "rounds won": float(state.streak)}
+        facts = state.winners[-1][2] if state.winners else {}
+        numbers = {name: float(value) for name, value in facts.items() if not isinstance(value, str)}
+        return {**numbers, "rounds won": float(state.streak)}
 
     @cached_property
     def parts(self) -> Parts:
@@ -193,9 +195,10 @@ class Fuse(Searcher[Rounds]):
         state.seen.append(key)
         return True
 
-    def _facts(self, verdict: Verdict) -> dict[str, float]:
+    def _facts(self, verdict: Verdict) -> dict[str, float | str]:
         place = verdict.winner
         return {
             "validation loss": verdict.losses[place],
             f"validation {self.task.form.metric}": verdict.metrics[place],
+            **verdict.facts,
         }

@@ -1,10 +1,10 @@
 r"""One round of FUSE: candidates that are trained together, and which of them is best.
 
 Fusion relaxes the choice among K candidates: $\bar c(x) = \sum_k \mathrm{softmax}(\alpha)_k\, c_k(x)$, weights of the
-candidates descend the training loss of $\bar c$ and $\alpha$ its validation loss, by turns; the largest $\alpha_k$ wins
-(the paper's algorithm 1 prints argmin, and its code takes $\alpha$'s loss from test data). The control trains the
-candidates side by side, each on a loss of its own, and takes the one of least validation loss; it is as good and
-cheaper, and stands beside the fusion wherever that is shown.
+candidates descend the training loss of $\bar c$ and $\alpha$ its validation loss, by turns, until $\alpha$ has
+converged; the largest $\alpha_k$ wins (the paper's algorithm 1 prints argmin, and its code takes $\alpha$'s loss from
+test data). The control trains the candidates side by side, each on a loss of its own, and takes the one of least
+validation loss; it is as good and cheaper, and stands beside the fusion wherever that is shown.
 
 Notation: K candidates, N samples; outputs are `[N, *]`, such as logits `[N, C]`.
 """
@@ -12,8 +12,8 @@ Notation: K candidates, N samples; outputs are `[N, *]`, such as logits `[N, C]`
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -37,11 +37,13 @@ class Verdict:
         scores: of each candidate, larger is better, in the contest's own units.
         losses: each candidate's own validation loss at the end.
         metrics: each candidate's own validation metric at the end.
+        facts: plain figures of the round, such as how many alternations it took.
     """
 
     scores: tuple[float, ...]
     losses: tuple[float, ...]
     metrics: tuple[float, ...]
+    facts: Mapping[str, float | str] = field(default_factory=dict)
 
     @property
     def winner(self) -> int:
@@ -68,23 +70,32 @@ class Contest(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Fusion(Contest):
-    """Mixed outputs, weights and α by turns.
+    """Mixed outputs; weights and α are updated by turns until α has converged.
 
     Attributes:
-        alternations: turns of a round.
-        weight_steps: on training data in each turn.
-        alpha_steps: on validation data in each turn.
-        weight_rate: peak of the weights' one-cycle learning rate (Adam).
+        alternations: turns of a round at the most.
+        cycle: turns over which the weights' one-cycle learning rate goes; after them the weights hardly move, and α
+            converges on what they are.
+        weight_steps: steps of the weights on training data in each turn.
+        alpha_steps: steps of α on validation data in each turn.
+        weight_rate: peak of the weights' learning rate (Adam).
         alpha_rate: learning rate of α (Adam).
-        batch_size: of both.
+        batch_size: samples of a step.
+        window: turns in which softmax(α) must have settled.
+        tolerance: largest change of any share within the window that counts as settled.
+        certain: a share of softmax(α) above this ends the round at once.
     """
 
-    alternations: int = 12
+    alternations: int = 40
+    cycle: int = 12
     weight_steps: int = 3
     alpha_steps: int = 2
     weight_rate: float = 0.02
     alpha_rate: float = 0.3
     batch_size: int = 64
+    window: int = 4
+    tolerance: float = 0.02
+    certain: float = 0.99
 
     def __post_init__(self) -> None:
         _require_positive(asdict(self))
@@ -99,10 +110,11 @@ class Fusion(Contest):
         return asdict(self)
 
     def judging(self, model: Candidates, parts: Parts, streams: Streams, stage: str) -> Work[Verdict]:
-        """Scores are softmax(α): they add up to 1."""
+        """Scores are softmax(α), which add up to 1; the facts say how many alternations it took, and why it ended."""
         alpha = torch.zeros(len(model.networks), requires_grad=True)
         by_alpha = torch.optim.Adam([alpha], self.alpha_rate)
-        weights = _Descent(model, self.weight_rate, self.alternations * self.weight_steps)
+        weights = _Descent(model, self.weight_rate, min(self.cycle, self.alternations) * self.weight_steps)
+        shares: list[Tensor] = []
         learn = _endless(parts.learn, self.batch_size, streams.child("learn"))
         judge = _endless(parts.judge, self.batch_size, streams.child("judge"))
         model.train()
@@ -116,11 +128,30 @@ class Fusion(Contest):
                     by_alpha.zero_grad()
                     parts.form.loss(mixture(outputs, alpha), y).backward()
                     by_alpha.step()
-            shares = alpha.detach().softmax(0)
-            yield Progress(
-                stage, turn + 1, self.alternations, {"leading": float(shares.max()), "entropy": entropy(shares)}
-            )
-        return _verdict(model, parts, tuple(shares.tolist()))
+            shares.append(alpha.detach().softmax(0))
+            figures = {"leading": float(shares[-1].max()), "entropy": entropy(shares[-1])}
+            yield Progress(stage, turn + 1, self.alternations, figures)
+            if reason := self.converged(shares):
+                break
+        facts: dict[str, float | str] = {"alternations": len(shares), "ended": reason or "limit of alternations"}
+        return replace(_verdict(model, parts, tuple(shares[-1].tolist())), facts=facts)
+
+    def converged(self, shares: Sequence[Tensor]) -> str:
+        """Why a round ends whose softmax(α) went this way, turn by turn; empty while it goes on.
+
+        >>> rows = [torch.tensor([0.5, 0.5]), torch.tensor([0.6, 0.4]), torch.tensor([0.61, 0.39])]
+        >>> Fusion(window=1).converged(rows), Fusion(window=2).converged(rows)
+        ('settled', '')
+        >>> Fusion().converged([torch.tensor([0.995, 0.005])])
+        'certain'
+        """
+        if float(shares[-1].max()) > self.certain:
+            return "certain"
+        last = shares[-self.window - 1 :]
+        if len(last) <= self.window:
+            return ""
+        rows = torch.stack(list(last))
+        return "settled" if float((rows.amax(0) - rows.amin(0)).max()) < self.tolerance else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +159,7 @@ class SideBySide(Contest):
     """The control: candidates trained on their own losses, judged by their validation losses.
 
     Attributes:
-        steps: on training data; 36 is what the fusion takes.
+        steps: on training data; 36 are those of 12 turns of a fusion.
         rate: peak of the one-cycle learning rate (Adam).
         batch_size: of a step.
     """
@@ -181,18 +212,24 @@ def entropy(shares: Tensor) -> float:
 
 
 class _Descent:
-    """Adam under a one-cycle learning rate; weights are laid channels last, which is faster here by a sixth."""
+    """Adam under a one-cycle learning rate of so many steps, whose last value stays.
+
+    Weights are laid channels last, which is faster here by a sixth.
+    """
 
     def __init__(self, model: nn.Module, rate: float, steps: int) -> None:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimiser = torch.optim.Adam(model.parameters(), rate, fused=True)
         self.schedule = torch.optim.lr_scheduler.OneCycleLR(self.optimiser, rate, total_steps=steps + 1)
+        self.left = steps
 
     def step(self, loss: Tensor) -> None:
         self.optimiser.zero_grad()
         loss.backward()
         self.optimiser.step()
-        self.schedule.step()
+        if self.left:
+            self.schedule.step()
+            self.left -= 1
 
 
 def _endless(examples: Examples, size: int, streams: Streams) -> Iterator[Batch]:

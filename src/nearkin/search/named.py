@@ -34,6 +34,7 @@ def searched(
     stem_stride: int = 1,
     stages: int | tuple[int, ...] | None = None,
     dropout: float = 0.0,
+    dense: bool = False,
 ) -> nn.Module:
     """The network of a genotype that is written with `~` for `=` and without blanks; see `Skeleton` for the rest.
 
@@ -45,6 +46,7 @@ def searched(
     skeleton = Skeleton(
         channels=channels, num_cells=num_cells, reductions=None if reductions is None else _sizes(reductions),
         growth=growth, between=between, stem_factor=stem_factor, stem_stride=stem_stride, dropout=float(dropout),
+        dense=dense,
         **more,
     )  # fmt: skip
     factory, options = blueprint(unwritten(genotype), skeleton, tuple(input_shape), num_outputs)
@@ -75,7 +77,7 @@ def network_string(genotype: Genotype, skeleton: Skeleton) -> str:
     >>> parsed(text) == (genotype, Skeleton(channels=8, num_cells=2))
     True
     """
-    plain, as_deep = Skeleton(), Skeleton(num_cells=skeleton.num_cells)  # where reductions are depends on the depth
+    plain, as_deep = Skeleton(), Skeleton(num_cells=skeleton.num_cells, dense=skeleton.dense)  # its own reductions
     options: dict[str, Value] = {"genotype": written(genotype)}
     for field in fields(Skeleton):
         value, usual = getattr(skeleton, field.name), as_deep if field.name == "reductions" else plain

@@ -10,7 +10,7 @@ from torch import nn
 
 from nearkin.core.errors import require
 from nearkin.core.rng import derived_seed, seeded
-from nearkin.search.cell_network import CellNetwork, cell_options, stem
+from nearkin.search.cell_network import CellNetwork, DenseCellNetwork, cell_options, stem
 from nearkin.search.chain_network import ChainNetwork, chain_options
 from nearkin.search.genotype import Cells, Chain, Genotype, Recurrent
 from nearkin.search.recurrent_network import RecurrentNetwork, recurrent_options
@@ -48,12 +48,18 @@ such as mlp
         f"{kind} read images (C, H, W), got inputs of shape {shape}; solve it with a network such as mlp",
     )
     if isinstance(genotype, Chain):
+        require(not skeleton.dense, "chains end in one vector, and images are wanted as outputs; give cells")
         options = chain_options(genotype, shape, num_outputs, channels=skeleton.channels, stages=skeleton.stages,
                                 stem_stride=skeleton.stem_stride, dropout=skeleton.dropout)  # fmt: skip
         return Blueprint(ChainNetwork, options)
     require(isinstance(genotype, Cells), f"there is no network for {type(genotype).__name__}; give cells or a chain")
     assert isinstance(genotype, Cells)
-    return Blueprint(CellNetwork, cell_options(genotype, skeleton, shape[0], num_outputs))
+    options = cell_options(genotype, skeleton, shape[0], num_outputs)
+    return (
+        Blueprint(DenseCellNetwork, {**options, "sides": shape[1:]})
+        if skeleton.dense
+        else Blueprint(CellNetwork, options)
+    )
 
 
 def build_network(

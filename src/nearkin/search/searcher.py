@@ -221,15 +221,16 @@ def _resumed(searcher: Searcher[S], seed: int, saved: State) -> tuple[_Run, S]:
     facts = typed(_RunFacts, saved.facts["search"], saved.origin)
     require(
         facts["version"] == VERSION,
-        f"the checkpoint is of version {facts['version']}, this is {VERSION}; start anew, or use the version that "
-        f"wrote it",
+        f"the checkpoint is of version {facts['version']}, this is {VERSION}; begin again (--restart), or use "
+        f"the version that wrote it",
         TrainingError,
     )
     for name, mine in (("method", searcher.name), ("seed", seed), ("settings", dict(searcher.settings()))):
         given = cast(Mapping[str, Any], facts)[name]
         require(
             given == mine,
-            f"the checkpoint was made with another {name} ({given}, not {mine}); start anew, or give that one",
+            f"the checkpoint was made with another {name} ({given}, not {mine}); begin again (--restart), or give that "
+            f"one",
             TrainingError,
         )
     run = _Run(facts["steps"], facts["seconds"], facts["history"])

@@ -8,6 +8,7 @@ from typing import Any
 
 from nearkin.core.errors import OptionError, require
 from nearkin.search.mobile import MOBILE_STAGES
+from nearkin.tasks.task import Task
 
 BETWEEN = ("residual", "pool")
 LARGE_SIDE = 32  # of a map that cells can work on in reasonable time
@@ -34,6 +35,8 @@ class Skeleton:
         auxiliary_weight: of its loss.
         drop_path: share of edges left out in training, sample by sample; it rises from 0 to this over a run.
         dropout: share of features left out in front of the head, of embeddings and states in a recurrent network.
+        dense: whether the outputs are images of the input's size (cells only); then no cell halves the sides unless
+            `reductions` says so.
 
     >>> Skeleton(num_cells=8).reductions, Skeleton(num_cells=2).reductions
     ((2, 5), (1,))
@@ -51,6 +54,7 @@ class Skeleton:
     auxiliary_weight: float = 0.4
     drop_path: float = 0.0
     dropout: float = 0.0
+    dense: bool = False
 
     def __post_init__(self) -> None:
         _require_whole("channels", self.channels, 2, MAX_WIDTH)
@@ -68,7 +72,8 @@ class Skeleton:
             value = getattr(self, name)
             require(isinstance(value, int | float), f"{name} is a number, got {value!r:.200}")
         thirds = {self.num_cells // 3, 2 * self.num_cells // 3} - {0}
-        given = thirds if self.reductions is None else set(self.reductions)
+        usual = set() if self.dense else thirds
+        given = usual if self.reductions is None else set(self.reductions)
         bad = [place for place in given if not 0 <= place < self.num_cells]
         require(not bad, f"reductions name cells from 0 to {self.num_cells - 1}, got {bad}")
         require(self.between in BETWEEN, f"between must be {' or '.join(BETWEEN)}, got {self.between!r}")
@@ -79,6 +84,7 @@ class Skeleton:
         for name in ("drop_path", "dropout"):
             require(0 <= getattr(self, name) < 1, f"{name} is a share in [0, 1), got {getattr(self, name)}")
         require(self.auxiliary_weight >= 0, f"auxiliary_weight must be 0 or more, got {self.auxiliary_weight}")
+        require(not (self.dense and self.auxiliary), "an auxiliary head predicts no images; set auxiliary to false")
         object.__setattr__(self, "reductions", tuple(sorted(given)))
         object.__setattr__(self, "stages", tuple(self.stages))
 
@@ -92,6 +98,11 @@ class Skeleton:
         side = max(input_shape[1:], default=1)
         changes.setdefault("stem_stride", 2 ** max(0, math.ceil(math.log2(side / LARGE_SIDE))))
         return cls.from_dict(changes)
+
+    @classmethod
+    def of_task(cls, task: Task, **changes: Any) -> "Skeleton":
+        """One that suits a task's inputs and outputs, with changes."""
+        return cls.suited(task.input_shape, dense=task.likelihood == "dense", **changes)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `Skeleton.from_dict` makes it again."""

@@ -203,6 +203,10 @@ def _stride(task: Task, side: int) -> int:
     return stride
 
 
-def hand_made_networks(name: str) -> list[str]:
-    """A hand-made network in growing width."""
-    return [f"{name}?width={width:g}" for width in WIDTHS]
+def hand_made_networks(name: str, width: float | None = None) -> list[str]:
+    """A hand-made network in growing width, or in one that is given.
+
+    >>> hand_made_networks("vgg16", 0.25)
+    ['vgg16?width=0.25']
+    """
+    return [f"{name}?width={one:g}" for one in (WIDTHS if width is None else (width,))]

@@ -191,7 +191,8 @@ class Contest:
         outcome = yield from self._outcome(lot)
         self.outcomes[lot.name] = outcome
         best = outcome.best.genotype
-        told = {"genotype": str(best), "search": outcome.to_dict(), "settings": {"space": lot.ground.space.name}}
+        settings = {"space": lot.ground.space.name, "seed_cells": bool(lot.ground.first)}
+        told = {"genotype": str(best), "search": outcome.to_dict(), "settings": settings}
         left = None if self.allowance is None else (1 - SEARCH_SHARE) * self.allowance
         pace = yield from self._paced(
             lot.name, lot.title, searched_networks(best, self.learn), self.learn, left, USUAL_CELLS, searched=True
@@ -235,7 +236,7 @@ class Contest:
         )  # fmt: skip
 
     def _made(self, name: str, title: str) -> Work[Contender]:
-        networks = hand_made_networks(name) if name in HAND_MADE else [name]
+        networks = hand_made_networks(name, self.plan.width) if name in HAND_MADE else [name]
         pace = yield from self._paced(name, title, networks, self.learn, self.allowance, USUAL_WIDTH)
         return Contender(name=name, title=title, kind="made", task=self.learn, pace=pace, seed=self.plan.seed)
 
@@ -261,7 +262,8 @@ class Contest:
         """
         recipe, fewest = self.plan.recipe(task), FEWEST_STEPS
         if searched:
-            recipe, fewest = replace(recipe, learning_rate=PROXY.learning_rate), PROXY.steps or FEWEST_STEPS
+            rate = self.plan.training.get("learning_rate", PROXY.learning_rate)
+            recipe, fewest = replace(recipe, learning_rate=rate), PROXY.steps or FEWEST_STEPS
 
         def work(_: State | None) -> Work[State]:
             yield from ()

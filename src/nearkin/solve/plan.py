@@ -1,7 +1,7 @@
 """Plan: what is asked of a run, and how its time is shared out."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ LEAST_LEFT = 0.3  # share of the budget that the contest has in any case, howeve
 FINALS = 2.5  # allowances that the last trainings take, on all training data
 SEARCH_SHARE = 0.5  # of an allowance, the rest is for the training of what was found
 EVALUATIONS = 16  # of a search where the budget names no end
+LARGEST_WIDTH = 4.0  # of hand-made networks, a factor on their channels
 SEARCHES = ("kin-search", "random-search", "full-search")
 CONTENDERS = (*SEARCHES, "finetune", "transfer", *TITLES, *SIMPLE)
 ANSWERED = ("categorical", "gaussian", "heteroscedastic")
@@ -42,6 +43,9 @@ class Plan:
         only: names of the contenders that take part, where not all shall: `kin-search`, `finetune`, `svm`, ….
         join: whether the task joins the zoo.
         epochs: of every network's training; what suits the task's size where nothing is said.
+        training: further options of every network's recipe, such as `batch_size`; see `nearkin.nets.recipe.Recipe`.
+        width: of the hand-made networks, a factor on their channels (default: as wide as the time allows, 0.0625
+            without a limit of time).
         validation: share of the training data by which the answer is chosen.
         trials: networks that are trained for a first task, whose Fisher information the zoo keeps.
         seed: the one seed.
@@ -57,6 +61,8 @@ class Plan:
     only: tuple[str, ...] = ()
     join: bool = True
     epochs: int | None = None
+    training: Mapping[str, Any] = field(default_factory=dict)
+    width: float | None = None
     validation: float = 0.2
     trials: int = 3
     seed: int = 0
@@ -67,6 +73,11 @@ class Plan:
         require(0 < self.validation < 1, f"validation is a share between 0 and 1, got {self.validation}")
         require(self.trials >= 1, f"trials must be 1 or more, got {self.trials}")
         require(self.epochs is None or self.epochs >= 1, f"epochs must be 1 or more, got {self.epochs}")
+        Recipe.of_size(1, **self.training)  # checks them
+        require(
+            self.width is None or 0 < self.width <= LARGEST_WIDTH,
+            f"width is a factor above 0 and at most {LARGEST_WIDTH:g}, got {self.width}",
+        )
         require(
             self.method not in SUPERNETS,
             f"{self.method} trains one network for a whole space and does not begin with a kin's cells; solve searches "
@@ -127,13 +138,14 @@ class Plan:
 
     def recipe(self, task: Task) -> Recipe:
         """How networks are trained where time is no limit."""
-        return Recipe.suited(task, **({} if self.epochs is None else {"epochs": self.epochs}))
+        return Recipe.suited(task, **{**self.training, **({} if self.epochs is None else {"epochs": self.epochs})})
 
     def facts(self) -> dict[str, Any]:
         """Plain JSON values for the report."""
-        names = ("measures", "space", "method", "validation", "seed")
+        names = ("measures", "space", "method", "validation", "seed", "width")
         budget = {name: value for name, value in vars(self.budget).items() if value is not None}
-        return {**{name: getattr(self, name) for name in names}, "budget": budget, "device": str(self.device)}
+        plain = {**{name: getattr(self, name) for name in names}, "training": dict(self.training)}
+        return {**plain, "budget": budget, "device": str(self.device)}
 
 
 def _require_known(noun: str, given: Collection[str], known: Collection[str]) -> None:

@@ -4,6 +4,7 @@ Every stage is kept in the zoo's folder `stages`, goes on where it was interrupt
 did not change. The answer is chosen on data that nothing learned from; the test part is looked at once, to tell.
 """
 
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,7 +31,7 @@ from nearkin.solve.stages import Bench
 from nearkin.solve.standing import ordered
 from nearkin.tasks.sources import task as read_task
 from nearkin.tasks.task import Task
-from nearkin.zoo.architecture import FULL, NEAREST, Ground
+from nearkin.zoo.architecture import FULL, NEAREST
 from nearkin.zoo.zoo import Zoo
 
 
@@ -61,12 +62,17 @@ def solve(
     return finish(solving(task, zoo, plan), listen)
 
 
-def solving(task: Task, zoo: Zoo, plan: Plan) -> Work[Solution]:
-    """The work of `solve`, with its events; stopped at any of them, the same call goes on there."""
+def solving(task: Task, zoo: Zoo, plan: Plan, *, restart: bool = False) -> Work[Solution]:
+    """The work of `solve`, with its events; interrupted, the same call continues.
+
+    With `restart` the stages that earlier calls left for this task's data are discarded first.
+    """
     require_answerable(task)
     _require_own(zoo, task)
     _require_space(zoo, plan)
     bench = Bench(zoo.catalogue.stages / task.fingerprint(), task.digest())
+    if restart:
+        shutil.rmtree(bench.folder, ignore_errors=True)
     checks = yield from _checked(task, plan, bench)
     relations = yield from relating(zoo, task, plan, bench)
     contest = Contest(task, plan, bench)
@@ -150,7 +156,12 @@ def _lots(zoo: Zoo, relations: Relations, plan: Plan) -> Sequence[Lot]:
         return full, Lot("random-search", "random search in the whole space", whole, "random")
     return (
         Lot("kin-search", f"search from the cells of {near.kin}", near, plan.method),
-        Lot("random-search", f"random search in the space of {near.kin}", Ground(near.space, (), near.kin), "random"),
+        Lot(  # the paper's control: draws alone, without the kin's own cells
+            "random-search",
+            f"random search in the space of {near.kin}, without its own cells",
+            replace(near, first=()),
+            "random",
+        ),
         full,
     )
 

@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,10 +26,11 @@ from nearkin.nets.solved import Solved
 from nearkin.search.budget import Budget
 from nearkin.search.cost import Costs
 from nearkin.search.evaluate import Evaluated, evaluating
-from nearkin.search.genotype import Genotype
-from nearkin.search.methods import PROXY, SUPERNETS, Ask, searcher
+from nearkin.search.genotype import Genotype, Recurrent
+from nearkin.search.methods import PROXY, Ask, method_named, searcher
 from nearkin.search.named import network_string
 from nearkin.search.network import Skeleton
+from nearkin.search.options import typed
 from nearkin.search.restricted import restricted
 from nearkin.search.searcher import Outcome, searching
 from nearkin.search.space import Space
@@ -70,7 +72,9 @@ class Search:
         parameters: the most that a network may have, in `skeleton`.
         multiply_adds: the most for one input.
         latency: the most seconds for one input.
-        options: of the method.
+        options: of the method, checked against `Method.options`; text is read in the option's type.
+        seed_cells: whether a search in a kin's space begins with the kin's own cells. Without them `random` is the
+            paper's control: draws from the nearest task's space, and nothing else.
     """
 
     method: str = "fuse"
@@ -85,10 +89,14 @@ class Search:
     multiply_adds: int | None = None
     latency: float | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    seed_cells: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", typed(method_named(self.method).options, self.options, self.method))
 
     def facts(self) -> dict[str, Any]:
         """All that decides where the search goes, but for its budget."""
-        names = ("method", "space", "measure", "parameters", "multiply_adds", "latency")
+        names = ("method", "space", "measure", "parameters", "multiply_adds", "latency", "seed_cells")
         return {
             **{name: getattr(self, name) for name in names},
             "skeleton": self.skeleton.to_dict(),
@@ -136,6 +144,7 @@ class Architecture:
             "method": self.outcome.method,
             "space": self.ground.space.name,
             "kin": self.ground.kin,
+            "seed_cells": bool(self.ground.first),
             "search": {
                 "score": self.outcome.best.score,
                 "facts": dict(self.outcome.best.facts),
@@ -166,9 +175,9 @@ def architecting(
     *,
     seed: int = 0,
     device: torch.device | None = None,
-    resume: bool = False,
+    restart: bool = False,
 ) -> Work[Architecture]:
-    """Search an architecture for a task and train it.
+    """Search an architecture for a task and train it; interrupted, the same call continues.
 
     Args:
         cellar: the zoo.
@@ -177,23 +186,30 @@ def architecting(
         how: what is asked.
         seed: the one seed.
         device: where the best network is trained.
-        resume: go on with what an earlier call with the same question left.
+        restart: discard what an interrupted call left, and begin again.
     """
     task = cellar.task(target) if isinstance(target, str) else target
+    method_named(how.method).require_suited(task)
     ground = yield from grounding(cellar, target, work, how)
-    mark = _mark(task, how, seed)
-    searching_, found, training = (work / f"{what}-{mark}.safetensors" for what in ("search", "found", "training"))
-    outcome = (yield from stored(found, lambda state: state.read(Outcome))) if resume else None
+    final, recipe = how.final or how.skeleton, how.recipe or Recipe.suited(task)
+    asked = _question(task, how, seed)
+    with_budget = {**asked, "budget": vars(how.budget)}
+    with_training = {**with_budget, "final": final.to_dict(), "recipe": recipe.to_dict()}
+    unfinished = _file(work, "search", asked)
+    found = _file(work, "found", with_budget)
+    training = _file(work, "training", with_training)
+    if restart:
+        for file in (unfinished, found, training):
+            file.unlink(missing_ok=True)
+    outcome = yield from stored(found, lambda state: state.read(Outcome))
     if outcome is not None:
-        yield Note("the search was done before; going on with the training of what it found")
+        yield Note("the search is finished; continuing with the training of its best genotype")
     else:
-        outcome = yield from _searched(task, ground, how, seed, searching_, resume)
+        outcome = yield from _searched(task, ground, how, seed, unfinished)
         State({}, outcome.to_dict()).save(found)
-        training.unlink(missing_ok=True)
-    final = how.final or how.skeleton
     best = outcome.best.genotype
     evaluated = yield from resumed(
-        lambda start: evaluating(best, task, final, how.recipe, seed, start, device=device), training, resume=resume
+        lambda start: evaluating(best, task, final, recipe, seed, start, device=device), training
     )
     found.unlink(missing_ok=True)
     return Architecture(outcome, evaluated, ground, final)
@@ -204,54 +220,77 @@ CELL_METHOD = "evolution"
 
 
 def celling(
-    task: Task, work: Path, skeleton: Skeleton, budget: Budget, *, proxy: Recipe = PROXY, seed: int = 0
+    task: Task,
+    work: Path,
+    skeleton: Skeleton,
+    budget: Budget,
+    *,
+    method: str = CELL_METHOD,
+    options: Mapping[str, Any] | None = None,
+    proxy: Recipe = PROXY,
+    seed: int = 0,
+    restart: bool = False,
 ) -> Work[KeptCells]:
-    """A task's best cells in the general space, by regularised evolution; stopped, the same call goes on there."""
-    how = Search(method=CELL_METHOD, space=CELLS, budget=budget, skeleton=skeleton, proxy=proxy)
-    file = work / f"cells-{_mark(task, how, seed)}.safetensors"
-    outcome = yield from _searched(task, Ground(space_named(CELLS)), how, seed, file, resume=file.exists())
-    return KeptCells(CELLS, skeleton.to_dict(), outcome.method, outcome.found)
+    """A task's best cells in the general space, of text the recurrent one; interrupted, the same call continues."""
+    space = "recurrent" if task.likelihood == "language" else CELLS
+    how = Search(method=method, space=space, budget=budget, skeleton=skeleton, proxy=proxy, options=options or {})
+    file = _file(work, "cells", _question(task, how, seed))
+    if restart:
+        file.unlink(missing_ok=True)
+    outcome = yield from _searched(task, Ground(space_named(space)), how, seed, file)
+    return KeptCells(space, skeleton.to_dict(), outcome.method, outcome.found)
 
 
-def _searched(task: Task, ground: Ground, how: Search, seed: int, file: Path, resume: bool) -> Work[Outcome]:
-    """The search alone."""
+def _searched(task: Task, ground: Ground, how: Search, seed: int, file: Path) -> Work[Outcome]:
+    """The search alone, from its checkpoint in `file` if there is one."""
     costs = Costs(how.skeleton, task.input_shape, task.num_outputs)
     space = costs.limits(ground.space, parameters=how.parameters, multiply_adds=how.multiply_adds, latency=how.latency)
     ask = Ask(task=task, space=space, skeleton=how.skeleton, first=ground.first, proxy=how.proxy, seed=seed,
               options=dict(how.options))  # fmt: skip
     chosen = searcher(how.method, ask)
-    if resume and not file.exists():
-        yield Note("there is nothing to go on with; starting anew")
-    begin = lambda start: searching(chosen, how.budget, seed=seed, resume=start)  # noqa: E731
-    return (yield from resumed(begin, file, resume=resume))
+    others = sorted(set(file.parent.glob(_name(file.name.partition("-")[0], task.fingerprint(), "*"))) - {file})
+    if not file.exists() and others:
+        yield Note(
+            f"an interrupted search for {task.name} had other options; this one starts anew, and the other one is kept "
+            f"in {others[0]}"
+        )
+    return (yield from resumed(lambda start: searching(chosen, how.budget, seed=seed, resume=start), file))
 
 
 def grounding(cellar: Cellar, target: Task | str, work: Path, how: Search) -> Work[Ground]:
     """Where to look: the space that `how` names, and what to begin with."""
+    task = cellar.task(target) if isinstance(target, str) else target
+    method = method_named(how.method)
     if how.space == FULL:
-        return Ground(space_named("darts" if how.method in SUPERNETS else "general"))
+        return Ground(space_named(method.usual_space(task)))
     if how.space != NEAREST and not _is_task(cellar, how.space):
-        return Ground(space_named(how.space))
+        space = space_named(how.space)
+        method.require_suited(task, space)
+        return Ground(space)
     require(
-        how.method not in SUPERNETS,
+        not method.supernet,
         f"{how.method} trains one network for a whole space and does not begin with cells; use --space full, or "
         f"another method in a kin's space",
     )
     kin = how.space if how.space != NEAREST else (yield from _nearest(cellar, target, work, how))
-    found = cellar.cells(kin)
-    if found is None:
+    cells = cellar.cells(kin)
+    if cells is None:
         raise ZooError(f"{kin} has no cells in the zoo; search them with nearkin add NAME DATA --cell")
-    whole = space_named(found.space)
+    whole = space_named(cells.space)
+    method.require_suited(task, whole)
+    first = cells.genotypes if how.seed_cells else ()
+    begun = f"beginning with its {len(first)} cells" if first else "without its own cells"
     if how.method in FREE:
-        yield Note(f"beginning with the {len(found.found)} cells of {kin}, free to leave them")
-        return Ground(whole, found.genotypes, kin)
-    yield Note(f"in what the {len(found.found)} cells of {kin} used, and beginning with these")
-    return Ground(restricted(whole, found.genotypes), found.genotypes, kin)
+        yield Note(f"in the whole space {whole.name}, {begun}; the kin is {kin}")
+        return Ground(whole, first, kin)
+    yield Note(f"in the space of the {len(cells.found)} cells of {kin}, {begun}")
+    return Ground(restricted(whole, cells.genotypes), first, kin)
 
 
 def _nearest(cellar: Cellar, target: Task | str, work: Path, how: Search) -> Work[str]:
     own = target if isinstance(target, str) else None
-    known = [record for record in cellar.records() if record.name != own and cellar.cells(record.name) is not None]
+    task = cellar.task(target) if isinstance(target, str) else target
+    known = [record for record in cellar.records() if record.name != own and _suits(cellar.cells(record.name), task)]
     require(
         bool(known),
         "no other task of the zoo has cells; add one with nearkin add NAME DATA --cell, or search with --space full",
@@ -266,6 +305,13 @@ def _nearest(cellar: Cellar, target: Task | str, work: Path, how: Search) -> Wor
     return str(nearest.name)
 
 
+def _suits(cells: KeptCells | None, task: Task) -> bool:
+    """Whether there are cells that read the task's inputs: recurrent ones for text, others for images."""
+    if cells is None:
+        return False
+    return isinstance(cells.genotypes[0], Recurrent) == (task.likelihood == "language")
+
+
 def _is_task(cellar: Cellar, name: str) -> bool:
     try:
         cellar.record(name)
@@ -274,7 +320,17 @@ def _is_task(cellar: Cellar, name: str) -> bool:
     return True
 
 
-def _mark(task: Task, how: Search, seed: int) -> str:
-    """A name for the files of this very question."""
-    facts = {"task": task.fingerprint(), "seed": seed, **how.facts()}
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+def _question(task: Task, how: Search, seed: int) -> dict[str, Any]:
+    """All that decides the course of a search, but for its budget: a longer one continues a shorter one."""
+    versions = {"nearkin": version("nearkin"), "torch": torch.__version__}
+    return {"task": task.fingerprint(), "seed": seed, **how.facts(), "versions": versions}
+
+
+def _file(work: Path, kind: str, question: Mapping[str, Any]) -> Path:
+    """Where unfinished work on this very question is kept."""
+    mark = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:16]
+    return work / _name(kind, question["task"], mark)
+
+
+def _name(kind: str, fingerprint: str, mark: str) -> str:
+    return f"{kind}-{fingerprint[:16]}-{mark}.safetensors"

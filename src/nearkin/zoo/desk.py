@@ -34,8 +34,11 @@ class Desk:
     seed: int
 
     @classmethod
-    def of(cls, work: Path, task: Task, network: str, recipe: Recipe, seed: int) -> "Desk":
-        """The desk for this very work; a network whose code is not trusted leaves no trace."""
+    def of(cls, work: Path, task: Task, network: str, recipe: Recipe, seed: int, *, restart: bool = False) -> "Desk":
+        """The desk for this very work; with `restart` what lies there is discarded.
+
+        A network whose code is not trusted leaves no trace.
+        """
         require_trusted(network)
         facts: dict[str, Any] = {
             "name": task.name,
@@ -48,6 +51,8 @@ class Desk:
         }
         text = json.dumps(facts, sort_keys=True)
         desk = cls(work / hashlib.sha256(text.encode()).hexdigest()[:16], task, network, recipe, seed)
+        if restart:
+            desk.clear()
         write_durably(desk.folder / "work.json", text.encode())
         return desk
 

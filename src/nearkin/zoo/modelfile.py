@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from nearkin.core.checkpoints import resumed
+from nearkin.core.checkpoints import resumed, signed
 from nearkin.core.errors import DataError, require
-from nearkin.core.events import Caution, Work
+from nearkin.core.events import Caution, Note, Work
 from nearkin.core.state import State
-from nearkin.nets.fit import Fit, fitting
+from nearkin.nets.fit import fitting
 from nearkin.nets.functional import check
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build, default_network
@@ -23,24 +23,47 @@ FORMAT = "nearkin-model"
 
 
 def training(
-    task: Task, network: str | None, recipe: Recipe, seed: int, device: torch.device, out: Path, resume: bool = False
+    task: Task, network: str | None, recipe: Recipe, seed: int, device: torch.device, out: Path, restart: bool = False
 ) -> Work[Solved]:
-    """Train one network on a task and write it to `out`; its state lies beside it until then, for `resume`."""
+    """Train one network on a task and write it to `out`.
+
+    Until then the checkpoint is beside it, in `out` with `.part` appended. The same call continues from there; a
+    checkpoint of another task, network, recipe or seed is not used, and neither is any with `restart`.
+    """
     spec = str(NetworkSpec.parse(network or default_network(task)).anchored())
     model = build(spec, task.input_shape, task.num_outputs, seed)
     check(model, task.input_shape, task.num_outputs, task.likelihood)
-    half = out.with_name(out.name + ".part")
+    question = {
+        "data": task.fingerprint(), "network": spec, "recipe": recipe.to_dict(), "seed": seed,
+        "torch": torch.__version__,
+    }  # fmt: skip
+    checkpoint = out.with_name(out.name + ".part")
+    if restart:
+        checkpoint.unlink(missing_ok=True)
 
-    def begin(start: State | None) -> Work[Fit]:
+    def trained(start: State | None) -> Work[Solved]:
+        changed = [] if start is None else _changes(start, question)
+        if changed:
+            yield Note(
+                f"{checkpoint} is of a training with other {', '.join(changed)}; this one starts anew and replaces it"
+            )
+            start = None
         model = build(spec, task.input_shape, task.num_outputs, seed)
-        return fitting(model, task, recipe, seed=seed, device=device, resume=start)
+        fit = yield from fitting(model, task, recipe, seed=seed, device=device, resume=start)
+        solved = Solved(task.name, spec, task.facts(), seed, (fit,))
+        saved(solved, out)  # before `resumed` removes the checkpoint
+        if warning := remember(spec):
+            yield Caution(warning)
+        return solved
 
-    done = yield from resumed(begin, half, resume=resume)
-    solved = Solved(task.name, spec, task.facts(), seed, (done,))
-    saved(solved, out)
-    if warning := remember(spec):
-        yield Caution(warning)
-    return solved
+    return (yield from resumed(lambda start: signed(trained(start), {"question": question}), checkpoint))
+
+
+def _changes(checkpoint: State, question: Mapping[str, Any]) -> list[str]:
+    """Names of what differs between the training that wrote a checkpoint and this one."""
+    asked = checkpoint.facts.get("question")
+    known = asked if isinstance(asked, dict) else {}
+    return sorted(name for name in question if known.get(name) != question[name])
 
 
 def saved(solved: Solved, file: Path, trial: int = 0) -> None:

@@ -126,8 +126,9 @@ class Zoo:
         recipe: Recipe | None = None,
         seed: int = 0,
         device: str = "auto",
+        restart: bool = False,
     ) -> Work[TaskRecord]:
-        """The work of `add`, with its events; stopped at any of them, the same call goes on there.
+        """The work of `add`, with its events; interrupted, the same call continues, with `restart` from the start.
 
         A network string may come from a file here, so its code must be trusted already (`nearkin.nets.trusted_code`).
         """
@@ -138,7 +139,7 @@ class Zoo:
         recipe = recipe or Recipe.suited(task)
         if unused := task.constant_inputs():
             yield Caution(f"'{task.name}': {unused}")
-        desk = Desk.of(self.path / "work", task, spec, recipe, seed)
+        desk = Desk.of(self.path / "work", task, spec, recipe, seed, restart=restart)
         fits: list[Fit] = []
         for trial in range(trials):
             fits.append((yield from desk.trial(trial, trials, chosen_device(device))))
@@ -196,9 +197,16 @@ class Zoo:
         state = self.kept(name, "cells")
         return None if state is None else KeptCells.from_state(state, name)
 
-    def celling(self, name: str, skeleton: Skeleton, budget: Budget, *, seed: int = 0) -> Work[KeptCells]:
-        """Search a task's best cells and keep them; stopped, the same call goes on there."""
-        found = yield from celling(self.task(name), self.path / "work", skeleton, budget, seed=seed)
+    def celling(self, name: str, skeleton: Skeleton, budget: Budget, **options: Any) -> Work[KeptCells]:
+        """Search a task's best cells and keep them; interrupted, the same call continues.
+
+        Args:
+            name: of the task.
+            skeleton: what cells are set into while they are compared.
+            budget: of the search.
+            **options: of `nearkin.zoo.architecture.celling`: method, options of the method, proxy, seed, restart.
+        """
+        found = yield from celling(self.task(name), self.path / "work", skeleton, budget, **options)
         self.keep_cells(name, found)
         return found
 
@@ -208,11 +216,11 @@ class Zoo:
         self.keep(name, "cells", cells.to_state(), facts)
 
     def searching(
-        self, target: Task | str, how: Search, *, seed: int = 0, device: str = "auto", resume: bool = False
+        self, target: Task | str, how: Search, *, seed: int = 0, device: str = "auto", restart: bool = False
     ) -> Work[Architecture]:
-        """The work of an architecture search for a new task or one of the zoo; see `zoo.architecture`."""
+        """The work of an architecture search for a new task or one of the zoo; interrupted, the same call continues."""
         return architecting(
-            self, target, self.path / "work", how, seed=seed, device=chosen_device(device), resume=resume
+            self, target, self.path / "work", how, seed=seed, device=chosen_device(device), restart=restart
         )
 
     def architecture(self, name: str) -> Solved | None:

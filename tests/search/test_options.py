@@ -1,0 +1,60 @@
+"""Options of search methods: typed by their settings, checked by name, all of them described."""
+
+from typing import Any
+
+import pytest
+
+import nearkin as nk
+from nearkin.core.errors import OptionError
+from nearkin.search.general import GeneralSpace
+from nearkin.search.methods import METHODS, Ask, searcher
+from nearkin.search.network import Skeleton
+from nearkin.search.options import typed
+
+ASK = {"space": GeneralSpace((3,), ("zero", "identity", "conv3")), "skeleton": Skeleton(channels=4, num_cells=2)}
+OTHER = {bool: lambda value: not value, int: lambda value: (value or 0) + 1, float: lambda value: (value or 1.5) / 1.25}
+
+
+@pytest.fixture(scope="module")
+def task() -> nk.Task:
+    return nk.task("digits?limit=100")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_option_is_described_and_changes_the_search(method: str, task: nk.Task) -> None:
+    """The settings of a searcher decide which checkpoints it continues: an option that is not among them is lost."""
+    plain = searcher(method, Ask(task=task, **ASK)).settings()
+    for option in METHODS[method].options:
+        assert option.summary, option.name
+        given = {option.name: str(OTHER[option.kind](option.default)).lower()}
+        if option.name in ("tournament", "order", "channel_fraction"):  # bounded by others
+            given[option.name] = {"tournament": "3", "order": "2", "channel_fraction": "0.5"}[option.name]
+        changed = searcher(method, Ask(task=task, options=given, **ASK)).settings()
+        assert changed != plain, option.name
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "message"),
+    [
+        ("fuse", {"steps": "3"}, "fuse has no option steps; its options are alpha_rate, alpha_steps, alternations, "),
+        ("local", {"population": 3}, "local has no option population; it has none"),
+        ("evolution", {"population": "3.5"}, "option population of evolution is a whole number, got '3.5'"),
+        ("evolution", {"population": True}, "is a whole number, got True"),
+        ("darts", {"exact": "yes"}, "option exact of darts is true or false, got 'yes'"),
+        ("darts", {"clip": "nan"}, "option clip of darts is a number, got 'nan'"),
+        ("darts", {"max_skips": "few"}, "option max_skips of darts is a whole number or none, got 'few'"),
+        ("darts", {"order": 3}, "the architecture step is of order 1 or 2, got 3"),
+        ("fuse", {"candidates": "0"}, "at least 1 new candidate, got 0"),
+    ],
+)
+def test_bad_options_are_refused_in_one_line(method: str, given: dict[str, Any], message: str, task: nk.Task) -> None:
+    with pytest.raises(OptionError, match=message) as refused:
+        searcher(method, Ask(task=task, options=given, **ASK))
+    assert "\n" not in str(refused.value)
+
+
+def test_text_and_values_give_the_same() -> None:
+    options = METHODS["darts"].options
+    text = {"order": "2", "exact": "False", "learning_rate": "1", "max_skips": "none", "growth": "1.3"}
+    plain = {"order": 2, "exact": False, "learning_rate": 1, "max_skips": None, "growth": 1.3}
+    assert typed(options, text, "darts") == typed(options, plain, "darts") == {**plain, "learning_rate": 1.0}
