@@ -241,7 +241,7 @@ def test_values_have_a_scatter_and_no_classes() -> None:
     page, words = page_of("values"), outline_of("values").words
     assert 'id="nk-values-title"' in page
     assert not re.search('nk-confusion|nk-reliability|class="mistakes"', page)
-    assert "always saying the mean" in words
+    assert "always the mean" in words
     assert "solution.predict(x).mean" in words
     assert "No promise was put to the test" in words
 

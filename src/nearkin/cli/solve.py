@@ -137,7 +137,7 @@ def _kin_lines(solution: "Solution") -> list[str]:
 
 
 def _contest(ranked: "Sequence[standings.Standing]", solution: "Solution") -> None:
-    metric = solution.quality.name
+    metric = solution.quality.title
     rows = [
         (
             "→" if one.name == solution.chosen else "",

@@ -98,7 +98,7 @@ class _Drawing:
     def svg(self, name: str) -> str:
         """All of it, from back to front."""
         draw, field = self.canvas, self.field
-        metric_name = self.solution.quality.name
+        metric_name = self.solution.quality.title
         frame(draw, field, self.x, self.y, ("parameters", f"{metric_name} on the test part"))
         self._guess()
         boxes = self._labels()

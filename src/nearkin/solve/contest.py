@@ -90,7 +90,12 @@ class Contest:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.learn = held_out(self.task, self.plan.validation, derived_seed(self.plan.seed, "choice"))
+        self.learn = self._learn_in(self.task.input_shape)
+
+    def _learn_in(self, input_shape: tuple[int, ...]) -> Task:
+        """The split task in another input shape; its scaling is that of all training data, as in the last training."""
+        whole = fitted_to(self.task, input_shape)
+        return held_out(whole, self.plan.validation, derived_seed(self.plan.seed, "choice"))
 
     def running(self, lots: Sequence[Lot], kin: Solved | None) -> Work[None]:
         """All searches, then everyone's training."""
@@ -124,14 +129,14 @@ class Contest:
             title = simple_title(kind, self.task.likelihood)
             yield Entry(kind, title, "simple", partial(self._simple, kind, title))
 
-    def final(self, name: str) -> Work[Trained]:
-        """A contender trained once more, as before, on all training data, and measured on the test part."""
+    def final(self, name: str) -> Work[Solved]:
+        """A contender trained once more, as before, on all training data."""
         old = self.contenders[name]
         whole = fitted_to(self.task, old.task.input_shape)
         fixed = self.trained[name].settings if old.pace is None else None
         contender = replace(old, task=whole, fixed=fixed, title=f"{old.title}, on all training data")
         state = yield from self._trained(contender, f"final: {old.title}")
-        return Trained.from_state(state)
+        return Trained.from_state(state).solved(whole, old.seed)
 
     def heat(self, name: str) -> float:
         """The temperature of a contender's class scores, learned on the data of the choice; 1 where that is too few."""
@@ -221,7 +226,7 @@ class Contest:
         return Outcome.from_dict(done.facts)
 
     def _tuned(self, kin: Solved, title: str) -> Work[Contender]:
-        seen = fitted_to(self.learn, tuple(kin.facts["input_shape"]))
+        seen = self._learn_in(tuple(kin.facts["input_shape"]))
         pace = yield from self._paced("finetune", title, [kin.network], seen, self.allowance)
         return Contender(
             name="finetune", title=title, kind="tuned", task=seen, pace=pace, source=kin, seed=kin.seed,
@@ -231,7 +236,7 @@ class Contest:
     def _closed(self, kin: Solved, title: str) -> Work[Contender]:
         yield from ()
         return Contender(
-            name="transfer", title=title, kind="transfer", task=fitted_to(self.learn, tuple(kin.facts["input_shape"])),
+            name="transfer", title=title, kind="transfer", task=self._learn_in(tuple(kin.facts["input_shape"])),
             source=kin, seconds=self.allowance, seed=self.plan.seed, told={"settings": {"kin": kin.name}},
         )  # fmt: skip
 

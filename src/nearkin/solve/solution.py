@@ -1,7 +1,7 @@
 """Solution: everything a person asks of a finished run, and the model itself."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.state import State
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.sight import fitted_to
+from nearkin.nets.evaluate import Scores, evaluate
 from nearkin.nets.functional import evaluating
 from nearkin.nets.solved import Solved, fit_facts, fit_from, fit_state
 from nearkin.search.genotype import Genotype
@@ -260,12 +261,21 @@ class Solution:
         return cls.from_state(State.load(Path(file)), str(file))
 
 
+def as_seen(solved: Solved, examples: Examples) -> Examples:
+    """Examples in the input shape and under the scalings that a solved task's model learned with."""
+    facts, inputs = solved.facts, Examples(examples.inputs, Values(torch.zeros(len(examples), 1)))
+    task = Task(solved.name, inputs, inputs, "gaussian", ("y0",), examples.inputs.shape)
+    return Examples(
+        fitted_to(task, tuple(facts["input_shape"])).test.inputs,
+        examples.targets,
+        Scaling.from_dict(facts["scaling"]),
+        Scaling.from_dict(facts["target_scaling"]),
+    )
+
+
 def answers(solved: Solved, examples: Examples, heat: float, model: nn.Module | None = None) -> Prediction:
-    """What a solved task's model says of raw inputs, brought to its input shape and seen through its scaling."""
-    facts, shape = solved.facts, examples.inputs.shape
-    plain = Examples(examples.inputs, Values(torch.zeros(len(examples), 1)))
-    seen = fitted_to(Task(solved.name, plain, plain, "gaussian", ("y0",), shape), tuple(facts["input_shape"])).test
-    seen = replace(seen, scaling=Scaling.from_dict(facts["scaling"]), target_scaling=Scaling())
+    """What a solved task's model says of raw inputs."""
+    facts, seen = solved.facts, as_seen(solved, examples)
     model = solved.model() if model is None else model
     with evaluating(model), torch.inference_mode():
         parts = [model(seen.take(index).x).float() for index in torch.arange(len(seen)).split(PASS)]
@@ -277,10 +287,18 @@ def answers(solved: Solved, examples: Examples, heat: float, model: nn.Module | 
     return Prediction(back.inverse(form.means(outputs).clone()), classes=classes)
 
 
-def measured(task: Task, solved: Solved, heat: float, loss: float) -> Quality:
+def scores_on_test(task: Task, solved: Solved) -> Scores:
+    """Metric and loss of a solved task's model on the task's test part: the one place where they are computed."""
+    return evaluate(solved.model(), as_seen(solved, task.test), task.form, batch_size=PASS)
+
+
+def measured(task: Task, solved: Solved, heat: float) -> Quality:
     """Quality of a solved task's model on the task's test part."""
-    said = answers(solved, task.test, heat)
+    said, scores, labels = answers(solved, task.test, heat), scores_on_test(task, solved), task.test.labels()
     if said.probabilities is not None:
-        labels = task.test.labels()
-        return class_quality(said.probabilities, labels, task.classes, loss=loss, guess=task.guess())
-    return value_quality(said.mean, task.test.labels(), loss=loss)
+        return class_quality(
+            said.probabilities, labels, task.classes, loss=scores.loss, guess=task.guess(),
+            best_constant=task.best_constant(), said=said.labels,
+        )  # fmt: skip
+    scaling = Scaling.from_dict(solved.facts["target_scaling"])
+    return value_quality(said.mean, labels, loss=scores.loss, metric=scores.metric, scaling=scaling)

@@ -27,6 +27,7 @@ from nearkin.nets.solved import Solved, fit_facts, fit_from, fit_state
 from nearkin.nets.spec import NetworkSpec
 from nearkin.search.budget import Budget
 from nearkin.search.network import Skeleton
+from nearkin.tasks.datastring import DataString
 from nearkin.tasks.packed import PROBE_SAMPLES, packed, unpacked
 from nearkin.tasks.sources import task as read_task
 from nearkin.tasks.task import Task
@@ -328,6 +329,9 @@ class Zoo:
         record = self.catalogue.task(name)
         if record.data:
             found = read_task(record.data, name=name)
+            options = dict(DataString.parse(record.data).options)
+            if found.fingerprint() != record.fingerprint and "limit" in options and "even" not in options:
+                found = read_task(f"{record.data}&even", name=name)  # what `limit` alone drew up to version 0.1
             if found.fingerprint() != record.fingerprint:
                 raise DataError(
                     f"the data of {name} ({record.data}) is not what it was when the task was added; put "
@@ -366,6 +370,7 @@ def _new_task(task: Task, solved: Solved, recipe: Recipe) -> NewTask:
             "metric_name": task.form.metric,
             "metric_std": solved.spread,
             "guess": task.guess(),
+            "best_constant": task.best_constant(),
             "recipe": recipe.to_dict(),
             "versions": {"nearkin": version("nearkin"), "torch": torch.__version__},
         },
