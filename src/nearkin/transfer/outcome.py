@@ -37,6 +37,11 @@ class Outcome:
         """Plain JSON values."""
         return asdict(self)
 
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> "Outcome":
+        """The inverse of `to_dict`, also after a trip through JSON."""
+        return cls(**{**facts, "bins": tuple((sure, right, count) for sure, right, count in facts["bins"])})
+
 
 def class_outcome(
     name: str, probabilities: Tensor, labels: Tensor, seconds: float, facts: Facts | None = None

@@ -294,10 +294,16 @@ class Zoo:
         return finish(self.transferring(source, target, how, seed=seed), listen)
 
     def transferring(
-        self, source: str, target: Task | str, how: "transferring.Transferring", *, seed: int = 0
+        self,
+        source: str,
+        target: Task | str,
+        how: "transferring.Transferring",
+        *,
+        seed: int = 0,
+        stages: "transferring.Stages | None" = None,
     ) -> "Work[transferring.Transfer]":
-        """The work of `transfer`, with its events."""
-        return transferring.transferring(self, source, target, how, seed)
+        """The work of `transfer`, with its events; finished parts are kept in `stages`."""
+        return transferring.transferring(self, source, target, how, seed, stages)
 
     def records(self) -> list[TaskRecord]:
         """What the catalogue tells of every task, oldest first."""
