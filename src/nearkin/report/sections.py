@@ -5,7 +5,7 @@ from typing import Any
 
 from nearkin.report import confusion, curves, kinship, mistakes, reliability, spent
 from nearkin.report.architecture import architecture_words, architectures
-from nearkin.report.contest import contest, contest_table, contest_words, refusals
+from nearkin.report.contest import contest, contest_table, contest_words, learned_words, refusals
 from nearkin.report.figure import Figure, figure
 from nearkin.report.layout import layout
 from nearkin.report.page import Table
@@ -35,6 +35,7 @@ def contest_section(solution: Solution) -> Section:
     return {
         "words": contest_words(solution),
         "metric": name,
+        "learned": learned_words(solution),
         "final": _final(solution),
         "table": table,
         "refused": refusals(solution),
@@ -47,8 +48,10 @@ def _final(solution: Solution) -> str:
     finals, places = solution.finals, places_of(solution.quality.count)
     if solution.chosen not in finals:
         return ""
+    count, whole = solution.samples.get("finals", {}).get(solution.chosen), solution.task.get("num_train")
+    learned = f", from {counted(count)} of {counted(whole)} training samples" if count and whole else ""
     said = (
-        f"The winner was then trained once more, “on all data”, that is on all of the training part: "
+        f"The winner was then trained again, with the validation data among its training data{learned}: "
         f"{metric(finals[solution.chosen], places)} on the test part is the answer’s own figure."
     )
     others = [one for one in solution.standings if one.name in finals and one.name != solution.chosen]

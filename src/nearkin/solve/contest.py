@@ -24,6 +24,8 @@ from nearkin.solve.contenders import (
     Contender,
     Trained,
     hand_made_networks,
+    made_title,
+    samples_learned,
     search_skeleton,
     searched_networks,
     standing,
@@ -129,14 +131,15 @@ class Contest:
             title = simple_title(kind, self.task.likelihood)
             yield Entry(kind, title, "simple", partial(self._simple, kind, title))
 
-    def final(self, name: str) -> Work[Solved]:
-        """A contender trained once more, as before, on all training data."""
+    def final(self, name: str) -> Work[tuple[Solved, int]]:
+        """A contender trained once more, as before, with all training data at hand; and from how many it learned."""
         old = self.contenders[name]
         whole = fitted_to(self.task, old.task.input_shape)
         fixed = self.trained[name].settings if old.pace is None else None
-        contender = replace(old, task=whole, fixed=fixed, title=f"{old.title}, on all training data")
+        contender = replace(old, task=whole, fixed=fixed, title=f"{old.title}, trained again")
         state = yield from self._trained(contender, f"final: {old.title}")
-        return Trained.from_state(state).solved(whole, old.seed)
+        trained = Trained.from_state(state)
+        return trained.solved(whole, old.seed), samples_learned(trained, whole)
 
     def heat(self, name: str) -> float:
         """The temperature of a contender's class scores, learned on the data of the choice; 1 where that is too few."""
@@ -243,6 +246,7 @@ class Contest:
     def _made(self, name: str, title: str) -> Work[Contender]:
         networks = hand_made_networks(name) if name in HAND_MADE else [name]
         pace = yield from self._paced(name, title, networks, self.learn, self.allowance, USUAL_WIDTH)
+        title = made_title(pace.network)
         return Contender(name=name, title=title, kind="made", task=self.learn, pace=pace, seed=self.plan.seed)
 
     def _simple(self, kind: str, title: str) -> Work[Contender]:

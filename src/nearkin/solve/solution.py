@@ -55,6 +55,8 @@ class Solution:
             interval of that difference: the noise of the choice.
         finals: test metric of what was trained once more on all training data, by name: the chosen one and the best
             simple model.
+        samples: `available`, training samples that contestants could learn from; `finals`, by name, how many those
+            that were trained once more learned from. Empty where that was not recorded.
         relations: who is kin.
         checks: what was found in the data.
         promises: which claims held in this run.
@@ -82,6 +84,7 @@ class Solution:
     pictures: Tensor
     seed: int
     made: Mapping[str, Any] = field(default_factory=dict)
+    samples: Mapping[str, Any] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
         """What a pickle holds: all but the built model, which is built again when it is asked for."""
@@ -185,6 +188,7 @@ class Solution:
             "standing": self.standing.to_dict(),
             "margins": {name: list(margin) for name, margin in self.margins.items()},
             "finals": dict(self.finals),
+            "samples": dict(self.samples),
             "task": dict(self.task),
             "quality": self.quality.to_dict(),
             "temperature": self.temperature,
@@ -249,6 +253,7 @@ class Solution:
             pictures=state.tensors["pictures"],
             seed=facts["seed"],
             made=facts["made"],
+            samples=facts.get("samples", {}),
         )
 
     def save(self, file: str | Path) -> None:

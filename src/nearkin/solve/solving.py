@@ -79,7 +79,7 @@ def solving(task: Task, zoo: Zoo, plan: Plan) -> Work[Solution]:
     reason = contest.standings[0].refused if contest.standings else ""
     require(bool(ranked), f"nothing could be trained for {task.name}; the first reason: {reason}", TrainingError)
     best, simple = ranked[0], next((one for one in ranked if one.kind == "simple"), None)
-    finals: dict[str, Solved] = {}
+    finals: dict[str, tuple[Solved, int]] = {}
     for one in (best, simple):
         if one is not None and one.name not in finals:
             finals[one.name] = yield from contest.final(one.name)
@@ -164,10 +164,15 @@ def _why_no_search(task: Task, plan: Plan) -> str:
 
 
 def _solution(
-    task: Task, plan: Plan, contest: Contest, checks: Checks, relations: Relations, finals: dict[str, Solved]
+    task: Task,
+    plan: Plan,
+    contest: Contest,
+    checks: Checks,
+    relations: Relations,
+    finals: dict[str, tuple[Solved, int]],
 ) -> Solution:
     best = ordered(contest.standings)[0]
-    solved, heat = finals[best.name], contest.heat(best.name)
+    (solved, _), heat = finals[best.name], contest.heat(best.name)
     quality = measured(task, solved, heat)
     rows = torch.tensor([one.row for one in quality.mistakes], dtype=torch.int64)
     standings, margins = tuple(contest.standings), contest.margins()
@@ -180,7 +185,11 @@ def _solution(
         temperature=heat,
         standings=standings,
         margins=margins,
-        finals={name: scores_on_test(task, solved).metric for name, solved in finals.items()},
+        finals={name: scores_on_test(task, solved).metric for name, (solved, _) in finals.items()},
+        samples={
+            "available": len(contest.learn.train),
+            "finals": {name: count for name, (_, count) in finals.items()},
+        },
         relations=relations,
         checks=checks,
         promises=promises(standings, relations, quality.name),
