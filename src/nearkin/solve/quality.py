@@ -184,10 +184,10 @@ def value_quality(
 
     `scaling` gives the units in which R² weighs the columns, those that networks see; `metric` is R² if it is known.
     """
-    scaled = [(scaling or Scaling())(values) for values in (outputs, targets)]
+    said, true = ((scaling or Scaling())(values) for values in (outputs, targets))
     thinned = torch.linspace(0, outputs.numel() - 1, min(300, outputs.numel())).long()
     pairs = torch.stack([targets.flatten()[thinned], outputs.flatten()[thinned]], 1).tolist()
     return Quality(
-        explained(*scaled) if metric is None else metric, R2, explained_interval(*scaled), len(targets), loss, 0.0,
+        explained(said, true) if metric is None else metric, R2, explained_interval(said, true), len(targets), loss, 0.0,
         residuals=tuple((true, said) for true, said in pairs),
     )  # fmt: skip

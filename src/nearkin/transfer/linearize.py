@@ -46,7 +46,7 @@ class LeadingOutputs(nn.Module):
 
     def __init__(self, network: nn.Module, count: int) -> None:
         super().__init__()
-        self.network, self.count = network, count
+        self.network, self.count = network, int(count)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, count]` of inputs `[N, ...]`."""
@@ -78,6 +78,11 @@ class Linearized:
         """The free weights θ by name."""
         own = dict(self.model.named_parameters())
         return {name: own[name].detach() for name in self.names}
+
+    @property
+    def means(self) -> int | None:
+        """How many of the network's first outputs are linearized; None for all."""
+        return self.model.count if isinstance(self.model, LeadingOutputs) else None
 
     @property
     def num_weights(self) -> int:

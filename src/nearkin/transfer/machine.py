@@ -148,9 +148,9 @@ def as_machine(posterior: Posterior, network: str, heat: float = 1.0) -> Tangent
         f"a module is made where all weights are free, got {len(linearized.names)} of {len(names)}; use weights='all'",
         MismatchError,
     )
-    base, means = copy.deepcopy(linearized.model), None
+    base, means = copy.deepcopy(linearized.model), linearized.means
     if isinstance(base, LeadingOutputs):
-        base, means = base.network, base.count
+        base = base.network
     double = next(base.parameters()).dtype == torch.float64
     layout, size = posterior.layout, posterior.layout.num_outputs
     constant = layout.back(layout.basis(1, hyper.mean) @ solver.constants)[0]
