@@ -188,6 +188,6 @@ def value_quality(
     thinned = torch.linspace(0, outputs.numel() - 1, min(300, outputs.numel())).long()
     pairs = torch.stack([targets.flatten()[thinned], outputs.flatten()[thinned]], 1).tolist()
     return Quality(
-        explained(said, true) if metric is None else metric, R2, explained_interval(said, true), len(targets), loss, 0.0,
-        residuals=tuple((true, said) for true, said in pairs),
+        explained(said, true) if metric is None else metric, R2, explained_interval(said, true), len(targets), loss,
+        0.0, residuals=tuple((true, said) for true, said in pairs),
     )  # fmt: skip
