@@ -223,7 +223,7 @@ def main() -> None:
         if found(name) is None:
             print(f"  {name} is not there; set NEARKIN_DATA")
             continue
-        task = nk.task(f"{name}?limit=1000")
+        task = nk.task(f"{name}?limit=1000&even")
         cells = cells_of(task)
         triples = triples_of(cells)
         deviations = [statistics.variance(cell.accuracies) for cell in cells]

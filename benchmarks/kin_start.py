@@ -54,11 +54,11 @@ SHIPPED = ROOT / "src" / "nearkin" / "solve" / "trials.json"
 SKELETON = Skeleton(channels=8, num_cells=2, between="pool", growth=1, stem_stride=4)
 SPACE = GeneralSpace()
 DATA = {
-    "mnist": "mnist?limit=1250",
+    "mnist": "mnist?limit=1250&even",
     "fashion": "fashion?limit=1250",
-    "mnist inverted": "mnist?invert&limit=1250",
+    "mnist inverted": "mnist?invert&limit=1250&even",
     "fashion tops": "fashion?classes=0,2,3,4,6&rest=drop&limit=1250",
-    "mnist 5-9": "mnist?classes=5,6,7,8,9&rest=drop&limit=1250",
+    "mnist 5-9": "mnist?classes=5,6,7,8,9&rest=drop&limit=1250&even",
     "cifar10 grey": "cifar10?grey&size=28&limit=1250",
 }
 EVALUATIONS, CELL_EVALUATIONS = 20, 24

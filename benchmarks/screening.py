@@ -80,7 +80,7 @@ def sources() -> dict[str, tuple[Tensor, Tensor]]:
     """Images of 8x8 pixels in [0, 1] and their classes, mixed: digits, and MNIST and Fashion-MNIST where they are."""
     made = {}
     for name in ["digits", *(name for name in ("mnist", "fashion") if found(name) is not None)]:
-        task = nk.task(name if name == "digits" else f"{name}?size=8&limit=2000")
+        task = nk.task(name if name == "digits" else f"{name}?size=8&limit=2000&even")
         parts = [task.train, task.test] if name == "digits" else [task.train]
         x = torch.cat([part.inputs.take(torch.arange(len(part))) for part in parts])
         y = torch.cat([part.labels() for part in parts])

@@ -35,10 +35,10 @@ PAGE = Path(__file__).parents[1] / "docs" / "figures" / "solve-benchmark.md"
 TARGETS = ("digits", "mnist", "fashion", "cifar10")
 KIN = (
     ("low digits", "digits?classes=0,1,2,3,4&rest=drop"),
-    ("even", "mnist?parity&limit=2000"),
-    ("five", "mnist?classes=0,1,2,3,4&rest=drop&limit=2000"),
+    ("even", "mnist?parity&limit=2000&even"),
+    ("five", "mnist?classes=0,1,2,3,4&rest=drop&limit=2000&even"),
     ("clothes", "fashion?classes=0,1,2,3,4&rest=drop&limit=2000"),
-    ("shoes", "fashion?detect=5,7,9&limit=2000"),
+    ("shoes", "fashion?detect=5,7,9&limit=2000&even"),
     ("animals", "cifar10?classes=2,3,4,5,6,7&rest=drop&limit=2000"),
 )
 SAMPLES, SEEDS, CELLS = 2000, 5, 8

@@ -195,7 +195,7 @@ def quality(data: str, patient: bool, seeds: tuple[int, ...]) -> dict[str, Any] 
     """Cells that were found and cells that were drawn, retrained alike; None without the data."""
     if known(data) is None:
         return None
-    task = nk.task(f"{data}?limit={SAMPLES}")
+    task = nk.task(f"{data}?limit={SAMPLES}&even")
     task = replace(task, test=task.test.chosen(torch.arange(JUDGED)))
     space, rows = GeneralSpace((4,)), []
     skeleton = Skeleton(channels=8, num_cells=2, stem_stride=4, between="pool")

@@ -32,13 +32,13 @@ sys.exit(int.from_bytes(line.recv(1) or b"\\x01", "big"))
 
 
 @contextmanager
-def warm_command(folder: Path) -> Iterator[Path]:
-    """A folder for the PATH in which `nearkin` is such a command."""
+def warm_command(folder: Path, **variables: str) -> Iterator[Path]:
+    """A folder for the PATH in which `nearkin` is such a command; `variables` are added to its environment."""
     address, real = str(folder / "line"), str(Path(sys.executable).with_name("nearkin"))
     shim = folder / "nearkin"
     shim.write_text(SHIM.format(python=sys.executable, alone=ALONE, real=real, address=address))
     shim.chmod(0o755)
-    surroundings = {**os.environ, "OMP_NUM_THREADS": "1"}
+    surroundings = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     server = subprocess.Popen([sys.executable, __file__, address], env=surroundings)
     try:
         while not Path(address).exists():

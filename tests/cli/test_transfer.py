@@ -1,5 +1,6 @@
 """`transfer` as a person or a script calls it."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from calling import Call
+from nearkin.core.state import State
 
 LOW, HIGH = "digits?classes=0,1,2,3,4&rest=drop", "digits?classes=5,6,7,8,9&rest=drop"
 QUICK = ("--network", "mlp?hidden=24", "--trials", "1", "--epochs", "4")
@@ -91,14 +93,39 @@ def test_bad_requests_end_in_one_line(call: Call, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("zoo")
-def test_interrupted_it_says_that_nothing_is_kept(tmp_path: Path) -> None:
-    words = ["transfer", "low", HIGH, "--shots", "5", "--steps", "1000000", "--out", "page.html"]
-    command = [Path(sys.executable).parent / "nearkin", *words]
+def test_interrupted_it_continues_and_restart_begins_again(call: Call, tmp_path: Path) -> None:
+    words = ["transfer", "low", HIGH, "--shots", "5", "--samples", "100", "--steps", "800", "--out", "page.html"]
+    command = [sys.executable, "-m", "nearkin", *words]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        assert any(line.startswith("linear head:") for line in process.stderr)  # steps have begun
+        assert any(line.startswith("linear head:") for line in process.stderr)  # training has begun
         process.send_signal(signal.SIGINT)
         said = process.stderr.read()
     assert process.returncode == 130, said
-    assert said.strip().splitlines()[-1].startswith("interrupted: nothing was written; run the same command again")
+    assert said.strip().splitlines()[-1] == "interrupted: what was done is kept; run the same command again to go on"
     assert not (tmp_path / "page.html").exists()
+    stages = tmp_path / "nearkin-zoo" / "stages"
+    kept = {file.stem.rsplit("-", 1)[0]: State.load(file).facts["state"] for file in stages.rglob("*.safetensors")}
+    assert {"transfer-closed-form", "transfer-linear-head"} <= set(kept)
+    assert "transfer-all-weights" not in kept
+    copied = tmp_path / "again"
+    shutil.copytree(tmp_path / "nearkin-zoo", copied)
+
+    done = call(*words, "--json").json
+    assert done["seconds"] == kept["transfer-closed-form"]["seconds"], "read, not computed again"
+    assert done["baselines"][0]["seconds"] == kept["transfer-linear-head"]["seconds"]
+    assert (tmp_path / "page.html").exists()
+    assert not list(stages.rglob("*.safetensors")), "a finished transfer leaves nothing behind"
+
+    anew = call("--zoo", str(copied), *words, "--restart", "--json").json
+    assert anew["seconds"] != done["seconds"]
+    results = [[(one["name"], one["metric"], one["nll"]) for one in run["baselines"]] for run in (done, anew)]
+    assert results[0] == results[1], "it ends in the same figures"
+
+
+@pytest.mark.usefixtures("call")
+def test_the_majority_baseline_is_that_of_all_training_labels(call: Call) -> None:
+    call("add", "low", LOW, *QUICK)
+    found = call("transfer", "low", "digits?detect=0", "--shots", "5", "--no-baselines", "--json").json
+    assert found["guess"] == pytest.approx(0.9, abs=0.01), "five shots of each class tell no majority"
+    assert found["best_constant"] == found["guess"]

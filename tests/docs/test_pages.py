@@ -18,14 +18,42 @@ BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
+PLAIN = ("README.md", "solve.md", "transfer.md")  # pages that need no extra
+EXTRAS = ("datasets", "faiss", "fsspec", "kornia", "mlflow", "onnx", "onnxruntime", "onnxscript", "psycopg",
+          "ray", "starlette", "tensorboard", "uvicorn")  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with warm_command(tmp_path_factory.mktemp("bin")) as folder:
         yield folder
 
 
-@pytest.mark.parametrize("page", RUN, ids=lambda page: page.name)
+@pytest.fixture(scope="module")
+def without_extras(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A PYTHONPATH under which no package of an extra can be imported, as after a plain `pip install nearkin`."""
+    folder = tmp_path_factory.mktemp("plain")
+    (folder / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({EXTRAS}))\n")
+    return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+
+
+@pytest.fixture(scope="module")
+def plain_command(tmp_path_factory: pytest.TempPathFactory, without_extras: str) -> Iterator[Path]:
+    with warm_command(tmp_path_factory.mktemp("plain-bin"), PYTHONPATH=without_extras) as folder:
+        yield folder
+
+
+@pytest.mark.parametrize("page", [page for page in RUN if page.name in PLAIN], ids=lambda page: page.name)
+def test_examples_run_without_extras(page: Path, tmp_path: Path, plain_command: Path, without_extras: str) -> None:
+    run_examples(page, tmp_path, plain_command, PYTHONPATH=without_extras)
+
+
+@pytest.mark.parametrize("page", [page for page in RUN if page.name not in PLAIN], ids=lambda page: page.name)
 def test_examples_run(page: Path, tmp_path: Path, command: Path) -> None:
+    run_examples(page, tmp_path, command)
+
+
+def run_examples(page: Path, tmp_path: Path, command: Path, **variables: str) -> None:
     """Python blocks of a page share one namespace and folder with each other and with its shell blocks."""
     blocks = BLOCK.findall(page.read_text())
     assert blocks, f"{page.name} shows no example"
@@ -41,6 +69,7 @@ def test_examples_run(page: Path, tmp_path: Path, command: Path) -> None:
         **os.environ,
         "PATH": f"{command}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "OMP_NUM_THREADS": "1",
+        **variables,
     }
     done = subprocess.run(
         [sys.executable, file], cwd=tmp_path, env=surroundings, capture_output=True, text=True, check=False

@@ -81,7 +81,8 @@ def contestants(rng: Generator) -> list[Standing]:
     def one(name: str, title: str, kind: str, validation: float, test: float, parameters: int, **more: Any) -> Standing:
         return Standing(
             name=name, title=title, kind=kind, validation=validation, loss=1 - validation, test=test,
-            parameters=parameters, multiply_adds=31 * parameters, seconds=5 + parameters / 9000, network=name, **more,
+            parameters=parameters, multiply_adds=31 * parameters, seconds=5 + parameters / 9000, network=name,
+            **{"samples": 1150, **more},
         )  # fmt: skip
 
     return [
@@ -93,8 +94,8 @@ def contestants(rng: Generator) -> list[Standing]:
             curve=curve(rng, 700, 0.03), search=search(rng, CELL, 14, 0.94)),
         one("finetune", "lenet of six, fine-tuned", "tuned", 0.969, 0.967, 44_426, curve=curve(rng, 800, 0.02)),
         one("lenet", "LeNet", "made", 0.965, 0.961, 44_426, curve=curve(rng, 800, 0.04)),
-        one("resnet18", "ResNet-18", "made", 0.976, 0.972, 701_466, curve=curve(rng, 400, 0.008)),
-        one("densenet121", "DenseNet-121", "made", 0.958, 0.950, 480_290, curve=curve(rng, 300, 0.06)),
+        one("resnet18", "ResNet-18, 1/8 width", "made", 0.976, 0.972, 701_466, curve=curve(rng, 400, 0.008)),
+        one("densenet121", "DenseNet-121, 1/16 width", "made", 0.958, 0.950, 480_290, curve=curve(rng, 300, 0.06)),
         Standing(name="vgg16", title="VGG-16", kind="made", refused="images of 8 × 8 are too small for its five pools"),
         one("logistic", "logistic regression", "simple", 0.953, 0.947, 650),
         one("svm", "RBF support vector machine", "simple", 0.981, 0.981, 52_010),
@@ -169,6 +170,7 @@ def planted(
         standings=standings,
         margins={"svm": (0.002, -0.006, 0.010)},
         finals={"kin-search": quality.metric, "svm": 0.981},
+        samples={"available": 1150, "finals": {"kin-search": 1438, "svm": 1438}},
         relations=kin(name, kin_names, rng),
         checks=Checks(
             (

@@ -14,7 +14,7 @@ import pytest
 
 from nearkin.core.state import State
 from nearkin.report.architecture import architectures
-from nearkin.report.contest import contest_words
+from nearkin.report.contest import contest_words, learned_words
 from nearkin.report.curves import learning, learning_picture
 from nearkin.report.kinship import MAPPED, mapped, threshold_words
 from nearkin.report.solution_page import solution_page
@@ -180,22 +180,36 @@ def test_the_contest_is_in_the_order_of_validation_with_costs_beside() -> None:
     solution, outline = planted(), outline_of("normal")
     table = next(table for table in outline.tables if table[0][0] == "Contestant")
     assert table[0] == [
-        "Contestant", "Kind", "Validation", "Test (95 %)", "On all data", "Parameters", "Multiply-adds", "Seconds",
+        "Contestant", "Kind", "Validation", "Test (95 %)", "Trained again", "Learned from",
+        "Parameters", "Multiply-adds", "Seconds",
     ]  # fmt: skip
     wanted = ordered(solution.standings)
     assert [row[0].removeprefix("✔ ").removesuffix(" (chosen)") for row in table[1:]] == [one.title for one in wanted]
     assert [row[2] for row in table[1:]] == [f"{one.validation:.3f}" for one in wanted]
     assert [row[3].split()[0] for row in table[1:]] == [f"{one.test:.3f}" for one in wanted]
-    assert [row[5] for row in table[1:]] == [f"{one.parameters:,}" for one in wanted]
-    assert [row[6] for row in table[1:]] == [f"{one.multiply_adds:,}" for one in wanted]
+    assert {row[5] for row in table[1:]} == {"1,150"}
+    assert [row[6] for row in table[1:]] == [f"{one.parameters:,}" for one in wanted]
+    assert [row[7] for row in table[1:]] == [f"{one.multiply_adds:,}" for one in wanted]
     assert [bool(row[0].startswith("✔")) for row in table[1:]] == [one.name == "kin-search" for one in wanted]
     assert [row[4] for row in table[1:] if row[4] != "–"] == [f"{solution.metric:.3f}", "0.981"]
     assert "VGG-16: images of 8 × 8 are too small for its five pools" in outline.words
 
 
+def test_who_learned_from_fewer_samples_is_said() -> None:
+    whole = planted()
+    few = {"svm": 300, "lenet": 20}
+    standings = tuple(replace(one, samples=few.get(one.name, one.samples)) for one in whole.standings)
+    assert learned_words(replace(whole, standings=standings)) == (
+        "Contestants could learn from 1,150 training samples. Fewer were used by LeNet (20) and RBF support vector "
+        "machine (300); all others learned from all of them."
+    )
+    assert "was not recorded" in learned_words(replace(whole, samples={}))
+
+
 def test_what_the_choice_rests_on_is_said() -> None:
     words = outline_of("normal").words
-    assert "chosen by the accuracy on the rest of it, the validation data; the test part decided nothing" in words
+    assert "chosen by the accuracy on the validation data, training samples that none of them learned from;" in words
+    assert "All contestants learned from the same 1,150 training samples." in words
     assert "ahead of RBF support vector machine by 0.002" in words
     assert "between −0.006 and 0.010 and may be chance" in words
     assert "On the test part RBF support vector machine did better (0.981 against 0.978)" in words
@@ -241,7 +255,7 @@ def test_values_have_a_scatter_and_no_classes() -> None:
     page, words = page_of("values"), outline_of("values").words
     assert 'id="nk-values-title"' in page
     assert not re.search('nk-confusion|nk-reliability|class="mistakes"', page)
-    assert "always saying the mean" in words
+    assert "always the mean" in words
     assert "solution.predict(x).mean" in words
     assert "No promise was put to the test" in words
 

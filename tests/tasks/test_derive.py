@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearkin.core.errors import NearkinError
+from nearkin.tasks import derive
 from nearkin.tasks.datastring import DataString
 from nearkin.tasks.sources import MODIFIERS, task
+from nearkin.tasks.split import stratified_index
 from nearkin.tasks.task import Task
 
 
@@ -57,13 +59,44 @@ def test_corrupt_replaces_that_share_of_training_labels_and_is_nested(digits: Ta
     assert torch.equal(task("digits?corrupt=0").train.labels(), clean)
 
 
-def test_limit_is_balanced_and_deterministic() -> None:
+def test_limit_keeps_the_class_shares_and_is_deterministic() -> None:
     few = task("digits?limit=100")
     assert torch.bincount(few.train.labels()).tolist() == [10] * 10
     assert torch.equal(few.train.all().x, task("digits?limit=100").train.all().x)
     assert len(few.test) == len(task("digits").test)
-    assert torch.bincount(task("digits?detect=0&limit=100").train.labels()).tolist() == [50, 50]
+    assert torch.bincount(task("digits?detect=0&limit=100").train.labels()).tolist() == [90, 10]
+    assert torch.bincount(task("digits?detect=0&limit=100&even").train.labels()).tolist() == [50, 50]
+    assert torch.bincount(task("digits?detect=0&limit=100&balance").train.labels()).tolist() == [50, 50]
     assert len(task("digits?limit=99999").train) == len(task("digits").train)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count", "expected"),
+    [
+        ((60, 40), 10, [6, 4]),
+        ((600, 390, 10), 20, [12, 7, 1]),  # the rarest keeps one sample
+        ((97, 1, 1, 1), 4, [1, 1, 1, 1]),
+        ((5, 3, 3), 9, [4, 3, 2]),  # quotas 4.09, 2.45, 2.45: the first of equal remainders
+    ],
+)
+def test_stratified_draw_rounds_shares_by_largest_remainder(
+    sizes: tuple[int, ...], count: int, expected: list[int]
+) -> None:
+    labels = torch.cat([torch.full((size,), group) for group, size in enumerate(sizes)])
+    index = stratified_index(labels, count, seed=3)
+    assert torch.bincount(labels[index]).tolist() == expected
+    assert torch.equal(index, index.unique()), "no sample twice, in rising order"
+
+
+def test_majority_baseline_of_an_imbalanced_task_is_the_same_under_a_limit() -> None:
+    labels = torch.arange(1000).remainder(10).clamp(max=4)  # 60 % of class 4, 10 % of each other
+    whole = Task.from_arrays("skewed", torch.randn(1000, 3), labels, torch.randn(200, 3), labels[:200])
+    few = derive.limited(whole, 50)
+    assert few.guess() == whole.guess() == whole.best_constant() == 0.6
+    assert torch.bincount(few.train.labels()).tolist() == [5, 5, 5, 5, 30]
+    even = derive.limited(whole, 50, even=True)
+    assert even.guess() == 0.1, "the training labels tell no majority"
+    assert even.best_constant() == 0.6
 
 
 def test_balance_evens_both_parts() -> None:

@@ -1,5 +1,6 @@
 """The Zoo: tasks solved, kept, read back; one start for all tasks of a trial."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,12 @@ def test_what_is_added_comes_back(zoo: Zoo) -> None:
         assert solved.scores_on(task, trial) == solved.trials[trial].scores
     assert solved.trials[0].history.losses.shape == (4,)
     assert zoo.task("zero").fingerprint() == task.fingerprint()
+
+
+def test_tasks_of_zoos_whose_limits_drew_evenly_are_still_read(zoo: Zoo) -> None:
+    drawn = nk.task("digits?detect=0&limit=60&even", name="old")
+    zoo.add(replace(drawn, source="digits?detect=0&limit=60"), "mlp?hidden=4", trials=1, recipe=QUICK)
+    assert zoo.task("old").fingerprint() == drawn.fingerprint() != nk.task("digits?detect=0&limit=60").fingerprint()
 
 
 def test_the_fisher_information_is_kept(zoo: Zoo) -> None:

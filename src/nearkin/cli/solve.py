@@ -150,24 +150,25 @@ def _kin_lines(solution: "Solution") -> list[str]:
 
 
 def _contest(ranked: "Sequence[standings.Standing]", solution: "Solution") -> None:
-    metric = solution.quality.name
+    metric = solution.quality.title
     rows = [
         (
             "→" if one.name == solution.chosen else "",
             one.title,
             f"{one.validation:.4f}",
             f"{one.test:.4f}",
+            "–" if one.samples is None else f"{one.samples:,}",
             f"{one.parameters:,}",
             f"{one.multiply_adds:,}",
             f"{one.seconds:.1f}",
         )
         for one in ranked
     ]
-    head = ["", "tried", f"{metric}, choice", "test", "parameters", "multiply-adds", "s"]
+    head = ["", "tried", f"{metric}, choice", "test", "samples", "parameters", "multiply-adds", "s"]
     table(head, rows, right=head[2:])
     again = ", ".join(f"{one.title} {solution.finals[one.name]:.4f}" for one in ranked if one.name in solution.finals)
     say(
-        f"[dim]chosen by the column choice; the test part decided nothing. Trained once more on all training data: "
+        f"[dim]chosen by the column choice; the test part decided nothing. Trained again with the validation data: "
         f"{escape(again)} on the test part[/dim]"
     )
 

@@ -1,6 +1,8 @@
 """`transfer`: another task from few labels, in closed form, from the command line."""
 
+import hashlib
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -8,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 import nearkin as nk
-from nearkin.cli.console import Interrupted, Settings, answer, counted, escape, run, say, table
+from nearkin.cli.console import Settings, answer, counted, escape, run, say, table
 from nearkin.cli.kin import task_of
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import require
@@ -17,9 +19,14 @@ from nearkin.core.lazy import Lazy
 
 if TYPE_CHECKING:
     from nearkin.report import transfer_page
+    from nearkin.solve import stages
+    from nearkin.tasks import metrics
     from nearkin.zoo import transferring
 else:
-    transfer_page, transferring = map(Lazy, ("nearkin.report.transfer_page", "nearkin.zoo.transferring"))
+    transfer_page, stages, metrics, transferring = map(
+        Lazy,
+        ("nearkin.report.transfer_page", "nearkin.solve.stages", "nearkin.tasks.metrics", "nearkin.zoo.transferring"),
+    )
 
 LONGEST = 60  # characters that a task's name gives to the name of a file
 
@@ -49,12 +56,18 @@ def transfer(
     samples: Annotated[int, typer.Option(min=1, help="Test samples at the most that judge.")] = 2000,
     steps: Annotated[int, typer.Option(min=1, help="Of the baselines that train in steps.")] = 200,
     baselines: Annotated[bool, typer.Option(help="Measure the usual ways beside it.")] = True,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Begin again: forget the finished parts of an interrupted run.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="The report to write, .html; SOURCE-to-TARGET.html where nothing is said.")
     ] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Learn a task from few labels without training: a solved task's network, linearized, as a Gaussian process."""
+    """Learn a task from few labels without training: a solved task's network, linearized, as a Gaussian process.
+
+    Interrupted, the same command continues: the closed form and each baseline are kept once they are finished.
+    """
     settings: Settings = context.obj
     page = out or Path(f"{_slug(source)}-to-{_slug(target)}.html")
     require(page.suffix in (".html", ".htm"), f"{page} ends in {page.suffix!r}; write the report to a file .html")
@@ -68,10 +81,13 @@ def transfer(
             samples=samples, steps=steps, baselines=baselines,
         )  # fmt: skip
         facing = target if target in zoo else task_of(target, zoo)
-        try:
-            found = run(zoo.transferring(source, facing, how, seed=settings.seed), settings)
-        except Interrupted:
-            raise Interrupted("nothing was written; run the same command again, it begins anew") from None
+        task = zoo.task(facing) if isinstance(facing, str) else facing
+        mark = hashlib.sha256(repr((source, how, settings.seed)).encode()).hexdigest()[:16]
+        bench = stages.Bench(zoo.catalogue.stages / task.fingerprint() / f"transfer-{mark}", task.digest())
+        if restart:
+            shutil.rmtree(bench.folder, ignore_errors=True)
+        found = run(zoo.transferring(source, facing, how, seed=settings.seed, stages=bench), settings)
+        shutil.rmtree(bench.folder, ignore_errors=True)  # finished: the report holds it all
     made = shlex.join(["nearkin", *sys.argv[1:]])
     write_durably(page, transfer_page.transfer_page(found, command=made).encode())
     answer({**found.to_dict(), "report": str(page)}, as_json, lambda: _say(found, page))
@@ -87,12 +103,16 @@ def _say(found: "transferring.Transfer", page: Path) -> None:
     labels = (
         f"{counted(found.num_train, 'label')}" if found.metric_name == "accuracy" else f"{found.num_train:,} values"
     )
+    metric, best = metrics.metric_title(found.metric_name), found.best_constant
+    constant = f"a blind guess: {found.guess:.4f}"
+    if best is not None and best > found.guess:
+        constant += f"; the best constant answer: {best:.4f}"
     say(
-        f"[bold]{escape(found.source)}[/bold] → [bold]{escape(found.target)}[/bold]: {found.metric_name} "
-        f"{found.metric:.4f} from {labels} in {found.seconds:.1f} s (a blind guess: {found.guess:.4f})"
+        f"[bold]{escape(found.source)}[/bold] → [bold]{escape(found.target)}[/bold]: {metric} "
+        f"{found.metric:.4f} from {labels} in {found.seconds:.1f} s ({constant})"
     )
     say("")
-    figures = [found.metric_name, "nll", "ece", "seconds"]
+    figures = [metric, "nll", "ece", "seconds"]
     rows = [
         [one.name, f"{one.metric:.4f}", f"{one.nll:.3f}", f"{one.ece:.3f}", f"{one.seconds:.1f}"]
         for one in (found.outcome, *found.baselines)

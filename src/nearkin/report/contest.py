@@ -11,7 +11,7 @@ from nearkin.report.canvas import Canvas
 from nearkin.report.page import Table
 from nearkin.report.placement import Box, place
 from nearkin.report.quantities import brief, counted, metric, places_of
-from nearkin.report.words import labels, listed, number, plain, text_width
+from nearkin.report.words import NOT_COMPARABLE, labels, listed, number, plain, text_width
 from nearkin.solve.quality import share_interval
 from nearkin.solve.solution import Solution
 from nearkin.solve.standing import KINDS, Standing, ordered
@@ -98,7 +98,7 @@ class _Drawing:
     def svg(self, name: str) -> str:
         """All of it, from back to front."""
         draw, field = self.canvas, self.field
-        metric_name = self.solution.quality.name
+        metric_name = self.solution.quality.title
         frame(draw, field, self.x, self.y, ("parameters", f"{metric_name} on the test part"))
         self._guess()
         boxes = self._labels()
@@ -206,6 +206,7 @@ def contest_table(solution: Solution) -> Table:
             metric(one.validation, places),
             metric(one.test, places) + within,
             metric(solution.finals.get(one.name), places),
+            NOT_COMPARABLE if one.samples is None else counted(one.samples),
             counted(one.parameters),
             counted(one.multiply_adds),
             number(one.seconds, 1),
@@ -217,18 +218,33 @@ def contest_table(solution: Solution) -> Table:
         "Kind",
         "Validation",
         f"Test{interval}",
-        "On all data",
+        "Trained again",
+        "Learned from",
         "Parameters",
         "Multiply-adds",
         "Seconds",
     )
-    return Table("Contestants, best on validation first", heads, rows, frozenset(range(2, 8)), marked, frozenset({1}))
+    return Table("Contestants, best on validation first", heads, rows, frozenset(range(2, 9)), marked, frozenset({1}))
 
 
 def refusals(solution: Solution) -> list[tuple[str, str]]:
     """What did not run, and why."""
     return [(plain(one.title), plain(one.refused) or "no reason is known") for one in solution.standings
             if one.validation is None]  # fmt: skip
+
+
+def learned_words(solution: Solution) -> str:
+    """From how many training samples the contestants learned."""
+    ran = [one for one in solution.standings if one.validation is not None]
+    available = solution.samples.get("available")
+    if available is None or any(one.samples is None for one in ran):
+        return "From how many training samples each contestant learned was not recorded."
+    fewer = [one for one in ran if (one.samples or 0) < available]
+    if not fewer:
+        return f"All contestants learned from the same {counted(available)} training samples."
+    names = listed([f"{plain(one.title)} ({counted(one.samples or 0)})" for one in fewer])
+    rest = "" if len(fewer) == len(ran) else "; all others learned from all of them"
+    return f"Contestants could learn from {counted(available)} training samples. Fewer were used by {names}{rest}."
 
 
 def contest_words(solution: Solution) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from nearkin.report import confusion, curves, kinship, mistakes, reliability, spent
 from nearkin.report.architecture import architecture_words, architectures
-from nearkin.report.contest import contest, contest_table, contest_words, refusals
+from nearkin.report.contest import contest, contest_table, contest_words, learned_words, refusals
 from nearkin.report.figure import Figure, figure
 from nearkin.report.layout import layout
 from nearkin.report.page import Table
@@ -15,6 +15,7 @@ from nearkin.report.words import number, plain
 from nearkin.solve.quality import Quality
 from nearkin.solve.relations import Relations
 from nearkin.solve.solution import Solution
+from nearkin.tasks.metrics import ACCURACY
 
 Section = Mapping[str, Any]
 """What a template is given, by name."""
@@ -22,11 +23,11 @@ Section = Mapping[str, Any]
 
 def contest_section(solution: Solution) -> Section:
     """All contestants."""
-    table, name = contest_table(solution), solution.quality.name
+    table, name = contest_table(solution), solution.quality.title
     caption = (
         f"Each mark is the {name} on the test part of one contestant that learned from part of the training data. "
     )
-    if name == "accuracy":
+    if solution.quality.name == ACCURACY:
         caption += f"Its whisker is the 95 % interval of {counted(solution.quality.count)} samples. "
     caption += (
         "The dash is its result on the validation data, by which the answer was chosen. The ringed one was chosen."
@@ -34,6 +35,7 @@ def contest_section(solution: Solution) -> Section:
     return {
         "words": contest_words(solution),
         "metric": name,
+        "learned": learned_words(solution),
         "final": _final(solution),
         "table": table,
         "refused": refusals(solution),
@@ -46,8 +48,10 @@ def _final(solution: Solution) -> str:
     finals, places = solution.finals, places_of(solution.quality.count)
     if solution.chosen not in finals:
         return ""
+    count, whole = solution.samples.get("finals", {}).get(solution.chosen), solution.task.get("num_train")
+    learned = f", from {counted(count)} of {counted(whole)} training samples" if count and whole else ""
     said = (
-        f"The winner was then trained once more, “on all data”, that is on all of the training part: "
+        f"The winner was then trained again, with the validation data among its training data{learned}: "
         f"{metric(finals[solution.chosen], places)} on the test part is the answer’s own figure."
     )
     others = [one for one in solution.standings if one.name in finals and one.name != solution.chosen]
@@ -148,7 +152,7 @@ def quality_section(solution: Solution) -> Section:
     heat += "learned on the validation data."
     return {
         "words": _worth(quality),
-        "classes": bool(quality.classes) and quality.name == "accuracy",
+        "classes": bool(quality.classes) and quality.name == ACCURACY,
         "confused": confusion.confusion_words(quality),
         "matrix": _matrix(quality),
         "worst": confusion.worst_table(quality),
@@ -166,12 +170,15 @@ def quality_section(solution: Solution) -> Section:
 
 def _worth(quality: Quality) -> list[str]:
     places, (low, high) = places_of(quality.count), quality.interval
-    blind = "always saying the commonest class" if quality.name == "accuracy" else "always saying the mean"
+    blind = "always the majority class of the training labels" if quality.name == ACCURACY else "always the mean"
+    constant = f"The constant baseline, {blind}, gives {number(quality.guess, places)}"
+    if (quality.best_constant or 0.0) > quality.guess:
+        constant += f"; the best constant answer has {number(quality.best_constant or 0.0, places)}"
     return [
         f"On {counted(quality.count)} test samples, which nothing learned from and nothing was chosen by, the "
-        f"{quality.name} is {number(quality.metric, places)}; with 95 % certainty that of all such data lies between "
+        f"{quality.title} is {number(quality.metric, places)}; with 95 % certainty that of all such data lies between "
         f"{number(low, places)} and {number(high, places)}.",
-        f"A blind guess, {blind}, gives {number(quality.guess, places)}. The mean loss is {number(quality.loss)}.",
+        f"{constant}. The mean loss is {number(quality.loss)}.",
     ]
 
 

@@ -53,7 +53,7 @@ def key_figures(solution: Solution) -> list[tuple[str, str, str]]:
         value, span = f"{100 * quality.metric:.1f} %", f"{100 * low:.1f} to {100 * high:.1f} %"
     ran = sum(one.validation is not None for one in solution.standings)
     return [
-        (quality.name, value, f"{span} with 95 % certainty, on {counted(quality.count)} test samples"),
+        (quality.title, value, f"{span} with 95 % certainty, on {counted(quality.count)} test samples"),
         ("parameters", brief(solution.parameters), f"{counted(solution.parameters)} learned numbers"),
         ("multiply-adds", brief(solution.multiply_adds), "for one input"),
         ("time", duration(solution.seconds), f"all stages, {ran} contestants" if ran > 1 else "all stages"),

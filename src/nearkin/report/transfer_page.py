@@ -11,6 +11,7 @@ from nearkin.report.reproduction import setting
 from nearkin.report.sections import Section
 from nearkin.report.words import number, plain, verbatim
 from nearkin.solve.quality import share_interval
+from nearkin.tasks.metrics import metric_title
 from nearkin.transfer.finetune import STEPS
 from nearkin.zoo.transferring import Transfer
 
@@ -123,7 +124,7 @@ def _figured(value: object) -> str:
 def _origin(found: Transfer) -> Section:
     known: Mapping[str, Any] = found.origin
     metric = known.get("metric")
-    name = {"r2": "R²"}.get(str(known.get("metric_name")), plain(str(known.get("metric_name") or "metric")))
+    name = plain(metric_title(str(known.get("metric_name") or "metric")))
     words = []
     if metric is not None:
         places = places_of(int(known.get("num_test") or 0))

@@ -10,6 +10,7 @@ from nearkin.report.sections import Section
 from nearkin.report.transfer_pictures import certainty_picture, ways_picture
 from nearkin.report.words import number, plain
 from nearkin.solve.quality import share_interval
+from nearkin.tasks.metrics import metric_title
 from nearkin.transfer.outcome import Outcome
 from nearkin.zoo.transferring import Transfer
 
@@ -44,7 +45,7 @@ def of_classes(found: Transfer) -> bool:
 
 def metric_of(found: Transfer) -> str:
     """As people write it."""
-    return "R²" if found.metric_name == "r2" else plain(found.metric_name)
+    return plain(metric_title(found.metric_name))
 
 
 def learned(found: Transfer) -> str:

@@ -17,6 +17,7 @@ from nearkin.nets.solved import Solved
 from nearkin.tasks.derive import limited
 from nearkin.tasks.task import Task
 from nearkin.transfer.classify import classify_work
+from nearkin.transfer.closed_form import source_means
 from nearkin.transfer.gaussian import gaussian_work
 from nearkin.transfer.hyper import Hyper
 from nearkin.transfer.labels.classes import Classes
@@ -48,7 +49,7 @@ def fitting_closed(
         fixed: settings of an earlier fit: nothing is chosen.
     """
     classes, begun = task.likelihood == "categorical", time.monotonic()
-    flat = linearize(source.model(), dtype=None if classes else torch.float64)
+    flat = linearize(source.model(), dtype=None if classes else torch.float64, means=source_means(source))
     settings = {name: value for name, value in (fixed or {}).items() if name != "samples"}
     size = _size(flat, task, seconds) if fixed is None else min(MOST, len(task.train), AGAIN * int(fixed["samples"]))
     if size < len(task.train):

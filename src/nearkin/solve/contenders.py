@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, TypedDict
 
 import torch
@@ -16,6 +17,7 @@ from nearkin.nets.functional import check
 from nearkin.nets.heads import head_name, with_head
 from nearkin.nets.registry import build
 from nearkin.nets.solved import FitFacts, Solved, fit_facts, fit_from, fit_state
+from nearkin.nets.spec import NetworkSpec
 from nearkin.search.genotype import Genotype
 from nearkin.search.named import network_string
 from nearkin.search.skeleton import Skeleton
@@ -24,6 +26,7 @@ from nearkin.solve.pace import Pace
 from nearkin.solve.simple.machines import costs
 from nearkin.solve.simple.models import fitting_simple
 from nearkin.solve.standing import Standing
+from nearkin.tasks.batches import num_batches
 from nearkin.tasks.task import Task
 
 HAND_MADE = {"vgg16": "VGG-16", "resnet18": "ResNet-18", "densenet121": "DenseNet-121"}
@@ -145,6 +148,14 @@ def _begun(contender: Contender, network: str) -> nn.Module:
     return with_head(model, task.num_outputs, derived_seed(contender.seed, "head"), head)
 
 
+def samples_learned(trained: Trained, task: Task) -> int:
+    """How many training samples a model learned from: a drawn part, or those of its first epoch if it did not end."""
+    if "samples" in trained.settings:
+        return int(trained.settings["samples"])
+    count, settings = len(task.train), trained.settings
+    return min(count, round(int(settings["steps"]) * count / num_batches(count, int(settings["batch_size"]))))
+
+
 def standing(contender: Contender, trained: Trained, whole: Task, seconds: float) -> Standing:
     """What a trained contender is worth; `whole` is its task with the true test part."""
     solved = trained.solved(contender.task, contender.seed)
@@ -161,6 +172,7 @@ def standing(contender: Contender, trained: Trained, whole: Task, seconds: float
         parameters=parameters,
         multiply_adds=work,
         seconds=seconds,
+        samples=samples_learned(trained, contender.task),
         network=trained.network,
         genotype=contender.told.get("genotype", ""),
         search=contender.told.get("search"),
@@ -210,3 +222,17 @@ def hand_made_networks(name: str, width: float | None = None) -> list[str]:
     ['vgg16?width=0.25']
     """
     return [f"{name}?width={one:g}" for one in (WIDTHS if width is None else (width,))]
+
+
+def made_title(network: str) -> str:
+    """A network of `TITLES` for readers; the deep ones with their width, which their names do not tell.
+
+    >>> made_title("vgg16?width=0.0625"), made_title("resnet18?width=1"), made_title("lenet")
+    ('VGG-16, 1/16 width', 'ResNet-18, full width', 'LeNet')
+    """
+    spec = NetworkSpec.parse(network)
+    title = TITLES.get(spec.name, spec.name)
+    if spec.name not in HAND_MADE:
+        return title
+    width = Fraction(str(dict(spec.options).get("width", 1))).limit_denominator(1000)
+    return f"{title}, {'full' if width == 1 else width} width"

@@ -23,6 +23,8 @@ from nearkin.solve.contenders import (
     Contender,
     Trained,
     hand_made_networks,
+    made_title,
+    samples_learned,
     search_skeleton,
     searched_networks,
     standing,
@@ -89,7 +91,12 @@ class Contest:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.learn = held_out(self.task, self.plan.validation, derived_seed(self.plan.seed, "choice"))
+        self.learn = self._learn_in(self.task.input_shape)
+
+    def _learn_in(self, input_shape: tuple[int, ...]) -> Task:
+        """The split task in another input shape; its scaling is that of all training data, as in the last training."""
+        whole = fitted_to(self.task, input_shape)
+        return held_out(whole, self.plan.validation, derived_seed(self.plan.seed, "choice"))
 
     def running(self, lots: Sequence[Lot], kin: Solved | None) -> Work[None]:
         """All searches, then everyone's training."""
@@ -123,14 +130,15 @@ class Contest:
             title = simple_title(kind, self.task.likelihood)
             yield Entry(kind, title, "simple", partial(self._simple, kind, title))
 
-    def final(self, name: str) -> Work[Trained]:
-        """A contender trained once more, as before, on all training data, and measured on the test part."""
+    def final(self, name: str) -> Work[tuple[Solved, int]]:
+        """A contender trained once more, as before, with all training data at hand; and from how many it learned."""
         old = self.contenders[name]
         whole = fitted_to(self.task, old.task.input_shape)
         fixed = self.trained[name].settings if old.pace is None else None
-        contender = replace(old, task=whole, fixed=fixed, title=f"{old.title}, on all training data")
+        contender = replace(old, task=whole, fixed=fixed, title=f"{old.title}, trained again")
         state = yield from self._trained(contender, f"final: {old.title}")
-        return Trained.from_state(state)
+        trained = Trained.from_state(state)
+        return trained.solved(whole, old.seed), samples_learned(trained, whole)
 
     def heat(self, name: str) -> float:
         """The temperature of a contender's class scores, learned on the data of the choice; 1 where that is too few."""
@@ -221,7 +229,7 @@ class Contest:
         return done.read(Outcome)
 
     def _tuned(self, kin: Solved, title: str) -> Work[Contender]:
-        seen = fitted_to(self.learn, tuple(kin.facts["input_shape"]))
+        seen = self._learn_in(tuple(kin.facts["input_shape"]))
         pace = yield from self._paced("finetune", title, [kin.network], seen, self.allowance)
         return Contender(
             name="finetune", title=title, kind="tuned", task=seen, pace=pace, source=kin, seed=kin.seed,
@@ -231,13 +239,14 @@ class Contest:
     def _closed(self, kin: Solved, title: str) -> Work[Contender]:
         yield from ()
         return Contender(
-            name="transfer", title=title, kind="transfer", task=fitted_to(self.learn, tuple(kin.facts["input_shape"])),
+            name="transfer", title=title, kind="transfer", task=self._learn_in(tuple(kin.facts["input_shape"])),
             source=kin, seconds=self.allowance, seed=self.plan.seed, told={"settings": {"kin": kin.name}},
         )  # fmt: skip
 
     def _made(self, name: str, title: str) -> Work[Contender]:
         networks = hand_made_networks(name, self.plan.width) if name in HAND_MADE else [name]
         pace = yield from self._paced(name, title, networks, self.learn, self.allowance, USUAL_WIDTH)
+        title = made_title(pace.network)
         return Contender(name=name, title=title, kind="made", task=self.learn, pace=pace, seed=self.plan.seed)
 
     def _simple(self, kind: str, title: str) -> Work[Contender]:

@@ -12,6 +12,8 @@ import torch
 from torch import Generator, Tensor
 
 from nearkin.core.plain import typed
+from nearkin.tasks.examples import Scaling
+from nearkin.tasks.metrics import ACCURACY, R2, metric_identifier, metric_title
 from nearkin.transfer.labels.calibration import calibration
 
 CONFIDENCE = 1.959964  # of a normal deviate, 95 %
@@ -37,11 +39,12 @@ class Quality:
 
     Attributes:
         metric: accuracy or R².
-        name: which of the two.
+        name: identifier of the metric, `accuracy` or `r2`.
         interval: in which the metric of all such data lies with 95 %.
         count: test samples.
         loss: mean loss.
-        guess: the metric of the best answer that ignores the input.
+        guess: the metric of the majority class of the training labels; for values that of their mean.
+        best_constant: the metric of the best constant answer, which only the test labels tell; None where unknown.
         classes: names of the classes, empty for values.
         confusion: counts `[C, C]`, rows are the given classes, columns what was said; None for values, or where
             there are too many classes.
@@ -63,6 +66,15 @@ class Quality:
     calibration_error: float | None = None
     mistakes: tuple[Mistake, ...] = ()
     residuals: tuple[tuple[float, float], ...] = ()
+    best_constant: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", metric_identifier(self.name))  # files of version 0.1 hold the title
+
+    @property
+    def title(self) -> str:
+        """The metric as people write it."""
+        return metric_title(self.name)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `Quality.from_dict` makes it again."""
@@ -130,10 +142,18 @@ def temperature(logits: Tensor, labels: Tensor) -> float:
 
 
 def class_quality(
-    probabilities: Tensor, labels: Tensor, classes: tuple[str, ...], *, loss: float, guess: float
+    probabilities: Tensor,
+    labels: Tensor,
+    classes: tuple[str, ...],
+    *,
+    loss: float,
+    guess: float,
+    best_constant: float | None = None,
+    said: Tensor | None = None,
 ) -> Quality:
-    """Quality of class probabilities `[N, C]` against labels `[N]`."""
-    certainty, said = probabilities.max(1)
+    """Quality of probabilities `[N, C]` against labels `[N]`; `said` are the answers, by default the likeliest."""
+    certainty, likeliest = probabilities.max(1)
+    said = likeliest if said is None else said
     wrong = torch.nonzero(said != labels).flatten()
     surest = wrong[certainty[wrong].argsort(descending=True, stable=True)][:MISTAKES].tolist()
     mistakes = [
@@ -144,18 +164,24 @@ def class_quality(
         counts = torch.bincount(labels * len(classes) + said, minlength=len(classes) ** 2)
         table = tuple(map(tuple, counts.view(len(classes), -1).tolist()))
     sure = calibration(probabilities, labels)
-    share = 1 - len(wrong) / len(labels)
+    share = (len(labels) - len(wrong)) / len(labels)
     return Quality(
-        share, "accuracy", share_interval(share, len(labels)), len(labels), loss, guess, classes, table, sure.bins,
-        sure.error, tuple(mistakes),
+        share, ACCURACY, share_interval(share, len(labels)), len(labels), loss, guess, classes, table, sure.bins,
+        sure.error, tuple(mistakes), best_constant=best_constant,
     )  # fmt: skip
 
 
-def value_quality(outputs: Tensor, targets: Tensor, *, loss: float) -> Quality:
-    """Quality of real answers `[N, K]` against targets `[N, K]`, both in the units of the data."""
+def value_quality(
+    outputs: Tensor, targets: Tensor, *, loss: float, metric: float | None = None, scaling: Scaling | None = None
+) -> Quality:
+    """Quality of real answers `[N, K]` against targets `[N, K]`, both in the units of the data.
+
+    `scaling` gives the units in which R² weighs the columns, those that networks see; `metric` is R² if it is known.
+    """
+    said, true = ((scaling or Scaling())(values) for values in (outputs, targets))
     thinned = torch.linspace(0, outputs.numel() - 1, min(300, outputs.numel())).long()
     pairs = torch.stack([targets.flatten()[thinned], outputs.flatten()[thinned]], 1).tolist()
     return Quality(
-        explained(outputs, targets), "R²", explained_interval(outputs, targets), len(targets), loss, 0.0,
-        residuals=tuple((true, said) for true, said in pairs),
+        explained(said, true) if metric is None else metric, R2, explained_interval(said, true), len(targets), loss,
+        0.0, residuals=tuple((true, said) for true, said in pairs),
     )  # fmt: skip

@@ -19,7 +19,7 @@ def sentence(
     if quality.name == "accuracy":
         worth = f"{quality.metric:.1%} of {quality.count:,} unseen samples right ({low:.1%} to {high:.1%})"
     else:
-        worth = f"R² {quality.metric:.3f} on {quality.count:,} unseen samples ({low:.3f} to {high:.3f})"
+        worth = f"{quality.title} {quality.metric:.3f} on {quality.count:,} unseen samples ({low:.3f} to {high:.3f})"
     took = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} minutes"
     size = f"{best.parameters:,} parameters, found in {took}"
     return f"{target}: {worth} by {_who(best)}, {size}{_rival(best, standings, margins)}."

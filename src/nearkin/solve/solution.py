@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.state import State
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.sight import fitted_to
+from nearkin.nets.evaluate import Scores, evaluate
 from nearkin.nets.functional import evaluating
 from nearkin.nets.solved import ModelFacts, Solved, TaskFacts, fit_facts, fit_state, solved_from, task_facts
 from nearkin.search.genotype import Genotype
@@ -64,6 +65,7 @@ class _Facts(TypedDict):
     map: _Map | None
     seed: int
     made: dict[str, Any]
+    samples: NotRequired[dict[str, Any]]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -82,6 +84,8 @@ class Solution:
             interval of that difference: the noise of the choice.
         finals: test metric of what was trained once more on all training data, by name: the chosen one and the best
             simple model.
+        samples: `available`, training samples that contestants could learn from; `finals`, by name, how many those
+            that were trained once more learned from. Empty where that was not recorded.
         relations: who is kin.
         checks: what was found in the data.
         promises: which claims held in this run.
@@ -109,6 +113,7 @@ class Solution:
     pictures: Tensor
     seed: int
     made: Mapping[str, Any] = field(default_factory=dict)
+    samples: Mapping[str, Any] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
         """What a pickle holds: all but the built model, which is built again when it is asked for."""
@@ -212,6 +217,7 @@ class Solution:
             "standing": self.standing.to_dict(),
             "margins": {name: list(margin) for name, margin in self.margins.items()},
             "finals": dict(self.finals),
+            "samples": dict(self.samples),
             "task": dict(self.task),
             "quality": self.quality.to_dict(),
             "temperature": self.temperature,
@@ -282,6 +288,7 @@ class Solution:
             pictures=state.tensors["pictures"],
             seed=facts["seed"],
             made=facts["made"],
+            samples=facts.get("samples", {}),
         )
 
     def save(self, file: str | Path) -> None:
@@ -294,12 +301,21 @@ class Solution:
         return cls.from_state(State.load(Path(file)), str(file))
 
 
+def as_seen(solved: Solved, examples: Examples) -> Examples:
+    """Examples in the input shape and under the scalings that a solved task's model learned with."""
+    facts, inputs = solved.facts, Examples(examples.inputs, Values(torch.zeros(len(examples), 1)))
+    task = Task(solved.name, inputs, inputs, "gaussian", ("y0",), examples.inputs.shape)
+    return Examples(
+        fitted_to(task, tuple(facts["input_shape"])).test.inputs,
+        examples.targets,
+        Scaling.from_dict(facts["scaling"]),
+        Scaling.from_dict(facts["target_scaling"]),
+    )
+
+
 def answers(solved: Solved, examples: Examples, heat: float, model: nn.Module | None = None) -> Prediction:
-    """What a solved task's model says of raw inputs, brought to its input shape and seen through its scaling."""
-    facts, shape = solved.facts, examples.inputs.shape
-    plain = Examples(examples.inputs, Values(torch.zeros(len(examples), 1)))
-    seen = fitted_to(Task(solved.name, plain, plain, "gaussian", ("y0",), shape), tuple(facts["input_shape"])).test
-    seen = replace(seen, scaling=Scaling.from_dict(facts["scaling"]), target_scaling=Scaling())
+    """What a solved task's model says of raw inputs."""
+    facts, seen = solved.facts, as_seen(solved, examples)
     model = solved.model() if model is None else model
     with evaluating(model), torch.inference_mode():
         parts = [model(seen.take(index).x).float() for index in torch.arange(len(seen)).split(PASS)]
@@ -311,10 +327,18 @@ def answers(solved: Solved, examples: Examples, heat: float, model: nn.Module | 
     return Prediction(back.inverse(form.means(outputs).clone()), classes=classes)
 
 
-def measured(task: Task, solved: Solved, heat: float, loss: float) -> Quality:
+def scores_on_test(task: Task, solved: Solved) -> Scores:
+    """Metric and loss of a solved task's model on the task's test part: the one place where they are computed."""
+    return evaluate(solved.model(), as_seen(solved, task.test), task.form, batch_size=PASS)
+
+
+def measured(task: Task, solved: Solved, heat: float) -> Quality:
     """Quality of a solved task's model on the task's test part."""
-    said = answers(solved, task.test, heat)
+    said, scores, labels = answers(solved, task.test, heat), scores_on_test(task, solved), task.test.labels()
     if said.probabilities is not None:
-        labels = task.test.labels()
-        return class_quality(said.probabilities, labels, task.classes, loss=loss, guess=task.guess())
-    return value_quality(said.mean, task.test.labels(), loss=loss)
+        return class_quality(
+            said.probabilities, labels, task.classes, loss=scores.loss, guess=task.guess(),
+            best_constant=task.best_constant(), said=said.labels,
+        )  # fmt: skip
+    scaling = Scaling.from_dict(solved.facts["target_scaling"])
+    return value_quality(said.mean, labels, loss=scores.loss, metric=scores.metric, scaling=scaling)

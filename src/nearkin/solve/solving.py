@@ -16,9 +16,9 @@ from nearkin.core.device import device as chosen_device
 from nearkin.core.errors import TrainingError, ZooError, require
 from nearkin.core.events import Caution, Listener, Note, Work, finish
 from nearkin.core.state import State
+from nearkin.nets.solved import Solved
 from nearkin.search.budget import Budget
 from nearkin.solve.checks import Checks, checking
-from nearkin.solve.contenders import Trained
 from nearkin.solve.contest import Contest, Lot
 from nearkin.solve.joining import joining, mapping
 from nearkin.solve.kin import grounds, relating
@@ -26,7 +26,7 @@ from nearkin.solve.plan import Plan, require_answerable
 from nearkin.solve.promises import promises
 from nearkin.solve.relations import Relations
 from nearkin.solve.sentence import sentence
-from nearkin.solve.solution import KIND, Solution, measured
+from nearkin.solve.solution import KIND, Solution, measured, scores_on_test
 from nearkin.solve.stages import Bench
 from nearkin.solve.standing import ordered
 from nearkin.tasks.sources import task as read_task
@@ -85,7 +85,7 @@ def solving(task: Task, zoo: Zoo, plan: Plan, *, restart: bool = False) -> Work[
     reason = contest.standings[0].refused if contest.standings else ""
     require(bool(ranked), f"nothing could be trained for {task.name}; the first reason: {reason}", TrainingError)
     best, simple = ranked[0], next((one for one in ranked if one.kind == "simple"), None)
-    finals: dict[str, Trained] = {}
+    finals: dict[str, tuple[Solved, int]] = {}
     for one in (best, simple):
         if one is not None and one.name not in finals:
             finals[one.name] = yield from contest.final(one.name)
@@ -175,12 +175,16 @@ def _why_no_search(task: Task, plan: Plan) -> str:
 
 
 def _solution(
-    task: Task, plan: Plan, contest: Contest, checks: Checks, relations: Relations, finals: dict[str, Trained]
+    task: Task,
+    plan: Plan,
+    contest: Contest,
+    checks: Checks,
+    relations: Relations,
+    finals: dict[str, tuple[Solved, int]],
 ) -> Solution:
     best = ordered(contest.standings)[0]
-    chosen, heat = contest.contenders[best.name], contest.heat(best.name)
-    solved = finals[best.name].solved(replace(chosen.task, name=task.name), chosen.seed)
-    quality = measured(task, solved, heat, finals[best.name].fit.scores.loss)
+    (solved, _), heat = finals[best.name], contest.heat(best.name)
+    quality = measured(task, solved, heat)
     rows = torch.tensor([one.row for one in quality.mistakes], dtype=torch.int64)
     standings, margins = tuple(contest.standings), contest.margins()
     return Solution(
@@ -192,7 +196,11 @@ def _solution(
         temperature=heat,
         standings=standings,
         margins=margins,
-        finals={name: trained.fit.scores.metric for name, trained in finals.items()},
+        finals={name: scores_on_test(task, solved).metric for name, (solved, _) in finals.items()},
+        samples={
+            "available": len(contest.learn.train),
+            "finals": {name: count for name, (_, count) in finals.items()},
+        },
         relations=relations,
         checks=checks,
         promises=promises(standings, relations, quality.name),

@@ -33,6 +33,7 @@ class Standing:
         parameters: numbers that it has learned.
         multiply_adds: for one input.
         seconds: all that it took, search and training.
+        samples: training samples that it learned from; None where that was not recorded.
         network: the network string.
         genotype: in the form that is printed and parsed; empty where it has none.
         curve: training losses, thinned out, as pairs of step and loss.
@@ -50,6 +51,7 @@ class Standing:
     parameters: int = 0
     multiply_adds: int = 0
     seconds: float = 0.0
+    samples: int | None = None
     network: str = ""
     genotype: str = ""
     curve: tuple[tuple[float, float], ...] = ()

@@ -16,7 +16,7 @@ from nearkin.core.numbers import quoted, whole_number
 from nearkin.core.rng import Streams
 from nearkin.tasks.examples import Examples
 from nearkin.tasks.rows import Joined, Rows, Values
-from nearkin.tasks.split import balanced_index, split_index
+from nearkin.tasks.split import balanced_index, split_index, stratified_index
 from nearkin.tasks.task import Task
 
 DROPPED = -1
@@ -91,8 +91,11 @@ def corrupted(task: Task, share: float, seed: int = 0) -> Task:
     return replace(task, train=replace(task.train, targets=Values(labels)))
 
 
-def limited(task: Task, count: int, seed: int = 0) -> Task:
-    """At most `count` training samples, as even over the classes as they allow; the test part stays whole."""
+def limited(task: Task, count: int, seed: int = 0, *, even: bool = False) -> Task:
+    """At most `count` training samples, with the class shares of the training part; the test part stays whole.
+
+    `even` draws the same number of every class instead, as far as the classes are large enough.
+    """
     require(count >= 1, f"limit takes a number of samples from 1 on, got {count}")
     if count >= len(task.train):
         return task
@@ -103,7 +106,8 @@ def limited(task: Task, count: int, seed: int = 0) -> Task:
             f"{len(task.classes)} classes without a sample; use limit={len(task.classes)} or more",
             DataError,
         )
-        index = balanced_index(task.train.labels(), count, seed)
+        draw = balanced_index if even else stratified_index
+        index = draw(task.train.labels(), count, seed)
     else:
         index = torch.randperm(len(task.train), generator=Streams(seed).at("limit"))[:count].sort().values
     return replace(task, train=task.train.chosen(index))

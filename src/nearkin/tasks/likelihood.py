@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from nearkin.core.errors import OptionError
+from nearkin.tasks.metrics import ACCURACY, R2
 
 LOG_TWO_PI = math.log(2 * math.pi)
 LOG_VARIANCE_LIMIT = 12.0  # e^12: beyond any noise of standardised targets, and finite in float16
@@ -39,7 +40,7 @@ class Likelihood(Protocol):
 
     @property
     def metric(self) -> str:
-        """What `score` is called."""
+        """Identifier of what `score` computes, one of `nearkin.tasks.metrics`."""
         ...
 
     def num_outputs(self, num_classes: int) -> int:
@@ -95,7 +96,7 @@ class Categorical:
     """
 
     name: str = "categorical"
-    metric: str = "accuracy"
+    metric: str = ACCURACY
 
     def num_outputs(self, num_classes: int) -> int:
         """One logit a class."""
@@ -158,7 +159,7 @@ class Language(Categorical):
     """
 
     name: str = "language"
-    metric: str = "accuracy"
+    metric: str = ACCURACY
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """`[N]`, summed over positions."""
@@ -194,7 +195,7 @@ class Gaussian:
     """
 
     name: str = "gaussian"
-    metric: str = "r2"
+    metric: str = R2
 
     def num_outputs(self, num_classes: int) -> int:
         """One mean a target column."""
@@ -240,11 +241,11 @@ class Gaussian:
         return torch.cat([head, y.sum(1).cpu(), y.square().sum(1).cpu()])
 
     def score(self, tally: Tensor) -> float:
-        """R²: 1 − squared error ÷ squared deviation from each column's mean."""
+        """R²: 1 − squared error ÷ squared deviation from each column's mean; 0 where no column varies."""
         count, error = tally[0], tally[1]
         total, square = tally[2:].chunk(2)
         deviation = (square - total.square() / count).sum()
-        return float(1 - error / deviation.clamp_min(1e-12))
+        return float(1 - error / deviation) if deviation > 1e-12 else 0.0
 
 
 @dataclass(frozen=True)
@@ -252,7 +253,7 @@ class Dense(Gaussian):
     """Image to image: a gaussian over pixels, whose loss is a mean over pixels."""
 
     name: str = "dense"
-    metric: str = "r2"
+    metric: str = R2
 
     def loss(self, outputs: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
         """Mean over pixels and channels."""
@@ -270,7 +271,7 @@ class Heteroscedastic(Gaussian):
     """
 
     name: str = "heteroscedastic"
-    metric: str = "r2"
+    metric: str = R2
 
     def num_outputs(self, num_classes: int) -> int:
         """A mean and a log variance a target column."""

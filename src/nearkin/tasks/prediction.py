@@ -18,7 +18,7 @@ class Prediction:
         classes: names of the classes, or of the columns of values.
 
     >>> import torch
-    >>> said = Prediction(torch.zeros(1, 2), probabilities=torch.tensor([[0.2, 0.8]]), classes=("no", "yes"))
+    >>> said = Prediction(torch.tensor([[0.0, 1.4]]), probabilities=torch.tensor([[0.2, 0.8]]), classes=("no", "yes"))
     >>> said.names, len(said)
     (['yes'], 1)
     """
@@ -33,10 +33,9 @@ class Prediction:
 
     @property
     def labels(self) -> Tensor:
-        """Numbers of the most probable classes `[N]`."""
+        """Numbers of the classes with the highest scores `[N]`; probabilities can tie by rounding, scores do not."""
         require(self.probabilities is not None, "values have no class; read `mean`", MismatchError)
-        assert self.probabilities is not None
-        return self.probabilities.argmax(1)
+        return self.mean.argmax(1)
 
     @property
     def names(self) -> list[str]:

@@ -57,6 +57,11 @@ def _merged(task: Task, value: str) -> Task:
     return derive.merged(task, [[part.strip() for part in group.split("+")] for group in names(value, "merge")])
 
 
+def _limited(task: Task, value: str, options: Mapping[str, str]) -> Task:
+    even = "even" in options and flag(options["even"], "even")
+    return derive.limited(task, whole(value, "limit", least=1), even=even)
+
+
 def _when(change: Callable[[Task], Task], name: str) -> Callable[[Task, str, Mapping[str, str]], Task]:
     """A modifier that stands alone, such as `grey`."""
     return lambda task, value, options: change(task) if flag(value, name) else task
@@ -73,7 +78,7 @@ MODIFIERS: dict[str, Callable[[Task, str, Mapping[str, str]], Task]] = {  # in t
     "detect": lambda task, value, options: derive.detect(task, names(value, "detect")),
     "parity": _when(derive.parity, "parity"),
     "balance": _when(derive.balanced, "balance"),
-    "limit": lambda task, value, options: derive.limited(task, whole(value, "limit", least=1)),
+    "limit": _limited,
     "corrupt": lambda task, value, options: derive.corrupted(task, share(value, "corrupt")),
     "dense": lambda task, value, options: dense(task, value),
 }
@@ -138,7 +143,7 @@ def _own_options(data: DataString) -> tuple[str, ...]:
 
 def _check_options(data: DataString, own: tuple[str, ...]) -> None:
     """Refuse what neither the reader nor the modifiers know, before anything is read."""
-    known = [*own, *MODIFIERS, "rest"]
+    known = [*own, *MODIFIERS, "rest", "even"]
     for option, value in data.options:
         if option not in known:
             near = difflib.get_close_matches(option, known, 1)
@@ -150,3 +155,5 @@ def _check_options(data: DataString, own: tuple[str, ...]) -> None:
                 "rest goes with classes=…, as in classes=0,1&rest=other",
             )
             require(value in ("other", "drop"), f"rest must be other or drop, got {value!r}")
+        if option == "even" and option not in own:
+            require(any(name == "limit" for name, _ in data.options), "even goes with limit=…, as in limit=500&even")

@@ -38,12 +38,39 @@ def balanced_index(labels: Tensor, count: int, seed: int) -> Tensor:
     >>> torch.bincount(labels[balanced_index(labels, 50, seed=0)])
     tensor([40, 10])
     """
-    rng = Streams(seed).at("limit")
-    pools = [torch.nonzero(labels == group).flatten() for group in labels.unique()]
-    pools = [pool[torch.randperm(len(pool), generator=rng)] for pool in pools]
-    left, taken = min(count, len(labels)), []
+    pools, left, taken = _shuffled_classes(labels, seed), min(count, len(labels)), []
     for rank, pool in enumerate(sorted(pools, key=len)):
         size = min(len(pool), left // (len(pools) - rank))
         taken.append(pool[:size])
         left -= size
     return torch.cat(taken).sort().values
+
+
+def stratified_index(labels: Tensor, count: int, seed: int) -> Tensor:
+    """Positions of `count` samples that keep the class shares, in rising order.
+
+    Shares are rounded by largest remainder; every class has one sample or more where `count` allows it.
+
+    >>> labels = torch.tensor([0] * 90 + [1] * 8 + [2] * 2)
+    >>> torch.bincount(labels[stratified_index(labels, 10, seed=0)])
+    tensor([8, 1, 1])
+    """
+    pools = _shuffled_classes(labels, seed)
+    sizes = torch.tensor([len(pool) for pool in pools])
+    count = min(count, len(labels))
+    quota = count * sizes.double() / len(labels)
+    taken = quota.floor().long().clamp_min(1)
+    while (missing := count - int(taken.sum())) != 0:
+        gap = quota - taken  # give to the class that is furthest below its quota, take from the one furthest above
+        if missing > 0:
+            taken[gap.masked_fill(taken >= sizes, -torch.inf).argmax()] += 1
+        else:
+            taken[gap.masked_fill(taken <= int(taken.max() > 1), torch.inf).argmin()] -= 1
+    return torch.cat([pool[:size] for pool, size in zip(pools, taken.tolist(), strict=True)]).sort().values
+
+
+def _shuffled_classes(labels: Tensor, seed: int) -> list[Tensor]:
+    """Positions of the samples of each class in random order; the first k are the same for every k."""
+    rng = Streams(seed).at("limit")
+    pools = [torch.nonzero(labels == group).flatten() for group in labels.unique()]
+    return [pool[torch.randperm(len(pool), generator=rng)] for pool in pools]

@@ -13,6 +13,7 @@ from nearkin.tasks.arrays import interpreted
 from nearkin.tasks.datasets import DatasetInputs, dataset_targets
 from nearkin.tasks.examples import Examples, Scaling
 from nearkin.tasks.likelihood import Likelihood, likelihood
+from nearkin.tasks.metrics import ACCURACY
 from nearkin.tasks.rows import glance, in_memory
 from nearkin.tasks.split import split_index
 
@@ -125,11 +126,18 @@ column 1.'
         )
 
     def guess(self) -> float:
-        """The metric of the best answer that ignores the input: the share of the commonest class; 0 for R²."""
-        if self.form.metric != "accuracy":
+        """Test metric of the majority class of the training labels; 0 for R², which the mean of the values has."""
+        if self.form.metric != ACCURACY:
             return 0.0
         counts = torch.bincount(self.train.labels().flatten(), minlength=len(self.classes))
         return float((self.test.labels() == counts.argmax()).double().mean())
+
+    def best_constant(self) -> float:
+        """Test metric of the best constant answer, which only the test labels tell; at least that of `guess`."""
+        if self.form.metric != ACCURACY:
+            return 0.0
+        labels = self.test.labels().flatten()
+        return float(torch.bincount(labels).max()) / len(labels)
 
     def fingerprint(self) -> str:
         """A hash of shapes, targets and 256 inputs of each part: two tasks that differ in data differ here."""

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from nearkin.core.errors import DataError, require
 from nearkin.core.events import Work
+from nearkin.nets.solved import Solved
 from nearkin.tasks.task import Task
 from nearkin.transfer.classify import Classified, classify_work
 from nearkin.transfer.gaussian import gaussian_work
@@ -25,6 +26,7 @@ def closed_form(
     options: Classes = DIRICHLET,
     name: str = "closed form",
     seed: int = 0,
+    means: int | None = None,
 ) -> Work[Outcome]:
     """A linearized network as a Gaussian process, given a task's training part.
 
@@ -35,13 +37,14 @@ def closed_form(
         options: for classes, see there.
         name: of the outcome.
         seed: of what is drawn.
+        means: outputs of the network that are means, where the others are log variances (`source_means`).
     """
     require_known(task)
     begun = time.perf_counter()
     (x, y), (x_test, y_test) = task.train.all(), task.test.all()
     classes = task.likelihood == "categorical"
     dtype = None if classes else torch.float64  # the noise of classes, log 2 or more, drowns the rounding of a kernel
-    flat = linearize(model, weights, x=x[:1], dtype=dtype)
+    flat = linearize(model, weights, x=x[:1], dtype=dtype, means=means)
     if not classes:
         posterior = yield from gaussian_work(flat, x, y, seed=seed)
         mean, variance = posterior.predict(x_test, observed=True)
@@ -58,6 +61,11 @@ def classified_work(
     if options.method == "laplace":
         return (yield from laplace_work(linearized, x, labels, num_classes, options, seed=seed))
     return (yield from classify_work(linearized, x, labels, num_classes, options, seed=seed))
+
+
+def source_means(source: Solved) -> int | None:
+    """How many outputs of a source's network are means; None where all outputs are of one kind."""
+    return len(source.facts["classes"]) if source.facts["likelihood"] == "heteroscedastic" else None
 
 
 def require_known(task: Task) -> None:

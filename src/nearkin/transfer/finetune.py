@@ -17,6 +17,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -32,6 +33,7 @@ from nearkin.nets.fit import fitting
 from nearkin.nets.functional import evaluating, outputs_of
 from nearkin.nets.heads import features, head_name, with_head
 from nearkin.nets.recipe import Recipe
+from nearkin.tasks.likelihood import LOG_VARIANCE_LIMIT
 from nearkin.tasks.split import split_index
 from nearkin.tasks.task import Task
 from nearkin.transfer.closed_form import closed_form, require_known
@@ -44,8 +46,9 @@ if TYPE_CHECKING:
 else:  # it takes two seconds to import
     linear_model, model_selection = map(Lazy, LATE)
 
-Baseline: TypeAlias = Callable[[nn.Module, Task, int, int], Work[Outcome]]
-"""`baseline(model, task, steps, seed)`: a network in the task's input shape, steps of what trains in steps."""
+Baseline: TypeAlias = Callable[[nn.Module, Task, int, int, int | None], Work[Outcome]]
+"""`baseline(model, task, steps, seed, means)`: a network in the task's input shape, steps of what trains in steps, and
+how many of the network's outputs are means where the others are log variances."""
 
 STEPS = 200
 PASS = 512  # samples in one forward pass
@@ -56,7 +59,19 @@ RATES = (1.0, 20.0)  # of SGD on values and on classes, for one feature
 LEAST = 1e-12  # variance
 
 
-def baselining(model: nn.Module, task: Task, steps: int = STEPS, seed: int = 0) -> Work[tuple[Outcome, ...]]:
+def run_each(name: str, work: Callable[[], Work[Outcome]]) -> Work[Outcome]:
+    """Run a part of the work as it is; a cache of finished parts stands in its place."""
+    return (yield from work())
+
+
+def baselining(
+    model: nn.Module,
+    task: Task,
+    steps: int = STEPS,
+    seed: int = 0,
+    means: int | None = None,
+    part: Callable[[str, Callable[[], Work[Outcome]]], Work[Outcome]] = run_each,
+) -> Work[tuple[Outcome, ...]]:
     """All of them, on a task with classes or values.
 
     Args:
@@ -64,6 +79,8 @@ def baselining(model: nn.Module, task: Task, steps: int = STEPS, seed: int = 0) 
         task: in the network's input shape; its training part is learned from, its test part judges.
         steps: of the ways that train in steps.
         seed: of fresh heads and of the order of samples.
+        means: see `Baseline`.
+        part: runs one baseline, given its name and its work; it may read the outcome of an earlier run instead.
     """
     require_known(task)
     require(steps >= 1, f"steps must be 1 or more, got {steps}")
@@ -71,12 +88,15 @@ def baselining(model: nn.Module, task: Task, steps: int = STEPS, seed: int = 0) 
         importlib.import_module(name)  # before a clock runs
     found: list[Outcome] = []
     for baseline in BASELINES:
-        found.append((yield from baseline(model, task, steps, seed)))
+        work = partial(baseline, model, task, steps, seed, means)
+        found.append((yield from part(baseline.__name__.replace("_", " "), work)))
         yield Note(f"{found[-1].name}: {task.form.metric} {found[-1].metric:.4f} in {found[-1].seconds:.1f} s")
     return tuple(found)
 
 
-def linear_head(model: nn.Module, task: Task, steps: int = STEPS, seed: int = 0) -> Work[Outcome]:
+def linear_head(
+    model: nn.Module, task: Task, steps: int = STEPS, seed: int = 0, means: int | None = None
+) -> Work[Outcome]:
     """A linear model of the frozen features; its variance for values is that of left-out errors."""
     yield Progress("linear head", 0, 1)
     begun = time.perf_counter()
@@ -126,7 +146,9 @@ def _fitted(strength: float, x: NDArray[np.float64], y: NDArray[np.int64]) -> An
         return linear_model.LogisticRegression(C=strength, max_iter=500).fit(x, y)
 
 
-def last_layer(model: nn.Module, task: Task, steps: int = STEPS, seed: int = 0) -> Work[Outcome]:
+def last_layer(
+    model: nn.Module, task: Task, steps: int = STEPS, seed: int = 0, means: int | None = None
+) -> Work[Outcome]:
     """The last layer by SGD on frozen, standardised features."""
     begun = time.perf_counter()
     seen, new = frozen_features(model, task)
@@ -143,12 +165,16 @@ def last_layer(model: nn.Module, task: Task, steps: int = STEPS, seed: int = 0) 
     return (yield from _trained("last layer", fresh, facing, recipe, seed, begun))
 
 
-def bayesian_last_layer(model: nn.Module, task: Task, steps: int = STEPS, seed: int = 0) -> Work[Outcome]:
+def bayesian_last_layer(
+    model: nn.Module, task: Task, steps: int = STEPS, seed: int = 0, means: int | None = None
+) -> Work[Outcome]:
     """The Gaussian process of the last layer alone."""
-    return (yield from closed_form(model, task, weights="head", name="Bayesian last layer", seed=seed))
+    return (yield from closed_form(model, task, weights="head", name="Bayesian last layer", seed=seed, means=means))
 
 
-def all_weights(model: nn.Module, task: Task, steps: int = STEPS, seed: int = 0) -> Work[Outcome]:
+def all_weights(
+    model: nn.Module, task: Task, steps: int = STEPS, seed: int = 0, means: int | None = None
+) -> Work[Outcome]:
     """All weights for some steps, under a fresh head."""
     begun = time.perf_counter()
     head = head_name(model, task.train.first(1).x)
@@ -180,7 +206,8 @@ def _trained(name: str, fresh: nn.Module, task: Task, recipe: Recipe, seed: int,
         return class_outcome(name, said.softmax(1), y_test, time.perf_counter() - begun)
     if task.likelihood == "heteroscedastic":
         mean, log_variance = said.chunk(2, 1)
-        return value_outcome(name, mean, log_variance.exp().clamp_min(LEAST), y_test, time.perf_counter() - begun)
+        variance = log_variance.clamp(-LOG_VARIANCE_LIMIT, LOG_VARIANCE_LIMIT).exp()  # as in its loss
+        return value_outcome(name, mean, variance, y_test, time.perf_counter() - begun)
     learn, judge = split_index(None, len(task.train), 1 / FOLDS, seed)
     yield from fitting(twin, replace(task, train=task.train.chosen(learn)), recipe, seed=seed, stage=f"{name}, twin")
     x, y = task.train.chosen(judge).all()

@@ -37,6 +37,23 @@ BLOCK = 64  # samples whose kernels with each other are computed for the sake of
 DENSE_BYTES = 2**30  # of a Jacobian written out
 
 
+class LeadingOutputs(nn.Module):
+    """A network whose outputs after the first `count` are left out, such as log variances beside means.
+
+    >>> LeadingOutputs(nn.Linear(3, 4), 2)(torch.zeros(5, 3)).shape
+    torch.Size([5, 2])
+    """
+
+    def __init__(self, network: nn.Module, count: int) -> None:
+        super().__init__()
+        self.network, self.count = network, int(count)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[N, count]` of inputs `[N, ...]`."""
+        outputs: Tensor = self.network(x)
+        return outputs[:, : self.count]
+
+
 @dataclass(frozen=True, eq=False)
 class Linearized:
     """A network as a linear function of the weights that are free to move; made by `linearize`.
@@ -61,6 +78,11 @@ class Linearized:
         """The free weights θ by name."""
         own = dict(self.model.named_parameters())
         return {name: own[name].detach() for name in self.names}
+
+    @property
+    def means(self) -> int | None:
+        """How many of the network's first outputs are linearized; None for all."""
+        return self.model.count if isinstance(self.model, LeadingOutputs) else None
 
     @property
     def num_weights(self) -> int:
@@ -195,6 +217,7 @@ def linearize(
     *,
     x: Tensor | None = None,
     dtype: torch.dtype | None = torch.float64,
+    means: int | None = None,
 ) -> Linearized:
     """The first-order expansion of a network around its weights.
 
@@ -205,6 +228,8 @@ def linearize(
         outputs: `"sum"`, `"all"` or an index; see the module.
         x: some inputs, by which the head is found for sure.
         dtype: of the copy; None leaves the network's own, which is quicker and rounds the kernel to that.
+        means: how many of the first outputs are linearized; all if None. A heteroscedastic network of K targets has K
+            means and K log variances; only the means say where targets lie, so they alone give kernel and mean.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
     >>> linearize(net, "head").names, linearize(net).num_weights
@@ -213,8 +238,11 @@ def linearize(
     require(isinstance(model, nn.Module), f"a network is an nn.Module, got a {type(model).__name__}", MismatchError)
     whole = isinstance(outputs, int) and not isinstance(outputs, bool) and outputs >= 0
     require(outputs in ("sum", "all") or whole, f"outputs is 'sum', 'all' or the number of an output, got {outputs!r}")
+    require(means is None or means >= 1, f"means is the number of outputs to linearize, 1 or more, got {means}")
     names = chosen_names(model, weights, x)
     kept = copy.deepcopy(model).eval()
+    if means is not None:
+        kept, names = LeadingOutputs(kept, means), tuple(f"network.{name}" for name in names)
     if dtype is not None:
         kept = kept.to(dtype)
     broken = [name for name, value in kept.named_parameters() if not bool(value.isfinite().all())]

@@ -25,7 +25,7 @@ from nearkin.nets.size_limit import require_numbers
 from nearkin.nets.spec import NetworkSpec
 from nearkin.transfer.function_space import FunctionSpace
 from nearkin.transfer.kernel import blocks
-from nearkin.transfer.linearize import linearize
+from nearkin.transfer.linearize import LeadingOutputs, linearize
 from nearkin.transfer.posterior import Posterior
 
 PATH = f"{__name__}:tangent_machine"
@@ -43,9 +43,10 @@ class TangentMachine(nn.Module):
         network: its network string.
         points: X `[N, *input_shape]`.
         coefficients: A `[N, T]`.
-        own: O `[C, T]`.
+        own: O `[C, T]`; `[K, T]` for a heteroscedastic source of K means.
         bias: b `[T]`.
         double: whether the kernel is computed in float64, as values with little noise need it.
+        means: K of a heteroscedastic source, whose 2 K outputs are means and log variances; None for others.
 
     >>> line = TangentMachine(nn.Linear(1, 1), "any", *map(torch.tensor, ([[2.0]], [[1.0]], [[0.0]], [0.5])))
     >>> line(torch.tensor([[3.0]])).tolist()  # 2 · 3 + 1, and the bias
@@ -66,9 +67,10 @@ class TangentMachine(nn.Module):
         own: Tensor,
         bias: Tensor,
         double: bool = False,
+        means: int | None = None,
     ) -> None:
         super().__init__()
-        self.base, self.source, self.double_kernel = base, network, double
+        self.base, self.source, self.double_kernel, self.means = base, network, double, means
         self.register_buffer("points", points)
         for name, value in (("coefficients", coefficients), ("own", own), ("bias", bias)):
             self.register_buffer(name, value.double())
@@ -76,7 +78,7 @@ class TangentMachine(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """`[M, T]` of inputs `[M, *input_shape]`."""
         with derivable():
-            flat = linearize(self.base, dtype=torch.float64 if self.double_kernel else None)
+            flat = linearize(self.base, dtype=torch.float64 if self.double_kernel else None, means=self.means)
             x = x.detach().clone()
             parts = [flat.kernel(part, self.points) @ self.coefficients for part in blocks(x, len(self.points))]
             found = torch.cat(parts) + self.bias
@@ -88,8 +90,9 @@ class TangentMachine(nn.Module):
         """The network string that builds a machine of this shape."""
         options = (
             ("double", self.double_kernel),
+            *((("means", self.means),) if self.means is not None else ()),
             ("network", quote(self.source, safe="")),
-            ("outputs", len(self.own)),
+            ("outputs", len(self.own) if self.means is None else 2 * self.means),
             ("points", len(self.points)),
         )
         return str(NetworkSpec(PATH, options))
@@ -113,7 +116,14 @@ class TangentMachine(nn.Module):
 
 
 def tangent_machine(
-    *, network: str, outputs: int, points: int, double: bool = False, input_shape: Sequence[int], num_outputs: int
+    *,
+    network: str,
+    outputs: int,
+    points: int,
+    double: bool = False,
+    means: int | None = None,
+    input_shape: Sequence[int],
+    num_outputs: int,
 ) -> TangentMachine:
     """A machine that waits for its tensors."""
     source, shape = unquote(network), tuple(input_shape)
@@ -122,8 +132,8 @@ def tangent_machine(
     require(points >= 1, f"a machine has one point or more, got {points}")
     require_numbers(points * (math.prod(shape) + num_outputs) + outputs * num_outputs, "this machine")
     base = build(source, shape, outputs, seed=0)
-    tables = torch.zeros(points, num_outputs), torch.zeros(outputs, num_outputs), torch.zeros(num_outputs)
-    return TangentMachine(base, source, torch.zeros(points, *shape), *tables, double=double)
+    tables = torch.zeros(points, num_outputs), torch.zeros(means or outputs, num_outputs), torch.zeros(num_outputs)
+    return TangentMachine(base, source, torch.zeros(points, *shape), *tables, double=double, means=means)
 
 
 def as_machine(posterior: Posterior, network: str, heat: float = 1.0) -> TangentMachine:
@@ -147,14 +157,16 @@ def as_machine(posterior: Posterior, network: str, heat: float = 1.0) -> Tangent
         f"a module is made where all weights are free, got {len(linearized.names)} of {len(names)}; use weights='all'",
         MismatchError,
     )
-    base = copy.deepcopy(linearized.model)
+    base, means = copy.deepcopy(linearized.model), linearized.means
+    if isinstance(base, LeadingOutputs):
+        base = base.network
     double = next(base.parameters()).dtype == torch.float64
     layout, size = posterior.layout, posterior.layout.num_outputs
     constant = layout.back(layout.basis(1, hyper.mean) @ solver.constants)[0]
     own = torch.eye(size) if hyper.mean == "network" else torch.zeros(size, layout.num_targets)
     return TangentMachine(
         base.float(), network, solver.x.float(), hyper.scale * layout.back(solver.weights) / heat, own / heat,
-        (posterior.shift + constant) / heat, double,
+        (posterior.shift + constant) / heat, double, means,
     )  # fmt: skip
 
 
@@ -170,4 +182,6 @@ def widened(machine: TangentMachine, constants: Tensor) -> TangentMachine:
         torch.cat([one, one.new_zeros(len(one), more)], 1) for one in (machine.coefficients, machine.own)
     )
     bias = torch.cat([machine.bias, constants.to(machine.bias)])
-    return TangentMachine(machine.base, machine.source, machine.points, coefficients, own, bias, machine.double_kernel)
+    return TangentMachine(
+        machine.base, machine.source, machine.points, coefficients, own, bias, machine.double_kernel, machine.means
+    )

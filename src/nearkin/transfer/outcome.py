@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nearkin.core.plain import typed
 from nearkin.core.types import Facts
 from nearkin.transfer.labels.calibration import calibration, class_loss, interval_error
 
@@ -36,6 +37,11 @@ class Outcome:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> "Outcome":
+        """The inverse of `to_dict`, also after a trip through JSON."""
+        return typed(cls, dict(facts), "an outcome of a transfer")
 
 
 def class_outcome(

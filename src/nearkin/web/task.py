@@ -15,6 +15,7 @@ from nearkin.search.drawing.drawing import drawing
 from nearkin.search.genotype import Genotype
 from nearkin.search.named import parsed
 from nearkin.solve.solution import KIND
+from nearkin.tasks.metrics import metric_title
 from nearkin.web.curve import Curve, curve
 from nearkin.web.frame import render, task_link
 from nearkin.web.measured import aggregates, ranking
@@ -63,7 +64,7 @@ def _answer(task: TaskRecord) -> Words:
     std, guess = task.facts.get("metric_std"), task.facts.get("guess")
     spread = f" ± {std:.4f}" if task.trials > 1 and _is_number(std) else ""
     blind = f"; a blind guess gets {guess:.4f}" if _is_number(guess) else ""
-    metric = plain(str(task.facts.get("metric_name", "metric")))
+    metric = plain(metric_title(str(task.facts.get("metric_name", "metric"))))
     return ((plain(task.name), True), (f": {metric} {task.metric:.4f}{spread} on unseen data{blind}.", False))
 
 

@@ -1,8 +1,11 @@
 """Transfer: the network of a solved task, linearized, learns another task from few labels, beside the usual ways."""
 
+import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.metadata import version
 from typing import Any, Protocol
 
 import torch
@@ -11,6 +14,7 @@ from torch import Tensor, nn
 from nearkin.core.errors import DataError, require
 from nearkin.core.events import Caution, Note, Work
 from nearkin.core.rng import Streams, derived_seed
+from nearkin.core.state import State
 from nearkin.distance.sight import fitted_to
 from nearkin.nets.functional import num_parameters
 from nearkin.nets.solved import Solved
@@ -18,14 +22,24 @@ from nearkin.tasks.derive import limited
 from nearkin.tasks.rows import glance
 from nearkin.tasks.task import Task
 from nearkin.transfer.classify import NUMBERS
-from nearkin.transfer.closed_form import closed_form, require_known
-from nearkin.transfer.finetune import STEPS, baselining
+from nearkin.transfer.closed_form import closed_form, require_known, source_means
+from nearkin.transfer.finetune import STEPS, baselining, run_each
 from nearkin.transfer.labels.classes import Classes, Method
 from nearkin.transfer.labels.probabilities import How
 from nearkin.transfer.outcome import Outcome
 from nearkin.transfer.subset import Weights
 
 LABELS = 2000  # that are learned from where no number is given
+
+
+class Stages(Protocol):
+    """A cache of finished parts of a transfer, such as `nearkin.solve.stages.Bench`."""
+
+    def stage(
+        self, name: str, inputs: Mapping[str, Any], work: Callable[[State | None], Work[State]], key: str | None = None
+    ) -> Work[State]:
+        """The state that was kept for these inputs, or that the work returns."""
+        ...
 
 
 class Shelf(Protocol):
@@ -100,12 +114,13 @@ class Transfer:
         shots: labels a class that were asked for.
         num_train: labels that were learned from.
         num_test: samples that judged.
-        guess: the metric of the best answer that ignores the input.
+        guess: the test metric of the majority class of all training labels; for values that of their mean.
         outcome: of the closed form.
         baselines: outcomes of the usual ways.
         origin: what is known of the source, as plain JSON values: its data, its own metric and so on.
         made: how it was asked for, as plain JSON values: weights, trial, samples, steps and seed; `given` is the
             target's data string, None for a task of the zoo, empty for arrays.
+        best_constant: the metric of the best constant answer, which only the test labels tell; None where unknown.
     """
 
     source: str
@@ -120,6 +135,7 @@ class Transfer:
     baselines: tuple[Outcome, ...] = ()
     origin: Mapping[str, Any] = field(default_factory=dict)
     made: Mapping[str, Any] = field(default_factory=dict)
+    best_constant: float | None = None
 
     @property
     def metric(self) -> float:
@@ -153,6 +169,7 @@ class Transfer:
             "num_test": self.num_test,
             "metric_name": self.metric_name,
             "guess": self.guess,
+            "best_constant": self.best_constant,
             **{key: mine[key] for key in ("metric", "nll", "ece", "seconds", "bins", "facts")},
             "baselines": [one.to_dict() for one in self.baselines],
             "origin": dict(self.origin),
@@ -160,8 +177,13 @@ class Transfer:
         }
 
 
-def transferring(shelf: Shelf, source: str, given: Task | str, how: Transferring, seed: int = 0) -> Work[Transfer]:
-    """The work of transfer from a task of the zoo to another of it, or to a new one."""
+def transferring(
+    shelf: Shelf, source: str, given: Task | str, how: Transferring, seed: int = 0, stages: Stages | None = None
+) -> Work[Transfer]:
+    """The work of transfer from a task of the zoo to another of it, or to a new one.
+
+    With `stages` every finished part, the closed form and each baseline, is kept there and read by the next run.
+    """
     solved = shelf.solved(source)
     model = solved.model(how.trial)
     target = shelf.task(given) if isinstance(given, str) else given
@@ -173,18 +195,43 @@ def transferring(shelf: Shelf, source: str, given: Task | str, how: Transferring
         yield Note(f"{target.name}: inputs of shape {target.input_shape} are brought to {task.input_shape}")
     few = yield from _few(task, how.shots, seed)
     few = replace(few, test=few.test.chosen(glance(len(few.test), how.samples)))
-    found = yield from closed_form(
-        model, few, weights=how.weights, options=how.classes, seed=derived_seed(seed, "closed form")
+    means = source_means(solved)
+    asked_for = {**how.facts(), "shots": how.shots, "seed": seed, "source": source, "network": _digest(solved, model)}
+    part = run_each if stages is None else partial(_kept, stages, asked_for)
+    found = yield from part(
+        "closed form",
+        lambda: closed_form(
+            model, few, weights=how.weights, options=how.classes, seed=derived_seed(seed, "closed form"), means=means
+        ),
     )
     yield Note(f"{found.name}: {task.form.metric} {found.metric:.4f} in {found.seconds:.1f} s")
     asked = None if isinstance(given, str) else target.source
     others: tuple[Outcome, ...] = ()
     if how.baselines:
-        others = yield from baselining(model, few, how.steps, derived_seed(seed, "baselines"))
+        others = yield from baselining(model, few, how.steps, derived_seed(seed, "baselines"), means, part)
     return Transfer(
-        source, target.name, solved.network, task.form.metric, how.shots, len(few.train), len(few.test), few.guess(),
-        found, others, _origin(solved, how.trial, model), how.facts() | {"seed": seed, "given": asked},
+        source, target.name, solved.network, task.form.metric, how.shots, len(few.train), len(few.test),
+        replace(task, test=few.test).guess(), found, others, _origin(solved, how.trial, model),
+        how.facts() | {"seed": seed, "given": asked}, few.best_constant(),
     )  # fmt: skip
+
+
+def _kept(stages: Stages, inputs: Mapping[str, Any], name: str, work: Callable[[], Work[Outcome]]) -> Work[Outcome]:
+    """The outcome of one part: read if an earlier run finished it, else worked out and kept."""
+
+    def state(_: State | None) -> Work[State]:
+        return State({}, (yield from work()).to_dict())
+
+    done = yield from stages.stage(name, inputs, state, key=f"transfer-{name}")
+    return Outcome.from_dict(done.facts)
+
+
+def _digest(solved: Solved, model: nn.Module) -> str:
+    """A hash of the network string, the weights and the versions that results depend on."""
+    digest = hashlib.sha256(repr((solved.network, version("nearkin"), torch.__version__)).encode())
+    for name, value in model.state_dict().items():
+        digest.update(name.encode() + value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _origin(solved: Solved, trial: int, model: nn.Module) -> dict[str, Any]:

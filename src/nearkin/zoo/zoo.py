@@ -30,6 +30,7 @@ from nearkin.nets.spec import NetworkSpec
 from nearkin.nets.trusted_code import remember, trust_network
 from nearkin.search.budget import Budget
 from nearkin.search.network import Skeleton
+from nearkin.tasks.datastring import DataString
 from nearkin.tasks.packed import PROBE_SAMPLES, packed, unpacked
 from nearkin.tasks.sources import task as read_task
 from nearkin.tasks.task import Task
@@ -323,10 +324,16 @@ class Zoo:
         return finish(self.transferring(source, target, how, seed=seed), listen)
 
     def transferring(
-        self, source: str, target: Task | str, how: "transferring.Transferring", *, seed: int = 0
+        self,
+        source: str,
+        target: Task | str,
+        how: "transferring.Transferring",
+        *,
+        seed: int = 0,
+        stages: "transferring.Stages | None" = None,
     ) -> "Work[transferring.Transfer]":
-        """The work of `transfer`, with its events."""
-        return transferring.transferring(self, source, target, how, seed)
+        """The work of `transfer`, with its events; finished parts are kept in `stages`."""
+        return transferring.transferring(self, source, target, how, seed, stages)
 
     def records(self) -> list[TaskRecord]:
         """What the catalogue tells of every task, oldest first."""
@@ -359,6 +366,9 @@ class Zoo:
         record = self.catalogue.task(name)
         if record.data:
             found = read_task(record.data, name=name)
+            options = dict(DataString.parse(record.data).options)
+            if found.fingerprint() != record.fingerprint and "limit" in options and "even" not in options:
+                found = read_task(f"{record.data}&even", name=name)  # what `limit` alone drew up to version 0.1
             if found.fingerprint() != record.fingerprint:
                 raise DataError(
                     f"the data of {name} ({record.data}) is not what it was when the task was added; put "
@@ -399,6 +409,7 @@ def _new_task(task: Task, solved: Solved, recipe: Recipe) -> NewTask:
             "metric_name": task.form.metric,
             "metric_std": solved.spread,
             "guess": task.guess(),
+            "best_constant": task.best_constant(),
             "recipe": recipe.to_dict(),
             "versions": {"nearkin": version("nearkin"), "torch": torch.__version__},
         },

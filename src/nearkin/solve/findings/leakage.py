@@ -29,6 +29,7 @@ from nearkin.core.rng import Streams
 from nearkin.solve.findings.duplicates import block_rows
 from nearkin.solve.findings.label_noise import descriptors, held_out, known_classes
 from nearkin.tasks.examples import is_constant
+from nearkin.tasks.metrics import R2, metric_title
 from nearkin.tasks.rows import Rows
 from nearkin.tasks.task import Task
 
@@ -66,7 +67,7 @@ class Leakage:
         what = f"tells class {self.caught} from the others" if self.caught else "alone predicts the target"
         whole = "" if self.model is None or self.caught else f"; a quick model of all inputs has {self.model:.2f}"
         name = self.column[0].upper() + self.column[1:]
-        said = f"{name} {what} with {self.metric} {self.skill:.2f} (usual here {self.usual:.2f}{whole})"
+        said = f"{name} {what} with {metric_title(self.metric)} {self.skill:.2f} (usual here {self.usual:.2f}{whole})"
         strong = self.skill >= STRONG and (self.model is None or self.skill >= NEARLY_ALL * self.model)
         if self.grave:
             return f"{said}; it may be a copy of the answer: check that it is known beforehand, else leave it out."
@@ -119,7 +120,7 @@ def value_leakage(task: Task, *, seed: int = 0, samples: int = 5000) -> Leakage:
     target = task.train.targets.take(rows).view(len(rows), -1)[:, :1].double()
     target = target.clamp(*target.quantile(torch.tensor([0.01, 0.99]).double()))  # a wild value would rule R²
     if len(rows) < LEAST_SAMPLES or bool(is_constant(target.std(), target.abs().max(), torch.float32)):
-        return Leakage("", 0.0, 0.0, None, False, metric="R²")
+        return Leakage("", 0.0, 0.0, None, False, metric=R2)
     target = (target - target.mean()) / target.std()
     x, names = columns(task.train.inputs, rows, rng)
     r2 = value_skills(binned(x, 16), target[:, 0], rng)
@@ -127,7 +128,7 @@ def value_leakage(task: Task, *, seed: int = 0, samples: int = 5000) -> Leakage:
     model = max(0.0, max(1 - float((score - target).square().mean()) for score in scores))
     best = int(r2.argmax())
     skill, usual = float(r2[best]), usual_of(r2, best)
-    return Leakage(names(best), skill, usual, model, _stands_out(skill, usual, model), metric="R²")
+    return Leakage(names(best), skill, usual, model, _stands_out(skill, usual, model), metric=R2)
 
 
 class _Names:
