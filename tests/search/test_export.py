@@ -279,3 +279,14 @@ def test_onnx_takes_batches_of_any_size(name: str, tmp_path: Path) -> None:
         x = inputs(model, shape, size)
         (outputs,) = session.run(None, {"x": x.numpy()})
         assert agreement(model, x, torch.from_numpy(outputs)) <= 1e-5
+
+
+@pytest.mark.parametrize("quotes", ['"""', '""""', '"""""', '\\"""', '\\\\"""', "'''", '"\\\n"""'])
+def test_notes_from_a_file_stay_text(tmp_path: Path, quotes: str) -> None:
+    """The names of classes and tasks are written into the file, which is run to check it."""
+    trace = tmp_path / "trace"
+    note = f"{quotes}\nopen({str(trace)!r}, 'w').close()\n{quotes}"
+    genotype, skeleton = Genotype.parse("normal(0): 1 = conv3(0); out = 1"), Skeleton(channels=2, num_cells=1)
+    model = build_network(genotype, skeleton, (1, 8, 8), 2)
+    export_python(model, tmp_path / "net.py", genotype, skeleton, (1, 8, 8), 2, notes=[note, quotes])
+    assert not trace.exists()
