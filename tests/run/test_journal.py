@@ -13,7 +13,17 @@ from nearkin.core.errors import ZooError
 from nearkin.core.events import Caution, Checkpoint, Note, Progress
 from nearkin.core.state import State
 from nearkin.run import journal
-from nearkin.run.journal import FOLDER, HISTORY, KEPT_ENTRIES, LINES, LONGEST, ZOO_MARK, journaled, journals
+from nearkin.run.journal import (
+    FOLDER,
+    HISTORY,
+    KEPT_ENTRIES,
+    LINES,
+    LONGEST,
+    ZOO_MARK,
+    journaled,
+    journals,
+    read_journals,
+)
 
 
 @pytest.fixture
@@ -169,6 +179,57 @@ def test_what_is_no_journal_is_passed_over(zoo: Path, text: str) -> None:
         pass
     (zoo / FOLDER / "x.json").write_text(text)
     assert [entry.command for entry in journals(zoo)] == [("good",)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"started": 10.0**6 * 365.25 * 86400},
+        {"updated": float("nan")},
+        {"started": float("inf")},
+        {"started": -1e300},
+        {"started": "yesterday"},
+        {"updated": None},
+        {"done": "3"},
+        {"total": 10**30},
+        {"values": "loss"},
+        {"values": {"loss": "low"}},
+        {"history": [[1, 2]]},
+        {"command": "add"},
+        {"extra": 1},
+        {"notes": None},
+    ],
+    ids=str,
+)
+def test_a_damaged_journal_is_named_and_the_others_are_read(zoo: Path, change: dict[str, object]) -> None:
+    for word in ("good", "bad"):
+        with journaled(zoo, [word]) as listen:
+            listen(Progress("s", 1, 2, {"loss": 0.5}))
+    bad, _ = sorted((zoo / FOLDER).glob("*.json"), reverse=True)
+    facts = json.loads(bad.read_text())
+    del facts["sha256"]  # as an older version wrote it
+    bad.write_text(json.dumps(facts))
+    assert [entry.command for entry in journals(zoo)] == [("bad",), ("good",)]
+    bad.write_text(json.dumps({**facts, **change}))
+    entries, damaged = read_journals(zoo)
+    assert [entry.command for entry in entries] == [("good",)]
+    assert damaged == [bad.name]
+
+
+def test_every_flipped_bit_of_a_journal_is_noticed_or_harmless(zoo: Path) -> None:
+    with journaled(zoo, ["add", "zero"]) as listen:
+        listen(Progress("zero", 1, 2, {"loss": 0.5}))
+    (file,) = (zoo / FOLDER).glob("*.json")
+    data, whole = file.read_bytes(), journals(zoo)
+    unnoticed = 0
+    for position in range(0, 8 * len(data), 3):
+        flipped = bytearray(data)
+        flipped[position // 8] ^= 1 << position % 8
+        file.write_bytes(flipped)
+        entries, damaged = read_journals(zoo)
+        assert entries == whole or damaged == [file.name]
+        unnoticed += not damaged
+    assert unnoticed < 5, "a change of white space, or of the last digit of a number that reads the same"
 
 
 def test_passwords_are_left_out(zoo: Path) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 import re
 import shutil
 import sqlite3
@@ -360,3 +361,20 @@ def test_a_zoo_that_cannot_be_read_is_a_clear_page(zoo: Path, monkeypatch: pytes
         assert answer.text.startswith("<!DOCTYPE html>")
     assert pages.get("/health").status_code == 503
     assert pages.get("/work").status_code == 200
+
+
+def test_a_journal_with_an_absurd_date_does_not_break_the_pages(zoo: Path) -> None:
+    for word in ("good", "bad"):
+        with journaled(zoo, [word]):
+            pass
+    bad = max((zoo / "journal").glob("*.json"))
+    facts = json.loads(bad.read_text())
+    del facts["sha256"]
+    bad.write_text(json.dumps({**facts, "started": 1e18}))
+    page = client(zoo).get("/work")
+    assert page.status_code == 200
+    assert "nearkin good" in page.text
+    assert f"Damaged journals are not shown: {bad.name}" in page.text
+    told = client(zoo).get("/work.json").json()
+    assert [run["command"] for run in told["runs"]] == ["nearkin good"]
+    assert told["damaged"] == [bad.name]

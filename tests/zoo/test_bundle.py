@@ -1,7 +1,9 @@
 import io
 import json
+import os
 import random
 import shutil
+import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from laws import store as laws
-from nearkin.core.errors import ZooError
+from nearkin.core.errors import OptionError, ZooError
 from nearkin.core.events import Progress, finish
 from nearkin.core.files import FileWriteError
 from nearkin.zoo.bundle import exporting, importing
@@ -306,3 +308,27 @@ def test_compressed_or_doubled_members_are_refused(other: Catalogue, file: Path)
             bundle.writestr(name, data)
     file.write_bytes(doubled.getvalue().replace(b"Manifest.json", b"manifest.json"))
     assert_refused(other, file, "its members are not as written")
+
+
+def test_a_member_above_the_limit_is_refused(other: Catalogue, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEARKIN_MAX_BYTES", "100")
+    assert_refused(other, file, r"holds a member of [\d,]+ bytes, at most 100 are read; set \$NEARKIN_MAX_BYTES")
+    monkeypatch.setenv("NEARKIN_MAX_BYTES", "²")
+    with pytest.raises(OptionError, match="NEARKIN_MAX_BYTES is '²', expected a number of bytes"):
+        finish(importing(other, file))
+    monkeypatch.setenv("NEARKIN_MAX_BYTES", str(10**6))
+    finish(importing(other, file))
+
+
+def test_a_bomb_is_refused_before_it_is_unpacked(other: Catalogue, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as bomb:
+        bomb.writestr("manifest.json", bytes(300 * 2**20))
+    tracemalloc.start()
+    assert_refused(other, tmp_path / "bomb.zip", "its members are not as written")
+    assert tracemalloc.get_traced_memory()[1] < 20 * 2**20
+    tracemalloc.stop()
+
+
+def test_a_pipe_is_not_waited_for(other: Catalogue, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.zip")
+    assert_refused(other, tmp_path / "pipe.zip", "is not a regular file")

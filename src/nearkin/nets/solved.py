@@ -1,12 +1,16 @@
 """Solved: a task and what is known of it: the network, and the weights of every trial."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any, TypedDict
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.nn.parameter import UninitializedParameter
 
 from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.plain import typed
@@ -21,7 +25,8 @@ from nearkin.tasks.examples import Scaling
 from nearkin.tasks.likelihood import likelihood
 from nearkin.tasks.task import Task
 
-LARGEST_SIDE = 2**20  # of a stored input shape
+LARGEST_INPUT = 2**28  # numbers of one stored input
+SPARE, SPARE_WEIGHTS = 16, 2**20  # weights that building a network may take: it is drawn with ten outputs first
 
 
 class ScalingFacts(TypedDict):
@@ -103,9 +108,11 @@ class Solved:
     def model(self, trial: int = 0) -> nn.Module:
         """The trained network of one trial, in evaluation mode."""
         require(0 <= trial < len(self.trials), f"{self.name} has trials 0 to {len(self.trials) - 1}, not {trial}")
-        shape = tuple(self.facts["input_shape"])
-        model = build(self.network, shape, self.num_outputs, self.seed, trial)
-        load(model, self.trials[trial].params, self.trials[trial].buffers)
+        shape, fit = tuple(self.facts["input_shape"]), self.trials[trial]
+        stored = sum(value.numel() for value in fit.params.values())
+        with restoring(f"the network of {self.name}"), _at_most(SPARE * stored + SPARE_WEIGHTS, self.network):
+            model = build(self.network, shape, self.num_outputs, self.seed, trial)
+        load(model, fit.params, fit.buffers)
         return model.eval()
 
     def scores_on(self, task: Task, trial: int = 0, device: torch.device | None = None) -> Scores:
@@ -123,6 +130,28 @@ class Solved:
         examples = replace(task.test, scaling=scaling, target_scaling=target_scaling)
         model = self.model(trial)
         return evaluate(model.to(device) if device else model, examples, task.form, device=device)
+
+
+@contextmanager
+def _at_most(weights: int, network: str) -> Iterator[None]:
+    """Refuse to build a network of far more weights than are stored, before their memory is touched."""
+    count = 0
+
+    def registered(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        nonlocal count
+        if parameter is not None and not isinstance(parameter, UninitializedParameter):
+            count += parameter.numel()
+        require(
+            count <= weights,
+            f"the network {network[:80]} has more weights than are stored for it; write or fetch the file again",
+            DataError,
+        )
+
+    handle = register_module_parameter_registration_hook(registered)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def fit_state(done: Fit) -> State:
@@ -168,7 +197,7 @@ def task_facts(facts: Mapping[str, Any], origin: str) -> TaskFacts:
     known = typed(TaskFacts, dict(facts), origin)
     shape, scaling, target_scaling = known["input_shape"], known["scaling"], known["target_scaling"]
     for what, fits in (
-        ("input_shape", 1 <= len(shape) <= 4 and all(1 <= side <= LARGEST_SIDE for side in shape)),
+        ("input_shape", 1 <= len(shape) <= 4 and min(shape) >= 1 and math.prod(shape) <= LARGEST_INPUT),
         ("classes", len(known["classes"]) >= 1),
         ("scaling", scaling is None or len(scaling["mean"]) == len(scaling["std"]) in (1, shape[0] if shape else 0)),
         ("target_scaling", target_scaling is None
