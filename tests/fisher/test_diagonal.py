@@ -16,7 +16,7 @@ import nearkin as nk
 from nearkin.core.errors import DataError, MismatchError, NearkinError, OptionError
 from nearkin.core.events import Event, Note
 from nearkin.fisher import FisherDiagonal, contraction, convolution, diagonal, scores
-from nearkin.fisher.plan import planned
+from nearkin.fisher.planned_tape import planned
 from nearkin.fisher.tape import frozen
 from nearkin.tasks.likelihood import likelihood
 
@@ -178,8 +178,8 @@ UNUSUAL = {
     "called twice": (Twice, (5,), ()),
     "direct use": (Direct, (5,), ("layer.weight", "layer.bias", "scale")),
     "home-made": (lambda: nn.Sequential(Own(5, 4), nn.Tanh(), nn.Linear(4, 3)), (5,), ("0.weight", "0.bias")),
-    "branches": (Branches, (5,), ("scale",)),
-    "branches, asleep at first": (lambda: Branches(sign=-1), (5,), ()),
+    "branches": (Branches, (5,), ("scale", "head.weight", "head.bias")),
+    "branches, unused at first": (lambda: Branches(sign=-1), (5,), ("scale", "head.weight", "head.bias")),
     "attention": (Attention, (5, 4), ("attention.in_proj_weight", "attention.in_proj_bias",
                                       "attention.out_proj.weight", "attention.out_proj.bias")),
     "gru cell": (lambda: Cells(nn.GRUCell), (5, 4), CELL),
