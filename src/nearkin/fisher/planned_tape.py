@@ -83,6 +83,7 @@ class PlannedTape:
 
 
 def _record(model: Network, weights: Mapping[str, Tensor], x: Tensor, names: Collection[str]) -> Record:
+    x = x.detach()
     if not isinstance(model, nn.Module):  # what a function depends on cannot be seen
         return Record(None, _new_plan(model, weights, spread(x, SAMPLES), names))
     state, record = state_of(model, x, names), _remembered.get(model)

@@ -38,24 +38,28 @@ def verified(plan: Plan, model: nn.Module, weights: Mapping[str, Tensor], x: Ten
             formulas[-1][parameter] = formulas[-1].get(parameter, 0) + value
 
     tape = Tape(model, plan.layers, receive, watch=plan.watched)
-    fitted, outputs, cotangents = plan, [], []
+    outputs: list[Tensor] = []
+    cotangents: list[Tensor] = []
     for sample in x.split(1):
         formulas.append({})
         outputs.append(tape(sample))
+        fitted = plan.fitted(tape)
+        if fitted is not plan:
+            return verified(fitted, model, weights, x)
         cotangents.append(_noise(outputs[-1].shape, len(outputs), outputs[-1]))
-        fitted = _both(fitted, plan.fitted(tape))
         pull_back(outputs[-1], cotangents[-1])
         gradients = single_gradients(model, weights, names, sample, cotangents[-1])
         truths.append({name: _shadow(gradient) for name, gradient in gradients.items()})
+    wrong = {name for name in plan.covered if not _agree([f.get(name) for f in formulas], [t[name] for t in truths])}
     if len(x) > 1:
         together = tape(x)
-        fitted = _both(fitted, plan.fitted(tape))
-        if not fitted.alone:
-            _require_apart(together, outputs)
-            fitted = fitted.without({n for layer in tape.stray_layers(together) for n in plan.owners[layer].values()})
-    known = [name for name in fitted.covered if not _agree([f.get(name) for f in formulas], [t[name] for t in truths])]
-    fitted = fitted.without(known)
-    return fitted if _batched_agree(fitted, model, weights, x, cotangents, truths) else fitted.one_by_one()
+        fitted = plan.fitted(tape)
+        if fitted is not plan:
+            return verified(fitted, model, weights, x)
+        _require_apart(together, outputs)
+        wrong.update(name for layer in tape.stray_layers(together) for name in plan.owners[layer].values())
+    plan = plan.without(wrong)
+    return plan if _batched_agree(plan, model, weights, x, cotangents, truths) else plan.one_by_one()
 
 
 def spread(x: Tensor, count: int, start: int = 0) -> Tensor:
@@ -66,11 +70,6 @@ def spread(x: Tensor, count: int, start: int = 0) -> Tensor:
     """
     count = min(count, len(x))
     return x[[(start + number * (len(x) // count)) % len(x) for number in range(count)]]
-
-
-def _both(first: Plan, second: Plan) -> Plan:
-    """The plan that leaves out what either of two later forms of one plan leaves out."""
-    return second if second.alone else first if first.alone else first.without(set(first.watched) - set(second.watched))
 
 
 def _require_apart(together: Tensor, alone: Sequence[Tensor]) -> None:
