@@ -3,6 +3,7 @@
 import copy
 import math
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import nearkin as nk
 from nearkin.core.errors import DataError, MismatchError, NearkinError, OptionError
 from nearkin.core.events import Event, Note
-from nearkin.fisher import FisherDiagonal, contraction, convolution, diagonal, scores
+from nearkin.fisher import FisherDiagonal, contraction, convolution, diagonal, multitask_fisher, scores
 from nearkin.fisher.planned_tape import planned
 from nearkin.fisher.tape import frozen
 from nearkin.tasks.likelihood import likelihood
@@ -616,3 +617,37 @@ def test_formulas_are_compared_with_autograd_again_on_later_batches(monkeypatch:
     for _ in range(2):
         diagonal(model, batches)
     assert_same(diagonal(model, batches), loop(model, x, y))
+
+
+def test_the_fisher_of_several_tasks_is_that_of_their_samples_together() -> None:
+    torch.manual_seed(0)
+    model, x, y = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)).double(), X, Y
+    tasks = [diagonal(model, x[:2], y[:2]), diagonal(model, x[2:], y[2:])]
+    assert_same(multitask_fisher(tasks), diagonal(model, x, y).values)
+    equal = multitask_fisher(tasks, "tasks")
+    assert_same(equal, {name: (tasks[0].values[name] + tasks[1].values[name]) / 2 for name in equal.values})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda fisher: FisherDiagonal({"other": torch.ones(1)}, fisher.labels, 2), "1 has other parameters"),
+        (lambda fisher: FisherDiagonal(fisher.values, "expected", 2), "1 has expected labels"),
+    ],
+)
+def test_tasks_of_other_networks_are_not_combined(
+    change: Callable[[FisherDiagonal], FisherDiagonal], words: str
+) -> None:
+    fisher = FisherDiagonal({"w": torch.ones(2)}, "observed", 3)
+    with pytest.raises(MismatchError, match=words):
+        multitask_fisher([fisher, change(fisher)])
+    with pytest.raises(OptionError, match="no Fisher diagonals"):
+        multitask_fisher([])
+
+
+def test_a_diagonal_prints_as_one_line() -> None:
+    model = nk.build("resnet18?width=0.125", (3, 16, 16), 10, 0)
+    fisher = FisherDiagonal({name: value.detach() for name, value in model.named_parameters()}, "observed", 1234)
+    assert len(repr(fisher)) < 120
+    assert "\n" not in repr(fisher)
+    assert "1,234 samples" in repr(fisher)
