@@ -3,6 +3,7 @@
 import copy
 import math
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -15,8 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import nearkin as nk
 from nearkin.core.errors import DataError, MismatchError, NearkinError, OptionError
 from nearkin.core.events import Event, Note
-from nearkin.fisher import FisherDiagonal, contraction, convolution, diagonal, scores
-from nearkin.fisher.plan import planned
+from nearkin.fisher import FisherDiagonal, contraction, convolution, diagonal, multitask_fisher, scores
+from nearkin.fisher.planned_tape import planned
 from nearkin.fisher.tape import frozen
 from nearkin.tasks.likelihood import likelihood
 
@@ -178,8 +179,8 @@ UNUSUAL = {
     "called twice": (Twice, (5,), ()),
     "direct use": (Direct, (5,), ("layer.weight", "layer.bias", "scale")),
     "home-made": (lambda: nn.Sequential(Own(5, 4), nn.Tanh(), nn.Linear(4, 3)), (5,), ("0.weight", "0.bias")),
-    "branches": (Branches, (5,), ("scale",)),
-    "branches, asleep at first": (lambda: Branches(sign=-1), (5,), ()),
+    "branches": (Branches, (5,), ("scale", "head.weight", "head.bias")),
+    "branches, unused at first": (lambda: Branches(sign=-1), (5,), ("scale", "head.weight", "head.bias")),
     "attention": (Attention, (5, 4), ("attention.in_proj_weight", "attention.in_proj_bias",
                                       "attention.out_proj.weight", "attention.out_proj.bias")),
     "gru cell": (lambda: Cells(nn.GRUCell), (5, 4), CELL),
@@ -517,3 +518,136 @@ def test_samples_that_take_different_ways_and_sparse_embeddings_are_right() -> N
     plain.load_state_dict(words.state_dict())
     tokens = torch.randint(6, (7, 4))
     assert_same(diagonal(words, tokens, y), loop(plain, tokens, y))
+
+
+class Reused(nn.Module):
+    """A layer whose weight is used a second time, past the layer."""
+
+    def __init__(self, use: str) -> None:
+        super().__init__()
+        self.layer, self.head, self.use = nn.Linear(5, 5), nn.Linear(5, 3), use
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.layer(x).tanh()
+        if self.use == "always":
+            h = h + F.linear(x, self.layer.weight)
+        elif self.use == "where":
+            h = torch.where(x[:, :1] > 0, F.linear(x, self.layer.weight), h)
+        elif self.use == "if" and x.sum() > 0:
+            h = h + F.linear(x, self.layer.weight)
+        elif self.use == "call" and x.sum() > 0:
+            h = self.layer(h)
+        return self.head(h)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 8])
+@pytest.mark.parametrize("use", ["always", "where", "if", "call"])
+def test_a_second_use_of_a_weight_is_found_though_the_first_sample_has_a_zero_gradient(
+    use: str, batch_size: int
+) -> None:
+    torch.manual_seed(0)
+    model, x, y = Reused(use).double(), torch.randn(8, 5).double(), torch.arange(8) % 3
+    x[0] = 0
+    truth = loop(model, x, y)
+    assert_same(diagonal(model, x, y, batch_size=batch_size), truth)
+    blocks = scores.sample_gradients(model, x, y, batch_size=batch_size)
+    squares = torch.cat([block["layer.weight"] for block in blocks]).square().mean(0)
+    torch.testing.assert_close(squares, truth["layer.weight"])
+
+
+def test_a_second_use_that_only_a_later_batch_has_is_found() -> None:
+    """The plan was made, and is remembered, while a plain attribute that nobody can compare said otherwise."""
+    torch.manual_seed(0)
+    model, x, y = Reused("never").double(), torch.randn(6, 5).double(), torch.arange(6) % 3
+    switch = {"on": False}
+    plain = model.forward
+
+    def switched(x: Tensor) -> Tensor:
+        return plain(x) + (model.layer.weight[:3, 0] if switch["on"] else 0)
+
+    model.forward = switched  # type: ignore[method-assign]
+    assert_same(diagonal(model, x, y), loop(model, x, y))
+    switch["on"] = True
+    assert_same(diagonal(model, x, y, batch_size=4), loop(model, x, y))
+
+
+class Sized(nn.Module):
+    """A network that takes another layer for single samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.many = nn.Linear(5, 3), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.one(x) if len(x) == 1 else self.many(x)
+
+
+def test_samples_are_batches_of_one() -> None:
+    torch.manual_seed(0)
+    model, x, y = Sized().double(), torch.randn(6, 5).double(), torch.arange(6) % 3
+    assert_same(diagonal(model, x, y, batch_size=4), loop(model, x, y))
+
+
+def test_tied_norms_and_inputs_that_require_gradients() -> None:
+    torch.manual_seed(0)
+    first, second = nn.LayerNorm(5), nn.LayerNorm(5)
+    second.weight = first.weight
+    model = nn.Sequential(first, nn.Tanh(), second, nn.Linear(5, 3)).double()
+    x, y = torch.randn(6, 5).double().requires_grad_(), torch.arange(6) % 3
+    assert_same(diagonal(model, x, y, batch_size=4), loop(model, x.detach(), y))
+    assert x.grad is None
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_formulas_are_compared_with_autograd_again_on_later_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer of a known class whose class computes something else from the third batch on: only values show it."""
+    torch.manual_seed(0)
+    model, x, y = (
+        nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3)).double(),
+        torch.randn(8, 5).double(),
+        torch.arange(8) % 3,
+    )
+    diagonal(model, x, y, batch_size=4)
+    plain = nn.Linear.forward
+    monkeypatch.setattr(
+        nn.Linear.forward, "__code__", (lambda self, input: F.linear(input, self.weight**2, self.bias)).__code__
+    )
+    assert plain is nn.Linear.forward
+    batches = [(x[part : part + 4], y[part : part + 4]) for part in (0, 4)]
+    for _ in range(2):
+        diagonal(model, batches)
+    assert_same(diagonal(model, batches), loop(model, x, y))
+
+
+def test_the_fisher_of_several_tasks_is_that_of_their_samples_together() -> None:
+    torch.manual_seed(0)
+    model, x, y = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)).double(), X, Y
+    tasks = [diagonal(model, x[:2], y[:2]), diagonal(model, x[2:], y[2:])]
+    assert_same(multitask_fisher(tasks), diagonal(model, x, y).values)
+    equal = multitask_fisher(tasks, "tasks")
+    assert_same(equal, {name: (tasks[0].values[name] + tasks[1].values[name]) / 2 for name in equal.values})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda fisher: FisherDiagonal({"other": torch.ones(1)}, fisher.labels, 2), "1 has other parameters"),
+        (lambda fisher: FisherDiagonal(fisher.values, "expected", 2), "1 has expected labels"),
+    ],
+)
+def test_tasks_of_other_networks_are_not_combined(
+    change: Callable[[FisherDiagonal], FisherDiagonal], words: str
+) -> None:
+    fisher = FisherDiagonal({"w": torch.ones(2)}, "observed", 3)
+    with pytest.raises(MismatchError, match=words):
+        multitask_fisher([fisher, change(fisher)])
+    with pytest.raises(OptionError, match="no Fisher diagonals"):
+        multitask_fisher([])
+
+
+def test_a_diagonal_prints_as_one_line() -> None:
+    model = nk.build("resnet18?width=0.125", (3, 16, 16), 10, 0)
+    fisher = FisherDiagonal({name: value.detach() for name, value in model.named_parameters()}, "observed", 1234)
+    assert len(repr(fisher)) < 120
+    assert "\n" not in repr(fisher)
+    assert "1,234 samples" in repr(fisher)

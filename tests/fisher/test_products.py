@@ -485,3 +485,22 @@ def test_wrong_options() -> None:
         FisherProduct(model, x, method="difference", sides=3)
     with pytest.raises(OptionError, match="unknown likelihood"):
         FisherProduct(model, x, "poisson")
+
+
+def test_the_step_of_the_difference_is_settable() -> None:
+    """The error of a one-sided difference of a smooth network is of first order in the step."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    x, v = torch.randn(5, 4).double(), torch.randn(51).double()
+    exact = FisherProduct(net, x)(v)
+    near, far = (torch.dist(FisherProduct(net, x, method="difference", step=step)(v), exact) for step in (1e-6, 1e-3))
+    assert 300 < float(far / near) < 3000
+    default = FisherProduct(net, x, method="difference")(v)
+    assert torch.equal(FisherProduct(net, x, method="difference", step=1e-8)(v), default)
+
+
+@pytest.mark.parametrize("options", [{"method": "difference", "step": 0.0}, {"method": "difference", "step": math.nan},
+                                     {"method": "difference", "step": -1.0}, {"step": 1e-3}])  # fmt: skip
+def test_a_bad_step_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match="step"):
+        FisherProduct(nn.Linear(2, 1), torch.ones(1, 2), **options)

@@ -585,3 +585,37 @@ def test_no_warning_reaches_the_user() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tangent_kernel(model, x, outputs="sum")
+
+
+class Reused(nn.Module):
+    """A layer whose weight is used a second time for some samples, or some batches."""
+
+    def __init__(self, use: str) -> None:
+        super().__init__()
+        self.layer, self.head, self.use = nn.Linear(3, 3), nn.Linear(3, 2), use
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.layer(x))
+        if self.use == "always" or (self.use == "if" and x.sum() > 0):
+            h = h + F.linear(x, self.layer.weight)
+        elif self.use == "where":
+            h = torch.where(x[:, :1] > 0, F.linear(x, self.layer.weight), h)
+        return self.head(h)
+
+
+@pytest.mark.parametrize("use", ["always", "where", "if"])
+def test_a_second_use_of_a_weight_is_found_though_the_first_sample_has_a_zero_gradient(use: str) -> None:
+    torch.manual_seed(0)
+    model, x = Reused(use).double(), torch.randn(7, 3).double()
+    x[0] = 0
+    theta = list(model.parameters())
+    rows = []
+    for sample in x.split(1):
+        for output in model(sample)[0]:
+            found = torch.autograd.grad(output, theta, retain_graph=True, materialize_grads=True)
+            rows.append(torch.cat([gradient.flatten() for gradient in found]))
+    jacobian = torch.stack(rows)
+    for batch_size in (1, 3, 7):
+        kernel = tangent_kernel(model, x, batch_size=batch_size)
+        torch.testing.assert_close(kernel.view(14, 14), jacobian @ jacobian.t())
+    torch.testing.assert_close(tangent_kernel(model, x[:1], x).view(2, 14), jacobian[:2] @ jacobian.t())

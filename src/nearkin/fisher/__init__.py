@@ -8,7 +8,7 @@ from nearkin.fisher.full import fisher_blocks, fisher_matrix
 from nearkin.fisher.products import FisherProduct
 from nearkin.fisher.scores import sample_gradients
 from nearkin.fisher.tangent import tangent_kernel, tangent_product
-from nearkin.fisher.values import FisherDiagonal
+from nearkin.fisher.values import FisherDiagonal, multitask_fisher
 
 __all__ = [
     "FisherDiagonal",
@@ -16,6 +16,7 @@ __all__ = [
     "diagonal",
     "fisher_blocks",
     "fisher_matrix",
+    "multitask_fisher",
     "sample_gradients",
     "tangent_kernel",
     "tangent_product",

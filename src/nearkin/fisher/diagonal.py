@@ -9,7 +9,6 @@ s_k)_i^2$, one backward pass a factor over one shared forward pass.
 
 import math
 from collections.abc import Collection
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +17,12 @@ from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.events import Listener, Note, Progress, Work, finish
 from nearkin.core.rng import Streams
 from nearkin.core.types import Params
+from nearkin.fisher.autodiff import chunk_size, rest_gradients
 from nearkin.fisher.cotangents import LABELS, Cotangents, Data, batches, cotangents, sample_blocks
 from nearkin.fisher.layers import rule_for
-from nearkin.fisher.plan import Plan, locally, planned, require_steady, wanted_names
-from nearkin.fisher.scores import chunk_size, rest_gradients
-from nearkin.fisher.tape import Network, Tape, frozen, pull_back
+from nearkin.fisher.plan import Plan, locally, require_steady, wanted_names
+from nearkin.fisher.planned_tape import PlannedTape
+from nearkin.fisher.tape import Network, frozen, pull_back
 from nearkin.fisher.values import FisherDiagonal
 from nearkin.tasks.likelihood import likelihood as likelihood_named
 
@@ -88,12 +88,14 @@ def measuring(
     require(num_samples >= 1, f"num_samples must be 1 or more, got {num_samples}")
     form, rng = likelihood_named(likelihood), Streams(seed)["labels"]
     sums: Accumulator | None = None
+    noted = ""
     for number, (x, y) in enumerate(batches(data, targets, batch_size, labels)):
         if sums is None:
             sums = Accumulator(model, x, names, params)
-            if sums.plan.rest:
-                yield Note(f"no formula for {', '.join(sums.plan.rest[:5])}: differentiated sample by sample")
         sums.add(x, cotangents(form, labels, y, num_samples, rng))
+        if sums.note != noted:
+            noted = sums.note
+            yield Note(noted)
         sums.check(number)
         yield Progress("Fisher diagonal", sums.count)
     if sums is None:
@@ -112,24 +114,34 @@ class Accumulator:
         if isinstance(model, nn.Module):
             require_steady(model)
             self.weights, self.names = frozen(model), wanted_names(model, names)
-            self.plan = planned(model, self.weights, x, self.names)
         else:
             require(bool(params), "a function f(params, x) was given without params; give its weights by name")
             self.weights = {name: value.detach() for name, value in (params or {}).items()}
             self.names = tuple(names) if names is not None else tuple(self.weights)
-            self.plan = Plan((), (), {}, self.names)
-        covered = [name for own in self.plan.owners.values() for name in own.values()]
-        self.sums = {name: torch.zeros_like(self.weights[name]) for name in dict.fromkeys((*covered, *self.names))}
-        self.into = {layer: {local: self.sums[name] for local, name in self.plan.owners[layer].items()}
-                     for layer in self.plan.single}  # fmt: skip
-        self.local = {layer: locally(layer, self.weights) for layer in self.plan.layers}
-        self.idle = {name: self.weights[name].clone().requires_grad_() for name in self.plan.idle}
-        self.watched = self._small_ones()
-        self.tape = Tape(model, self.plan.layers, self._receive, self.weights)
-        self._heard: set[str] = set()
+        self.tape = PlannedTape(model, self.weights, x, self.names, self._receive)
+        plan = self.plan
+        owned = [name for own in plan.owners.values() for name in own.values()]
+        self.sums = {name: torch.zeros_like(self.weights[name]) for name in dict.fromkeys((*owned, *self.names))}
+        self.into = {layer: {local: self.sums[name] for local, name in plan.owners[layer].items()}
+                     for layer in plan.single}  # fmt: skip
+        modules = dict(model.named_modules()) if isinstance(model, nn.Module) else {}
+        self.local = {layer: locally(modules[layer]) for layer in plan.layers}
         self._held: dict[str, Tensor] = {}
         self._stacks: dict[str, tuple[nn.Module, Tensor, list[Tensor]]] = {}
         self._last = True
+
+    @property
+    def plan(self) -> Plan:
+        """How gradients are computed, as of the last batch."""
+        return self.tape.plan
+
+    @property
+    def note(self) -> str:
+        """Which weights have no formula; empty if all have one."""
+        if self.plan.alone:
+            return "values of the inputs decide what the network computes: differentiated sample by sample"
+        rest = ", ".join(self.plan.rest[:5])
+        return f"no formula for {rest}: differentiated sample by sample" if rest else ""
 
     def add(self, x: Tensor, cotangents: Cotangents) -> None:
         """Take in a batch: one forward pass, one backward pass a cotangent."""
@@ -140,7 +152,7 @@ class Accumulator:
         self.count += len(x)
 
     def _add(self, x: Tensor, part: slice, cotangents: Cotangents) -> None:
-        outputs = self.tape(x, self.idle)
+        outputs = self.tape(x)
         waiting: Tensor | None = None
         for cotangent in cotangents(outputs.detach(), part):
             if waiting is not None:
@@ -152,18 +164,14 @@ class Accumulator:
     def _back(self, outputs: Tensor, x: Tensor, cotangent: Tensor, last: bool) -> None:
         self._last = last
         pull_back(outputs, cotangent, retain_graph=not last)
-        self._heard.clear()
-        woken = tuple(name for name, value in self.idle.items() if value.grad is not None)
-        if woken:
-            self.plan = replace(self.plan, rest=(*self.plan.rest, *woken))
-            self.idle = {name: value for name, value in self.idle.items() if name not in woken}
         for name, gradient in self._held.items():
             self.sums[name] += gradient.square().sum(0)
         self._held.clear()
         for layer in list(self._stacks) if last else ():  # those that this pass did not reach
             self._settle(layer)
         for rest in sample_blocks(len(x), chunk_size(self.weights, self.plan.rest)) if self.plan.rest else ():
-            found = rest_gradients(self.model, self.weights, self.plan.rest, x[rest], cotangent[rest])
+            rows = (x[rest], cotangent[rest], self.plan.alone)
+            found = rest_gradients(self.model, self.weights, self.plan.rest, *rows)
             for name, gradient in found.items():
                 self.sums[name] += gradient.square().sum(0)
 
@@ -176,13 +184,6 @@ class Accumulator:
                 owner = self.plan.owners[name][local]
                 self._held[owner] = self._held[owner] + gradient if owner in self._held else gradient
             return False
-        require(
-            name not in self._heard,
-            f"layer {name} is called more often for some inputs than for others, so its formula does not hold; leave "
-            f"its weights out with names=",
-            MismatchError,
-        )
-        self._heard.add(name)
         if self._last and name not in self._stacks:
             rule.add_squares(layer, self.local[name], x, (g,), self.into[name])
             return True
@@ -201,7 +202,7 @@ class Accumulator:
 
     def check(self, number: int) -> None:
         """Name the layer whose gradients are not numbers any more, and the batch that made them so."""
-        self._require_finite(self.watched, f"in batch {number}")
+        self._require_finite(self._small_ones(), f"in batch {number}")
 
     def _require_finite(self, names: Collection[str], where: str) -> None:
         totals = dict(zip(names, torch.stack([self.sums[name].sum() for name in names]).tolist(), strict=True))

@@ -18,7 +18,7 @@ from nearkin.core.types import Params
 from nearkin.fisher.linearization import Weigh
 from nearkin.fisher.passes import Function, plain_pass, pulled
 
-# Steps of a vector as long as θ: as small as rounding allows, for every ReLU that switches within one is an error.
+# Default steps relative to ‖θ‖: as small as rounding allows, because every ReLU that switches within one is an error.
 STEPS = {(torch.float32, 1): 3e-5, (torch.float32, 2): 3e-5, (torch.float64, 1): 1e-8, (torch.float64, 2): 1e-7}
 
 
@@ -40,11 +40,13 @@ class Difference:
         params: θ.
         sides: 1 or 2.
         keep: whether $f_0$, and room for one set of moved weights, stay in memory.
+        step: ε relative to ‖θ‖ (default: by dtype and sides, see `STEPS`).
     """
 
-    def __init__(self, f: Function, params: Params, sides: int, keep: bool) -> None:
+    def __init__(self, f: Function, params: Params, sides: int, keep: bool, step: float | None = None) -> None:
         self.f, self.params, self.sides = f, params, sides
-        self.reach = STEPS[next(iter(params.values())).dtype, sides] * (length(params) or 1.0)
+        relative = STEPS[next(iter(params.values())).dtype, sides] if step is None else step
+        self.reach = relative * (length(params) or 1.0)
         self._outputs: Tensor | None = None
         self._outputs = self.origin() if keep else None
         self._room = {name: torch.empty_like(value) for name, value in params.items()} if keep else {}

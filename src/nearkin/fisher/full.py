@@ -20,9 +20,10 @@ from torch.func import functional_call
 from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.rng import Streams
 from nearkin.core.types import Params
+from nearkin.fisher.autodiff import chunk_size, rest_gradients, single_outputs
 from nearkin.fisher.cotangents import LABELS, Cotangents, Data, batches, cotangents, sample_blocks
 from nearkin.fisher.plan import require_steady, wanted_names
-from nearkin.fisher.scores import chunk_size, rest_gradients
+from nearkin.fisher.planned_tape import planned
 from nearkin.fisher.tape import frozen
 from nearkin.tasks.likelihood import likelihood as likelihood_named
 
@@ -157,13 +158,15 @@ def per_sample(model: nn.Module, source: Source, names: tuple[str, ...], receive
     [[1.0, 0.0], [0.0, 1.0]]
     """
     weights, count = frozen(model), 0
-    size = chunk_size(weights, names)
+    size, alone = chunk_size(weights, names), None
     for number, (x, cotangents_at) in enumerate(source.batches()):
+        if alone is None:
+            alone = planned(model, weights, x, names).alone
         with torch.no_grad():
-            outputs = functional_call(model, weights, (x,))
+            outputs = single_outputs(model, weights, x) if alone else functional_call(model, weights, (x,))
         for c in cotangents_at(outputs, slice(None)):
             for part in sample_blocks(len(x), size):
-                rows = rest_gradients(model, weights, names, x[part], c[part])
+                rows = rest_gradients(model, weights, names, x[part], c[part], alone)
                 require_finite(rows, number)
                 receive(rows)
         count += len(x)

@@ -25,11 +25,12 @@ from torch import Tensor, nn
 
 from nearkin.core.errors import MismatchError, require
 from nearkin.core.types import Params
+from nearkin.fisher.autodiff import chunk_size, rest_gradients
 from nearkin.fisher.cotangents import Cotangents, Data, sample_blocks
 from nearkin.fisher.full import Source, require_finite
-from nearkin.fisher.plan import Plan, planned, require_steady, wanted_names
-from nearkin.fisher.scores import chunk_size, rest_gradients
-from nearkin.fisher.tape import Tape, frozen, pull_back
+from nearkin.fisher.plan import Plan, require_steady, wanted_names
+from nearkin.fisher.planned_tape import PlannedTape
+from nearkin.fisher.tape import frozen, pull_back
 
 BLOCK_LIMIT = 1024  # weights of an exact block; a larger parameter without factors keeps its diagonal alone
 PATCHES = 2**24  # numbers that patches unfolded at once may hold
@@ -169,7 +170,8 @@ class Sums:
 
     def __init__(self, model: nn.Module, x: Tensor, names: tuple[str, ...], block_limit: int) -> None:
         self.model, self.weights, self.count = model, frozen(model), 0
-        self.layers = _factored(model, planned(model, self.weights, x, names), names)
+        self.tape = PlannedTape(model, self.weights, x, names, self._receive)
+        self.layers = _factored(model, self.tape.plan, names)
         joint = {layer: self.weights[own[0]].flatten(1) for layer, own in self.layers.items()}
         self.inputs = {layer: w.new_zeros([w.shape[1] + len(self.layers[layer]) - 1] * 2) for layer, w in joint.items()}
         self.outputs = {layer: w.new_zeros([len(w)] * 2) for layer, w in joint.items()}
@@ -177,12 +179,18 @@ class Sums:
         rest = {name: self.weights[name].flatten() for name in names if name not in covered}
         self.rest = {n: w.new_zeros([len(w)] * (2 if len(w) <= block_limit else 1)) for n, w in rest.items()}
         self.positions: Counter[str] = Counter()
-        self.tape = Tape(model, self.layers, self._receive)
         self._fresh = True
 
     def add(self, x: Tensor, cotangents: Cotangents) -> None:
         """Take in a batch: one forward pass, one backward pass a cotangent."""
         outputs = self.tape(x)
+        lost = [layer for layer in self.layers if layer not in self.tape.plan.layers]
+        require(
+            not lost,
+            f"layer {', '.join(lost[:3])} is used in this batch in a way that factors do not cover, and was not "
+            f"before; leave its weights out with names=",
+            MismatchError,
+        )
         self._fresh = True
         for c in cotangents(outputs.detach(), slice(None)):
             pull_back(outputs, c, retain_graph=True)
@@ -203,6 +211,8 @@ class Sums:
         return tuple(found)
 
     def _receive(self, name: str, layer: nn.Module, x: Tensor, g: Tensor) -> None:
+        if name not in self.layers:
+            return
         g = (g if isinstance(layer, nn.Linear) else g.movedim(1, -1)).flatten(0, -2)
         self.outputs[name] += g.T @ g
         if self._fresh:
@@ -216,9 +226,12 @@ class Sums:
     def _add_rest(self, x: Tensor, c: Tensor) -> None:
         names = tuple(self.rest)
         for part in sample_blocks(len(x), chunk_size(self.weights, names)) if names else ():
-            for name, rows in rest_gradients(self.model, self.weights, names, x[part], c[part]).items():
+            for name, rows in self._rest_rows(names, x[part], c[part]).items():
                 rows, total = rows.flatten(1), self.rest[name]
                 total += rows.T @ rows if total.dim() == 2 else rows.square().sum(0)
+
+    def _rest_rows(self, names: tuple[str, ...], x: Tensor, c: Tensor) -> Params:
+        return rest_gradients(self.model, self.weights, names, x, c, self.tape.plan.alone)
 
 
 def _factored(model: nn.Module, plan: Plan, names: tuple[str, ...]) -> dict[str, tuple[str, ...]]:

@@ -19,7 +19,7 @@ from nearkin.core.types import Params
 from nearkin.fisher.jacobian import Jacobian
 from nearkin.fisher.plan import require_steady, wanted_names
 from nearkin.fisher.tangent_blocks import cut, filled, require_finite
-from nearkin.fisher.tangent_features import UnfitError, plain_attention, require_order, sight
+from nearkin.fisher.tangent_features import UnfitError, plain_attention, sight
 from nearkin.nets.functional import outputs_of
 
 Outputs: TypeAlias = Literal["all", "sum"] | int
@@ -67,19 +67,16 @@ def tangent_kernel_work(
     """`tangent_kernel` as work: a note says how each weight is treated and whether in blocks; progress by samples."""
     names, shape = _checked(model, x, x2, params)
     chosen = _chosen(outputs, shape.numel())
-    seen = sight(model, names, chosen, outputs == "sum", x[:2])
+    seen = sight(model, names, chosen, outputs == "sum", x if x2 is None else torch.cat([x, x2]))
     while True:
         try:
-            require_order(seen, x[:1], (x if x2 is None else x2)[-1:])
             sides = cut(seen, x, x2, batch_size, memory)
             yield Note(sides.told(seen))
             found = yield from filled(seen, sides)
             require_finite(seen, sides, found)
         except UnfitError as unfit:
-            yield Note(
-                f"{unfit.layer} is not called once with all samples; its weights go to automatic differentiation"
-            )
-            seen = seen.without(unfit.layer)
+            yield Note(f"no formula for {unfit} on all samples; these weights are left to automatic differentiation")
+            seen = seen.without(unfit.names)
             continue
         apart = [len(chosen)] if outputs == "all" else []
         return found.view(len(x), *apart, len(sides.other), *apart)

@@ -9,19 +9,19 @@ Notation: B samples, C outputs, P weights.
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from nearkin.fisher.autodiff import rest_gradients
 from nearkin.fisher.layer_kernels import Feature, feature, rows
 from nearkin.fisher.layers import Local
-from nearkin.fisher.passes import gradients, leaves
-from nearkin.fisher.plan import AGREEMENT, locally, planned
-from nearkin.fisher.scores import rest_gradients
-from nearkin.fisher.tape import Tape, frozen, pull_back
+from nearkin.fisher.plan import locally
+from nearkin.fisher.planned_tape import planned
+from nearkin.fisher.tape import Tape, called, frozen, pull_back
 
 EXACT = "*"  # stands for all parameters without a formula; no module has this name
 
@@ -30,11 +30,11 @@ Take: TypeAlias = Callable[[str, Feature], None]
 
 
 class UnfitError(Exception):
-    """A trusted layer did something else on later samples than on the first; the kernel is begun anew without it."""
+    """Some batch does not fit the plan; the kernel is computed again without formulas for the given parameters."""
 
-    def __init__(self, layer: str) -> None:
-        super().__init__(layer)
-        self.layer = layer
+    def __init__(self, names: Collection[str]) -> None:
+        super().__init__(", ".join(names))
+        self.names = frozenset(names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +49,7 @@ class Sight:
         exact: parameters left to automatic differentiation.
         outputs: which of the outputs to differentiate, C of them.
         summed: whether the kernel is summed over them.
+        alone: whether every sample runs in a batch of its own.
     """
 
     model: nn.Module
@@ -58,11 +59,13 @@ class Sight:
     exact: tuple[str, ...]
     outputs: range
     summed: bool
+    alone: bool = False
 
-    def without(self, layer: str) -> "Sight":
-        """The same with one layer's parameters left to automatic differentiation."""
-        rest = {name: own for name, own in self.layers.items() if name != layer}
-        return replace(self, layers=rest, exact=(*self.exact, *self.layers[layer].values()))
+    def without(self, names: Collection[str]) -> "Sight":
+        """The same with the layers of these parameters left to automatic differentiation."""
+        out = {layer: own for layer, own in self.layers.items() if not set(own.values()).isdisjoint(names)}
+        rest = {layer: own for layer, own in self.layers.items() if layer not in out}
+        return replace(self, layers=rest, exact=(*self.exact, *(name for own in out.values() for name in own.values())))
 
 
 def sight(model: nn.Module, names: Collection[str], outputs: range, summed: bool, x: Tensor) -> Sight:
@@ -73,7 +76,7 @@ def sight(model: nn.Module, names: Collection[str], outputs: range, summed: bool
         names: parameters that count.
         outputs: which of the outputs to differentiate.
         summed: whether the kernel is summed over them.
-        x: inputs, one or more.
+        x: all inputs.
 
     >>> net = nn.Sequential(nn.Linear(3, 2), nn.PReLU())
     >>> seen = sight(net, ("0.bias", "1.weight"), range(2), False, torch.ones(1, 3))
@@ -81,15 +84,15 @@ def sight(model: nn.Module, names: Collection[str], outputs: range, summed: bool
     ({'0': {'bias': '0.bias'}}, ('1.weight',))
     """
     weights = frozen(model)
-    with torch.enable_grad():
-        plan = planned(model, weights, x, names)
+    plan = planned(model, weights, x, names)
     counted = {
         layer: {local: name for local, name in plan.owners[layer].items() if name in names} for layer in plan.single
     }
     layers = {layer: own for layer, own in counted.items() if own}
     covered = {name for own in layers.values() for name in own.values()}
     exact = tuple(name for name in names if name not in covered)
-    return Sight(model, weights, {n: locally(n, weights) for n in layers}, layers, exact, outputs, summed)
+    local = {name: locally(model.get_submodule(name)) for name in layers}
+    return Sight(model, weights, local, layers, exact, outputs, summed, plan.alone)
 
 
 def features(seen: Sight, x: Tensor, partners: int, take: Take) -> None:
@@ -102,51 +105,33 @@ def features(seen: Sight, x: Tensor, partners: int, take: Take) -> None:
         take: receives them one by one; what it does not keep is freed.
 
     Raises:
-        UnfitError: if a layer is not called once with all samples.
+        UnfitError: if a layer is not called once with all samples, or its weights are used elsewhere.
     """
     heard: dict[str, list[Tensor]] = {name: [] for name in seen.layers}
     turn = 0
 
     def receive(name: str, layer: nn.Module, read: Tensor, g: Tensor) -> None:
-        if name not in heard or len(heard[name]) != turn or not len(read) == len(g) == len(x):
-            raise UnfitError(name)
         heard[name].append(g)
         if turn + 1 == len(seen.outputs):
             own = seen.layers[name]
             take(name, feature(layer, seen.local[name], read, heard.pop(name), own, seen.summed, partners))
 
     x = x.detach()
-    with torch.enable_grad():
-        outputs = Tape(seen.model, seen.layers, receive)(x)
-        for turn, unit in enumerate(_units(outputs.detach(), seen.outputs) if outputs.requires_grad else ()):
+    if seen.layers:
+        tape = Tape(seen.model, seen.layers, receive, watch=[n for own in seen.layers.values() for n in own.values()])
+        outputs = tape(x)
+        unfit = [layer for layer in seen.layers if layer in tape.unfit or tape.calls.count(layer) != 1]
+        _require_fit({*tape.loose, *(name for layer in unfit for name in seen.layers[layer].values())})
+        for turn, unit in enumerate(_units(outputs.detach(), seen.outputs)):
             pull_back(outputs, unit, retain_graph=turn + 1 < len(seen.outputs))
-    if heard:
-        raise UnfitError(next(iter(heard)))
+    _require_fit({name for layer in heard for name in seen.layers[layer].values()})
     if seen.exact:
         take(EXACT, rows(torch.stack(_exact(seen, x), 1), seen.summed))
 
 
-def require_order(seen: Sight, a: Tensor, b: Tensor) -> None:
-    """Find layers that have samples in another order than the inputs: a network may sort them, and put them back.
-
-    Two samples `[1, …]` run as a, b, a, a. All but the second must look alike, at least more so than the second does.
-
-    Raises:
-        UnfitError: of the first layer in which they do not.
-    """
-
-    def receive(name: str, layer: nn.Module, read: Tensor, g: Tensor) -> None:
-        for value in (read.to(g.dtype), g):
-            if len(value) != 4:
-                raise UnfitError(name)
-            first, second, third, fourth = value
-            apart = torch.dist(first, third) + torch.dist(third, fourth)
-            if apart > torch.dist(second, third) + AGREEMENT * third.norm():
-                raise UnfitError(name)
-
-    with torch.enable_grad():
-        outputs = Tape(seen.model, seen.layers, receive)(torch.cat([a, b, a, a]).detach())
-        pull_back(outputs, next(_units(outputs.detach(), seen.outputs)))
+def _require_fit(unfit: Collection[str]) -> None:
+    if unfit:
+        raise UnfitError(unfit)
 
 
 def _units(outputs: Tensor, chosen: range) -> Iterator[Tensor]:
@@ -163,23 +148,17 @@ def _exact(seen: Sight, x: Tensor) -> list[Tensor]:
     Batching rules can be wrong (in torch 2.13 `vmap(jacrev)` is, of a PReLU, where B = C), so one pass is made for each
     output, and the first sample of every batch is compared with autograd.
     """
-    with torch.enable_grad(), plain_attention():
-        first, outputs = _alone(seen, x[:1])
-        if len(x) > 1:
-            units = _units(outputs.expand(len(x), *outputs.shape[1:]), seen.outputs)
-            found = [_joined(rest_gradients(seen.model, seen.weights, seen.exact, x, unit)) for unit in units]
-            if all(_near(some[:1], one) for some, one in zip(found, first, strict=True)):
-                return found
-        each = [first, *(_alone(seen, one)[0] for one in x.split(1)[1:])]
-    return [torch.cat(one) for one in zip(*each, strict=True)]
-
-
-def _alone(seen: Sight, x: Tensor) -> tuple[list[Tensor], Tensor]:
-    """One sample's gradients `[1, P]`, one for each output, by autograd; and its outputs `[1, …]`."""
-    theta = leaves({name: seen.weights[name] for name in seen.exact})
-    outputs = functional_call(seen.model, {**seen.weights, **theta}, (x,))
-    found = (gradients(outputs, theta, unit, retain_graph=True) for unit in _units(outputs.detach(), seen.outputs))
-    return [_joined({name: value[None] for name, value in one.items()}) for one in found], outputs.detach()
+    with plain_attention():
+        outputs = called(seen.model, seen.weights, x[:1]).detach()
+        units = list(_units(outputs.expand(len(x), *outputs.shape[1:]), seen.outputs))
+        differentiate = partial(rest_gradients, seen.model, seen.weights, seen.exact)
+        found = [_joined(differentiate(x, unit, seen.alone)) for unit in units]
+        if seen.alone or len(x) == 1:
+            return found
+        first = [_joined(differentiate(x[:1], unit[:1])) for unit in units]
+        if all(_near(some[:1], one) for some, one in zip(found, first, strict=True)):
+            return found
+        return [_joined(differentiate(x, unit, True)) for unit in units]
 
 
 def _joined(gradients: Mapping[str, Tensor]) -> Tensor:

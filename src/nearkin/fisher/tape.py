@@ -5,7 +5,7 @@ A layer's per-sample weight gradients are contractions of what it read, `x` `[B,
 pass on the tape costs the gradients of the activations alone.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -38,14 +38,22 @@ def called(network: Network, weights: Mapping[str, Tensor], x: Tensor) -> Tensor
 class Tape:
     """A network that is listened to: a backward pass from its outputs calls `receive` for every call of a layer.
 
-    Weights are frozen while it runs, and the graph begins at the named layers' outputs. Between two runs nothing is
-    left on the modules. Several backward passes may be made with `retain_graph=True`, each of which is received.
+    Weights are frozen while a layer listened to computes, and the graph begins at its output. Watched parameters are
+    frozen there only, so that any other use of them is a leaf of the graph, whatever its gradient. Between two runs
+    nothing is left on the modules. Several backward passes may be made with `retain_graph=True`, each of which is
+    received.
 
     Args:
         model: the network; of a function no layer is known.
         layers: names of the modules to listen to, as in `model.named_modules()`.
         receive: see `Receiver`.
         weights: by name, of a function `f(params, x)`; a module has its own.
+        watch: names of the parameters whose uses outside of the layers are looked for.
+
+    Attributes:
+        calls: layers in the order of their calls in the last run.
+        unfit: layers that were called without one tensor whose first axis is that of the samples.
+        loose: watched parameters that the outputs of the last run depend on by another way than through the layers.
 
     >>> seen = {}
     >>> def receive(name, layer, x, g):
@@ -56,30 +64,128 @@ class Tape:
     """
 
     def __init__(
-        self, model: Network, layers: Iterable[str], receive: Receiver, weights: Mapping[str, Tensor] | None = None
+        self,
+        model: Network,
+        layers: Iterable[str],
+        receive: Receiver,
+        weights: Mapping[str, Tensor] | None = None,
+        watch: Collection[str] = (),
     ) -> None:
         modules = dict(model.named_modules()) if isinstance(model, nn.Module) else {}
-        self._network, self._weights = model, dict(weights or {})
-        self._listeners = [(modules[name], _listener(name, receive)) for name in layers]
+        self._network, self._weights, self._receive, self._num_samples = model, dict(weights or {}), receive, 0
         self._parameters = list(model.parameters()) if isinstance(model, nn.Module) else []
+        named = model.named_parameters() if isinstance(model, nn.Module) else ()
+        self._watched = {id(value): name for name, value in named if name in watch}
+        self._forwards = [(vars(modules[name]), self._forward(name, modules[name])) for name in layers]
+        self.calls: list[str] = []
+        self.unfit: set[str] = set()
+        self.loose: set[str] = set()
 
-    def __call__(self, inputs: Tensor, instead: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Outputs for `[B, *input_shape]`, with some weights of the network, by name, replaced by others."""
-        moving = [parameter for parameter in self._parameters if parameter.requires_grad]
-        hooks = [layer.register_forward_hook(listener) for layer, listener in self._listeners]
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Outputs for `[B, *input_shape]`."""
+        self.calls, self.unfit, self._num_samples = [], set(), len(inputs)
+        before = [parameter.requires_grad for parameter in self._parameters]
         try:
-            for parameter in moving:
-                parameter.requires_grad_(False)
+            for parameter in self._parameters:
+                parameter.requires_grad_(id(parameter) in self._watched)
+            for attributes, forward in self._forwards:  # inside of all hooks, and quicker than one
+                attributes["forward"] = forward
             with torch.enable_grad():
-                if isinstance(self._network, nn.Module) and not instead:
+                if isinstance(self._network, nn.Module):
                     outputs: Tensor = self._network(inputs)  # functional_call costs as much as a small layer
-                    return outputs
-                return called(self._network, {**self._weights, **(instead or {})}, inputs)
+                else:
+                    outputs = called(self._network, self._weights, inputs)
         finally:
-            for parameter in moving:
+            for attributes, _ in self._forwards:
+                attributes.pop("forward", None)
+            for parameter, moving in zip(self._parameters, before, strict=True):
+                parameter.requires_grad_(moving)
+        self.loose = {self._watched[key] for key in _leaves(outputs) if key in self._watched}
+        return outputs
+
+    def stray_layers(self, outputs: Tensor) -> set[str]:
+        """Layers in which the samples stand in another order than in the outputs, or mix.
+
+        The gradient of some samples' outputs must be zero in all other rows. Each pass takes the samples that have one
+        binary digit of their number in common, so that no two samples are alike in all passes.
+        """
+        strays: set[str] = set()
+
+        def receive(name: str, layer: nn.Module, x: Tensor, g: Tensor) -> None:
+            if bool((g[~chosen] != 0).any()):
+                strays.add(name)
+
+        numbers, before = torch.arange(len(outputs), device=outputs.device), self._receive
+        self._receive = receive
+        for digit in range((len(outputs) - 1).bit_length()):
+            chosen = (numbers >> digit) % 2 == 1
+            cotangent = torch.zeros_like(outputs)
+            cotangent[chosen] = torch.linspace(1, 2, outputs[0].numel()).to(outputs).view(outputs.shape[1:])
+            pull_back(outputs, cotangent, retain_graph=True)
+        self._receive = before
+        return strays
+
+    def _forward(self, name: str, layer: nn.Module) -> Callable[..., Any]:
+        """A layer's forward method, with its weights frozen, that is listened to."""
+        own = [parameter for parameter in layer._parameters.values() if id(parameter) in self._watched]
+        compute = layer.forward
+
+        def forward(*arguments: Any, **keywords: Any) -> Any:
+            for parameter in own:
+                parameter.requires_grad_(False)
+            outputs = compute(*arguments, **keywords)
+            for parameter in own:
                 parameter.requires_grad_(True)
-            for hook in hooks:
-                hook.remove()
+            if not torch.is_grad_enabled():  # neither does autograd see this call
+                return outputs
+            self.calls.append(name)
+            values = (*arguments, outputs)
+            if keywords or len(values) != 2 or not all(self._has_samples(value) for value in values):
+                self.unfit.add(name)
+                return outputs
+            return self._listened(name, layer, arguments[0], outputs)
+
+        return forward
+
+    def _has_samples(self, value: Any) -> bool:
+        return isinstance(value, Tensor) and value.shape[:1] == (self._num_samples,)
+
+    def _listened(self, name: str, layer: nn.Module, x: Tensor, outputs: Tensor) -> Tensor:
+        """The outputs of a layer, with a hook that hands its input and its output's gradient to the receiver."""
+        held = [x.detach()]
+        version = held[0]._version
+        if not outputs.requires_grad:
+            outputs = _Beginning.apply(outputs, TOKEN)  # type: ignore[no-untyped-call]
+        elif type(layer) in NORMS and not layer.training and x.requires_grad:
+            slope = _slope(cast(nn.BatchNorm2d, layer))
+            outputs = _Scaled.apply(x, outputs.detach(), slope)  # type: ignore[no-untyped-call]
+
+        def hear(g: Tensor) -> None:  # autograd has turned itself off where it calls this
+            if held[0]._version != version:
+                raise MismatchError(
+                    f"the input of {name or 'the network'} was changed in place after it was read; use out-of-place "
+                    f"operations there (nn.ReLU(inplace=False), x = x + y)"
+                )
+            if self._receive(name, layer, held[0], g):
+                held.clear()
+
+        outputs.register_hook(hear)
+        return outputs
+
+
+def _leaves(outputs: Tensor) -> set[int]:
+    """The ids of all tensors that a graph ends in."""
+    waiting, known, leaves = [outputs.grad_fn], {outputs.grad_fn, None}, {id(outputs)}
+    while waiting:
+        node = waiting.pop()
+        following = node.next_functions if node is not None else ()
+        for child, _ in following:
+            if child not in known:
+                known.add(child)
+                waiting.append(child)
+        if not following:
+            leaves.add(id(getattr(node, "variable", None)))
+    return leaves
 
 
 def pull_back(outputs: Tensor, cotangent: Tensor, retain_graph: bool = False) -> None:
@@ -97,35 +203,6 @@ def frozen(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name, detached."""
     named = (*model.named_parameters(), *model.named_buffers())
     return {name: value.detach() for name, value in named}
-
-
-def _listener(name: str, receive: Receiver) -> Callable[[nn.Module, tuple[Any, ...], Any], Any]:
-    """A forward hook that sees a layer's input and asks for its output's gradient."""
-
-    def listen(layer: nn.Module, arguments: tuple[Any, ...], outputs: Any) -> Any:
-        if not isinstance(outputs, Tensor) or not arguments or not isinstance(arguments[0], Tensor):
-            return None
-        held = [arguments[0].detach()]
-        version = held[0]._version
-        if not outputs.requires_grad:
-            outputs = _Beginning.apply(outputs, TOKEN)  # type: ignore[no-untyped-call]
-        elif type(layer) in NORMS and not layer.training and arguments[0].requires_grad:
-            slope = _slope(cast(nn.BatchNorm2d, layer))
-            outputs = _Scaled.apply(arguments[0], outputs.detach(), slope)  # type: ignore[no-untyped-call]
-
-        def hear(g: Tensor) -> None:  # autograd has turned itself off where it calls this
-            if held[0]._version != version:
-                raise MismatchError(
-                    f"the input of {name or 'the network'} was changed in place after it was read; use out-of-place "
-                    f"operations there (nn.ReLU(inplace=False), x = x + y)"
-                )
-            if receive(name, layer, held[0], g):
-                held.clear()
-
-        outputs.register_hook(hear)
-        return outputs
-
-    return listen
 
 
 def _slope(norm: nn.BatchNorm2d) -> Tensor:

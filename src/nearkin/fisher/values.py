@@ -1,5 +1,6 @@
-"""FisherDiagonal: what is kept of a network's Fisher information."""
+"""FisherDiagonal: the diagonal Fisher information of a network, and that of several tasks together."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -23,11 +24,19 @@ class FisherDiagonal:
     >>> fisher = FisherDiagonal({"w": torch.tensor([1.0, 3.0])}, "observed", 10)
     >>> fisher.trace(), fisher.unit_trace().values["w"]
     (4.0, tensor([0.2500, 0.7500]))
+    >>> fisher
+    FisherDiagonal(1 tensor, 2 weights, observed labels, 10 samples, trace 4)
     """
 
     values: Params
     labels: str
     num_samples: int
+
+    def __repr__(self) -> str:
+        """One line, whatever the size of the network."""
+        count, weights = len(self.values), sum(value.numel() for value in self.values.values())
+        sizes = f"{count:,} tensor{'s' * (count != 1)}, {weights:,} weights"
+        return f"FisherDiagonal({sizes}, {self.labels} labels, {self.num_samples:,} samples, trace {self.trace():.4g})"
 
     def trace(self) -> float:
         """Sum over all weights."""
@@ -67,3 +76,49 @@ class _Facts(TypedDict):
     names: list[str]
     labels: str
     num_samples: int
+
+
+WEIGHTINGS = ("samples", "tasks")
+
+
+def multitask_fisher(fishers: Sequence[FisherDiagonal], weighting: str = "samples") -> FisherDiagonal:
+    r"""The Fisher information of several tasks that share one network, $\sum_t \pi_t F_t$ (Maddox et al. 2021, C.2).
+
+    With $\pi_t = N_t / \sum_s N_s$ it is the Fisher information of the samples of all tasks together. With
+    $\pi_t = 1/T$ it is the paper's expectation over tasks, in which a task counts the same whatever its size.
+
+    Args:
+        fishers: diagonals of the same parameters with the same kind of labels, one of each task. Where heads differ,
+            measure the shared parameters with `diagonal(..., names=...)`.
+        weighting: `samples` or `tasks`.
+
+    >>> small = FisherDiagonal({"w": torch.tensor([1.0, 3.0])}, "observed", 10)
+    >>> large = FisherDiagonal({"w": torch.tensor([5.0, 3.0])}, "observed", 30)
+    >>> multitask_fisher([small, large]).values["w"], multitask_fisher([small, large], "tasks").values["w"]
+    (tensor([4., 3.]), tensor([3., 3.]))
+    >>> multitask_fisher([small, large]).num_samples
+    40
+    """
+    require(len(fishers) > 0, "there are no Fisher diagonals to combine; give one or more")
+    require(weighting in WEIGHTINGS, f"weighting is one of {', '.join(WEIGHTINGS)}, got {weighting!r}")
+    first, total = fishers[0], sum(fisher.num_samples for fisher in fishers)
+    shapes = {name: value.shape for name, value in first.values.items()}
+    for number, fisher in enumerate(fishers):
+        require(
+            {name: value.shape for name, value in fisher.values.items()} == shapes,
+            f"the Fisher diagonal {number} has other parameters than the first one; measure the shared parameters of "
+            f"one network with diagonal(..., names=...)",
+            MismatchError,
+        )
+        require(
+            fisher.labels == first.labels,
+            f"the Fisher diagonal {number} has {fisher.labels} labels, the first one has {first.labels}; use one kind",
+            MismatchError,
+        )
+    require(weighting == "tasks" or total > 0, "the Fisher diagonals have no samples; use weighting='tasks'")
+    shares = [1 / len(fishers) if weighting == "tasks" else fisher.num_samples / total for fisher in fishers]
+    values = {
+        name: torch.stack([share * fisher.values[name] for share, fisher in zip(shares, fishers, strict=True)]).sum(0)
+        for name in shapes
+    }
+    return FisherDiagonal(values, first.labels, total)
