@@ -152,7 +152,7 @@ def two() -> Task:
 
 def sight(task: Task, outputs: int, own: str = "categorical", seed: int = 0) -> Sight:
     model = nk.build("mlp?hidden=16", task.input_shape, outputs, seed)
-    return Sight(model.eval(), task, likelihood(own), num_train=200, num_test=100)
+    return Sight(model.eval(), task, likelihood(own), num_train=100)
 
 
 def test_the_padded_reading_is_the_plain_diagonal_where_widths_agree(ten: Task) -> None:
@@ -220,7 +220,7 @@ def test_regression_is_compared_too() -> None:
 def test_images_to_images_are_compared() -> None:
     task = nk.task("digits?dense=edges&limit=60")
     model = nk.build("autoencoder?width=0.1", task.input_shape, task.num_outputs, 0).eval()
-    seen = Sight(model, task, task.form, num_test=20)
+    seen = Sight(model, task, task.form, num_train=20)
     assert finish(information(seen, "padded", task.num_outputs)).trace() > 0
     assert all(not name.startswith("output") for name in finish(information(seen, "model", 1)).values)
     with pytest.raises(MismatchError, match="no head can be fitted"):

@@ -1,4 +1,4 @@
-r"""Three readings of $F_{ab}$, the Fisher information of network a on the test data of task b.
+r"""Three readings of $F_{ab}$, the Fisher information of network a on the training data of task b.
 
 | reading | labels | weights compared |
 | --- | --- | --- |
@@ -29,7 +29,7 @@ NEVER = -1e4  # logit of a class that a network was not made for
 
 
 def information(sight: Sight, reading: str, num_outputs: int, seed: int = 0) -> Work[FisherDiagonal]:
-    """The information of a network on a task's test data, by one of the readings.
+    """The information of a network on a task's training data, by one of the readings.
 
     Args:
         sight: the network and the target.
@@ -39,7 +39,7 @@ def information(sight: Sight, reading: str, num_outputs: int, seed: int = 0) -> 
     """
     if reading not in READINGS:
         raise OptionError(f"a reading is one of {', '.join(READINGS)}, got {reading!r}")
-    task, own, (x, y) = sight.task, sight.own, sight.test
+    task, own, (x, y) = sight.task, sight.own, sight.train
     if reading == "model":
         names = backbone(sight)
         return (yield from measuring(sight.model, x, labels="sampled", likelihood=own.name, seed=seed, names=names))
@@ -72,7 +72,7 @@ def _widened(sight: Sight, num_outputs: int) -> nn.Module:
 
     So a task's own information is the same for every width, but for rows of zeros.
     """
-    outputs = _num_outputs(sight.model, sight.test.x)
+    outputs = _num_outputs(sight.model, sight.train.x)
     if outputs == num_outputs:
         return sight.model
     require(

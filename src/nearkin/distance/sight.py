@@ -61,8 +61,8 @@ class Sight:
         task: the target, in the input shape of the network.
         own: the likelihood that the network was trained with.
         fisher: the network's information on its own task, where it is known.
-        num_train: training samples that are looked at, drawn once and for all.
-        num_test: test samples.
+        num_train: training samples that are looked at, drawn once and for all. The test part is never looked at, so no
+            measure can depend on its labels.
         source: name of the network's own task.
         metric: of the network on its own task, where it is known.
     """
@@ -72,7 +72,6 @@ class Sight:
     own: Likelihood
     fisher: FisherDiagonal | None = None
     num_train: int = 1000
-    num_test: int = 1000
     source: str = ""
     metric: float | None = None
 
@@ -82,24 +81,14 @@ class Sight:
         return self.task.train.glance(self.num_train)
 
     @cached_property
-    def test(self) -> Batch:
-        """Test samples."""
-        return self.task.test.glance(self.num_test)
-
-    @cached_property
     def head(self) -> str:
         """Name of the last linear layer."""
-        return head_name(self.model, self.test.x[:1])
+        return head_name(self.model, self.train.x[:1])
 
     @cached_property
     def train_features(self) -> Tensor:
         """What the head reads of the training samples `[N, D]`."""
         return self._features(self.train.x)
-
-    @cached_property
-    def test_features(self) -> Tensor:
-        """What the head reads of the test samples `[N, D]`."""
-        return self._features(self.test.x)
 
     @cached_property
     def train_outputs(self) -> Tensor:

@@ -115,7 +115,7 @@ class Comparison:
     @property
     def key(self) -> str:
         """Under which a distance is kept; all aggregates come from one measurement."""
-        return f"frechet {self.reading} {self.samples}{' aligned' if self.align else ''}"
+        return f"frechet {self.reading} train {self.samples}{' aligned' if self.align else ''}"
 
 
 class Target:
@@ -166,5 +166,5 @@ class Target:
         """Its own network's information by one reading, measured once for each probe, trial and width of the head."""
         if key not in self._informations:
             self._informations[key] = yield from information(sight, how.reading, width)
-            self.passes += sight.num_test / how.samples
+            self.passes += sight.num_train / how.samples
         return self._informations[key]

@@ -136,7 +136,7 @@ def _frechet(
         task = target.seen_as(source.input_shape)
         width = max(sources.num_outputs, own.num_outputs)
         for trial in (t for t in range(trials) if found[t] is None):
-            mine = Sight(own.model(trial), task, task.form, num_train=how.samples, num_test=looked_at)
+            mine = Sight(own.model(trial), task, task.form, num_train=looked_at)
             key = (own, trial, width, looked_at)
             f_bb = yield from target.information(key, mine, how, width)
             if target.record is not None and source.name == target.name:
@@ -145,9 +145,9 @@ def _frechet(
                 form = likelihood(sources.facts["likelihood"])
                 model = sources.model(trial)
                 if how.align:
-                    matched = yield from aligning(model, mine.model, mine.test.x[:ALIGN_SAMPLES])
+                    matched = yield from aligning(model, mine.model, mine.train.x[:ALIGN_SAMPLES])
                     load(model, matched.params, matched.buffers)
-                sight = Sight(model, task, form, num_train=how.samples, num_test=looked_at)
+                sight = Sight(model, task, form, num_train=looked_at)
                 f_ab = yield from information(sight, how.reading, width)
                 target.passes += share
             found[trial] = distances(f_ab, f_bb)
@@ -163,7 +163,7 @@ def _sights(shelf: Shelf, source: TaskRecord, target: Target, trials: int, how: 
     for trial in range(trials):
         fisher = shelf.fisher(source.name, trial) if how.measure == "task2vec" else None
         metric = solved.trials[trial].scores.metric
-        yield Sight(solved.model(trial), task, form, fisher, how.samples, how.samples, source.name, metric)
+        yield Sight(solved.model(trial), task, form, fisher, how.samples, source.name, metric)
 
 
 def _beside(shelf: Shelf, source: TaskRecord, target: Target, how: Comparison) -> dict[str, float]:
