@@ -201,7 +201,7 @@ def test_bad_questions_get_one_line(zoo: Zoo, tmp_path: Path) -> None:
         zoo.near("zero", "frechett")
     with pytest.raises(ZooError, match="no task named zeroo; did you mean zero"):
         zoo.near("zeroo", "logme")
-    with pytest.raises(NearkinError, match="reading is one of padded, model, refit"):
+    with pytest.raises(NearkinError, match="reading is one of auto, padded, model, refit"):
         zoo.near("zero", "frechet", reading="none")
     with pytest.raises(NearkinError, match="is named twice"):
         zoo.matrix(["zero", "zero"])

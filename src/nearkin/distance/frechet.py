@@ -16,6 +16,7 @@ from nearkin.core.errors import MismatchError, OptionError, require
 from nearkin.core.types import Params
 from nearkin.fisher.values import FisherDiagonal
 
+
 def _mixed(layers: Sequence[Tensor]) -> Tensor:
     """Half of what tensors share of the whole, half of what weights share of their tensor; see `AGGREGATES`."""
     totals = torch.stack([value.sum() for value in layers])

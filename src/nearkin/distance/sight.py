@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.core.errors import MismatchError
-from nearkin.fisher.values import FisherDiagonal
+from nearkin.core.types import Params
 from nearkin.nets.functional import evaluating
 from nearkin.nets.heads import features, head_name
 from nearkin.tasks.examples import Batch
@@ -60,20 +60,22 @@ class Sight:
         model: a network in evaluation mode.
         task: the target, in the input shape of the network.
         own: the likelihood that the network was trained with.
-        fisher: the network's information on its own task, where it is known.
         num_train: training samples that are looked at, drawn once and for all. The test part is never looked at, so no
             measure can depend on its labels.
         source: name of the network's own task.
         metric: of the network on its own task, where it is known.
+        source_task: the network's own task, for measures that look at its inputs.
+        embeddings: Task2Vec embeddings of the source and of the target, for measures that compare them.
     """
 
     model: nn.Module
     task: Task
     own: Likelihood
-    fisher: FisherDiagonal | None = None
     num_train: int = 1000
     source: str = ""
     metric: float | None = None
+    source_task: Task | None = None
+    embeddings: tuple[Params, Params] | None = None
 
     @cached_property
     def train(self) -> Batch:
@@ -89,6 +91,13 @@ class Sight:
     def train_features(self) -> Tensor:
         """What the head reads of the training samples `[N, D]`."""
         return self._features(self.train.x)
+
+    @cached_property
+    def source_features(self) -> Tensor:
+        """What the head reads of the source's own training samples `[M, D]`."""
+        if self.source_task is None:
+            raise MismatchError("this measure looks at the source's own inputs, which are not given")
+        return self._features(self.source_task.train.glance(self.num_train).x)
 
     @cached_property
     def train_outputs(self) -> Tensor:

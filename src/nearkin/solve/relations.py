@@ -24,6 +24,7 @@ class Relations:
         threshold: what it was judged by (`Threshold.to_dict`), None without a kin that has cells.
         tuned: whose network is fine-tuned; None without kin.
         seconds: of measuring.
+        form: of the Fréchet distance `distance`, see `distance.forms`; empty where that is None.
     """
 
     rankings: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
@@ -36,6 +37,7 @@ class Relations:
     threshold: Mapping[str, Any] | None = None
     tuned: str | None = None
     seconds: float = 0.0
+    form: str = ""
 
     @property
     def nearest(self) -> dict[str, str]:
