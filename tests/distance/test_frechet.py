@@ -17,6 +17,7 @@ from nearkin.distance.readings import backbone, information
 from nearkin.distance.sight import Sight, fitted_to
 from nearkin.fisher import FisherDiagonal, diagonal
 from nearkin.fisher.full import fisher_matrix
+from nearkin.tasks.dense import dense
 from nearkin.tasks.likelihood import likelihood
 from nearkin.tasks.task import Task
 
@@ -63,6 +64,29 @@ def test_the_embedding_is_on_the_sphere_and_the_distance_is_euclidean_there() ->
         assert embedded(f, how).norm() == pytest.approx(1.0, abs=1e-12)
         far = (embedded(f, how) - embedded(g, how)).norm() / math.sqrt(2)
         assert frechet(f, g, how) == pytest.approx(float(far), abs=1e-12)
+
+
+def test_mixed_is_half_the_layers_and_half_the_weights_within_each() -> None:
+    """Against the formula written out with dense diagonal matrices, tensor by tensor."""
+    for seed in range(10):
+        f, g = drawn(seed, *SHAPES), drawn(seed + 100, *SHAPES)
+
+        within = [
+            full_frechet(torch.diag(f.values[name].flatten()), torch.diag(g.values[name].flatten())) ** 2
+            for name in f.values
+        ]
+        tops = [torch.diag(torch.stack([value.sum() for value in one.values.values()])) for one in (f, g)]
+        expected = (full_frechet(*tops) ** 2 + sum(within) / len(within)) / 2
+        assert frechet(f, g, "mixed") ** 2 == pytest.approx(expected, abs=1e-9)
+
+
+def test_mixed_with_tensors_that_have_no_information() -> None:
+    some, none = torch.tensor([1.0, 3.0]), torch.zeros(2)
+    f, g = fisher(some, none), fisher(some, some)
+    assert frechet(f, f, "mixed") == 0.0
+    assert 0 < frechet(f, g, "mixed") <= 1
+    apart = fisher(none, some)
+    assert frechet(f, apart, "mixed") <= 1
 
 
 def test_coarser_sums_are_never_farther() -> None:
@@ -231,6 +255,34 @@ def test_images_to_images_are_compared() -> None:
         kept = wide.values[name][:, :1] if name == "output.weight" else wide.values[name][: len(value)]
         assert torch.allclose(kept, value, rtol=1e-4, atol=1e-9), name
     assert float(wide.values["output.weight"][:, 1:].abs().max()) < 1e-9
+
+
+def test_image_tasks_of_unlike_channels_are_padded() -> None:
+    """A network for three channels and one for a single channel, each on the other's task."""
+    torch.manual_seed(0)
+    photos = Task.from_arrays("photos", torch.rand(40, 3, 8, 8), torch.arange(40) % 2)
+    three, one = dense(photos, "autoencode"), dense(photos, "edges")
+    seen = {
+        task.num_outputs: Sight(
+            nk.build("autoencoder?width=0.1", (3, 8, 8), task.num_outputs, 0).eval(), task, task.form
+        )
+        for task in (three, one)
+    }
+    for target in (three, one):
+        own, other = seen[target.num_outputs], seen[4 - target.num_outputs]
+        f_bb = finish(information(own, "padded", 3))
+        f_ab = finish(information(Sight(other.model, target, target.form), "padded", 3))
+        assert f_ab.values["output.weight"].shape == f_bb.values["output.weight"].shape
+        assert 0 < frechet(f_ab, f_bb, "mixed") <= 1
+    assert seen[1].model.output.out_channels == 1  # the network itself is as it was
+
+
+def test_outputs_that_cannot_be_widened_are_refused_with_a_way_out() -> None:
+    x = torch.randn(30, 4)
+    task = Task.from_arrays("values", x, x[:, :1], likelihood="heteroscedastic")
+    seen = Sight(nk.build("mlp?hidden=8", (4,), task.num_outputs, 0).eval(), task, task.form)
+    with pytest.raises(MismatchError, match="cannot be widened to 4 in a heteroscedastic task; use reading='model'"):
+        finish(information(seen, "padded", 4))
 
 
 def test_other_likelihoods_meet_in_the_model_reading_only(ten: Task) -> None:

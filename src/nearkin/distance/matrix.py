@@ -1,6 +1,6 @@
 """Distances of all pairs of tasks, over several trials."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +88,21 @@ class DistanceMatrix:
             "nearest": self.nearest(),
             "refused": [{"source": a, "target": b, "reason": why} for (a, b), why in (self.reasons or {}).items()],
         }
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any], trials: Tensor) -> "DistanceMatrix":
+        """The inverse of `to_dict`, which has no single trials.
+
+        >>> matrix = DistanceMatrix(("a",), "frechet", torch.zeros(1, 1, 1), {}, {("a", "a"): "padded/mixed"})
+        >>> DistanceMatrix.from_dict(matrix.to_dict(), matrix.trials).forms
+        {('a', 'a'): 'padded/mixed'}
+        """
+        tasks = tuple(facts["tasks"])
+        reasons = {(item["source"], item["target"]): item["reason"] for item in facts.get("refused", ())}
+        table = facts.get("forms") or [[facts.get("form")] * len(tasks)] * len(tasks)
+        pairs = {(a, b): form for a, row in zip(tasks, table, strict=True) for b, form in zip(tasks, row, strict=True)}
+        forms = {pair: str(form) for pair, form in pairs.items() if form and pair not in reasons}
+        return cls(tasks, facts["measure"], trials, reasons, forms or None)
 
     def _forms(self) -> list[list[str | None]]:
         """The form of each pair, rows are sources."""

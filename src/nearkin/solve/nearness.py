@@ -2,8 +2,8 @@
 
 A trial is two searches for one target under an equal budget, one from a kin's cells in what these used, one from
 nothing in the whole space. The threshold is the stump that would have gained most over all trials. Trials are shipped
-with the package (made by benchmarks/kin_start.py); a zoo may add those of its own. A threshold belongs to one form of the
-Fréchet distance (`distance.forms`): it is learned from trials of that form and judges distances of that form only.
+with the package (made by benchmarks/kin_start.py); a zoo may add those of its own. A threshold belongs to one form of
+the Fréchet distance (`distance.forms`): it is learned from trials of that form and judges distances of that form only.
 """
 
 import json

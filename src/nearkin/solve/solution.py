@@ -244,7 +244,7 @@ class Solution:
             checks=Checks.from_dict(facts["checks"]),
             promises=tuple(Promise(**one) for one in facts["promises"]),
             stages=tuple(Spent(**one) for one in facts["stages"]),
-            matrix=drawn and DistanceMatrix(tuple(drawn["tasks"]), drawn["measure"], state.tensors["map"]),
+            matrix=drawn and DistanceMatrix.from_dict(drawn, state.tensors["map"]),
             pictures=state.tensors["pictures"],
             seed=facts["seed"],
             made=facts["made"],
