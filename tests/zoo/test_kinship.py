@@ -161,8 +161,8 @@ def test_further_measures_make_a_matrix(zoo: Zoo, measure: str) -> None:
     found = zoo.matrix(measure=measure, samples=100, trials=1)
     assert not found.reasons
     assert bool(found.mean.isfinite().all())
-    if measure in ("mmd", "fid"):  # the same images in all three tasks, in part
-        assert float(found.mean.diagonal().abs().max()) < 1e-9
+    if measure in ("mmd", "fid"):  # distances of data sets: a task's own samples are nearest to themselves
+        assert float(found.mean.diagonal().max()) < {"mmd": 0.02, "fid": 1e-9}[measure]
 
 
 def test_a_target_of_the_zoo_is_not_its_own_kin(zoo: Zoo) -> None:
