@@ -641,9 +641,8 @@ evaluations found for the kin, and stays within what these used. {
         others
     }All searches of a target train a cell alike; the kin's cells were found with other seeds.
 
-Near is up to the median of the {figures["pairs"]} Fréchet distances (`{
-        figures["distances"]["frechet"]["form"]
-    }`, LeNet, {TRIALS} trials), far beyond
+Near is up to the median of the {figures["pairs"]} Fréchet distances
+(`{figures["distances"]["frechet"]["form"]}`, LeNet, {TRIALS} trials), far beyond
 it; by `kin`, whose values are not comparable between targets, up to the median of the target's own sources. To find the
 kin is **not** in the times below: {spent["solve"]:.0f} s of process time for a target's {TRIALS} LeNets, then
 {spent["frechet"]:.1f} s for the Fréchet distance to the others or {spent["kin"]:.1f} s for `kin`. A search from nothing
