@@ -1,11 +1,14 @@
 """Does a search that begins with a near kin's cells save time, and up to which distance?
 
     python benchmarks/kin_start.py [--cache FILE] [--offline] [--tables FOLDER]
+    python benchmarks/kin_start.py --distances FOLDER
 
 Small tasks of three data sets, each as target of all others; every cell is trained briefly from scratch. The cache
 keeps what was trained, so that the command goes on where it was stopped; with `--offline` nothing is trained and
 searches that are not whole in the cache are left out. Writes `benchmarks/kin_start.json`, the page and its picture, and
-the trials from which `nearkin solve` learns its threshold (`src/nearkin/solve/trials.json`).
+the trials from which `nearkin solve` learns its threshold (`src/nearkin/solve/trials.json`). The second command
+measures the distances of these trials again, in the default form, and leaves their gains as they are; the networks for
+it are kept in FOLDER.
 """
 
 import argparse
@@ -17,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -44,7 +47,7 @@ from nearkin.search.restricted import restricted
 from nearkin.search.sampling import Sampling
 from nearkin.search.searcher import KEPT
 from nearkin.search.space import Space
-from nearkin.solve.nearness import Trial, threshold
+from nearkin.solve.nearness import Trial, shipped, threshold
 from results import keep, table
 from tables import questions
 
@@ -198,8 +201,31 @@ def distances(kept: Cache) -> dict[str, Any]:
             start = time.process_time()
             matrix = zoo.matrix(list(DATA), measure)
             spent[measure] = (time.process_time() - start) / len(DATA)
-            found[measure] = {"mean": matrix.mean.tolist(), "std": matrix.std.tolist()}
+            found[measure] = {"mean": matrix.mean.tolist(), "std": matrix.std.tolist(), "form": matrix.form}
     return dict(kept.keep("distances", {**found, "seconds_a_target": spent}))
+
+
+def measured_again(folder: Path) -> None:
+    """Give the shipped trials distances in the default form of the Fréchet distance; gains stay as they are."""
+    with nk.Zoo(folder) as zoo:
+        for name in DATA:
+            if name not in zoo:
+                zoo.add(task_named(name), "lenet", trials=TRIALS)
+        matrix = zoo.matrix(list(DATA), "frechet")
+    mean = matrix.mean.tolist()
+    places = {name: place for place, name in enumerate(matrix.tasks)}
+    found = [
+        replace(trial, distance=round(mean[places[trial.source]][places[trial.target]], 4), form=matrix.form)
+        for trial in shipped()
+    ]
+    ship(found)
+    print(threshold(found, matrix.form).words())
+
+
+def ship(found: Sequence[Trial]) -> None:
+    """Write the trials that come with the package."""
+    facts = {"made_by": "benchmarks/kin_start.py", "trials": [trial.to_dict() for trial in found]}
+    SHIPPED.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
 
 
 def ordered_pairs() -> Iterator[tuple[str, str]]:
@@ -390,14 +416,14 @@ def groups(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return {name: part for name, part in found.items() if part}
 
 
-def trials(rows: Sequence[dict[str, Any]]) -> list[Trial]:
+def trials(rows: Sequence[dict[str, Any]], form: str) -> list[Trial]:
     """What the threshold is learned from: the mean gain of a pair, over seeds and searches from nothing."""
     found = []
     for source, target in ordered_pairs():
         some = [row for row in rows if (row["way"], row["source"], row["target"]) == (KIN, source, target)]
         if some:
             gain = statistics.fmean(row["gain"] for row in some)
-            found.append(Trial(source, target, round(some[0]["frechet"], 4), round(gain, 5)))
+            found.append(Trial(source, target, round(some[0]["frechet"], 4), round(gain, 5), form=form))
     return found
 
 
@@ -615,9 +641,8 @@ evaluations found for the kin, and stays within what these used. {
         others
     }All searches of a target train a cell alike; the kin's cells were found with other seeds.
 
-Near is up to the median of the {figures["pairs"]} Fréchet distances (`model/sorted`, LeNet, {
-        TRIALS
-    } trials), far beyond
+Near is up to the median of the {figures["pairs"]} Fréchet distances
+(`{figures["distances"]["frechet"]["form"]}`, LeNet, {TRIALS} trials), far beyond
 it; by `kin`, whose values are not comparable between targets, up to the median of the target's own sources. To find the
 kin is **not** in the times below: {spent["solve"]:.0f} s of process time for a target's {TRIALS} LeNets, then
 {spent["frechet"]:.1f} s for the Fréchet distance to the others or {spent["kin"]:.1f} s for `kin`. A search from nothing
@@ -720,13 +745,18 @@ def main() -> None:
     asked.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "kin_start_cache.jsonl")
     asked.add_argument("--offline", action="store_true")
     asked.add_argument("--tables", type=Path, default=ROOT.parent / "shared" / "tables")
+    asked.add_argument("--distances", type=Path, help="measure the distances of the shipped trials again")
     given = asked.parse_args()
+    if given.distances:
+        measured_again(given.distances)
+        return
     kept = Cache(given.cache, given.offline)
     if not given.offline:
         measured(kept)
     rows = collected(kept)
-    found = trials(rows)
-    learned = threshold(found)
+    form = distances(kept)["frechet"]["form"]
+    found = trials(rows, form)
+    learned = threshold(found, form)
     paired = [row for row in rows if row["way"] == KIN]
     again = [row for row in rows if row["way"] == NOTHING]
     near = near_by_frechet(paired)
@@ -757,8 +787,7 @@ def main() -> None:
             for row in rows
         ],
     }
-    kept_trials = {"made_by": "benchmarks/kin_start.py", "trials": [trial.to_dict() for trial in found]}
-    SHIPPED.write_text(json.dumps(kept_trials, indent=1, ensure_ascii=False) + "\n")
+    ship(found)
     plot(rows, figures["curves"], learned.value, PAGE.with_suffix(".svg"))
     PAGE.write_text(page(figures))
     print(PAGE.read_text())

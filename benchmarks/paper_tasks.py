@@ -1,14 +1,16 @@
 """Task distances of paper 000 on data at hand: four MNIST tasks, four CIFAR-10 tasks, figure 4, image processing.
 
-    python benchmarks/paper_tasks.py [--only mnist,cifar,settings,processing] [--trials 6]
+    python benchmarks/paper_tasks.py [--only mnist,cifar,settings,processing] [--trials 6] [--folder FOLDER]
 
 Every set of tasks is solved with each network and compared in every reading and aggregate; a column is right if the
-task that is nearest in the mean over trials is the paper's. Figures go to `benchmarks/paper_tasks.json`, the table to
-`docs/figures/paper-tasks.md`. Data: `$NEARKIN_DATA`; sizes are scaled down to what two cores do in half an hour.
+task that is nearest in the mean over trials is the expected one (`NEAREST`). Networks and
+distances are kept in FOLDER, and a second run continues from there. Figures go to `benchmarks/paper_tasks.json`, the
+table to `docs/figures/paper-tasks.md`. Data: `$NEARKIN_DATA`; sizes are scaled down to what a core does in an hour.
 """
 
 import argparse
 import json
+import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,12 +40,20 @@ CIFAR = {
     "ten": "cifar10?limit=3000&size=16",
 }
 PROCESSING = ("autoencode", "denoise", "edges", "keypoints", "inpaint", "colour")
-NEAREST = [1, 0, 3, 2]  # of the paper, column by column
+NEAREST = [1, 0, 3, 2]
+"""Expected nearest other task, column by column.
+
+Section 4.1 of the paper says of MNIST that tasks 0 and 1 are highly related and that task 3 is nearest to task 2. The
+last column (2 for task 3) follows from neither and is our expectation. Of CIFAR-10 section 4.2 says only that the
+nearest task is the same for all networks and settings, not which; we expect the same pattern there.
+"""
 
 
 def solved(tasks: Mapping[str, str], network: str, trials: int, recipe: nk.Recipe, folder: Path) -> nk.Zoo:
     zoo = nk.Zoo(folder)
     for name, data in tasks.items():
+        if name in zoo:
+            continue
         record = zoo.add(nk.task(data, name=name), network, trials=trials, recipe=recipe)
         print(
             f"  {network} {name}: {record.facts['metric_name']} {record.metric:.3f}, {record.seconds:.0f} s", flush=True
@@ -76,11 +86,13 @@ def judged(found: DistanceMatrix) -> dict[str, Any]:
     }
 
 
-def of_four(tasks: Mapping[str, str], networks: tuple[str, ...], trials: int, recipe: nk.Recipe) -> dict[str, Any]:
+def of_four(
+    tasks: Mapping[str, str], networks: tuple[str, ...], trials: int, recipe: nk.Recipe, folder: Path
+) -> dict[str, Any]:
     """Every network and reading on a set of four tasks."""
     found: dict[str, Any] = {}
     for network in networks:
-        with tempfile.TemporaryDirectory() as folder, solved(tasks, network, trials, recipe, Path(folder)) as zoo:
+        with solved(tasks, network, trials, recipe, folder / re.sub(r"\W", "-", network)) as zoo:
             metrics = {record.name: round(record.metric, 3) for record in zoo.records()}
             found[network] = {"metric": metrics, **{how: judged(one) for how, one in compared(zoo).items()}}
         for how, said in found[network].items():
@@ -88,41 +100,69 @@ def of_four(tasks: Mapping[str, str], networks: tuple[str, ...], trials: int, re
     return found
 
 
-def mnist(trials: int, networks: str) -> dict[str, Any]:
-    return of_four(MNIST, tuple(networks.split(",")), trials, RECIPE)
+def mnist(trials: int, networks: str, folder: Path) -> dict[str, Any]:
+    return of_four(MNIST, tuple(networks.split(",")), trials, RECIPE, folder)
 
 
-def cifar(trials: int, networks: str) -> dict[str, Any]:
+def cifar(trials: int, networks: str, folder: Path) -> dict[str, Any]:
     tasks = {name: data.format("&balance&limit=3000") for name, data in CIFAR.items()}
-    return of_four(tasks, ("resnet18?width=0.125",), min(trials, 3), nk.Recipe(steps=300, learning_rate=4e-3))
+    recipe = nk.Recipe(steps=300, learning_rate=4e-3)
+    return of_four(tasks, ("resnet18?width=0.125",), min(trials, 3), recipe, folder)
 
 
-def settings(trials: int, networks: str) -> dict[str, Any]:
+def settings(trials: int, networks: str, folder: Path) -> dict[str, Any]:
     """Figure 4: balanced, augmented, unbalanced; here on MNIST's tasks, which two cores can solve often enough."""
     natural = {name: data.replace("&balance&limit=2000", "").replace("limit=2000&", "") for name, data in MNIST.items()}
     changed = nk.Recipe(steps=150, learning_rate=4e-3, augment="crop=1")
     return {
-        "with augmentation": of_four(MNIST, ("lenet",), trials, changed)["lenet"],
-        "unbalanced": of_four(natural, ("lenet",), trials, RECIPE)["lenet"],
+        "with augmentation": of_four(MNIST, ("lenet",), trials, changed, folder / "augmented")["lenet"],
+        "unbalanced": of_four(natural, ("lenet",), trials, RECIPE, folder / "unbalanced")["lenet"],
     }
 
 
-def processing(trials: int, networks: str) -> dict[str, Any]:
+def processing(trials: int, networks: str, folder: Path) -> dict[str, Any]:
     """Image-to-image tasks on colour images with the paper's autoencoder, its sizes scaled."""
     tasks = {kind: f"cifar10?dense={kind}&limit=2000&size=16" for kind in PROCESSING[:-1]}
-    with tempfile.TemporaryDirectory() as folder:
-        recipe = nk.Recipe(steps=300, learning_rate=1e-3)
-        with solved(tasks, "autoencoder?width=0.25", min(trials, 3), recipe, Path(folder)) as zoo:
-            found = zoo.matrix(samples=200, epsilon=1.0)
-            return {**found.to_dict(), "metric": {record.name: round(record.metric, 3) for record in zoo.records()}}
+    recipe = nk.Recipe(steps=300, learning_rate=1e-3)
+    with solved(tasks, "autoencoder?width=0.25", min(trials, 3), recipe, folder) as zoo:
+        found = zoo.matrix(samples=200, epsilon=1.0)
+        print(f"  autoencoder {found.title}: {found.nearest()}", flush=True)
+        return {**found.to_dict(), "metric": {record.name: round(record.metric, 3) for record in zoo.records()}}
 
 
 PARTS = {"mnist": mnist, "cifar": cifar, "settings": settings, "processing": processing}
 
 
+ABOUT = """\
+The networks are smaller than the paper's: LeNet, and ResNet-18, VGG-16 and DenseNet-121 at ⅛ of their width. Images
+have 14 × 14 pixels (CIFAR-10: 16 × 16), tasks 2,000 to 3,000 samples, trainings 150 to 300 steps. Networks of one
+trial start from the same weights. The paper takes the Fisher information on the target's test data; here it is on its
+training data, so that nothing that is chosen by the distance depends on test labels.
+
+Expected nearest other tasks are 1, 0, 3, 2. For MNIST the paper states the first three in words: the detectors of 0
+and 6 are highly related, and all ten digits are nearest to 0-1-2-3-other. It does not state what is nearest to all
+ten digits; 0-1-2-3-other is our expectation. Of CIFAR-10 it states that the nearest task does not depend on network
+and setting, but not which task that is; the pattern of MNIST is our expectation there too. Its figure 4 shows other
+settings of CIFAR-10 with VGG-16; here they are applied to the MNIST tasks.
+"""
+WIDTHS = {"0.125": "⅛", "0.25": "¼", "0.0625": "¹⁄₁₆"}
+NAMES = {"lenet": "LeNet", "resnet18": "ResNet-18", "vgg16": "VGG-16", "densenet121": "DenseNet-121"}
+
+
+def named(network: str) -> str:
+    """A network string in words, with its width; anything else as it is."""
+    name, _, width = network.partition("?width=")
+    return f"{NAMES.get(name, name)}{f', {WIDTHS[width]} width' if width in WIDTHS else ''}"
+
+
 def written(figures: Mapping[str, Any]) -> str:
     """Tables of all parts."""
-    lines = ["<!-- written by benchmarks/paper_tasks.py -->", "# The task distances of the paper, on data at hand", ""]
+    lines = [
+        "<!-- written by benchmarks/paper_tasks.py -->",
+        "# The task distances of the paper, on data at hand",
+        "",
+        ABOUT,
+    ]
     titles = {
         "mnist": "Four MNIST tasks",
         "cifar": "Four CIFAR-10 tasks",
@@ -143,9 +183,9 @@ def written(figures: Mapping[str, Any]) -> str:
             rows.append([f"`{how}`", *cells])
         lines += [
             f"## {title}", "",
-            "Columns whose nearest task in the mean over trials is the paper's, the smallest share of trials that "
+            "Columns whose nearest task in the mean over trials is the expected one, the smallest share of trials that "
             "agree, and the smallest margin to the second.", "",
-            table(["reading/aggregate", *part], rows), "",
+            table(["reading/aggregate", *map(named, part)], rows), "",
         ]  # fmt: skip
     if "processing" in figures:
         said = figures["processing"]
@@ -153,7 +193,8 @@ def written(figures: Mapping[str, Any]) -> str:
             [name, *(f"{m:.3f} ± {s:.3f}" for m, s in zip(means, stds, strict=True))]
             for name, means, stds in zip(said["tasks"], said["mean"], said["std"], strict=True)
         ]
-        lines += ["## Image processing, autoencoder", "", "`model/sorted`; rows are sources, columns targets.", "",
+        lines += ["## Image processing, autoencoder of ¼ width", "",
+                  f"`{said['form']}`; rows are sources, columns targets.", "",
                   table(["", *said["tasks"]], rows), ""]  # fmt: skip
     return "\n".join(lines)
 
@@ -163,12 +204,14 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(PARTS), help="parts, comma between")
     parser.add_argument("--trials", type=int, default=6)
     parser.add_argument("--networks", default=MNIST_NETWORKS, help="of the MNIST tasks, comma between")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "nearkin-paper-tasks")
+    parser.add_argument("--page", action="store_true", help="measure nothing, write the page from the figures")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     file = Path(__file__).with_suffix(".json")
-    for name in chosen.only.split(","):
+    for name in [] if chosen.page else chosen.only.split(","):
         print(name, flush=True)
-        found = PARTS[name](chosen.trials, chosen.networks)
+        found = PARTS[name](chosen.trials, chosen.networks, chosen.folder / name)
         kept = json.loads(file.read_text()) if file.exists() else {}
         if name == "mnist":  # networks of earlier runs stay
             found = {**kept.get(name, {}), **found}

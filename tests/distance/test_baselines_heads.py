@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
 from nearkin.core.errors import DataError, MismatchError, OptionError
-from nearkin.distance.baselines import Head, fitted_head, gradient_norm, head_loss
+from nearkin.distance.baselines import Head, cross_validated_loss, fitted_head, gradient_norm, head_loss
 from nearkin.tasks.likelihood import Categorical, Dense, Gaussian, Heteroscedastic, Likelihood
 
 FORMS = [Categorical(), Gaussian(), Heteroscedastic()]
@@ -211,3 +211,30 @@ def test_gradient_refusals() -> None:
         gradient_norm(model, x, y, Categorical(), Head(normal(2, 6), normal(2), 0.0, 1.0))
     with pytest.raises(MismatchError, match="head alone"):
         gradient_norm(nn.Linear(4, 3).double(), x, y, Categorical(), Head(normal(3, 4), normal(3), 0.0, 1.0))
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+def test_the_cross_validated_loss_does_not_depend_on_the_order_and_is_above_the_training_loss(form: Likelihood) -> None:
+    f, y = problem(form)
+    order = torch.randperm(len(f), generator=torch.Generator().manual_seed(3))
+    one, two = (cross_validated_loss(f[i], y[i], form) for i in (torch.arange(len(f)), order))
+    assert one == pytest.approx(two, abs=1e-6)
+    assert one > fitted_head(f, y, form).loss
+
+
+def test_leave_one_out_of_a_gaussian_head_is_that_of_ridge_regression() -> None:
+    """One ridge, one fold a sample: every held-out residual against the closed form on the other samples."""
+    f, y = problem(Gaussian(), count=12, width=3)
+    total = 0.0
+    for i in range(12):
+        keep = torch.arange(12) != i
+        head = fitted_head(f[keep], y[keep], Gaussian(), ridges=[1.0])
+        total += float(Gaussian().loss(head(f[i : i + 1]), y[i : i + 1]))
+    assert cross_validated_loss(f, y, Gaussian(), folds=12, ridges=[1.0]) == pytest.approx(total / 12, abs=1e-6)
+
+
+def test_labels_that_features_do_not_tell_cost_more_than_the_constant_answer() -> None:
+    f, y = normal(60, 8), torch.arange(60) % 2
+    assert cross_validated_loss(f, y, Categorical()) > 0.95 * math.log(2)
+    with pytest.raises(OptionError, match="2 folds or more"):
+        cross_validated_loss(f, y, Categorical(), folds=1)

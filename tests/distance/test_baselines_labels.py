@@ -16,6 +16,7 @@ from nearkin.core.errors import DataError, MismatchError, OptionError
 from nearkin.distance.baselines import hscore, knn_accuracy, knn_r2, leep, nce
 from nearkin.distance.baselines.hscore import ledoit_wolf
 from nearkin.distance.baselines.inputs import centred
+from nearkin.distance.baselines.neighbours import Metric
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -201,3 +202,30 @@ def test_neighbours_refuse() -> None:
         knn_accuracy(f, y, f[:, :1], y)
     with pytest.raises(MismatchError, match="the same columns"):
         knn_r2(f, f, f, f[:, :1])
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_leave_one_out_neighbours_are_those_of_all_other_samples(metric: Metric) -> None:
+    rng = torch.Generator().manual_seed(0)
+    f, y = torch.randn(40, 3, generator=rng), torch.randint(3, (40,), generator=rng)
+    keep = [torch.arange(40) != i for i in range(40)]
+    shares = [knn_accuracy(f[k], y[k], f[i : i + 1], y[i : i + 1], 5, metric) for i, k in enumerate(keep)]
+    assert knn_accuracy(f, y, k=5, metric=metric) == pytest.approx(sum(shares) / 40, abs=1e-12)
+    assert knn_accuracy(f, y, k=100, metric=metric) >= 0  # as many neighbours as there are others
+    order = torch.randperm(40, generator=rng)
+    assert knn_accuracy(f[order], y[order], metric=metric) == pytest.approx(knn_accuracy(f, y, metric=metric))
+    assert knn_r2(f, f[:, :1], k=1, metric=metric) < 1  # no sample is its own neighbour
+
+
+def test_leave_one_out_works_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = torch.Generator().manual_seed(1)
+    f, y = torch.randn(50, 3, generator=rng), torch.randint(2, (50,), generator=rng)
+    whole = knn_accuracy(f, y)
+    monkeypatch.setattr("nearkin.distance.baselines.neighbours.ROWS", 7)
+    assert knn_accuracy(f, y) == whole
+
+
+def test_test_features_want_test_targets() -> None:
+    f, y = torch.randn(10, 2), torch.arange(10) % 2
+    with pytest.raises(MismatchError, match="give both, or none for leave-one-out"):
+        knn_accuracy(f, y, f)

@@ -17,6 +17,7 @@ from nearkin.distance.readings import backbone, information
 from nearkin.distance.sight import Sight, fitted_to
 from nearkin.fisher import FisherDiagonal, diagonal
 from nearkin.fisher.full import fisher_matrix
+from nearkin.tasks.dense import dense
 from nearkin.tasks.likelihood import likelihood
 from nearkin.tasks.task import Task
 
@@ -63,6 +64,29 @@ def test_the_embedding_is_on_the_sphere_and_the_distance_is_euclidean_there() ->
         assert embedded(f, how).norm() == pytest.approx(1.0, abs=1e-12)
         far = (embedded(f, how) - embedded(g, how)).norm() / math.sqrt(2)
         assert frechet(f, g, how) == pytest.approx(float(far), abs=1e-12)
+
+
+def test_mixed_is_half_the_layers_and_half_the_weights_within_each() -> None:
+    """Against the formula written out with dense diagonal matrices, tensor by tensor."""
+    for seed in range(10):
+        f, g = drawn(seed, *SHAPES), drawn(seed + 100, *SHAPES)
+
+        within = [
+            full_frechet(torch.diag(f.values[name].flatten()), torch.diag(g.values[name].flatten())) ** 2
+            for name in f.values
+        ]
+        tops = [torch.diag(torch.stack([value.sum() for value in one.values.values()])) for one in (f, g)]
+        expected = (full_frechet(*tops) ** 2 + sum(within) / len(within)) / 2
+        assert frechet(f, g, "mixed") ** 2 == pytest.approx(expected, abs=1e-9)
+
+
+def test_mixed_with_tensors_that_have_no_information() -> None:
+    some, none = torch.tensor([1.0, 3.0]), torch.zeros(2)
+    f, g = fisher(some, none), fisher(some, some)
+    assert frechet(f, f, "mixed") == 0.0
+    assert 0 < frechet(f, g, "mixed") <= 1
+    apart = fisher(none, some)
+    assert frechet(f, apart, "mixed") <= 1
 
 
 def test_coarser_sums_are_never_farther() -> None:
@@ -152,12 +176,12 @@ def two() -> Task:
 
 def sight(task: Task, outputs: int, own: str = "categorical", seed: int = 0) -> Sight:
     model = nk.build("mlp?hidden=16", task.input_shape, outputs, seed)
-    return Sight(model.eval(), task, likelihood(own), num_train=200, num_test=100)
+    return Sight(model.eval(), task, likelihood(own), num_train=100)
 
 
 def test_the_padded_reading_is_the_plain_diagonal_where_widths_agree(ten: Task) -> None:
     seen = sight(ten, 10)
-    x, y = ten.test.glance(100)
+    x, y = ten.train.glance(100)
     found, truth = finish(information(seen, "padded", 10)), diagonal(seen.model, x, y)
     assert all(torch.equal(found.values[name], truth.values[name]) for name in truth.values)
 
@@ -200,7 +224,7 @@ def test_order_of_samples_changes_nothing(ten: Task) -> None:
     seen = sight(ten, 10)
     x, y = ten.test.glance(100)
     order = torch.randperm(100, generator=torch.Generator().manual_seed(0))
-    mixed = Task.from_arrays("mixed", x, y, x[order], y[order], classes=ten.classes, standardise=False)
+    mixed = Task.from_arrays("mixed", x[order], y[order], x, y, classes=ten.classes, standardise=False)
     straight = Task.from_arrays("straight", x, y, x, y, classes=ten.classes, standardise=False)
     f, g = (finish(information(Sight(seen.model, task, seen.own), "padded", 10)) for task in (straight, mixed))
     assert frechet(f, g) < 1e-4
@@ -214,19 +238,51 @@ def test_regression_is_compared_too() -> None:
     seen = Sight(model, task, task.form)
     padded, refit = (finish(information(seen, reading, 2)) for reading in ("padded", "refit"))
     assert padded.values["head.weight"].shape == (2, 8) == refit.values["head.weight"].shape
-    assert padded.trace() > refit.trace() > 0
+    assert padded.values["head.bias"].sum() > refit.values["head.bias"].sum() > 0  # the fitted head errs less
 
 
 def test_images_to_images_are_compared() -> None:
     task = nk.task("digits?dense=edges&limit=60")
     model = nk.build("autoencoder?width=0.1", task.input_shape, task.num_outputs, 0).eval()
-    seen = Sight(model, task, task.form, num_test=20)
+    seen = Sight(model, task, task.form, num_train=20)
     assert finish(information(seen, "padded", task.num_outputs)).trace() > 0
     assert all(not name.startswith("output") for name in finish(information(seen, "model", 1)).values)
     with pytest.raises(MismatchError, match="no head can be fitted"):
         finish(information(seen, "refit", 1))
-    with pytest.raises(MismatchError, match="cannot be widened"):
-        finish(information(seen, "padded", 3))
+    wide = finish(information(seen, "padded", 3))  # its own information, but for channels of zeros
+    narrow = finish(information(seen, "padded", 1))
+    for name, value in narrow.values.items():
+        kept = wide.values[name][:, :1] if name == "output.weight" else wide.values[name][: len(value)]
+        assert torch.allclose(kept, value, rtol=1e-4, atol=1e-9), name
+    assert float(wide.values["output.weight"][:, 1:].abs().max()) < 1e-9
+
+
+def test_image_tasks_of_unlike_channels_are_padded() -> None:
+    """A network for three channels and one for a single channel, each on the other's task."""
+    torch.manual_seed(0)
+    photos = Task.from_arrays("photos", torch.rand(40, 3, 8, 8), torch.arange(40) % 2)
+    three, one = dense(photos, "autoencode"), dense(photos, "edges")
+    seen = {
+        task.num_outputs: Sight(
+            nk.build("autoencoder?width=0.1", (3, 8, 8), task.num_outputs, 0).eval(), task, task.form
+        )
+        for task in (three, one)
+    }
+    for target in (three, one):
+        own, other = seen[target.num_outputs], seen[4 - target.num_outputs]
+        f_bb = finish(information(own, "padded", 3))
+        f_ab = finish(information(Sight(other.model, target, target.form), "padded", 3))
+        assert f_ab.values["output.weight"].shape == f_bb.values["output.weight"].shape
+        assert 0 < frechet(f_ab, f_bb, "mixed") <= 1
+    assert seen[1].model.output.out_channels == 1  # the network itself is as it was
+
+
+def test_outputs_that_cannot_be_widened_are_refused_with_a_way_out() -> None:
+    x = torch.randn(30, 4)
+    task = Task.from_arrays("values", x, x[:, :1], likelihood="heteroscedastic")
+    seen = Sight(nk.build("mlp?hidden=8", (4,), task.num_outputs, 0).eval(), task, task.form)
+    with pytest.raises(MismatchError, match="cannot be widened to 4 in a heteroscedastic task; use reading='model'"):
+        finish(information(seen, "padded", 4))
 
 
 def test_other_likelihoods_meet_in_the_model_reading_only(ten: Task) -> None:

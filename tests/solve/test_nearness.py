@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearkin.core.errors import DataError, OptionError
+from nearkin.distance.forms import DEFAULT, FALLBACK
 from nearkin.solve.nearness import FEWEST, MARGIN, PRIOR, TIE, Threshold, Trial, shipped, threshold, trials_from
 
 STEP = 1 / 16
@@ -144,7 +145,21 @@ def test_shipped_trials() -> None:
     assert len(trials) >= FEWEST
     assert sorted(pairs) == sorted(itertools.permutations(names, 2))  # every ordered pair once
     assert all(trial.origin == "shipped" and abs(trial.gain) < 1 for trial in trials)
-    found = threshold(trials)
+    assert {trial.form for trial in trials} == {str(DEFAULT)}  # the form that `solve` measures
+    found = threshold(trials, str(DEFAULT))
     assert found.learned
+    assert not threshold(trials, str(FALLBACK)).learned
     assert 0 < found.value < 1
     assert f"{len(trials)} trials on {len(names)} targets" in found.words()
+
+
+def test_a_threshold_belongs_to_one_form_of_the_distance() -> None:
+    """Trials of another form neither move it nor are judged by it; without trials of a form it is the prior."""
+    trials = [dataclasses.replace(trial, form="padded/mixed") for trial in planted(0.1, -0.15)]
+    others = [dataclasses.replace(trial, form="model/sorted", gain=-trial.gain) for trial in trials]
+    found = threshold([*trials, *others], "padded/mixed")
+    assert found == threshold(trials, "padded/mixed")
+    assert found.form == "padded/mixed"
+    assert "form padded/mixed" in found.words()
+    unknown = threshold([*trials, *others], "padded/layer")
+    assert (unknown.value, unknown.learned, unknown.num_targets) == (PRIOR, False, 0)

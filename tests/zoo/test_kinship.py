@@ -1,6 +1,8 @@
 """Near kin in a zoo: all pairs, new targets, what is kept, what is refused."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +12,14 @@ from nearkin.core.errors import NearkinError, OptionError, ZooError
 from nearkin.core.events import Caution, Event, Note
 from nearkin.core.state import State
 from nearkin.distance.baselines.order import random_value
+from nearkin.distance.forms import DEFAULT, FALLBACK
+from nearkin.distance.frechet import AGGREGATES
+from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.measures import MEASURES
+from nearkin.distance.readings import refitted
+from nearkin.distance.sight import Sight
+from nearkin.zoo import schema
+from nearkin.zoo.comparison import Comparison
 from nearkin.zoo.records import NewArtifact
 from nearkin.zoo.zoo import Zoo
 
@@ -57,6 +66,103 @@ def test_what_was_measured_is_not_measured_again(zoo: Zoo, monkeypatch: pytest.M
     assert ranking.nearest.distance == pytest.approx(
         float(first.mean[:, 0].clone().index_fill_(0, torch.tensor(0), 9).min())
     )
+
+
+def test_distances_of_other_forms_are_not_mixed_up(tmp_path: Path) -> None:
+    """What is kept under an older key, or without the aggregate that is asked for, is measured again."""
+    with Zoo(tmp_path / "zoo") as zoo:
+        for name in ("zero", "six"):
+            zoo.add(nk.task(TASKS[name], name=name), "mlp?hidden=8", trials=1, recipe=QUICK)
+        wrong = {aggregate: 0.987 for aggregate in AGGREGATES if aggregate != DEFAULT.aggregate}
+        how = Comparison(measure="frechet")
+        for key in ("frechet model 1000", "frechet padded 1000", how.key("padded")):
+            zoo.keep_pair(key, "zero", "six", 0, wrong)
+        found = zoo.matrix()
+        assert found.form == str(DEFAULT)
+        assert float(found.mean[0, 1]) != 0.987
+        assert float(zoo.matrix(reading="model").mean[0, 1]) != 0.987
+        assert zoo.matrix(reading="model").form == str(FALLBACK)
+
+
+def test_answers_say_which_form_was_used(zoo: Zoo) -> None:
+    ranking = zoo.near("zero", "frechet")
+    assert ranking.form == str(DEFAULT)
+    told = ranking.to_dict()
+    assert told["form"] == str(DEFAULT) == told["kin"][0]["form"]
+    assert zoo.near("zero", "frechet", reading="model").form == str(FALLBACK)
+    assert zoo.near("zero", "frechet", aggregate="layer").form == "padded/layer"
+    assert zoo.near("zero", "logme").to_dict()["form"] is None
+    matrix = zoo.matrix(["zero", "all"])
+    assert matrix.to_dict()["form"] == str(DEFAULT)
+    assert str(DEFAULT) in matrix.title
+    assert zoo.matrix(["zero", "all"], "logme").form == ""
+
+
+def test_the_default_is_asymmetric_on_shared_images(zoo: Zoo) -> None:
+    found = zoo.matrix()
+    assert float((found.mean - found.mean.T).abs().max()) > 0.01
+
+
+def test_where_labels_cannot_be_padded_the_label_free_form_is_used_and_said(tmp_path: Path) -> None:
+    x = torch.randn(80, 4, generator=torch.Generator().manual_seed(0))
+    with Zoo(tmp_path / "zoo") as zoo:
+        tasks = {"values": x.sum(1), "others": x[:, 0], "classes": (x[:, 0] > 0).long()}
+        for name, y in tasks.items():
+            zoo.add(nk.Task.from_arrays(name, x, y), "mlp?hidden=8", trials=1, recipe=QUICK)
+        ranking, events = heard(zoo, "values", "frechet")
+        assert {kin.name: kin.form for kin in ranking} == {"others": str(DEFAULT), "classes": str(FALLBACK)}
+        assert ranking.form == ""
+        assert ranking.to_dict()["form"] is None
+        assert any(isinstance(event, Caution) and "unlike forms" in event.text for event in events)
+        matrix = zoo.matrix()
+        told = matrix.to_dict()
+        assert told["form"] is None
+        assert told["forms"][0] == [str(DEFAULT), str(DEFAULT), str(FALLBACK)]
+        again = DistanceMatrix.from_dict(told, matrix.trials)
+        assert (again.forms, again.reasons) == (matrix.forms, matrix.reasons)
+
+
+def test_networks_that_did_not_start_alike_are_named_and_compared_without_labels(tmp_path: Path) -> None:
+    with Zoo(tmp_path / "zoo") as zoo:
+        for name in ("zero", "six", "all"):
+            zoo.add(nk.task(TASKS[name], name=name), "mlp?hidden=8", trials=1, recipe=QUICK)
+        facts = {name: value for name, value in zoo.record("six").facts.items() if name != "recipe"}
+        with zoo.catalogue.database.writing() as connection:  # as of weights whose training is not known
+            table = schema.tasks
+            connection.execute(table.update().where(table.c.name == "six").values(facts=json.dumps(facts)))
+        ranking, events = heard(zoo, "zero", "frechet")
+        assert {kin.name: kin.form for kin in ranking} == {"six": str(FALLBACK), "all": str(DEFAULT)}
+        assert any(isinstance(event, Caution) and "networks of six did not start" in event.text for event in events)
+        assert zoo.near("zero", "frechet", reading="padded").form == str(DEFAULT)  # asked for, it is measured
+
+
+def test_task_embeddings_are_measured_once_a_task(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One head for the target, whatever the number of sources; those of sources are kept."""
+    fitted: list[str] = []
+
+    def counted(sight: Sight, **options: Any) -> Any:
+        fitted.append(sight.task.name)
+        return refitted(sight, **options)
+
+    monkeypatch.setattr("nearkin.distance.probing.refitted", counted)
+    target = nk.task("digits?detect=3&limit=300", name="three")
+    first = zoo.near(target, "task2vec", trials=1, samples=150)
+    assert fitted.count("three") == 1
+    assert sorted(fitted) == ["all", "six", "three", "zero"]
+    fitted.clear()
+    again = zoo.near(target, "task2vec-asymmetric", trials=1, samples=150)
+    assert fitted == ["three"]
+    assert {kin.name for kin in again} == {kin.name for kin in first}
+    assert all(0 <= kin.distance <= 1 for kin in first)
+
+
+@pytest.mark.parametrize("measure", ["cka", "mmd", "fid", "evidence", "task2vec-asymmetric"])
+def test_further_measures_make_a_matrix(zoo: Zoo, measure: str) -> None:
+    found = zoo.matrix(measure=measure, samples=100, trials=1)
+    assert not found.reasons
+    assert bool(found.mean.isfinite().all())
+    if measure in ("mmd", "fid"):  # distances of data sets: a task's own samples are nearest to themselves
+        assert float(found.mean.diagonal().max()) < {"mmd": 0.02, "fid": 1e-9}[measure]
 
 
 def test_a_target_of_the_zoo_is_not_its_own_kin(zoo: Zoo) -> None:
@@ -201,7 +307,7 @@ def test_bad_questions_get_one_line(zoo: Zoo, tmp_path: Path) -> None:
         zoo.near("zero", "frechett")
     with pytest.raises(ZooError, match="no task named zeroo; did you mean zero"):
         zoo.near("zeroo", "logme")
-    with pytest.raises(NearkinError, match="reading is one of padded, model, refit"):
+    with pytest.raises(NearkinError, match="reading is one of auto, padded, model, refit"):
         zoo.near("zero", "frechet", reading="none")
     with pytest.raises(NearkinError, match="is named twice"):
         zoo.matrix(["zero", "zero"])

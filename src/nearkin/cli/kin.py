@@ -28,18 +28,26 @@ else:
 
 ABOUT = {
     "frechet": "Distance between the Fisher information of the source's network and of the target's own, both on the "
-    "target's test data and at unit trace: 0 where both rest on the same weights in the same measure, 1 where they "
+    "target's training data and at unit trace: 0 where both rest on the same weights in the same measure, 1 where they "
     "share none. Networks of one trial start from the same weights.",
 }
 
 MEASURE_NAMES = (
-    "kin, kin-drawn, frechet, logme, leep, hscore, nce, knn, head, gradnorm, task2vec, source, random or finetune; "
-    "smaller is nearer for all."
+    "kin, kin-drawn, frechet, logme, leep, hscore, nce, knn, head, gradnorm, task2vec, task2vec-asymmetric, evidence, "
+    "cka, mmd, fid, source, random or finetune; smaller is nearer for all."
 )
 Trials = Annotated[int | None, typer.Option(min=1, help="Trials; by default as many as all tasks have.")]
 Samples = Annotated[int, typer.Option(min=2, help="Samples of a target that networks look at.")]
-Reading = Annotated[str, typer.Option(help="Of frechet: padded, model or refit.")]
-Aggregate = Annotated[str, typer.Option(help="Of frechet: weight, filter, layer or sorted.")]
+Reading = Annotated[
+    str,
+    typer.Option(
+        help="Of frechet: padded (the target's labels), model (label-free), refit, or auto: padded where labels can be "
+        "padded and starts are shared, else model."
+    ),
+]
+Aggregate = Annotated[
+    str, typer.Option(help="Of frechet: weight, filter, layer, sorted, mixed, or auto: what suits the reading best.")
+]
 Align = Annotated[bool, typer.Option("--align", help="Of frechet: match neurons before weights are compared.")]
 Names = Annotated[
     list[str] | None, typer.Argument(help="Tasks of the zoo; all when none is named.", autocompletion=task_names)
@@ -62,8 +70,8 @@ def near(
     top: Annotated[int | None, typer.Option(min=1, help="How many kin to show.")] = None,
     trials: Trials = None,
     samples: Samples = 1000,
-    reading: Reading = "model",
-    aggregate: Aggregate = "sorted",
+    reading: Reading = "auto",
+    aggregate: Aggregate = "auto",
     align: Align = False,
     screen: Annotated[
         int | None, typer.Option(min=1, help="Of frechet: measure it on so many tasks only, found by screening.")
@@ -88,8 +96,8 @@ def matrix(
     measure: Annotated[str, typer.Option(help="As in near.")] = "frechet",
     trials: Trials = None,
     samples: Samples = 1000,
-    reading: Reading = "model",
-    aggregate: Aggregate = "sorted",
+    reading: Reading = "auto",
+    aggregate: Aggregate = "auto",
     align: Align = False,
     out: Annotated[
         Path | None, typer.Option(help="Also write a picture (.svg or .html) or the figures (.json).")
@@ -112,8 +120,8 @@ def map_(
     measure: Annotated[str, typer.Option(help="As in near.")] = "frechet",
     trials: Trials = None,
     samples: Samples = 1000,
-    reading: Reading = "model",
-    aggregate: Aggregate = "sorted",
+    reading: Reading = "auto",
+    aggregate: Aggregate = "auto",
     align: Align = False,
     as_json: Json = False,
 ) -> None:
@@ -196,6 +204,7 @@ def _say_ranking(found: "Ranking") -> None:
     say(
         f"[bold]{escape(found.target)}[/bold] is nearest to [bold]{escape(nearest.name)}[/bold] "
         f"({escape(found.measure)} {nearest.distance:.3f}{spread})"
+        + (f", by the form {nearest.form}" if nearest.form else "")
     )
     say("")
     show_rich(found)
@@ -215,10 +224,12 @@ def _say_matrix(found: "DistanceMatrix", out: Path | None) -> None:
         return f"{mean[a][b]:.3f}" + (f" ±{std[a][b]:.3f}" if several and a != b else "")
 
     rows = [[name, *(cell(a, b) for b in range(len(found.tasks)))] for a, name in enumerate(found.tasks)]
-    table([f"{found.measure}: source ↓ target →", *found.tasks], rows, right=found.tasks)
+    table([f"{found.title}: source ↓ target →", *found.tasks], rows, right=found.tasks)
     say("")
     for target, source in found.nearest().items():
         say(f"nearest to {escape(target)}: [bold]{escape(source)}[/bold]")
+    for (source, target), form in (found.forms or {}).items() if not found.form else ():
+        say(f"[dim]{escape(source)} → {escape(target)}: {form}[/dim]")
     for (source, target), reason in (found.reasons or {}).items():
         say(f"[dim]not compared: {escape(source)} → {escape(target)}: {escape(reason)}[/dim]")
     if out is not None:

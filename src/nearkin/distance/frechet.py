@@ -7,7 +7,7 @@ informations, 1 for those that share no weight. $\sqrt F$ is a point on the unit
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -16,13 +16,40 @@ from nearkin.core.errors import MismatchError, OptionError, require
 from nearkin.core.types import Params
 from nearkin.fisher.values import FisherDiagonal
 
-AGGREGATES: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "weight": lambda value: value.flatten(),
-    "filter": lambda value: value.flatten(1).sum(1) if value.dim() > 1 else value.flatten(),
-    "layer": lambda value: value.sum().reshape(1),
-    "sorted": lambda value: value.flatten().sort().values,
+
+def _mixed(layers: Sequence[Tensor]) -> Tensor:
+    """Half of what tensors share of the whole, half of what weights share of their tensor; see `AGGREGATES`."""
+    totals = torch.stack([value.sum() for value in layers])
+    within = [value.flatten() / (total if total > 0 else 1) for value, total in zip(layers, totals, strict=True)]
+    return torch.cat([totals, *(share / len(layers) for share in within)]) / 2
+
+
+AGGREGATES: Mapping[str, Callable[[Sequence[Tensor]], Tensor]] = {
+    "weight": lambda layers: torch.cat([value.flatten() for value in layers]),
+    "filter": lambda layers: torch.cat(
+        [value.flatten(1).sum(1) if value.dim() > 1 else value.flatten() for value in layers]
+    ),
+    "layer": lambda layers: torch.stack([value.sum() for value in layers]),
+    "sorted": lambda layers: torch.cat([value.flatten().sort().values for value in layers]),
+    "mixed": _mixed,
 }
-"""What of a tensor's information is compared: every weight, sums over filters, sums over tensors, sorted weights."""
+r"""What of the information of the L tensors at unit trace is compared; each gives numbers >= 0 that sum to 1.
+
+| aggregate | compares |
+| --- | --- |
+| `weight` | every weight, as printed in the paper |
+| `filter` | sums over filters |
+| `layer` | sums over tensors |
+| `sorted` | the sorted values of every tensor |
+| `mixed` | half `layer`, half weights within each tensor |
+
+With $d_l$ the distance of the weights of tensor l alone, at unit trace,
+
+$$d_{\text{mixed}}^2 = \frac12 \Big( d_{\text{layer}}^2 + \frac1L \sum_l d_l^2 \Big).$$
+
+A tensor without information (trace 0) adds a distance of $1/\sqrt2$ against one with information, 0 against another
+without.
+"""
 
 
 def frechet(f: FisherDiagonal, g: FisherDiagonal, aggregate: str = "weight") -> float:
@@ -32,7 +59,8 @@ def frechet(f: FisherDiagonal, g: FisherDiagonal, aggregate: str = "weight") -> 
         f: of one set of weights, say the source's on the target's data.
         g: of another, say the target's own; the same parameters in the same shapes.
         aggregate: `weight` compares weight by weight, as printed; `filter` and `layer` compare sums over filters and
-            over tensors, `sorted` the sorted values of every tensor: these do not mind if neurons trade places.
+            over tensors, `sorted` the sorted values of every tensor: these do not mind if neurons trade places. `mixed`
+            is half `layer`, half weight by weight within each tensor.
 
     >>> f, g = (FisherDiagonal({"w": torch.tensor(v)}, "observed", 1) for v in ([1.0, 0.0], [0.5, 0.5]))
     >>> round(frechet(f, g) ** 2, 6), frechet(f, f), frechet(f, g, "layer")
@@ -57,8 +85,8 @@ def embedded(f: FisherDiagonal, aggregate: str = "weight") -> Tensor:
         f"the Fisher information has trace {total}; the weights diverged, or the network ignores them: train it anew",
         MismatchError,
     )
-    parts = [AGGREGATES[aggregate](value.double()) for value in f.values.values()]
-    return (torch.cat(parts) / total).clamp_min_(0).sqrt_()
+    shares = [(value.double() / total).clamp_min(0) for value in f.values.values()]
+    return AGGREGATES[aggregate](shares).sqrt()
 
 
 def require_same_weights(f: Params, g: Params) -> None:

@@ -5,8 +5,10 @@ $$\mathrm{kin}(a \to b) = \frac1K \sum_{k=0}^{K-1} L_{B_k}(\theta_k), \quad \the
 
 The area under the loss of K real steps over all weights, few of them and large: ηK is the way that a run of 60 steps at
 1e-3 goes. The head is zero, so that every source starts from the loss of an answer that ignores the input, and all
-sources share their batches. While batches are new, their loss before the step is that of unseen samples, so nothing
-need be held out.
+sources share their batches. The run draws K B samples, 1,024 at the default pace. With N >= K B training samples none
+is drawn twice, and each loss is that of samples not yet seen. With fewer, the run makes K B / N epochs (5.1 with 200
+samples), and losses after the first epoch are training losses: they also reward sources whose network fits these
+samples fast. Nothing is held out in either case.
 
 `benchmarks/prediction.py` measures what it is worth.
 
@@ -47,6 +49,14 @@ class Pace:
     steps: int = 16
     batch_size: int = 64
     learning_rate: float = 3.75e-3
+
+    def epochs(self, num_samples: int) -> float:
+        """How often each of the samples is drawn; up to 1 every batch is of samples not seen before.
+
+        >>> Pace().epochs(200), Pace().epochs(1024)
+        (5.12, 1.0)
+        """
+        return self.steps * min(self.batch_size, num_samples) / num_samples
 
     def __post_init__(self) -> None:
         require(self.steps >= 1, f"steps must be 1 or more, got {self.steps}")

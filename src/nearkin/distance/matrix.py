@@ -1,6 +1,6 @@
 """Distances of all pairs of tasks, over several trials."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ class DistanceMatrix:
         measure: what was measured; smaller is nearer.
         trials: `[T, K, K]` float64; NaN where a pair could not be compared.
         reasons: why not, by (source, target).
+        forms: of the Fréchet distance, which form each pair is (`distance.forms`), by (source, target).
 
     >>> found = DistanceMatrix(("a", "b"), "frechet", torch.tensor([[[0.0, 0.2], [0.4, 0.0]], [[0, 0.4], [0.4, 0]]]))
     >>> round(found.mean.tolist()[0][1], 4), round(found.std.tolist()[0][1], 4), found.nearest()
@@ -29,6 +30,7 @@ class DistanceMatrix:
     measure: str
     trials: Tensor
     reasons: dict[tuple[str, str], str] | None = None
+    forms: dict[tuple[str, str], str] | None = None
 
     def __post_init__(self) -> None:
         size = len(self.tasks)
@@ -51,6 +53,22 @@ class DistanceMatrix:
         found: Tensor = (squares / (counts - 1).clamp_min(1)).sqrt().masked_fill(counts == 0, torch.nan)
         return found
 
+    @property
+    def form(self) -> str:
+        """The form of the Fréchet distance that all pairs have in common; empty where forms differ or there are none.
+
+        >>> DistanceMatrix(("a",), "frechet", torch.zeros(1, 1, 1), forms={("a", "a"): "padded/mixed"}).form
+        'padded/mixed'
+        """
+        forms = set((self.forms or {}).values())
+        return forms.pop() if len(forms) == 1 else ""
+
+    @property
+    def title(self) -> str:
+        """The measure with its form, for captions."""
+        forms = sorted(set((self.forms or {}).values()))
+        return f"{self.measure}, {' and '.join(forms)}" if forms else self.measure
+
     def nearest(self) -> dict[str, str]:
         """For every target the other task whose mean distance is smallest; targets with no such task are left out."""
         others = self.mean.clone().fill_diagonal_(torch.nan).nan_to_num(nan=torch.inf, posinf=torch.inf)
@@ -62,12 +80,34 @@ class DistanceMatrix:
         return {
             "tasks": list(self.tasks),
             "measure": self.measure,
+            "form": self.form or None,
+            **({"forms": self._forms()} if self.forms and not self.form else {}),
             "trials": len(self.trials),
             "mean": _plain(self.mean),
             "std": _plain(self.std),
             "nearest": self.nearest(),
             "refused": [{"source": a, "target": b, "reason": why} for (a, b), why in (self.reasons or {}).items()],
         }
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any], trials: Tensor) -> "DistanceMatrix":
+        """The inverse of `to_dict`, which has no single trials.
+
+        >>> matrix = DistanceMatrix(("a",), "frechet", torch.zeros(1, 1, 1), {}, {("a", "a"): "padded/mixed"})
+        >>> DistanceMatrix.from_dict(matrix.to_dict(), matrix.trials).forms
+        {('a', 'a'): 'padded/mixed'}
+        """
+        tasks = tuple(facts["tasks"])
+        reasons = {(item["source"], item["target"]): item["reason"] for item in facts.get("refused", ())}
+        table = facts.get("forms") or [[facts.get("form")] * len(tasks)] * len(tasks)
+        pairs = {(a, b): form for a, row in zip(tasks, table, strict=True) for b, form in zip(tasks, row, strict=True)}
+        forms = {pair: str(form) for pair, form in pairs.items() if form and pair not in reasons}
+        return cls(tasks, facts["measure"], trials, reasons, forms or None)
+
+    def _forms(self) -> list[list[str | None]]:
+        """The form of each pair, rows are sources."""
+        forms = self.forms or {}
+        return [[forms.get((a, b)) for b in self.tasks] for a in self.tasks]
 
 
 def _plain(values: Tensor) -> list[list[float | None]]:

@@ -1,26 +1,32 @@
 """Measures of how near a source is to a target, by the names that people use; smaller is nearer for all of them.
 
-Scores whose papers say "larger is better" are negated. Each looks at the target through the source's network
-(`Sight`), whose features are computed once for all of them.
+Scores whose papers say "larger is better" are negated. Each looks at the target's training part through the source's
+network (`Sight`), whose features are computed once for all of them. None reads the target's test part.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from nearkin.core.errors import MismatchError, OptionError, require
-from nearkin.core.events import finish
+from nearkin.core.types import Params
+from nearkin.distance.baselines.closed_form import cka, kernel_evidence
+from nearkin.distance.baselines.dataset import fid, mmd
 from nearkin.distance.baselines.gradient import gradient_norm
 from nearkin.distance.baselines.hscore import hscore
 from nearkin.distance.baselines.leep import leep, nce
-from nearkin.distance.baselines.linear_head import fitted_head, head_loss
+from nearkin.distance.baselines.linear_head import cross_validated_loss, fitted_head
 from nearkin.distance.baselines.logme import logme, logme_regression
 from nearkin.distance.baselines.neighbours import knn_accuracy, knn_r2
 from nearkin.distance.baselines.order import random_value
-from nearkin.distance.baselines.task2vec import task2vec_distance
+from nearkin.distance.baselines.task2vec import embedding_asymmetric, embedding_distance
 from nearkin.distance.kin import PACE, Pace, Start, kin_score
-from nearkin.distance.readings import information
 from nearkin.distance.sight import Sight
+from nearkin.fisher.tangent import tangent_kernel
+from nearkin.nets.heads import with_head
+
+KERNEL_SAMPLES = 150  # of a tangent kernel, as in benchmarks/prediction.py
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,7 @@ class Measure:
         value: of one sight; smaller is nearer.
         forms: likelihoods of the target that it knows.
         source: likelihoods of the source that it knows.
+        needs: what of a sight it needs beside network and target: `source_task`, `embeddings`, or nothing.
     """
 
     name: str
@@ -40,6 +47,7 @@ class Measure:
     value: Callable[[Sight], float]
     forms: tuple[str, ...] = ("categorical",)
     source: tuple[str, ...] = ("categorical", "gaussian", "heteroscedastic")
+    needs: Literal["", "source_task", "embeddings"] = ""
 
     def __call__(self, sight: Sight) -> float:
         """The value, checked."""
@@ -87,7 +95,26 @@ def _hscore(sight: Sight) -> float:
 
 def _knn(sight: Sight) -> float:
     score = knn_accuracy if sight.task.likelihood == "categorical" else knn_r2
-    return -score(sight.train_features, sight.train.y, sight.test_features, sight.test.y)
+    return -score(sight.train_features, sight.train.y)
+
+
+def _cka(sight: Sight) -> float:
+    return 1 - cka(sight.train_features, sight.train.y)
+
+
+def _evidence(sight: Sight) -> float:
+    """Of one output of a drawn head: outputs differ by their rows of the head alone."""
+    model = with_head(sight.model, 1, 0, sight.head).eval()
+    x, y = (part[:KERNEL_SAMPLES] for part in sight.train)
+    return -kernel_evidence(tangent_kernel(model, x, outputs=0), y)
+
+
+def _mmd(sight: Sight) -> float:
+    return mmd(sight.source_features, sight.train_features)
+
+
+def _fid(sight: Sight) -> float:
+    return fid(sight.source_features, sight.train_features)
 
 
 def _num_classes(sight: Sight) -> int | None:
@@ -95,10 +122,8 @@ def _num_classes(sight: Sight) -> int | None:
 
 
 def _head(sight: Sight) -> float:
-    return head_loss(
-        sight.train_features, sight.train.y, sight.test_features, sight.test.y, sight.task.form,
-        num_classes=_num_classes(sight),
-    )  # fmt: skip
+    y, classes = sight.train.y, _num_classes(sight)
+    return cross_validated_loss(sight.train_features, y, sight.task.form, num_classes=classes)
 
 
 def _gradient_norm(sight: Sight) -> float:
@@ -108,10 +133,17 @@ def _gradient_norm(sight: Sight) -> float:
 
 
 def _task2vec(sight: Sight) -> float:
-    if sight.fisher is None:
-        raise MismatchError("task2vec compares with the source's own Fisher information, which is not there")
-    found = finish(information(sight, "refit", sight.task.num_outputs))
-    return task2vec_distance(sight.fisher, found, head=sight.head)
+    return embedding_distance(*_embeddings(sight))
+
+
+def _task2vec_asymmetric(sight: Sight) -> float:
+    return embedding_asymmetric(*_embeddings(sight))
+
+
+def _embeddings(sight: Sight) -> tuple[Params, Params]:
+    if sight.embeddings is None:
+        raise MismatchError("task2vec compares embeddings of both tasks in one probe network, which are not given")
+    return sight.embeddings
 
 
 def _source_metric(sight: Sight) -> float:
@@ -157,15 +189,28 @@ MEASURES: Mapping[str, Measure] = {
         Measure("leep", "− log expected empirical prediction", _leep, source=("categorical",)),
         Measure("nce", "conditional entropy of labels given the source's answers", _nce, source=("categorical",)),
         Measure("hscore", "− H-score of the features", _hscore),
-        Measure("knn", "− accuracy (R²) of five neighbours in the features", _knn, ("categorical", "gaussian")),
-        Measure("head", "test loss of a linear head on the features", _head, REAL),
+        Measure(
+            "knn", "− leave-one-out accuracy (R²) of five neighbours in the features", _knn, ("categorical", "gaussian")
+        ),
+        Measure("head", "cross-validated loss of a linear head on the features", _head, REAL),
         Measure("gradnorm", "gradient of the backbone once a head is fitted", _gradient_norm, REAL),
-        Measure("task2vec", "cosine distance of Fisher embeddings", _task2vec, REAL),
+        Measure("task2vec", "cosine distance of Fisher embeddings in one probe", _task2vec, REAL, needs="embeddings"),
+        Measure(
+            "task2vec-asymmetric", "the same less 0.15 times the source's distance from the trivial task",
+            _task2vec_asymmetric, REAL, needs="embeddings",
+        ),
+        Measure(
+            "evidence", "− log evidence of the tangent kernel, a sample and a column", _evidence,
+            ("categorical", "gaussian"),
+        ),
+        Measure("cka", "1 − alignment of the features with the targets", _cka, ("categorical", "gaussian")),
+        Measure("mmd", "squared MMD of the source's features on both data sets", _mmd, REAL, needs="source_task"),
+        Measure("fid", "Fréchet distance of Gaussians of these features", _fid, REAL, needs="source_task"),
         Measure("source", "− the source's metric on its own task", _source_metric, ALL, ALL),
         Measure("random", "nothing: the floor that others must clear", _random, ALL, ALL),
         Measure("finetune", "mean loss over 200 steps of fine-tuning", _finetune, ALL, ALL),
     )
-}
+}  # fmt: skip
 """By name. `frechet` needs the target's own network too and is measured by whoever has both (`nearkin.zoo`)."""
 
 

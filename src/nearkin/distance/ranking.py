@@ -25,6 +25,7 @@ class Kin:
         wins: share of trials in which it is the nearest of all.
         sure: share of resampled sets of trials in which it stands at this very rank.
         beside: other measures of the same pair, each smaller for nearer.
+        form: of the Fréchet distance, which form it is (`distance.forms`); empty for other measures.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Kin:
     wins: float
     sure: float
     beside: Mapping[str, float] = field(default_factory=dict)
+    form: str = ""
 
     @property
     def distance(self) -> float:
@@ -78,6 +80,7 @@ class Ranking:
         trials: Mapping[str, Sequence[float]],
         beside: Mapping[str, Mapping[str, float]] | None = None,
         seed: int = 0,
+        forms: Mapping[str, str] | None = None,
         **facts: Any,
     ) -> "Ranking":
         """The ranking of distances by source and trial; every source has the same number of trials."""
@@ -101,6 +104,7 @@ class Ranking:
                 float(wins[r]),
                 float(sure[r]),
                 dict((beside or {}).get(names[i], {})),
+                (forms or {}).get(names[i], ""),
             )
             for r, i in enumerate(order.tolist())
         )
@@ -117,6 +121,16 @@ class Ranking:
         """The first."""
         return self.kin[0]
 
+    @property
+    def form(self) -> str:
+        """The form of the Fréchet distance that all have in common; empty where forms differ, and for other measures.
+
+        >>> Ranking.of("t", "frechet", {"a": [0.1], "b": [0.2]}, forms={"a": "padded/mixed", "b": "model/sorted"}).form
+        ''
+        """
+        forms = {kin.form for kin in self.kin}
+        return forms.pop() if len(forms) == 1 else ""
+
     def top(self, count: int | None) -> "Ranking":
         """The same with the nearest so many only."""
         return self if count is None else Ranking(**{**vars(self), "kin": self.kin[:count]})
@@ -131,6 +145,7 @@ class Ranking:
                 "trials": list(kin.trials),
                 "wins": kin.wins,
                 "sure": kin.sure,
+                **({"form": kin.form} if kin.form else {}),
                 **({"beside": dict(kin.beside)} if kin.beside else {}),
                 **({"weak": self.weak[kin.name]} if kin.name in self.weak else {}),
             }
@@ -142,6 +157,7 @@ class Ranking:
         return {
             "target": self.target,
             "measure": self.measure,
+            "form": self.form or None,
             "kin": self.rows(),
             "refused": dict(self.refused),
             "seconds": self.seconds,
@@ -160,15 +176,18 @@ class Ranking:
 
         beside = list(dict.fromkeys(name for kin in self.kin for name in kin.beside))
         several = len(self.nearest.trials) > 1
+        unlike = not self.form and any(kin.form for kin in self.kin)
         shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-        for head in ("", "kin", self.measure, *(["±", "nearest in", "this rank"] if several else []), *beside):
-            shown.add_column(head, justify="left" if head == "kin" else "right", no_wrap=True)
+        spreads = ["±", "nearest in", "this rank"] if several else []
+        for head in ("", "kin", self.measure, *spreads, *beside, *(["form"] if unlike else [])):
+            shown.add_column(head, justify="left" if head in ("kin", "form") else "right", no_wrap=True)
         for rank, kin in enumerate(self.kin, 1):
             name = escape(kin.name) + (" [dim](weak)[/dim]" if kin.name in self.weak else "")
             spread = [f"{kin.std:.3f}", f"{kin.wins:.0%}", f"{kin.sure:.0%}"] if several else []
             others = [f"{kin.beside[name]:.3f}" if name in kin.beside else "–" for name in beside]
             style = "bold" if rank == 1 else ""
-            shown.add_row(str(rank), name, f"{kin.distance:.3f}", *spread, *others, style=style)
+            forms = [kin.form] if unlike else []
+            shown.add_row(str(rank), name, f"{kin.distance:.3f}", *spread, *others, *forms, style=style)
         return shown
 
 

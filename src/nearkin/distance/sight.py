@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.core.errors import MismatchError
-from nearkin.fisher.values import FisherDiagonal
+from nearkin.core.types import Params
 from nearkin.nets.functional import evaluating
 from nearkin.nets.heads import features, head_name
 from nearkin.tasks.examples import Batch
@@ -60,21 +60,22 @@ class Sight:
         model: a network in evaluation mode.
         task: the target, in the input shape of the network.
         own: the likelihood that the network was trained with.
-        fisher: the network's information on its own task, where it is known.
-        num_train: training samples that are looked at, drawn once and for all.
-        num_test: test samples.
+        num_train: training samples that are looked at, drawn once and for all. The test part is never looked at, so no
+            measure can depend on its labels.
         source: name of the network's own task.
         metric: of the network on its own task, where it is known.
+        source_task: the network's own task, for measures that look at its inputs.
+        embeddings: Task2Vec embeddings of the source and of the target, for measures that compare them.
     """
 
     model: nn.Module
     task: Task
     own: Likelihood
-    fisher: FisherDiagonal | None = None
     num_train: int = 1000
-    num_test: int = 1000
     source: str = ""
     metric: float | None = None
+    source_task: Task | None = None
+    embeddings: tuple[Params, Params] | None = None
 
     @cached_property
     def train(self) -> Batch:
@@ -82,14 +83,9 @@ class Sight:
         return self.task.train.glance(self.num_train)
 
     @cached_property
-    def test(self) -> Batch:
-        """Test samples."""
-        return self.task.test.glance(self.num_test)
-
-    @cached_property
     def head(self) -> str:
         """Name of the last linear layer."""
-        return head_name(self.model, self.test.x[:1])
+        return head_name(self.model, self.train.x[:1])
 
     @cached_property
     def train_features(self) -> Tensor:
@@ -97,9 +93,11 @@ class Sight:
         return self._features(self.train.x)
 
     @cached_property
-    def test_features(self) -> Tensor:
-        """What the head reads of the test samples `[N, D]`."""
-        return self._features(self.test.x)
+    def source_features(self) -> Tensor:
+        """What the head reads of the source's own training samples `[M, D]`."""
+        if self.source_task is None:
+            raise MismatchError("this measure looks at the source's own inputs, which are not given")
+        return self._features(self.source_task.train.glance(self.num_train).x)
 
     @cached_property
     def train_outputs(self) -> Tensor:

@@ -98,7 +98,7 @@ class _Drawing:
                     self._cell(source, target)
         self._outlines()
         self._legend()
-        title = f"Distances between {self.size} tasks ({plain(self.matrix.measure)})"
+        title = f"Distances between {self.size} tasks ({plain(self.matrix.title)})"
         return self.canvas.svg("nk-heatmap", title, self._description())
 
     def _description(self) -> str:

@@ -42,6 +42,16 @@ def title_of(measure: str) -> str:
     return f"{TITLES[measure]} ({measure})" if measure in TITLES else plain(measure)
 
 
+def form_words(rows: Sequence[Row]) -> str:
+    """The form of the Fréchet distance in a sentence; empty for other measures.
+
+    >>> form_words([{"form": "padded/mixed"}, {"form": "padded/mixed"}]), form_words([{}])
+    ('Form: padded/mixed.', '')
+    """
+    forms = sorted({plain(str(row["form"])) for row in rows if row.get("form")})
+    return f"Form{'s' if len(forms) > 1 else ''}: {', '.join(forms)}." if forms else ""
+
+
 def ranking_picture(
     measure: str, rows: Sequence[Row], relations: Relations, width: int, name: str = "nk-ranking"
 ) -> str:
@@ -125,6 +135,7 @@ def ranking_table(measure: str, rows: Sequence[Row]) -> Table:
     places = decimals([float(row["distance"]) for row in rows])
     beside = list(dict.fromkeys(name for row in rows for name in row.get("beside", {})))
     several = any(len(row.get("trials", ())) > 1 for row in rows)
+    unlike = len({row.get("form", "") for row in rows}) > 1
     cells = []
     for rank, row in enumerate(rows, 1):
         std = float(row.get("std") or 0.0)
@@ -135,6 +146,7 @@ def ranking_table(measure: str, rows: Sequence[Row]) -> Table:
         )
         others = (number(float(row.get("beside", {}).get(name, math.nan))) for name in beside)
         weak = f"weak: {number(float(row['weak']))} on its own task" if "weak" in row else ""
+        weak = "; ".join(filter(None, (weak, plain(str(row.get("form", ""))) if unlike else "")))
         head = (str(rank), plain(str(row["name"])), number(float(row["distance"]), places))
         cells.append((*head, *(spread if several else ()), *others, weak))
     heads = ["Rank", "Kin", "Distance", *(["±", "Nearest in", "This rank"] if several else []), *map(plain, beside)]
@@ -230,7 +242,8 @@ def mapped(matrix: DistanceMatrix | None, target: str) -> DistanceMatrix | None:
     kept = sorted([own, *[place for place in order if place != own][:MAPPED]])
     index = torch.tensor(kept)
     trials = matrix.trials[:, index][:, :, index]
-    return DistanceMatrix(tuple(matrix.tasks[place] for place in kept), matrix.measure, trials, matrix.reasons)
+    names = tuple(matrix.tasks[place] for place in kept)
+    return DistanceMatrix(names, matrix.measure, trials, matrix.reasons, matrix.forms)
 
 
 def map_table(matrix: DistanceMatrix, target: str | None) -> Table:

@@ -109,7 +109,7 @@ def map_page(
     placed, size, trials = layout(matrix), len(matrix.tasks), len(matrix.trials)
     picture = heatmap(matrix) if size > 1 else ""
     counted = "one trial" if trials == 1 else f"{trials} trials"
-    facts = [("tasks", str(size)), ("measure", plain(matrix.measure)), ("measured in", counted)]
+    facts = [("tasks", str(size)), ("measure", plain(matrix.title)), ("measured in", counted)]
     if trials > 1 and size > 2:
         agreed = sum(kin.wins == kin.trials > 0 for kin in nearest_kin(matrix))
         facts.append(("same nearest kin in every trial", f"{agreed} of {size} tasks"))
@@ -132,7 +132,7 @@ def map_page(
         pairs=_pairs(matrix),
         pairs_title=_pairs_title(matrix),
         tasks=_tasks(matrix, taskinfo or {}, target),
-        measure=plain(matrix.measure),
+        measure=plain(matrix.title),
         about=plain(about),
         trials=trials,
         command=plain(command),

@@ -83,6 +83,8 @@ def _ranking(place: int, measure: str, rows: Sequence[kinship.Row], relations: R
     said.append(
         "Whiskers: standard deviation over trials; small dots: single trials." if several else "One trial each."
     )
+    if form := kinship.form_words(rows):
+        said.append(form)
     if len(rows) > kinship.DRAWN:
         said.append(f"The nearest {kinship.DRAWN} of {len(rows)}.")
     return figure(

@@ -151,7 +151,7 @@ class _Drawing:
             tip, bold = self._tip(k), k == self.chosen
             self.canvas.text(x, y, self.short[k], size=self.font, fill=colour, bold=bold, halo=True, tip=tip)
         self._legend(widest)
-        title = f"Map of {self.size} tasks ({plain(self.matrix.measure)})"
+        title = f"Map of {self.size} tasks ({plain(self.matrix.title)})"
         spoken = f"Near tasks lie near each other. {plain_answer(self.matrix, self.target)}"
         return self.canvas.svg("nk-map-narrow" if self.narrow else "nk-map", title, spoken)
 

@@ -33,7 +33,7 @@ def joining(zoo: Zoo, task: Task, plan: Plan, contest: Contest, relations: Relat
         zoo.keep_cells(task.name, KeptCells(CELLS, skeleton, plan.method, tuple(found)))
     gain = _gain(contest)
     if relations.cells_of is not None and relations.distance is not None and gain is not None:
-        facts = {"distance": relations.distance, "gain": gain}
+        facts = {"distance": relations.distance, "gain": gain, "form": relations.form}
         zoo.keep_pair(GAIN, relations.cells_of, task.name, 0, facts)
 
 

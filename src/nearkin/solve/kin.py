@@ -6,6 +6,7 @@ from typing import Any, TypedDict
 from nearkin.core.errors import NearkinError
 from nearkin.core.events import Caution, Note, Work
 from nearkin.core.state import State
+from nearkin.distance.forms import DEFAULT, FALLBACK
 from nearkin.distance.ranking import Ranking
 from nearkin.search.restricted import restricted
 from nearkin.search.spaces import space as space_named
@@ -44,7 +45,7 @@ def relating(zoo: Zoo, task: Task, plan: Plan, bench: Bench) -> Work[Relations]:
         return Relations(why=f"{why}, so no cells are known to begin with")
     known = [[one.name, one.fingerprint, one.network, one.trials] for one in others]
     inputs = {"data": task.fingerprint(), "zoo": known, "measures": list(plan.measures), "trials": _trials(plan),
-              "hurry": plan.seconds is not None}  # fmt: skip
+              "hurry": plan.seconds is not None, "form": [str(DEFAULT), str(FALLBACK)]}  # fmt: skip
     done = yield from bench.stage("kin", inputs, lambda _: _ranked(zoo, task, plan))
     facts = done.read(_Ranked)
     rankings, missing = facts["rankings"], facts["missing"]
@@ -75,7 +76,7 @@ def grounds(zoo: Zoo, relations: Relations) -> tuple[Ground | None, Ground]:
 def own_trials(zoo: Zoo, target: str) -> tuple[Trial, ...]:
     """What solving other tasks of this zoo taught about beginning with a kin's cells."""
     return tuple(
-        Trial(source, name, facts["distance"], facts["gain"], "zoo")
+        Trial(source, name, facts["distance"], facts["gain"], "zoo", facts.get("form", ""))
         for name in zoo.names()
         if name != target
         for (source, _), facts in zoo.pairs(GAIN, name).items()
@@ -124,27 +125,32 @@ def _sources(zoo: Zoo, task: Task, plan: Plan, measure: str) -> list[TaskRecord]
 
 def _chosen(zoo: Zoo, target: str, plan: Plan, found: Relations) -> Work[Relations]:
     """Whose cells the search begins with, and why."""
-    rows = next((rows for measure in plan.measures if (rows := found.rankings.get(measure))), [])
+    measured = found.rankings.get("frechet", [])
+    rows = measured or next((rows for measure in plan.measures if (rows := found.rankings.get(measure))), [])
     with_cells = [row for row in rows if zoo.cells(str(row["name"])) is not None]
     if plan.space == FULL:
         return _with(found, why="the whole space was asked for")
     if plan.space != NEAREST:
         zoo.record(plan.space)
-        distance = next((float(row["distance"]) for row in rows if row["name"] == plan.space), None)
-        return _with(found, why=f"the cells of {plan.space} were asked for", cells_of=plan.space, distance=distance)
+        row: Mapping[str, Any] = next((row for row in measured if row["name"] == plan.space), {})
+        return _with(found, why=f"the cells of {plan.space} were asked for", cells_of=plan.space,
+                     distance=row.get("distance"), form=row.get("form", ""))  # fmt: skip
     if not with_cells:
         return _with(found, why="no kin has cells to begin with")
     nearest = with_cells[0]
     name, distance = str(nearest["name"]), float(nearest["distance"])
-    if "frechet" not in found.rankings:
+    if not measured:
         yield Caution("the Fréchet distance could not be measured, so nothing says how near is near enough")
         return _with(found, why=f"{name} is the nearest that has cells", cells_of=name)
-    limit = threshold([*shipped(), *own_trials(zoo, target)])
+    form = str(nearest.get("form", ""))
+    limit = threshold([*shipped(), *own_trials(zoo, target)], form)
     near = limit.near(distance)
     verdict = "within" if near else "beyond"
-    yield Note(f"kin with cells: {name} at {distance:.3f}, {verdict} the learned limit of {limit.value:.3f}")
-    why = f"{name} is the nearest kin that has cells, at {distance:.3f}, {verdict} the learned limit {limit.value:.3f}"
-    return _with(found, why=why, cells_of=name if near else None, distance=distance, near=near, limit=limit)
+    known = "learned limit" if limit.learned else "assumed limit"
+    yield Note(f"kin with cells: {name} at {distance:.3f}, {verdict} the {known} of {limit.value:.3f} ({limit.form})")
+    why = f"{name} is the nearest kin that has cells, at {distance:.3f}, {verdict} the {known} {limit.value:.3f}"
+    cells_of = name if near else None
+    return _with(found, why=why, cells_of=cells_of, distance=distance, near=near, form=form, limit=limit)
 
 
 def _with(found: Relations, *, why: str, limit: Threshold | None = None, **changes: Any) -> Relations:

@@ -2,7 +2,8 @@
 
 A trial is two searches for one target under an equal budget, one from a kin's cells in what these used, one from
 nothing in the whole space. The threshold is the stump that would have gained most over all trials. Trials are shipped
-with the package (made by benchmarks/kin_start.py); a zoo may add those of its own.
+with the package (made by benchmarks/kin_start.py); a zoo may add those of its own. A threshold belongs to one form of
+the Fréchet distance (`distance.forms`): it is learned from trials of that form and judges distances of that form only.
 """
 
 import json
@@ -51,6 +52,7 @@ class Trial:
         distance: Fréchet, from source to target, in [0, 1].
         gain: metric of what the search from the kin found minus that of what the search from nothing found.
         origin: `shipped` with the package, or `zoo`: made by this zoo's own solves.
+        form: of the Fréchet distance; empty where it was not recorded, and then no known form's.
     """
 
     source: str
@@ -58,6 +60,7 @@ class Trial:
     distance: float
     gain: float
     origin: str = "shipped"
+    form: str = ""
 
     def __post_init__(self) -> None:
         told = f"the trial of {self.target} from {self.source}"
@@ -84,6 +87,7 @@ class Threshold:
         num_targets: that the trials have.
         trend: rank correlation of distance and gain; below 0 where nearer kin gain more.
         learned: False where there were too few trials and the value is the prior.
+        form: of the Fréchet distance, the only one that it judges.
     """
 
     value: float
@@ -95,6 +99,7 @@ class Threshold:
     num_targets: int = 0
     trend: float = 0.0
     learned: bool = True
+    form: str = ""
 
     def near(self, distance: float) -> bool:
         """Whether a kin at that distance lends its cells; one whose distance is not known (NaN) does not."""
@@ -108,7 +113,8 @@ class Threshold:
 and 8 are needed.
         """
         count = self.num_below + self.num_above
-        first = f"Kin count as near up to a Fréchet distance of {self.value:.2f}."
+        form = f" (form {self.form})" if self.form else ""
+        first = f"Kin count as near up to a Fréchet distance of {self.value:.2f}{form}."
         if not self.learned:
             return (
                 f"{first} That is a prior and was not learned: there {_counted(count, 'is', 'are')} "
@@ -175,8 +181,10 @@ def trials_from(rows: Iterable[Mapping[str, Any]]) -> tuple[Trial, ...]:
         raise DataError(f"a kept trial is not as it should be ({broken}); leave it out or make it anew") from broken
 
 
-def threshold(trials: Sequence[Trial]) -> Threshold:
+def threshold(trials: Sequence[Trial], form: str = "") -> Threshold:
     r"""The distance $v$ that maximises $\sum_i g_i\,[d_i \le v]$: kin up to there, nothing beyond.
+
+    Only trials of the given form of the Fréchet distance count.
 
     Values between two distances that were tried are equal, and their middle stands for them. Totals that differ by less
     than `TIE` are equal too, and the largest value wins, since what a kin lends costs nothing. The value is never
@@ -188,6 +196,7 @@ def threshold(trials: Sequence[Trial]) -> Threshold:
     >>> round(found.value, 3), found.num_below, round(found.gain_above, 3), found.near(0.2), found.near(0.3)
     (0.215, 4, -0.1, True, False)
     """
+    trials = [trial for trial in trials if trial.form == form]
     distances, gains = np.array([t.distance for t in trials]), np.array([t.gain for t in trials])
     targets, owner = np.unique([trial.target for trial in trials], return_inverse=True)
     learned = len(trials) >= FEWEST
@@ -208,6 +217,7 @@ def threshold(trials: Sequence[Trial]) -> Threshold:
         num_targets=len(targets),
         trend=_trend(distances, gains),
         learned=learned,
+        form=form,
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from statistics import fmean
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from nearkin.distance.ranking import Ranking
 
@@ -16,6 +16,7 @@ class RankingRow(TypedDict):
     distance: float
     std: float
     trials: list[float]
+    form: NotRequired[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,7 @@ class Relations:
         threshold: what it was judged by (`Threshold.to_dict`), None without a kin that has cells.
         tuned: whose network is fine-tuned; None without kin.
         seconds: of measuring.
+        form: of the Fréchet distance `distance`, see `distance.forms`; empty where that is None.
     """
 
     rankings: Mapping[str, Sequence[RankingRow]] = field(default_factory=dict)
@@ -45,6 +47,7 @@ class Relations:
     threshold: Mapping[str, Any] | None = None
     tuned: str | None = None
     seconds: float = 0.0
+    form: str = ""
 
     @property
     def nearest(self) -> dict[str, str]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.core.errors import DataError, MismatchError, require
-from nearkin.core.state import State
+from nearkin.core.state import State, restoring
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.sight import fitted_to
 from nearkin.nets.evaluate import Scores, evaluate
@@ -270,6 +270,8 @@ class Solution:
             f"{origin}: the chosen contestant {facts['chosen']!r}, the pictures or the map are missing; fetch it again",
             DataError,
         )
+        with restoring(origin):
+            matrix = drawn and DistanceMatrix.from_dict(drawn, state.tensors["map"])
         return cls(
             solved=solved,
             chosen=facts["chosen"],
@@ -284,7 +286,7 @@ class Solution:
             checks=facts["checks"],
             promises=facts["promises"],
             stages=facts["stages"],
-            matrix=drawn and DistanceMatrix(drawn["tasks"], drawn["measure"], state.tensors["map"]),
+            matrix=matrix,
             pictures=state.tensors["pictures"],
             seed=facts["seed"],
             made=facts["made"],

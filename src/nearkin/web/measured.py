@@ -7,23 +7,24 @@ from statistics import fmean, stdev
 
 import torch
 
+from nearkin.distance.forms import DEFAULT, FALLBACK
 from nearkin.distance.frechet import AGGREGATES
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.web.reading import Distance
 
-USUAL = "sorted"  # of the aggregates, as `nearkin near` has it
 UNMEASURED = "not measured yet"
 
 
-def aggregates(found: Iterable[Distance]) -> list[str]:
-    """Which aggregates the measurements tell, the usual one first.
+def aggregates(found: Iterable[Distance], key: str = "") -> list[str]:
+    """Which aggregates the measurements tell, first the one that `nearkin near` uses with the reading of this key.
 
-    >>> aggregates([Distance("a", "b", 0, {"layer": 0.1, "sorted": 0.2})])
+    >>> aggregates([Distance("a", "b", 0, {"layer": 0.1, "sorted": 0.2})], f"frechet {FALLBACK.reading} train 1000")
     ['sorted', 'layer']
     """
+    usual = (FALLBACK if f" {FALLBACK.reading} " in key else DEFAULT).aggregate
     known = {name for one in found for name in one.values}
     return sorted(
-        known, key=lambda name: (name != USUAL, list(AGGREGATES).index(name) if name in AGGREGATES else 9, name)
+        known, key=lambda name: (name != usual, list(AGGREGATES).index(name) if name in AGGREGATES else 9, name)
     )
 
 

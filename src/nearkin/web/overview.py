@@ -19,7 +19,7 @@ from nearkin.zoo.records import TaskRecord
 PAGE = 200  # tasks of one page
 LOOKED_FOR = ("name", "data", "network", "likelihood")
 ABOUT = {
-    "frechet": "It compares what two networks know of the target's test data: the Fisher information of the source's "
+    "frechet": "It compares what two networks know of the target's data: the Fisher information of the source's "
     "network with that of the target's own, both scaled to the same total. 0 means that they rest on the same weights "
     "in the same measure, 1 that they share none.",
 }
@@ -85,7 +85,7 @@ def map_view(zoo: Reading, query: Mapping[str, str]) -> str:
         keys = [one.key for one in kept]
         key = query["measure"] if query.get("measure") in keys else keys[0]
         found = zoo.distances(key)
-        told = aggregates(found)
+        told = aggregates(found, key)
         aggregate = query["aggregate"] if query.get("aggregate") in told else told[0]
         compared = {name for one in found for name in (one.source, one.target)}
         shown = [name for name in order if name in compared]

@@ -111,7 +111,7 @@ def _kin(zoo: Reading, task: TaskRecord) -> list[dict[str, Any]]:
     tables = []
     for kept in zoo.measures():
         found = zoo.distances(kept.key, task)
-        told = aggregates(found)
+        told = aggregates(found, kept.key)
         sources = ranking(found, task.name, told[0]) if told else []
         if sources:
             rows = [

@@ -11,14 +11,18 @@ from torch import Tensor
 
 from nearkin.core.errors import require
 from nearkin.core.events import Note, Work
-from nearkin.distance.frechet import AGGREGATES
+from nearkin.core.state import State
+from nearkin.core.types import Params
+from nearkin.distance.forms import AUTO, Answers, Form, form_for, require_form
 from nearkin.distance.measures import measure_named
-from nearkin.distance.readings import READINGS, information
+from nearkin.distance.probing import embedding
+from nearkin.distance.readings import information
 from nearkin.distance.screening import Embedding
 from nearkin.distance.sight import Sight, fitted_to
 from nearkin.fisher.values import FisherDiagonal
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.solved import Solved
+from nearkin.tasks.likelihood import likelihood
 from nearkin.tasks.task import Task
 from nearkin.zoo.desk import Desk
 from nearkin.zoo.records import TaskRecord
@@ -45,8 +49,12 @@ class Shelf(Protocol):
         """A task with its weights."""
         ...
 
-    def fisher(self, name: str, trial: int = 0) -> FisherDiagonal:
-        """A network's information on its own task."""
+    def kept(self, name: str, kind: str) -> State | None:
+        """What was kept beside a task under that word."""
+        ...
+
+    def keep(self, name: str, kind: str, state: State, facts: dict[str, Any] | None = None) -> None:
+        """Keep a state beside a task."""
         ...
 
     def point(self, name: str, trials: int, embedding: Embedding) -> Tensor:
@@ -82,8 +90,8 @@ class Comparison:
 
     Attributes:
         measure: `frechet` or a name of `MEASURES`.
-        reading: of the Fréchet distance, see `distance.readings`.
-        aggregate: of the Fréchet distance, see `distance.frechet`.
+        reading: of the Fréchet distance, see `distance.readings`; `auto` chooses for each pair, see `distance.forms`.
+        aggregate: of the Fréchet distance, see `distance.frechet`; `auto` chooses with the reading.
         align: match the neurons of both networks before their weights are compared.
         samples: of the target that networks look at, of each part.
         screen: of the Fréchet distance, measure it on so many tasks only, the last of a race (`zoo.shortlist`).
@@ -93,8 +101,8 @@ class Comparison:
     """
 
     measure: str = DEFAULT_MEASURE
-    reading: str = "model"
-    aggregate: str = "sorted"
+    reading: str = AUTO
+    aggregate: str = AUTO
     align: bool = False
     samples: int = 1000
     screen: int | None = None
@@ -105,17 +113,29 @@ class Comparison:
     def __post_init__(self) -> None:
         if self.measure != "frechet":
             measure_named(self.measure)
-        for what, value, known in (("reading", self.reading, READINGS), ("aggregate", self.aggregate, AGGREGATES)):
-            require(value in known, f"{what} is one of {', '.join(known)}, got {value!r}")
+        require_form(self.reading, self.aggregate)
         require(self.samples >= 2, f"two samples or more tell tasks apart, got {self.samples}")
         for what, count in (("trials", self.trials), ("screen", self.screen)):
             require(count is None or count >= 1, f"{what} must be 1 or more, got {count}")
         require(0 <= self.epsilon <= 1, f"epsilon lies between 0 and 1, got {self.epsilon}")
 
-    @property
-    def key(self) -> str:
-        """Under which a distance is kept; all aggregates come from one measurement."""
-        return f"frechet {self.reading} {self.samples}{' aligned' if self.align else ''}"
+    def form(self, source: TaskRecord, target: Task) -> Form:
+        """The form of the Fréchet distance from a source to a target; the one place where `auto` is resolved."""
+        answers = Answers(source.likelihood, likelihood(source.likelihood).num_outputs(source.num_classes))
+        own = Answers(target.likelihood, target.num_outputs)
+        return form_for(answers, own, self.reading, self.aggregate, shared_start=shares_start(source))
+
+    def key(self, reading: str) -> str:
+        """Under which distances by a reading are kept; all aggregates come from one measurement."""
+        return f"frechet {reading} train {self.samples}{' aligned' if self.align else ''}"
+
+
+def shares_start(source: TaskRecord) -> bool:
+    """Whether a source's networks started from the weights that its seed and trial give.
+
+    Networks trained by a zoo did, and their recipe is known; of weights that came from elsewhere nothing is known.
+    """
+    return "recipe" in source.facts
 
 
 class Target:
@@ -128,6 +148,7 @@ class Target:
         self._seen: dict[tuple[int, ...], Task] = {}
         self._own: dict[tuple[str, tuple[int, ...], int, str], Solved] = {}
         self._informations: dict[object, FisherDiagonal] = {}
+        self._embeddings: dict[object, Params] = {}
         self.passes = 0.0
 
     @property
@@ -144,11 +165,15 @@ class Target:
     def own(self, source: TaskRecord, trials: int, how: Comparison) -> Work[Solved]:
         """The target's own network, of the kind that the source has, from the same weights and trained alike."""
         task = self.seen_as(source.input_shape)
-        like = Recipe(**source.facts["recipe"]).like(source.facts["num_train"], len(task.train))
+        like = (
+            Recipe(**source.facts["recipe"]).like(source.facts["num_train"], len(task.train))
+            if shares_start(source)
+            else Recipe.suited(task)
+        )
         probe = (source.network, source.input_shape, source.seed)
         mine = self.record
         stored = mine is not None and (mine.network, mine.input_shape, mine.seed) == probe
-        recipe = Recipe(**mine.facts["recipe"]) if mine is not None and stored else like
+        recipe = Recipe(**mine.facts["recipe"]) if mine is not None and stored and shares_start(mine) else like
         key = (*probe, json.dumps(recipe.to_dict()))
         kept = self._own.get(key)
         if kept is not None and len(kept.trials) >= trials:
@@ -162,9 +187,18 @@ class Target:
         self._own[key] = Solved(task.name, source.network, task.facts(), source.seed, tuple(fits))
         return self._own[key]
 
-    def information(self, key: object, sight: Sight, how: Comparison, width: int) -> Work[FisherDiagonal]:
-        """Its own network's information by one reading, measured once for each probe, trial and width of the head."""
+    def information(self, key: object, sight: Sight, reading: str, width: int, samples: int) -> Work[FisherDiagonal]:
+        """Its own network's information, measured once for each key: probe, trial, reading and width of the head."""
         if key not in self._informations:
-            self._informations[key] = yield from information(sight, how.reading, width)
-            self.passes += sight.num_test / how.samples
+            self._informations[key] = yield from information(sight, reading, width)
+            self.passes += sight.num_train / samples
         return self._informations[key]
+
+    def embedding(self, source: TaskRecord, trial: int, samples: int) -> Work[Params]:
+        """Its Task2Vec embedding in the source's probe (`distance.probing`), measured once for each probe and trial."""
+        key = (source.network, source.input_shape, source.seed, trial, samples)
+        if key not in self._embeddings:
+            task = self.seen_as(source.input_shape)
+            self._embeddings[key] = yield from embedding(task, source.network, source.seed, trial, samples)
+            self.passes += 1
+        return self._embeddings[key]

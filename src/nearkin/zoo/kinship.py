@@ -7,7 +7,9 @@ there, else it is trained as the source was, from the weights that the source's 
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -15,6 +17,7 @@ import torch
 from nearkin.core.errors import NearkinError, ZooError, require
 from nearkin.core.events import Caution, Checkpoint, Progress, Work
 from nearkin.core.state import State
+from nearkin.core.types import Params
 from nearkin.distance.alignment import aligning
 from nearkin.distance.frechet import distances
 from nearkin.distance.matrix import DistanceMatrix
@@ -23,14 +26,16 @@ from nearkin.distance.ranking import Ranking
 from nearkin.distance.readings import information
 from nearkin.distance.sight import Sight
 from nearkin.nets.functional import load
+from nearkin.nets.solved import Solved
 from nearkin.nets.trusted_code import refusal
 from nearkin.tasks.likelihood import likelihood
 from nearkin.tasks.task import Task
-from nearkin.zoo.comparison import Comparison, Shelf, Target
+from nearkin.zoo.comparison import Comparison, Shelf, Target, shares_start
 from nearkin.zoo.records import TaskRecord
 from nearkin.zoo.shortlist import shortlisted
 
 ALIGN_SAMPLES = 256
+EMBEDDING = "task2vec"  # word under which the zoo keeps the embedding of a task, with trial and samples
 BESIDE = ("logme",)  # shown beside the Fréchet distance, which is for search spaces and predicts little
 
 
@@ -60,6 +65,8 @@ def nearing(shelf: Shelf, given: Task | str, work: Path, how: Comparison) -> Wor
             how,
             lambda source, share: _frechet(shelf, source, target, trials, how, share),
         )
+    if how.measure == "frechet":
+        yield from _warned(sources)
     found: dict[str, list[float]] = {}
     beside: dict[str, dict[str, float]] = {}
     refused: dict[str, str] = {}
@@ -75,9 +82,13 @@ def nearing(shelf: Shelf, given: Task | str, work: Path, how: Comparison) -> Wor
     if not found:
         name, reason = next(iter(refused.items()))
         raise ZooError(f"no task of the zoo can be compared with {target.name}; {name}: {reason}")
+    forms = {source.name: str(how.form(source, target.task)) for source in sources if how.measure == "frechet"}
+    used = sorted({forms[name] for name in found if name in forms})
+    if len(used) > 1:
+        yield Caution(f"distances of unlike forms ({', '.join(used)}) stand in one ranking; compare within a form only")
     return Ranking.of(
-        target.name, how.measure, found, beside, refused=refused, weak=weak, seconds=time.monotonic() - begun,
-        passes=target.passes,
+        target.name, how.measure, found, beside, forms=forms, refused=refused, weak=weak,
+        seconds=time.monotonic() - begun, passes=target.passes,
     )  # fmt: skip
 
 
@@ -97,16 +108,31 @@ def comparing(shelf: Shelf, names: Sequence[str], work: Path, how: Comparison) -
     require(len(names) >= 2, f"a matrix compares two tasks or more, {len(names)} can be compared{first}", ZooError)
     trials = how.trials or min(record.trials for record in records)
     values = torch.full((trials, len(names), len(names)), torch.nan, dtype=torch.float64)
+    forms: dict[tuple[str, str], str] = {}
+    if how.measure == "frechet":
+        yield from _warned(records)
     for b, name in enumerate(names):
         target = Target(shelf, name, work)
         for a, source in enumerate(records):
             try:
                 values[:, a, b] = torch.tensor((yield from _trials(shelf, source, target, trials, how))).double()
+                if how.measure == "frechet":
+                    forms[source.name, name] = str(how.form(source, target.task))
             except NearkinError as error:
                 reasons[source.name, name] = str(error)
             yield Progress(f"{how.measure} distances", b * len(names) + a + 1, len(names) ** 2)
             yield Checkpoint(_nothing)
-    return DistanceMatrix(tuple(names), how.measure, values, reasons)
+    return DistanceMatrix(tuple(names), how.measure, values, reasons, forms or None)
+
+
+def _warned(sources: Sequence[TaskRecord]) -> Work[None]:
+    """Name the sources whose networks did not start from the weights that the target's start from."""
+    others = [record.name for record in sources if not shares_start(record)]
+    if others:
+        yield Caution(
+            f"networks of {', '.join(others[:5])} did not start from the weights that the target's network starts "
+            f"from, so weights do not correspond; the label-free form is used where none was asked for"
+        )
 
 
 def _nothing() -> State:
@@ -118,9 +144,15 @@ def _trials(shelf: Shelf, source: TaskRecord, target: Target, trials: int, how: 
     if how.measure == "frechet":
         return (yield from _frechet(shelf, source, target, trials, how))
     measure = MEASURES[how.measure]
+    solved, task = shelf.solved(source.name), target.seen_as(source.input_shape)
+    source_task = shelf.task(source.name) if measure.needs == "source_task" else None
     found = []
-    for sight in _sights(shelf, source, target, min(trials, source.trials), how):
-        found.append(measure(sight))
+    for trial in range(min(trials, source.trials)):
+        sight = _sight(solved, task, trial, how)
+        if measure.needs == "embeddings":
+            own = yield from _embedding(shelf, source, trial, how)
+            sight = replace(sight, embeddings=(own, (yield from target.embedding(source, trial, how.samples))))
+        found.append(measure(replace(sight, source_task=source_task)))
     require(
         len(found) == trials,
         f"{source.name} has {len(found)} trials, {trials} were asked for; ask for fewer, or add it anew with more",
@@ -129,59 +161,69 @@ def _trials(shelf: Shelf, source: TaskRecord, target: Target, trials: int, how: 
     return found
 
 
+def _embedding(shelf: Shelf, source: TaskRecord, trial: int, how: Comparison) -> Work[Params]:
+    """The Task2Vec embedding of a source in a trial's probe; it is kept, so that it is measured once."""
+    kind = f"{EMBEDDING} {trial} {how.samples}"
+    state = shelf.kept(source.name, kind)
+    if state is None:
+        values = yield from Target(shelf, source.name, Path()).embedding(source, trial, how.samples)
+        state = State(values)
+        with suppress(NearkinError):  # a zoo that cannot be written to measures again the next time
+            shelf.keep(source.name, kind, state)
+    return dict(state.tensors)
+
+
 def _frechet(
     shelf: Shelf, source: TaskRecord, target: Target, trials: int, how: Comparison, share: float = 1.0
 ) -> Work[list[float]]:
     """The distance in every trial, both sides on the same share of the samples; what is measured on all is kept."""
     looked_at = math.ceil(share * how.samples)
     keeping = target.record is not None and share == 1
-    kept = shelf.pairs(how.key, target.name) if target.record is not None else {}
-    found = [kept.get((source.name, trial)) for trial in range(trials)]
-    if None in found:
+    form = how.form(source, target.task)
+    key = how.key(form.reading)
+    kept = shelf.pairs(key, target.name) if target.record is not None else {}
+    found = [kept.get((source.name, trial), {}) for trial in range(trials)]
+    missing = [trial for trial in range(trials) if form.aggregate not in found[trial]]
+    if missing:
         solved = Target(shelf, source.name, target.work) if source.trials < trials else None
         sources = shelf.solved(source.name) if solved is None else (yield from solved.own(source, trials, how))
         own = yield from target.own(source, trials, how)
         task = target.seen_as(source.input_shape)
         width = max(sources.num_outputs, own.num_outputs)
-        for trial in (t for t in range(trials) if found[t] is None):
-            mine = Sight(own.model(trial), task, task.form, num_train=how.samples, num_test=looked_at)
-            key = (own, trial, width, looked_at)
-            f_bb = yield from target.information(key, mine, how, width)
+        for trial in missing:
+            mine = Sight(own.model(trial), task, task.form, num_train=looked_at)
+            f_bb = yield from target.information(
+                (own, trial, form.reading, width, looked_at), mine, form.reading, width, how.samples
+            )
             if target.record is not None and source.name == target.name:
                 f_ab = f_bb
             else:
-                form = likelihood(sources.facts["likelihood"])
                 model = sources.model(trial)
                 if how.align:
-                    matched = yield from aligning(model, mine.model, mine.test.x[:ALIGN_SAMPLES])
+                    matched = yield from aligning(model, mine.model, mine.train.x[:ALIGN_SAMPLES])
                     load(model, matched.params, matched.buffers)
-                sight = Sight(model, task, form, num_train=how.samples, num_test=looked_at)
-                f_ab = yield from information(sight, how.reading, width)
+                sight = Sight(model, task, likelihood(sources.facts["likelihood"]), num_train=looked_at)
+                f_ab = yield from information(sight, form.reading, width)
                 target.passes += share
             found[trial] = distances(f_ab, f_bb)
             if keeping:
-                shelf.keep_pair(how.key, source.name, target.name, trial, found[trial] or {})
-    return [float(values[how.aggregate]) for values in found if values is not None]
+                shelf.keep_pair(key, source.name, target.name, trial, found[trial])
+    return [float(values[form.aggregate]) for values in found]
 
 
-def _sights(shelf: Shelf, source: TaskRecord, target: Target, trials: int, how: Comparison) -> Iterator[Sight]:
-    """The target through the source's network of every trial."""
-    solved, task = shelf.solved(source.name), target.seen_as(source.input_shape)
-    form = likelihood(source.likelihood)
-    for trial in range(trials):
-        fisher = shelf.fisher(source.name, trial) if how.measure == "task2vec" else None
-        metric = solved.trials[trial].scores.metric
-        yield Sight(solved.model(trial), task, form, fisher, how.samples, how.samples, source.name, metric)
+def _sight(solved: Solved, task: Task, trial: int, how: Comparison) -> Sight:
+    """The target through the source's network of one trial."""
+    form, metric = likelihood(solved.facts["likelihood"]), solved.trials[trial].scores.metric
+    return Sight(solved.model(trial), task, form, how.samples, solved.name, metric)
 
 
 def _beside(shelf: Shelf, source: TaskRecord, target: Target, how: Comparison) -> dict[str, float]:
     """Other measures of the first trial that cost little, where they apply."""
     if how.measure != "frechet":
         return {}
-    found = {}
-    for sight in _sights(shelf, source, target, 1, how):
-        for name in BESIDE:
-            known = MEASURES[name]
-            if target.task.likelihood in known.forms and source.likelihood in known.source:
-                found[name] = known(sight)
-    return found
+    known = [MEASURES[name] for name in BESIDE]
+    apply = [one for one in known if target.task.likelihood in one.forms and source.likelihood in one.source]
+    if not apply:
+        return {}
+    sight = _sight(shelf.solved(source.name), target.seen_as(source.input_shape), 0, how)
+    return {measure.name: measure(sight) for measure in apply}

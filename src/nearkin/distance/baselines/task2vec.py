@@ -59,7 +59,7 @@ def task2vec_distance(f: FisherDiagonal, g: FisherDiagonal, *, head: str | None 
     >>> task2vec_distance(f, f), task2vec_distance(f, g)
     (0.0, 1.0)
     """
-    return _apart(task2vec_embedding(f, head), task2vec_embedding(g, head))
+    return embedding_distance(task2vec_embedding(f, head), task2vec_embedding(g, head))
 
 
 def task2vec_asymmetric(
@@ -86,13 +86,19 @@ def task2vec_asymmetric(
     >>> task2vec_asymmetric(f, g) > task2vec_asymmetric(g, f)  # g is the more complex source
     True
     """
+    t = None if trivial is None else task2vec_embedding(trivial, head)
+    return embedding_asymmetric(task2vec_embedding(f, head), task2vec_embedding(g, head), alpha=alpha, trivial=t)
+
+
+def embedding_asymmetric(a: Params, b: Params, *, alpha: float = ALPHA, trivial: Params | None = None) -> float:
+    """`task2vec_asymmetric` of the embeddings of a source and a target."""
     require(alpha >= 0, f"alpha must be >= 0, got {alpha}")
-    a, b = task2vec_embedding(f, head), task2vec_embedding(g, head)
     even = {name: value.mean().expand_as(value) for name, value in a.items()}
-    return _apart(a, b) - alpha * _apart(a, even if trivial is None else task2vec_embedding(trivial, head))
+    return embedding_distance(a, b) - alpha * embedding_distance(a, even if trivial is None else trivial)
 
 
-def _apart(a: Params, b: Params) -> float:
+def embedding_distance(a: Params, b: Params) -> float:
+    """`task2vec_distance` of two embeddings."""
     odd = sorted({(name, len(value)) for name, value in a.items()} ^ {(name, len(value)) for name, value in b.items()})
     if odd:
         raise MismatchError(

@@ -1,0 +1,34 @@
+"""Task2Vec embeddings of tasks in one probe network, which no task has trained.
+
+Achille et al. (2019) embed every task with one fixed, pretrained probe. A zoo has no such network, but all tasks of a
+network, an input shape and a seed start from the same weights: these are the probe. Only a head is fitted, once a task,
+so that the embedding of a target is shared by all sources, and that of a source can be kept.
+"""
+
+from nearkin.core.events import Work
+from nearkin.core.types import Params
+from nearkin.distance.baselines.task2vec import task2vec_embedding
+from nearkin.distance.readings import refitted
+from nearkin.distance.sight import Sight
+from nearkin.fisher.diagonal import measuring
+from nearkin.nets.registry import build
+from nearkin.tasks.task import Task
+
+RIDGE = 0.01  # of the head; nothing is held out to choose it
+
+
+def embedding(task: Task, network: str, seed: int, trial: int, samples: int) -> Work[Params]:
+    """The embedding of a task in the network that trials of that number start from.
+
+    Args:
+        task: in the network's input shape.
+        network: a network string.
+        seed: of the probe's weights.
+        trial: of the probe's weights.
+        samples: training samples of the task that are looked at.
+    """
+    probe = build(network, task.input_shape, task.num_outputs, seed, trial).eval()
+    sight = Sight(probe, task, task.form, num_train=samples)
+    model = refitted(sight, ridges=(RIDGE,))
+    fisher = yield from measuring(model, *sight.train, likelihood=task.likelihood)
+    return task2vec_embedding(fisher, sight.head)

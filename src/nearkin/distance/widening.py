@@ -1,0 +1,82 @@
+"""Networks and targets padded to more outputs, so that two tasks of unlike width can be compared weight by weight."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from nearkin.core.errors import MismatchError, require
+from nearkin.nets.functional import outputs_of
+from nearkin.nets.heads import head_name
+
+WIDENED = ("categorical", "gaussian", "dense")
+"""Likelihoods whose outputs can be padded."""
+
+NEVER = -1e4  # logit of a class that a network was not made for
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
+
+
+def last_layer(model: nn.Module, x: Tensor) -> str:
+    """Name of the linear layer whose output the network returns, or else of the layer with the last parameter.
+
+    >>> last_layer(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)), torch.zeros(1, 4))
+    '1'
+    >>> last_layer(nn.Sequential(nn.Conv2d(1, 3, 1), nn.ReLU()), torch.zeros(1, 1, 2, 2))
+    '0'
+    """
+    try:
+        return head_name(model, x)
+    except MismatchError:
+        return [name for name, _ in model.named_parameters()][-1].rpartition(".")[0]
+
+
+def widened(model: nn.Module, x: Tensor, num_outputs: int, likelihood: str) -> nn.Module:
+    """A copy whose last layer has more outputs, with weights of zero; new classes are never answered.
+
+    So a network's information on its own task is the same for every width, but for zeros. A network that is wide enough
+    is returned as it is.
+
+    >>> narrow = nn.Sequential(nn.Conv2d(1, 1, 1))
+    >>> wide = widened(narrow, torch.zeros(1, 1, 2, 2), 3, "dense")
+    >>> wide(torch.ones(1, 1, 2, 2))[0, 1:].abs().max(), wide[0].out_channels, narrow[0].out_channels
+    (tensor(0., grad_fn=<MaxBackward1>), 3, 1)
+    """
+    outputs = _num_outputs(model, x)
+    if outputs == num_outputs:
+        return model
+    wide = copy.deepcopy(model)
+    name = last_layer(model, x)
+    layer = wide.get_submodule(name)
+    width = getattr(layer, "out_features", getattr(layer, "out_channels", None))
+    require(
+        likelihood in WIDENED and isinstance(layer, LAYERS) and width == outputs and getattr(layer, "groups", 1) == 1,
+        f"{outputs} outputs of {type(model).__name__} cannot be widened to {num_outputs} in a {likelihood} task; use "
+        f"reading='model'",
+        MismatchError,
+    )
+    axis = 1 if isinstance(layer, TRANSPOSED) else 0
+    layer.weight = nn.Parameter(_padded(layer.weight, axis, num_outputs, 0.0))
+    if layer.bias is not None:
+        layer.bias = nn.Parameter(_padded(layer.bias, 0, num_outputs, NEVER if likelihood == "categorical" else 0.0))
+    setattr(layer, "out_features" if isinstance(layer, nn.Linear) else "out_channels", num_outputs)
+    return wide
+
+
+def widened_targets(likelihood: str, y: Tensor, num_outputs: int) -> Tensor:
+    """Real targets have a column, or a channel, for each output; those of new outputs are zero."""
+    if likelihood not in ("gaussian", "dense") or y.shape[1] >= num_outputs:
+        return y
+    return _padded(y, 1, num_outputs, 0.0)
+
+
+def _padded(value: Tensor, axis: int, size: int, fill: float) -> Tensor:
+    shape = list(value.shape)
+    shape[axis] = size - shape[axis]
+    return torch.cat([value.detach(), value.new_full(shape, fill)], axis)
+
+
+def _num_outputs(model: nn.Module, x: Tensor) -> int:
+    """Width of the axis that counts outputs: the second of images, the last of everything else."""
+    shape = outputs_of(model, x[:1]).shape
+    return int(shape[1] if len(shape) == 4 else shape[-1])
