@@ -59,7 +59,7 @@ def single_gradients(
     with torch.enable_grad():
         if isinstance(model, nn.Module):
             parameters = dict(model.named_parameters())
-            free = {name: parameters[name] for name in names}
+            free: dict[str, Tensor] = {name: parameters[name] for name in names}
             with _moving(model, free):
                 outputs = model(x.detach())
                 found = _gradients(outputs, free, cotangent)

@@ -42,7 +42,8 @@ def depends_on_values(network: Network, weights: Mapping[str, Tensor], x: Tensor
     if isinstance(network, nn.Module) and any(isinstance(m, torch.jit.ScriptModule) for m in network.modules()):
         return True  # compiled: nobody can look inside
     x = x.detach()
-    with torch.no_grad(), _Reads(x) as reads:
+    reads = _Reads(x)
+    with torch.no_grad(), reads:
         called(network, weights, x)
     return reads.happened
 

@@ -76,7 +76,7 @@ class Tape:
         self._parameters = list(model.parameters()) if isinstance(model, nn.Module) else []
         named = model.named_parameters() if isinstance(model, nn.Module) else ()
         self._watched = {id(value): name for name, value in named if name in watch}
-        self._forwards = [(vars(modules[name]), self._forward(name, modules[name])) for name in layers]
+        self._forwards = [(modules[name].__dict__, self._forward(name, modules[name])) for name in layers]
         self.calls: list[str] = []
         self.unfit: set[str] = set()
         self.loose: set[str] = set()
@@ -127,7 +127,7 @@ class Tape:
 
     def _forward(self, name: str, layer: nn.Module) -> Callable[..., Any]:
         """A layer's forward method, with its weights frozen, that is listened to."""
-        own = [parameter for parameter in layer._parameters.values() if id(parameter) in self._watched]
+        own = [parameter for parameter in layer.parameters(recurse=False) if id(parameter) in self._watched]
         compute = layer.forward
 
         def forward(*arguments: Any, **keywords: Any) -> Any:

@@ -82,7 +82,7 @@ WEIGHTINGS = ("samples", "tasks")
 
 
 def multitask_fisher(fishers: Sequence[FisherDiagonal], weighting: str = "samples") -> FisherDiagonal:
-    r"""The Fisher information of several tasks that share one network, $\sum_t \pi_t F_t$ (Maddox et al. 2021, C.2).
+    r"""The Fisher information of several tasks that share one network, $\sum_t \pi_t F_t$ (Maddox et al. 2019, C.2).
 
     With $\pi_t = N_t / \sum_s N_s$ it is the Fisher information of the samples of all tasks together. With
     $\pi_t = 1/T$ it is the paper's expectation over tasks, in which a task counts the same whatever its size.

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from nearkin.fisher.layer_kernels import Feature, add_kernel
-from nearkin.fisher.tangent_features import EXACT, Sight, UnfitError, features, require_order, sight
+from nearkin.fisher.tangent_features import EXACT, Sight, UnfitError, features, sight
 from nearkin.transfer.kernel import Prior
 from nearkin.transfer.linearize import chosen_outputs
 
@@ -219,16 +219,15 @@ def held_features(prior: Prior, x: Tensor, memory: int) -> HeldFeatures | None:
     linearized = prior.linearized
     size = linearized.num_outputs(x)
     chosen, summed = chosen_outputs(linearized.outputs, size), linearized.outputs == "sum"
-    seen = sight(linearized.model, linearized.names, chosen, summed, x[:2])
+    seen = sight(linearized.model, linearized.names, chosen, summed, x)
     while True:
         try:
-            require_order(seen, x[:1], x[-1:])
             each = sum(layer.feature.num_bytes() for layer in _layers(prior, seen, x[:1], len(x)))
             if each * len(x) > memory:
                 return None
             batches = tuple(_layers(prior, seen, part, len(x)) for part in x.split(max(1, BATCH_BYTES // each)))
         except UnfitError as unfit:
-            seen = seen.without(unfit.layer)
+            seen = seen.without(unfit.names)
             continue
         rows_each = 1 if summed else len(chosen)
         return HeldFeatures(batches, linearized.num_weights * (size if summed else 1), rows_each)
