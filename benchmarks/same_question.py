@@ -222,6 +222,7 @@ def written(figures: Mapping[str, Any]) -> str:
     by_right = sorted(scores["reporting"], key=lambda form: -scores["reporting"][form]["right"])
     most = scores["reporting"][by_right[0]]["right"]
     best = " and ".join(f"`{form}`" for form in by_right if scores["reporting"][form]["right"] == most)
+    unreliable = "" if most > 0.8 * final["of"] else "So no form recognises the question reliably. "
     by_data = [
         [data, *(_right_of(told["judgements"][form], data) for form in (default, fallback, "padded/weight"))]
         for data in DATA
@@ -252,7 +253,7 @@ random would for {told["chance"]["reporting"]:.1f} of {final["of"]:.0f}. The mea
 standard deviation over trials is {final["std"]:.3f} in the mean. Most right targets on this half have {best}:
 {most:.0f}.
 
-{"" if most > 0.8 * final["of"] else "So no form recognises the question reliably. "}Right targets of all {len(TASKS)} tasks, by the data set of the target:
+{unreliable}Right targets of all {len(TASKS)} tasks, by the data set of the target:
 
 {table(["data set", f"`{default}`", f"`{fallback}`", "`padded/weight`"], by_data)}
 
