@@ -98,9 +98,7 @@ def measured(network: str, trials: int, folder: Path) -> dict[str, Any]:
         for reading in READINGS:
             for aggregate in AGGREGATES:
                 matrix = zoo.matrix(list(TASKS), reading=reading, aggregate=aggregate, samples=SAMPLES, epsilon=1.0)
-                found[f"{reading}/{aggregate}"] = [
-                    [[round(value, 5) for value in row] for row in trial] for trial in matrix.trials.tolist()
-                ]
+                found[f"{reading}/{aggregate}"] = matrix.trials
                 print(f"  {network} {reading}/{aggregate}: {matrix.nearest()}", flush=True)
         return found
 
@@ -145,20 +143,38 @@ def summary(figures: Mapping[str, Any]) -> dict[str, Any]:
     """Scores on both halves, and what was chosen."""
     networks = figures["networks"]
     forms = [f"{reading}/{aggregate}" for reading in READINGS for aggregate in AGGREGATES]
-    judgements = {
-        form: {network: judged(torch.tensor(found[form]).double()) for network, found in networks.items()}
-        for form in forms
-    }
+    judgements = {form: {network: judged(found[form]) for network, found in networks.items()} for form in forms}
     first = choosing()
     halves = {"choosing": first, "reporting": [name for name in TASKS if name not in first]}
     scores = {half: {form: scored(judgements[form], names) for form in forms} for half, names in halves.items()}
+    chance = {half: len(networks) * sum(_chance(name) for name in names) for half, names in halves.items()}
     return {
         "halves": halves,
+        "chance": chance,
         "scores": scores,
         "default": chosen(scores["choosing"], "padded"),
         "fall-back": chosen(scores["choosing"], "model"),
         "judgements": judgements,
     }
+
+
+def _chance(name: str) -> float:
+    """How often another task, drawn at random, asks the same question."""
+    return sum(other != name and TASKS[other][2] == TASKS[name][2] for other in TASKS) / (len(TASKS) - 1)
+
+
+def compact(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Mean distances of a network as one line of numbers a source, so that the figures stay readable."""
+    means = {form: trials.mean(0).tolist() for form, trials in found.items() if form != "metric"}
+    return {
+        "metric": found["metric"],
+        "mean": {form: [" ".join(f"{value:.4f}" for value in row) for row in mean] for form, mean in means.items()},
+    }
+
+
+def shown(name: str) -> str:
+    """A task's name as a table of Markdown can hold it."""
+    return name.replace(" | ", " on ")
 
 
 def written(figures: Mapping[str, Any]) -> str:
@@ -187,13 +203,30 @@ def written(figures: Mapping[str, Any]) -> str:
     ]
     columns = [
         [
-            name,
+            shown(name),
             "choosing" if name in told["halves"]["choosing"] else "reporting",
             *(_cell(told["judgements"][default][network][name]) for network in networks),
         ]
         for name in TASKS
     ]
-    metrics = [[name, *(f"{found['metric'][name]:.3f}" for found in figures["networks"].values())] for name in TASKS]
+    metrics = [
+        [shown(name), *(f"{found['metric'][name]:.3f}" for found in figures["networks"].values())] for name in TASKS
+    ]
+    first = scores["choosing"]
+    equal = [
+        f"`{form}`"
+        for form in first
+        if form.startswith("padded/") and form != default and first[form]["right"] == first[default]["right"]
+    ]
+    tie = f" As many right targets have {' and '.join(equal)}, so right trials decided." if equal else ""
+    by_right = sorted(scores["reporting"], key=lambda form: -scores["reporting"][form]["right"])
+    most = scores["reporting"][by_right[0]]["right"]
+    best = " and ".join(f"`{form}`" for form in by_right if scores["reporting"][form]["right"] == most)
+    unreliable = "" if most > 0.8 * final["of"] else "So no form recognises the question reliably. "
+    by_data = [
+        [data, *(_right_of(told["judgements"][form], data) for form in (default, fallback, "padded/weight"))]
+        for data in DATA
+    ]
     return f"""<!-- written by benchmarks/same_question.py -->
 # Same question, other data
 
@@ -209,13 +242,20 @@ network), {trials} trials, each trial from one start for all tasks, {RECIPE.step
 {SAMPLES} training samples of the target.
 
 **The choice.** The default form was chosen on {len(told["halves"]["choosing"])} of the tasks: those whose names have
-the smallest SHA-256 hash, a rule fixed before anything was measured. It is the `padded` form with most right targets
-there (of equals, with most right trials): **`{default}`**. The label-free fall-back is chosen in the same way among the
-`model` forms: `{fallback}`.
+the smallest SHA-256 hash, a rule fixed before any distance was measured. It is the `padded` form with most right
+targets there; of equals, with most right trials: **`{default}`**, {first[default]["right"]:.0f} of {first[default]["of"]:.0f}
+targets (networks times tasks) and {first[default]["right trials"]:.0%} of single trials.{tie} The label-free fall-back
+is chosen in the same way among the `model` forms: `{fallback}`.
 
 **The other half.** With `{default}`, the nearest other task in the mean over trials asks the same question for
-**{final["right"]:.0f} of {final["of"]:.0f}** targets (networks times tasks), in {final["right trials"]:.0%} of single
-trials. The mean margin is {final["margin"]:+.3f}; its standard deviation over trials is {final["std"]:.3f} in the mean.
+**{final["right"]:.0f} of {final["of"]:.0f}** targets, in {final["right trials"]:.0%} of single trials; a task drawn at
+random would for {told["chance"]["reporting"]:.1f} of {final["of"]:.0f}. The mean margin is {final["margin"]:+.3f}; its
+standard deviation over trials is {final["std"]:.3f} in the mean. Most right targets on this half have {best}:
+{most:.0f}.
+
+{unreliable}Right targets of all {len(TASKS)} tasks, by the data set of the target:
+
+{table(["data set", f"`{default}`", f"`{fallback}`", "`padded/weight`"], by_data)}
 
 ## All forms
 
@@ -237,9 +277,14 @@ The nearest other task in the mean over trials and the margin ± standard deviat
 """
 
 
+def _right_of(judgements: Mapping[str, Mapping[str, Any]], data: str) -> str:
+    cells = [said[name]["right"] for said in judgements.values() for name in TASKS if TASKS[name][1] == data]
+    return f"{sum(cells)} of {len(cells)}"
+
+
 def _cell(judgement: Mapping[str, Any]) -> str:
     wrong = "" if judgement["right"] else "✗ "
-    return f"{wrong}{judgement['nearest']} ({judgement['margin']:+.3f} ± {judgement['std']:.3f})"
+    return f"{wrong}{shown(judgement['nearest'])} ({judgement['margin']:+.3f} ± {judgement['std']:.3f})"
 
 
 def main() -> None:
@@ -254,8 +299,8 @@ def main() -> None:
     for network in options.networks.split(","):
         print(network, flush=True)
         networks[network] = measured(network, options.trials, options.folder)
-    figures: dict[str, Any] = {"trials": options.trials, "networks": networks}
-    figures["summary"] = summary(figures)
+    figures: dict[str, Any] = {"trials": options.trials, "summary": summary({"networks": networks})}
+    figures["networks"] = {network: compact(found) for network, found in networks.items()}
     keep(__file__, figures)
     PAGE.write_text(written(json.loads(Path(__file__).with_suffix(".json").read_text())))
 

@@ -1,8 +1,8 @@
 """Forms of the Fréchet distance: a reading and an aggregate, and which form suits a pair of tasks.
 
-The default is a `padded` form: it is asymmetric and recognises the same question on other data
-(`benchmarks/same_question.py`, which chose it). It needs labels that both networks can be given, and networks that
-start from the same weights. Where one of these is missing, the label-free form `model` takes its place.
+The default is a `padded` form, which is asymmetric as the paper wants it; its aggregate was chosen on half of the tasks
+of `benchmarks/same_question.py`. It needs labels that both networks can be given, and networks that start from the same
+weights. Where one of these is missing, the label-free form `model` takes its place.
 """
 
 from dataclasses import dataclass

@@ -55,10 +55,10 @@ def widened(model: nn.Module, x: Tensor, num_outputs: int, likelihood: str) -> n
         f"reading='model'",
         MismatchError,
     )
-    axis = 1 if isinstance(layer, TRANSPOSED) else 0
-    layer.weight = nn.Parameter(_padded(layer.weight, axis, num_outputs, 0.0))
-    if layer.bias is not None:
-        layer.bias = nn.Parameter(_padded(layer.bias, 0, num_outputs, NEVER if likelihood == "categorical" else 0.0))
+    never = NEVER if likelihood == "categorical" else 0.0
+    for part, value in list(layer.named_parameters(recurse=False)):
+        axis, fill = (0, never) if part == "bias" else (int(isinstance(layer, TRANSPOSED)), 0.0)
+        setattr(layer, part, nn.Parameter(_padded(value, axis, num_outputs, fill)))
     setattr(layer, "out_features" if isinstance(layer, nn.Linear) else "out_channels", num_outputs)
     return wide
 
