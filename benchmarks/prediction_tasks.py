@@ -11,6 +11,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+import nearkin as nk
 from nearkin.core.rng import Streams
 from nearkin.tasks import derive
 from nearkin.tasks.datastring import DataString
@@ -20,6 +21,7 @@ from nearkin.tasks.task import Task
 
 SHAPE = (1, 14, 14)
 NETWORKS = {"mlp": "mlp?hidden=128-64", "lenet": "lenet", "cnn": f"{__name__}:SmallCNN"}
+nk.trust(NETWORKS["cnn"])
 SEEDS = (0, 1)
 SOURCE_SAMPLES = 2_000
 TARGET_SAMPLES = 300

@@ -20,7 +20,7 @@ MAX_TEXT = 20_000
 """Most characters of a genotype; the longest that a search made had a few hundred."""
 
 MAX_NODES = 32
-"""Most nodes of a cell; the canonical form of 32 that are all alike takes about a second, of 64 a minute."""
+"""Most nodes of a cell; the canonical form of 32 that are all alike takes a few seconds, of 64 more than a minute."""
 
 _NUMBER = re.compile(r"[0-9]{1,9}(?![0-9])")
 _VALUE = re.compile(r"-?[0-9][0-9.]*(?:e[+-]?[0-9]+)?")

@@ -1,8 +1,6 @@
 """Tables of measured architectures: any searcher runs on them in no time, and its regret is known exactly."""
 
 import csv
-import gzip
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +9,7 @@ from typing import Any
 
 from nearkin.core.errors import DataError, OptionError, require
 from nearkin.core.events import Work
+from nearkin.core.opening import read_file
 from nearkin.search.genotype import Genotype
 from nearkin.search.nasbench201 import nasbench201, nasbench201_cell, transnas101, transnas101_cell
 from nearkin.search.objective import Measured, Objective
@@ -194,8 +193,7 @@ def read_table(path: Path, *, single: bool = False) -> Table:
 
 def _rows(path: Path) -> list[dict[str, str]]:
     try:
-        data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as broken:
+        text = read_file(path).decode()
+    except UnicodeDecodeError as broken:
         raise DataError(f"cannot read the table {path}: {broken}; check the path or fetch it again") from broken
     return list(csv.DictReader(text.splitlines()))

@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from nearkin.core.errors import NearkinError, ZooError, require
 from nearkin.core.files import FileWriteError, write_durably
+from nearkin.core.numbers import whole_number
 from nearkin.zoo.schema import MIGRATIONS, Migration, meta
 
 BUSY_SECONDS = 60.0
@@ -177,14 +178,15 @@ def version(connection: sql.Connection, newest: int, path: Path) -> int:
         return 0
     ours = {"meta", "tasks"} <= set(names)
     text = connection.scalar(sql.select(meta.c.value).where(meta.c.key == VERSION_KEY)) if ours else None
-    if text is None or not text.isdecimal():
+    version = whole_number(text or "")
+    if version is None:
         raise ZooError(f"{path} is no database of nearkin; name another folder with --zoo")
     require(
-        int(text) <= newest,
+        version <= newest,
         f"this zoo is of version {text}, this nearkin knows up to {newest}; install a newer nearkin",
         ZooError,
     )
-    return int(text)
+    return version
 
 
 def _migrate(connection: sql.Connection, found: int, migrations: Sequence[Migration], zoo: Path) -> None:
