@@ -22,6 +22,10 @@ WIDTH = 4
 ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (torch.tanh, F.relu, F.silu, torch.sin, F.gelu)
 
 
+NEEDS_MORE = ("layer norm", "norm called twice", "nested", "list of modules", "unrolled list with sharing",
+              "tied to a list", "parameters", "branches")  # fmt: skip
+
+
 class Changed(nn.Linear):
     """A subclass of a known layer that computes something else."""
 
@@ -51,11 +55,13 @@ class Block(nn.Module):
         self.kind, self.activation = kind, rng.choice(ACTIVATIONS)
         bias = rng.random() < 0.7
         self.a, self.b = nn.Linear(WIDTH, WIDTH, bias=bias), nn.Linear(WIDTH, WIDTH)
-        self.norm = nn.LayerNorm(WIDTH)
-        self.scale = nn.Parameter(torch.randn(WIDTH))
-        self.list = nn.ParameterList([torch.randn(WIDTH), torch.randn(WIDTH)])
-        self.layers = nn.ModuleList([nn.Linear(WIDTH, WIDTH) for _ in range(2)])
-        self.named = nn.ModuleDict({"inner": nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.LayerNorm(WIDTH))})
+        if kind in NEEDS_MORE or rng.random() < 0.2:  # else unused
+            self.norm = nn.LayerNorm(WIDTH)
+            self.scale = nn.Parameter(torch.randn(WIDTH))
+            self.list = nn.ParameterList([torch.randn(WIDTH), torch.randn(WIDTH)])
+            self.layers = nn.ModuleList([nn.Linear(WIDTH, WIDTH) for _ in range(2)])
+            inner = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.LayerNorm(WIDTH))
+            self.named = nn.ModuleDict({"inner": inner})
         self.register_buffer("offset", torch.randn(WIDTH))
         self.threshold = rng.uniform(-1, 1)
         if kind == "tied":
@@ -139,11 +145,11 @@ class Block(nn.Module):
                 return h + F.linear(act(x), a.weight) if x.sum() > 0 else h
             case "second call if positive":
                 h = a(x)
-                return act(a(act(h))) if float(x.sum()) > self.threshold else h
+                return act(a(act(h))) if float(x.detach().sum()) > self.threshold else h
             case "module by value":
                 return act(a(x) if x.mean().item() > 0 else b(x))
             case "module by list of values":
-                return act(a(x) if x.flatten().tolist()[0] > 0 else b(x))
+                return act(a(x) if x.detach().flatten().tolist()[0] > 0 else b(x))
             case "gain by value":
                 return a(x) * (2 if bool((x > self.threshold).any()) else 1)
             case "routed":
