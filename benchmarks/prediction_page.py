@@ -178,7 +178,9 @@ Spearman correlation of each measure with (a) the area under the held-out loss o
 Regret: area of the first pick less that of the best source, in units of a random source's. AUROC: of telling whether a
 source beats training from scratch, by the measure less its value at the initialisation. Cost: process time in units of
 LogME's, features included, mean over the networks. "fast KxB" is `kin` at K steps of B samples that go as far as the
-run; the run itself costs three times "20 real steps".
+run; the run itself costs three times "20 real steps". The cost of `task2vec` is that of comparing embeddings: to make
+them takes a fitted head and a Fisher pass a task, once for all pairs, which is not in it. What `near` pays is in
+[What finding kin costs](near-benchmark.md).
 
 {main_table(found)}
 

@@ -244,8 +244,8 @@ network), {trials} trials, each trial from one start for all tasks, {RECIPE.step
 **The choice.** The default form was chosen on {len(told["halves"]["choosing"])} of the tasks: those whose names have
 the smallest SHA-256 hash, a rule fixed before any distance was measured. It is the `padded` form with most right
 targets there; of equals, with most right trials: **`{default}`**,
-{first[default]["right"]:.0f} of {first[default]["of"]:.0f}
-targets (networks times tasks) and {first[default]["right trials"]:.0%} of single trials.{tie} The label-free fall-back
+{first[default]["right"]:.0f} of {first[default]["of"]:.0f} targets (networks times tasks) and
+{first[default]["right trials"]:.0%} of single trials.{tie} The label-free fall-back
 is chosen in the same way among the `model` forms: `{fallback}`.
 
 **The other half.** With `{default}`, the nearest other task in the mean over trials asks the same question for
