@@ -145,7 +145,7 @@ class Fuse(Searcher[Rounds]):
     def restore(self, saved: State) -> Rounds:
         """The inverse of `capture`."""
         rounds = saved.read(Rounds)
-        typed(list[tuple[str, float, dict[str, float]]], rounds.winners, saved.origin)
+        typed(list[tuple[str, float, dict[str, float | str]]], rounds.winners, saved.origin)
         return rounds
 
     def figures(self, state: Rounds) -> dict[str, float]:
