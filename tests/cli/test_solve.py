@@ -28,7 +28,7 @@ DATA = "digits?classes=3,5,8&rest=drop&limit=150"
 SHORT = ("--evaluations", "1", "--networks", "none", "--epochs", "2")
 SOLVE = ("solve", "mine", DATA, *SHORT, "--only", "kin-search,finetune,lenet,logistic", "--json")
 PROMISED = {"target", "kin", "genotype", "metric", "parameters", "seconds", "baselines", "transfer", "report"}
-INTERRUPTED = "interrupted: what was done is kept; run the same command again to go on"
+INTERRUPTED = "interrupted: what was done is kept; run the same command again to continue"
 
 
 @pytest.fixture(scope="module")

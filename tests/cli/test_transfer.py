@@ -102,10 +102,10 @@ def test_interrupted_it_continues_and_restart_begins_again(call: Call, tmp_path:
         process.send_signal(signal.SIGINT)
         said = process.stderr.read()
     assert process.returncode == 130, said
-    assert said.strip().splitlines()[-1] == "interrupted: what was done is kept; run the same command again to go on"
+    assert said.strip().splitlines()[-1] == "interrupted: what was done is kept; run the same command again to continue"
     assert not (tmp_path / "page.html").exists()
-    stages = tmp_path / "nearkin-zoo" / "stages"
-    kept = {file.stem.rsplit("-", 1)[0]: State.load(file).facts["state"] for file in stages.rglob("*.safetensors")}
+    work = tmp_path / "nearkin-zoo" / "work"
+    kept = {file.stem.rsplit("-", 1)[0]: State.load(file).facts["state"] for file in work.rglob("*.safetensors")}
     assert {"transfer-closed-form", "transfer-linear-head"} <= set(kept)
     assert "transfer-all-weights" not in kept
     copied = tmp_path / "again"
@@ -115,7 +115,7 @@ def test_interrupted_it_continues_and_restart_begins_again(call: Call, tmp_path:
     assert done["seconds"] == kept["transfer-closed-form"]["seconds"], "read, not computed again"
     assert done["baselines"][0]["seconds"] == kept["transfer-linear-head"]["seconds"]
     assert (tmp_path / "page.html").exists()
-    assert not list(stages.rglob("*.safetensors")), "a finished transfer leaves nothing behind"
+    assert not list(work.rglob("*.safetensors")), "a finished transfer leaves nothing behind"
 
     anew = call("--zoo", str(copied), *words, "--restart", "--json").json
     assert anew["seconds"] != done["seconds"]

@@ -83,7 +83,7 @@ def transfer(
         facing = target if target in zoo else task_of(target, zoo)
         task = zoo.task(facing) if isinstance(facing, str) else facing
         mark = hashlib.sha256(repr((source, how, settings.seed)).encode()).hexdigest()[:16]
-        bench = stages.Bench(zoo.catalogue.stages / task.fingerprint() / f"transfer-{mark}", task.digest())
+        bench = stages.Bench(zoo.catalogue.work_folder() / f"transfer-{task.fingerprint()}-{mark}", task.digest())
         if restart:
             shutil.rmtree(bench.folder, ignore_errors=True)
         found = run(zoo.transferring(source, facing, how, seed=settings.seed, stages=bench), settings)
