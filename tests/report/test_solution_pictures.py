@@ -92,7 +92,7 @@ def test_the_picture_of_the_contest_shows_what_its_table_says() -> None:
     told = set(tips(contest(solution, 760)))
     rows = contest_table(solution).rows
     assert len(rows) == len(told)
-    for title, _, validation, test, _, parameters, *_ in rows:
+    for title, _, validation, test, _, _, parameters, *_ in rows:
         name = title.removeprefix("✔ ").removesuffix(" (chosen)")
         value, _, within = test.partition(" ")
         span = within.replace("–", " to ")

@@ -135,8 +135,13 @@ def test_broken_tables_are_refused_in_one_line(tmp_path: Path, text: str, messag
 
 def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
     (tmp_path / "broken.csv.gz").write_bytes(b"no gzip")
-    for name in ("absent.csv.gz", "broken.csv.gz"):
-        with pytest.raises(DataError, match=f"cannot read the table .*{name}"):
+    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe")
+    for name, message in (
+        ("absent.csv.gz", "there is no file"),
+        ("broken.csv.gz", "is a broken gzip file"),
+        ("binary.csv", "cannot read the table"),
+    ):
+        with pytest.raises(DataError, match=message):
             read_table(tmp_path / name)
 
 

@@ -10,6 +10,7 @@ import torch
 
 from nearkin.core.errors import OptionError
 from nearkin.core.events import Progress, finish
+from nearkin.core.plain import typed
 from nearkin.solve.checks import Checks, Finding, balance, checking, class_shift, size, target
 from nearkin.tasks.derive import corrupted
 from nearkin.tasks.sources import task as read
@@ -36,7 +37,7 @@ def of_kind(checks: Checks, kind: str) -> Finding:
 
 def test_there_and_back_through_json() -> None:
     checks = checked(read("digits?classes=0,1,2"), samples=200)
-    assert Checks.from_dict(json.loads(json.dumps(checks.to_dict(), allow_nan=False))) == checks
+    assert typed(Checks, json.loads(json.dumps(checks.to_dict(), allow_nan=False)), "the checks") == checks
 
 
 def test_progress_rises_by_one_to_its_total_and_nothing_else_is_said() -> None:
