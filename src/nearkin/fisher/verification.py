@@ -7,6 +7,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from nearkin.core.errors import MismatchError, require
+from nearkin.core.types import Params
 from nearkin.fisher.autodiff import chunk_size, rest_gradients, single_gradients
 from nearkin.fisher.layers import rule_for
 from nearkin.fisher.plan import Plan, locally
@@ -48,8 +49,8 @@ def verified(plan: Plan, model: nn.Module, weights: Mapping[str, Tensor], x: Ten
             return verified(fitted, model, weights, x)
         cotangents.append(_noise(outputs[-1].shape, len(outputs), outputs[-1]))
         pull_back(outputs[-1], cotangents[-1])
-        gradients = single_gradients(model, weights, names, sample, cotangents[-1])
-        truths.append({name: _shadow(gradient) for name, gradient in gradients.items()})
+        outputs[-1] = outputs[-1].detach()
+        truths.append(_shadowed(single_gradients(model, weights, names, sample, cotangents[-1])))
     wrong = {name for name in plan.covered if not _agree([f.get(name) for f in formulas], [t[name] for t in truths])}
     if len(x) > 1:
         together = tape(x)
@@ -76,7 +77,7 @@ def _require_apart(together: Tensor, alone: Sequence[Tensor]) -> None:
     """Refuse a network whose outputs for one sample depend on the others."""
     apart = len(together) == len(alone)
     for row, single in zip(together.detach(), alone, strict=False):
-        far = float((row - single[0].detach()).abs().max()) / (float(single.detach().abs().max()) + 1e-30)
+        far = float((row - single[0]).abs().max()) / (float(single.abs().max()) + 1e-30)
         apart &= far < AGREEMENT or math.isnan(far)
     require(
         apart,
@@ -118,6 +119,10 @@ def _shadows(layer: nn.Module, read: Tensor, g: Tensor) -> dict[str, Tensor]:
         return {local: value for local, value in found.items() if getattr(layer, local) is not None}
     gradients = rule.gradients(layer, locally(layer), read, g)
     return {local: _shadow(gradient[0]) for local, gradient in gradients.items()}
+
+
+def _shadowed(gradients: Params) -> Params:
+    return {name: _shadow(gradient) for name, gradient in gradients.items()}
 
 
 def _shadow(gradient: Tensor) -> Tensor:
