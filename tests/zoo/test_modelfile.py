@@ -81,7 +81,7 @@ def test_another_call_starts_anew_and_says_so(
 
 def test_restart_and_a_broken_checkpoint_start_anew(task: nk.Task, tmp_path: Path) -> None:
     out = tmp_path / "m.safetensors"
-    for break_it, said in ((False, []), (True, ["that part is done again"])):
+    for break_it, said in ((False, []), (True, ["this part of the work is done again"])):
         with pytest.raises(Stop):
             trained(task, out, stop=2)
         if break_it:
