@@ -15,6 +15,9 @@ from nearkin.nets.recipe import Recipe
 from nearkin.tasks.examples import Batch
 from nearkin.tasks.likelihood import Likelihood
 
+MOMENTS = {"adam": ("step", "exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
+"""What each optimiser keeps for a weight."""
+
 
 class Training:
     """Weights, optimiser, running average and losses of a run; `step` advances it.
@@ -142,6 +145,9 @@ class Training:
             self.measured = measurements(facts["measured"])
             self._scaler.load_state_dict(facts["scaler"])
 
+    def _moment_shapes(self, weight: Tensor) -> dict[str, torch.Size]:
+        return {name: torch.Size() if name == "step" else weight.shape for name in MOMENTS[self.recipe.optimiser]}
+
     def _restore_tensors(self, state: State, done: int) -> None:
         """Weights, moments, averages and generator; tensors of other shapes raise."""
         self.model.load_state_dict(state.section("model"))
@@ -150,13 +156,12 @@ class Training:
         weights = list(self.weights.values())
         for name, value in state.section("moments").items():
             place, key = name.split("/")
-            if value.dim() > 0:
-                value.view_as(weights[int(place)])
             shell["state"].setdefault(int(place), {})[key] = value
         self.optimiser.load_state_dict(shell)
         self.average = [value.to(self.device) for _, value in sorted(_by_number(state.section("average")))]
         self.best = state.section("best")
         fits = 0 <= done <= self.total and len(state.tensors["losses"]) == done
+        fits = fits and all(_shapes(entry) == self._moment_shapes(weights[i]) for i, entry in shell["state"].items())
         fits = fits and [value.shape for value in self.average] in ([], [weight.shape for weight in weights])
         fits = fits and _shapes(self.best) in ({}, _shapes(self.model.state_dict()))
         require(fits, f"{state.origin}: its tensors are not those of this run; remove it and start again", DataError)
