@@ -2,6 +2,7 @@
 
 import json
 import random
+from copy import deepcopy
 from typing import Any
 
 from fuzz.mutation import INTERESTING, mutated, mutated_text
@@ -33,7 +34,7 @@ def _odd(value: Any, rng: random.Random) -> Any:
         case 4:
             return str(value)
         case _:
-            return rng.choice(ODD_VALUES)
+            return deepcopy(rng.choice(ODD_VALUES))  # it may be edited next
 
 
 def mutated_json(value: Any, rng: random.Random) -> Any:
@@ -52,11 +53,11 @@ def mutated_json(value: Any, rng: random.Random) -> Any:
             case 0:
                 del container[key]
             case 1 if isinstance(container, dict):
-                container[mutated_text(str(key), rng)] = container[other]
+                container[mutated_text(str(key), rng)] = deepcopy(container[other])
             case 1:
-                container.append(container[other])
+                container.append(deepcopy(container[other]))
             case 2:
-                container[key] = json.loads(json.dumps(container[other]))
+                container[key] = deepcopy(container[other])
             case 3 if rng.random() < 0.1:
                 container[key] = json.loads("[" * 400 + "]" * 400)
                 return value

@@ -182,7 +182,7 @@ def bottleneck(block: Block) -> Bottleneck | None:
         raise OptionError(f"there is no block {block.name!r}; a chain has {BLOCK}(expansion=…, kernel=…) and {SKIP}")
     kernel, expansion = block["kernel"], block["expansion"]
     require(
-        isinstance(kernel, int) and isinstance(expansion, int) and kernel % 2 == 1 and expansion >= 1,
-        f"{block}: a kernel is an odd number and an expansion a whole one; mend the block",
+        isinstance(kernel, int) and isinstance(expansion, int) and kernel % 2 == 1 and min(kernel, expansion) >= 1,
+        f"{block}: a kernel is an odd number and an expansion a whole one, both from 1 on; correct the block",
     )
     return Bottleneck(int(kernel), int(expansion))
