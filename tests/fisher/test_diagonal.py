@@ -588,6 +588,28 @@ def test_samples_are_batches_of_one() -> None:
     assert_same(diagonal(model, x, y, batch_size=4), loop(model, x, y))
 
 
+class ChangedInPlace(nn.Module):
+    """Works in place on what a norm returned, which is a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4, affine=True)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps = self.norm(self.first(x))
+        maps += 1
+        return self.head(F.relu(maps, inplace=True).mean((2, 3)))
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_a_layer_whose_output_is_a_view_that_is_changed_in_place(batch_size: int) -> None:
+    torch.manual_seed(0)
+    model, x, y = ChangedInPlace().double(), torch.randn(6, 2, 5, 5).double(), torch.arange(6) % 3
+    x[0] = 0
+    assert_same(diagonal(model, x, y, batch_size=batch_size), loop(model, x, y))
+
+
 def test_tied_norms_and_inputs_that_require_gradients() -> None:
     torch.manual_seed(0)
     first, second = nn.LayerNorm(5), nn.LayerNorm(5)

@@ -154,6 +154,8 @@ class Tape:
         """The outputs of a layer, with a hook that hands its input and its output's gradient to the receiver."""
         held = [x.detach()]
         version = held[0]._version
+        if outputs._is_view():
+            outputs = outputs.clone()  # the hook of a view is lost where the view is changed in place
         if not outputs.requires_grad:
             outputs = _Beginning.apply(outputs, TOKEN)  # type: ignore[no-untyped-call]
         elif type(layer) in NORMS and not layer.training and x.requires_grad:
