@@ -593,7 +593,7 @@ class ChangedInPlace(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.norm = nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4, affine=True)
+        self.first, self.norm = nn.Conv2d(2, 4, 3, bias=False), nn.InstanceNorm2d(4, affine=True)
         self.head = nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
