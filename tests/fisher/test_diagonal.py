@@ -594,6 +594,7 @@ class ChangedInPlace(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.norm = nn.Conv2d(2, 4, 3, bias=False), nn.InstanceNorm2d(4, affine=True)
+        self.norm.bias.requires_grad_(False)  # its gradient would tell on the first sample that something is wrong
         self.head = nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
