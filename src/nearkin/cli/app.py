@@ -75,8 +75,9 @@ def main() -> None:
     debug = "--debug" in sys.argv
     for number in stop_signals():
         signal.signal(number, raise_interrupted)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that has no ε shows ? for it
+    with suppress(OSError):  # of a stream that became a pipe after it was opened
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # a terminal that has no ε shows ? for it
     try:
         app()
     except Interrupted as stopped:
