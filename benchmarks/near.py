@@ -98,8 +98,8 @@ def page(found: dict[str, dict[str, float]]) -> str:
     return f"""# What finding kin costs
 
 Made by `python benchmarks/near.py`: process seconds of `Zoo.near` for `{TARGET}` against zoos of digit tasks, one LeNet
-each, one thread. The Fréchet distance includes the training of the target's own network. With ten tasks, `task2vec` costs
-{share(found, "task2vec")} times as much as LogME where the embeddings of the sources have to be made, and
+each, one thread. The Fréchet distance includes the training of the target's own network. With ten tasks, `task2vec`
+costs {share(found, "task2vec")} times as much as LogME where the embeddings of the sources have to be made, and
 {share(found, KEPT)} times as much from the second time on.
 
 {table(["measure", *(f"{count} tasks" for count in COUNTS)], rows)}
