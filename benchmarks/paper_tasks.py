@@ -12,7 +12,8 @@ import argparse
 import json
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,20 @@ nearest task is the same for all networks and settings, not which; we expect the
 """
 
 
+@dataclass(frozen=True)
+class Run:
+    """What is asked for: trials, networks of the MNIST tasks, readings, and where networks and distances are kept."""
+
+    trials: int
+    networks: tuple[str, ...]
+    readings: tuple[str, ...]
+    folder: Path
+
+    def within(self, name: str) -> "Run":
+        """The same in a folder of its own."""
+        return replace(self, folder=self.folder / name)
+
+
 def solved(tasks: Mapping[str, str], network: str, trials: int, recipe: nk.Recipe, folder: Path) -> nk.Zoo:
     zoo = nk.Zoo(folder)
     for name, data in tasks.items():
@@ -61,11 +76,11 @@ def solved(tasks: Mapping[str, str], network: str, trials: int, recipe: nk.Recip
     return zoo
 
 
-def compared(zoo: nk.Zoo, samples: int = 500) -> dict[str, DistanceMatrix]:
+def compared(zoo: nk.Zoo, readings: Sequence[str], samples: int = 500) -> dict[str, DistanceMatrix]:
     """Matrices by reading and aggregate."""
     return {
         f"{reading}/{aggregate}": zoo.matrix(reading=reading, aggregate=aggregate, samples=samples, epsilon=1.0)
-        for reading in READINGS
+        for reading in readings
         for aggregate in AGGREGATES
     }
 
@@ -87,44 +102,47 @@ def judged(found: DistanceMatrix) -> dict[str, Any]:
 
 
 def of_four(
-    tasks: Mapping[str, str], networks: tuple[str, ...], trials: int, recipe: nk.Recipe, folder: Path
+    tasks: Mapping[str, str], networks: tuple[str, ...], recipe: nk.Recipe, how: Run, trials: int | None = None
 ) -> dict[str, Any]:
     """Every network and reading on a set of four tasks."""
     found: dict[str, Any] = {}
     for network in networks:
-        with solved(tasks, network, trials, recipe, folder / re.sub(r"\W", "-", network)) as zoo:
+        with solved(tasks, network, trials or how.trials, recipe, how.folder / re.sub(r"\W", "-", network)) as zoo:
             metrics = {record.name: round(record.metric, 3) for record in zoo.records()}
-            found[network] = {"metric": metrics, **{how: judged(one) for how, one in compared(zoo).items()}}
-        for how, said in found[network].items():
-            print(f"  {network} {how}: {said.get('nearest', said)} {said.get('right in trials', '')}", flush=True)
+            found[network] = {
+                "metric": metrics,
+                **{form: judged(one) for form, one in compared(zoo, how.readings).items()},
+            }
+        for form, said in found[network].items():
+            print(f"  {network} {form}: {said.get('nearest', said)} {said.get('right in trials', '')}", flush=True)
     return found
 
 
-def mnist(trials: int, networks: str, folder: Path) -> dict[str, Any]:
-    return of_four(MNIST, tuple(networks.split(",")), trials, RECIPE, folder)
+def mnist(how: Run) -> dict[str, Any]:
+    return of_four(MNIST, how.networks, RECIPE, how)
 
 
-def cifar(trials: int, networks: str, folder: Path) -> dict[str, Any]:
+def cifar(how: Run) -> dict[str, Any]:
     tasks = {name: data.format("&balance&limit=3000") for name, data in CIFAR.items()}
     recipe = nk.Recipe(steps=300, learning_rate=4e-3)
-    return of_four(tasks, ("resnet18?width=0.125",), min(trials, 3), recipe, folder)
+    return of_four(tasks, ("resnet18?width=0.125",), recipe, how, min(how.trials, 3))
 
 
-def settings(trials: int, networks: str, folder: Path) -> dict[str, Any]:
+def settings(how: Run) -> dict[str, Any]:
     """Figure 4: balanced, augmented, unbalanced; here on MNIST's tasks, which two cores can solve often enough."""
     natural = {name: data.replace("&balance&limit=2000", "").replace("limit=2000&", "") for name, data in MNIST.items()}
     changed = nk.Recipe(steps=150, learning_rate=4e-3, augment="crop=1")
     return {
-        "with augmentation": of_four(MNIST, ("lenet",), trials, changed, folder / "augmented")["lenet"],
-        "unbalanced": of_four(natural, ("lenet",), trials, RECIPE, folder / "unbalanced")["lenet"],
+        "with augmentation": of_four(MNIST, ("lenet",), changed, how.within("augmented"))["lenet"],
+        "unbalanced": of_four(natural, ("lenet",), RECIPE, how.within("unbalanced"))["lenet"],
     }
 
 
-def processing(trials: int, networks: str, folder: Path) -> dict[str, Any]:
+def processing(how: Run) -> dict[str, Any]:
     """Image-to-image tasks on colour images with the paper's autoencoder, its sizes scaled."""
     tasks = {kind: f"cifar10?dense={kind}&limit=2000&size=16" for kind in PROCESSING[:-1]}
     recipe = nk.Recipe(steps=300, learning_rate=1e-3)
-    with solved(tasks, "autoencoder?width=0.25", min(trials, 3), recipe, folder) as zoo:
+    with solved(tasks, "autoencoder?width=0.25", min(how.trials, 3), recipe, how.folder) as zoo:
         found = zoo.matrix(samples=200, epsilon=1.0)
         print(f"  autoencoder {found.title}: {found.nearest()}", flush=True)
         return {**found.to_dict(), "metric": {record.name: round(record.metric, 3) for record in zoo.records()}}
@@ -155,6 +173,17 @@ def named(network: str) -> str:
     return f"{NAMES.get(name, name)}{f', {WIDTHS[width]} width' if width in WIDTHS else ''}"
 
 
+UNKNOWN = "–"
+EARLIER = "These figures are of an earlier run: on the target's test data, and without `mixed`."
+
+
+def _cell(said: Mapping[str, Any] | None) -> str:
+    if said is None:
+        return UNKNOWN
+    right = sum(a == b for a, b in zip(said["nearest"], NEAREST, strict=True))
+    return f"{right} of 4, {min(said['right in trials']):.0%}, {min(said['margin']):.3f}"
+
+
 def written(figures: Mapping[str, Any]) -> str:
     """Tables of all parts."""
     lines = [
@@ -172,17 +201,12 @@ def written(figures: Mapping[str, Any]) -> str:
         part = figures.get(key, {})
         if not part:
             continue
-        rows = []
-        hows = [f"{reading}/{aggregate}" for reading in READINGS for aggregate in AGGREGATES]
-        for how in hows:
-            cells = []
-            for network in part:
-                said = part[network][how]
-                right = sum(a == b for a, b in zip(said["nearest"], NEAREST, strict=True))
-                cells.append(f"{right} of 4, {min(said['right in trials']):.0%}, {min(said['margin']):.3f}")
-            rows.append([f"`{how}`", *cells])
+        forms = [f"{reading}/{aggregate}" for reading in READINGS for aggregate in AGGREGATES]
+        rows = [[f"`{form}`", *(_cell(said.get(form)) for said in part.values())] for form in forms]
+        rows = [row for row in rows if set(row[1:]) != {UNKNOWN}]
         lines += [
             f"## {title}", "",
+            *(() if all("padded/mixed" in said for said in part.values()) else (EARLIER, "")),
             "Columns whose nearest task in the mean over trials is the expected one, the smallest share of trials that "
             "agree, and the smallest margin to the second.", "",
             table(["reading/aggregate", *map(named, part)], rows), "",
@@ -194,7 +218,8 @@ def written(figures: Mapping[str, Any]) -> str:
             for name, means, stds in zip(said["tasks"], said["mean"], said["std"], strict=True)
         ]
         lines += ["## Image processing, autoencoder of ¼ width", "",
-                  f"`{said['form']}`; rows are sources, columns targets.", "",
+                  *(() if "form" in said else (EARLIER, "")),
+                  f"`{said.get('form', 'model/sorted')}`; rows are sources, columns targets.", "",
                   table(["", *said["tasks"]], rows), ""]  # fmt: skip
     return "\n".join(lines)
 
@@ -204,6 +229,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(PARTS), help="parts, comma between")
     parser.add_argument("--trials", type=int, default=6)
     parser.add_argument("--networks", default=MNIST_NETWORKS, help="of the MNIST tasks, comma between")
+    parser.add_argument("--readings", default=",".join(READINGS), help="comma between; refit takes longest")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "nearkin-paper-tasks")
     parser.add_argument("--page", action="store_true", help="measure nothing, write the page from the figures")
     chosen = parser.parse_args()
@@ -211,7 +237,8 @@ def main() -> None:
     file = Path(__file__).with_suffix(".json")
     for name in [] if chosen.page else chosen.only.split(","):
         print(name, flush=True)
-        found = PARTS[name](chosen.trials, chosen.networks, chosen.folder / name)
+        networks, readings = tuple(chosen.networks.split(",")), tuple(chosen.readings.split(","))
+        found = PARTS[name](Run(chosen.trials, networks, readings, chosen.folder / name))
         kept = json.loads(file.read_text()) if file.exists() else {}
         if name == "mnist":  # networks of earlier runs stay
             found = {**kept.get(name, {}), **found}
