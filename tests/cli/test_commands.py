@@ -54,6 +54,17 @@ def shown_metric(call: Call, name: str, trial: int) -> float:
     return next(item["metric"] for item in artifacts if (item["kind"], item["trial"]) == ("weights", trial))
 
 
+def test_people_read_the_title_of_a_metric_and_programs_its_identifier(call: Call, tmp_path: Path) -> None:
+    data = "malaria:survey.csv"
+    (tmp_path / "survey.csv").write_text("x,y,mean\n" + "\n".join(f"{i},{i % 5},{i / 99}" for i in range(60)))
+    added = call("add", "rain", data, "--network", "mlp", *QUICK)
+    assert "R² " in added.out, added.err
+    assert call("show", "rain", "--json").json["metric_name"] == "r2"
+    assert "R²" in call("show", "rain").out
+    assert "R² " in call("evaluate", "rain").out
+    assert "R² " in call("train", data, "--network", "mlp", "--epochs", "1").out
+
+
 def test_what_a_person_reads(call: Call) -> None:
     call("add", "a [b] name", "digits?detect=0&limit=100", *QUICK)
     listed = call("list").out

@@ -118,6 +118,8 @@ def test_tasks_are_listed_marked_and_left_out(call: Call, canary: Canary) -> Non
     tasks = {task["name"]: task["trusted"] for task in call("list", "--json").json["tasks"]}
     assert tasks == {"good": True, "good again": True, **{f"evil {name}": False for name in canary.networks}}
     assert "(not trusted)" in call("list").out  # long paths are broken over lines
+    assert call("doctor", "--json").json["untrusted"] == [name for name, trusted in tasks.items() if not trusted]
+    assert "not trusted: evil" in call("doctor").out
     assert f"nearkin --trust {MODULE} …" in " ".join(call("show", "evil module").out.split())
     found = call("matrix", "good", "good again", "evil file", "evil machine", "--json").json
     assert found["tasks"] == ["good", "good again"]

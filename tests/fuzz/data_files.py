@@ -326,6 +326,70 @@ def text(folder: Path, rng: random.Random) -> str:
     return f"text:{place}{rng.choice(options)}"
 
 
+def _write_text(path: Path, text: str, rng: random.Random) -> Path:
+    """Text with now and then an edit, mutated bytes, or gzip; returns the path written."""
+    text = mutated_text(text, rng) if rng.random() < 0.3 else text
+    data = text.encode("utf-8", "surrogatepass")
+    data = mutated(data, rng) if rng.random() < 0.1 else data
+    if rng.random() < 0.2:
+        path, data = path.with_name(f"{path.name}.gz"), gzip.compress(data, 1)
+        data = mutated(data, rng) if rng.random() < 0.5 else data
+    path.write_bytes(data)
+    return path
+
+
+def climate(folder: Path, rng: random.Random) -> str:
+    """A station's daily record as csv or in fixed columns, with odd days, values and station lists."""
+    odd = ("", "NA", "-9999", "99999", "-1", "1e3", "²", "9" * 5000, "31")
+    if rng.random() < 0.5:
+        rows = [["1990", str(month), str(day), str(month * day)] for month in range(1, 13) for day in (1, 2, 3)]
+        for _ in range(rng.choice((0, 0, 1, 2))):
+            rng.choice(rows)[rng.randrange(4)] = rng.choice(odd)
+        text = "\n".join(",".join(row) for row in rows)
+        path = _write_text(folder / "011111.csv", text, rng)
+    else:
+        days = "".join(f"{day:5d}  0" for day in range(28)) + "-9999   " * 3
+        months = [f"0111111990{month:02d}PRCP{days}" for month in range(1, 13)]
+        if rng.random() < 0.5:
+            row = rng.randrange(12)
+            months[row] = months[row].replace(rng.choice(("1990", "PRCP", "011111", "  0")), rng.choice(odd))
+        path = _write_text(folder / "state01_AL.txt", "\n".join(months), rng)
+    stations = "011111  31.0581  -87.0547   25.9 AL SANDY CREEK                    ------\n"
+    data = stations.encode()
+    (folder / "ushcn-stations.txt").write_bytes(mutated(data, rng) if rng.random() < 0.2 else data)
+    options = (
+        "",
+        "",
+        "",
+        "?year=1990",
+        "?year=0000",
+        "?test=1,2",
+        "?seed=3",
+        "?element=tmax",
+        "?station=sandy",
+        "?log",
+    )
+    return f"ushcn:{path}{rng.choice(options)}"
+
+
+def prevalence(folder: Path, rng: random.Random) -> str:
+    """Surveys of people, of points and a modelled map, with odd cells."""
+    layouts = {
+        "people": ("x,y,pos,cluster", "{0},{0}.5,{1},c{2}"),
+        "points": ("longitude,latitude,year_start,examined,positive", "{0},{0},2012,2{0},{1}"),
+        "map": ("lon,lat,mean,std_dev,is_ng", "{0},{0},0.{0},0.{1},{1}"),
+    }
+    head, row = layouts[rng.choice(tuple(layouts))]
+    rows = [row.format(number, number % 2, number // 2) for number in range(1, 9)]
+    for _ in range(rng.choice((0, 0, 1, 2))):
+        cells = (chosen := rows.pop()).split(",")
+        cells[rng.randrange(len(cells))] = rng.choice((*WORDS, "1e400", "-inf", "nan", "", "-1", "9" * 5000))
+        rows.append(",".join(cells) if rng.random() < 0.9 else chosen + ",")
+    path = _write_text(folder / "survey.csv", "\n".join((head, *rows)), rng)
+    options = ("", "", "", "?target=logit", "?by=place", "?by=cluster", "?year=2012", "?inside", "?covariates=mean")
+    return f"malaria:{path}{rng.choice(options)}"
+
+
 MAKERS: dict[str, Maker] = {
     "npz": npz,
     "classes.json": class_names,
@@ -335,4 +399,6 @@ MAKERS: dict[str, Maker] = {
     "folder of images": images,
     "csv": table,
     "text": text,
+    "ushcn": climate,
+    "malaria": prevalence,
 }

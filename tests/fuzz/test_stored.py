@@ -226,7 +226,7 @@ def _odd_member(bundle: zipfile.ZipFile, digests: list[str], rng: random.Random)
         MANIFEST,
         f"blobs/{rng.choice(digests)}",
         "../../evil",
-        "/tmp/evil",
+        "/evil",
         "blobs/../evil",
         "blobs/" + "f" * 64,
         "\0",

@@ -9,8 +9,9 @@ import typer
 
 import nearkin as nk
 from nearkin.cli.console import Settings, answer, counted, escape, run, say, table
-from nearkin.cli.zoo import Json
+from nearkin.cli.zoo import NOT_TRUSTED, Json
 from nearkin.core.lazy import Lazy
+from nearkin.nets.trusted_code import is_trusted
 
 if TYPE_CHECKING:
     import torch
@@ -45,14 +46,17 @@ def doctor(
 ) -> None:
     """Say what is installed, which data is found, and whether the zoo is sound; exit 1 if it is not."""
     settings: Settings = context.obj
-    found: dict[str, Any] = {**_machine(), "zoo": settings.zoo_path, "health": None}
+    found: dict[str, Any] = {**_machine(), "zoo": settings.zoo_path, "health": None, "untrusted": []}
     exists = Path(settings.zoo_path).exists()
     if exists:
         with nk.Catalogue(Path(settings.zoo_path), create=False) as catalogue:
             if clean:
                 run(check.cleaned(catalogue), settings)
             health = run(check.examine(catalogue), settings)
-        found["health"] = health.to_dict()
+            untrusted = (
+                [] if health.problems else [task.name for task in catalogue.tasks() if not is_trusted(task.network)]
+            )
+        found |= {"health": health.to_dict(), "untrusted": untrusted}
 
     def show() -> None:
         table(["", ""], [(name, str(value)) for name, value in found["versions"].items()])
@@ -63,6 +67,8 @@ def doctor(
             say(f"There is no zoo at {settings.zoo_path} yet; nearkin add makes one.")
             return
         _say_health(health, settings.zoo_path)
+        if untrusted:
+            say(f"  {NOT_TRUSTED}: {escape(', '.join(untrusted))} (nearkin show NAME says what to do)")
 
     answer(found, as_json, show)
     if exists and not health.sound:

@@ -12,6 +12,7 @@ from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import DataError, require
 from nearkin.core.lazy import Lazy
 from nearkin.nets.trusted_code import trust_network
+from nearkin.tasks.metrics import metric_title
 
 if TYPE_CHECKING:
     from nearkin.core import device as devices
@@ -95,9 +96,9 @@ def train(
 
     def show() -> None:
         say(
-            f"[bold]{escape(str(out))}[/bold]: {task.form.metric} {done.scores.metric:.4f} on the test part (a blind "
-            f"guess: {task.guess():.4f}), {solved.network} with {facts['parameters']:,} weights, {facts['steps']} "
-            f"steps in {done.seconds:.1f} s"
+            f"[bold]{escape(str(out))}[/bold]: {metric_title(task.form.metric)} {done.scores.metric:.4f} on the test "
+            f"part (a blind guess: {task.guess():.4f}), {solved.network} with {facts['parameters']:,} weights, "
+            f"{facts['steps']} steps in {done.seconds:.1f} s"
         )
 
     answer(facts, as_json, show)
@@ -131,8 +132,8 @@ def evaluate(
 
     def show() -> None:
         say(
-            f"[bold]{escape(model)}[/bold] on {escape(task.name)}: {task.form.metric} {scores.metric:.4f}, loss "
-            f"{scores.loss:.4f}, {scores.count:,} samples (a blind guess: {task.guess():.4f})"
+            f"[bold]{escape(model)}[/bold] on {escape(task.name)}: {metric_title(task.form.metric)} "
+            f"{scores.metric:.4f}, loss {scores.loss:.4f}, {scores.count:,} samples (a blind guess: {task.guess():.4f})"
         )
 
     answer(facts, as_json, show)

@@ -26,6 +26,7 @@ from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import require
 from nearkin.core.events import Listener
 from nearkin.core.lazy import Lazy
+from nearkin.tasks.metrics import metric_title
 
 if TYPE_CHECKING:
     from nearkin.core import device as devices
@@ -251,8 +252,9 @@ def _say_found(facts: dict[str, Any], task: "nk.Task", target: str) -> None:
     begun = "beginning with its cells" if facts["seed_cells"] else "without its own cells"
     kin = f", the space of {escape(facts['kin'])}, {begun}" if facts["kin"] else ""
     say(
-        f"[bold]{escape(facts['target'])}[/bold]: {task.form.metric} {facts['metric']:.4f} on the test part (a blind "
-        f"guess: {task.guess():.4f}), {facts['parameters']:,} weights, {facts['multiply_adds']:,} multiply-adds"
+        f"[bold]{escape(facts['target'])}[/bold]: {metric_title(task.form.metric)} {facts['metric']:.4f} on the "
+        f"test part (a blind guess: {task.guess():.4f}), {facts['parameters']:,} weights, "
+        f"{facts['multiply_adds']:,} multiply-adds"
     )
     say(f"  {escape(facts['genotype'])}")
     say(

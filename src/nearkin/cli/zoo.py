@@ -12,6 +12,7 @@ from nearkin.cli.recipe import recipe_options
 from nearkin.core.errors import NearkinError, require
 from nearkin.core.lazy import Lazy
 from nearkin.nets.trusted_code import is_trusted, refusal, trust_network
+from nearkin.tasks.metrics import metric_title
 
 if TYPE_CHECKING:
     from nearkin.search import budget as budgets
@@ -166,7 +167,7 @@ def show(context: typer.Context, name: Name, as_json: Json = False) -> None:
             ("network", f"{record.network}, {record.parameters:,} weights"),
             *([] if facts["trusted"] else [("", f"{NOT_TRUSTED}: {refusal(record.network)}")]),
             (
-                facts["metric_name"],
+                metric_title(facts["metric_name"]),
                 f"{record.metric:.4f} ± {facts['metric_std']:.4f} over {record.trials} trials "
                 f"(a blind guess: {facts['guess']:.4f})",
             ),
@@ -279,7 +280,7 @@ def _row(record: "TaskRecord") -> list[str]:
 
 def _say_added(record: "TaskRecord", cells: Mapping[str, Any] | None = None) -> None:
     say(
-        f"[bold]{escape(record.name)}[/bold]: {record.facts['metric_name']} {record.metric:.4f} ± "
+        f"[bold]{escape(record.name)}[/bold]: {metric_title(record.facts['metric_name'])} {record.metric:.4f} ± "
         f"{record.facts['metric_std']:.4f} on the test part (a blind guess: {record.facts['guess']:.4f}), "
         f"{record.network} with {record.parameters:,} weights, {record.trials} trials, {record.seconds:.1f} s"
     )

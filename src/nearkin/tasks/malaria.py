@@ -41,6 +41,7 @@ PLACES = {"kenya": "kenya_highlands_rdt.csv", "gambia": "gambia.csv"}
 
 LONGITUDE, LATITUDE = ("longitude", "long", "lon", "x"), ("latitude", "lat", "y")
 RESULT, YEAR = ("rdt", "pos"), ("year", "year_start")
+LARGEST = 1e12  # of any cell: counts and coordinates are far smaller, and its square has no overflow
 TARGETS, GROUPS = ("share", "logit"), ("cluster", "place")
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -232,6 +233,8 @@ def _numbers(path: Path, columns: table.Columns, name: str) -> Array:
         raise DataError(
             f"{path}: {int(bad.sum())} cells of {name} are missing, of {len(bad)}; fill or remove those rows"
         )
+    largest = float(np.abs(values).max())
+    require(largest < LARGEST, f"{path}: {name} holds {largest:g}, which is no measurement; correct it", DataError)
     return values
 
 

@@ -1,9 +1,12 @@
+import gzip
 import json
 import os
 import subprocess
 import sys
+import zipfile
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -235,6 +238,31 @@ def test_files_of_other_kinds(offline, tmp_path, kind):
     assert (len(one.train), len(one.test), one.input_shape) == (8, 2, (2,))
     both = hub.read(str(place), {})
     assert (len(both.train), len(both.test)) == (10, 10)
+
+
+def test_packed_files_above_the_limit_are_refused_before_they_are_unpacked(offline, tmp_path, monkeypatch):
+    pd.DataFrame({"a": np.arange(200_000.0)}).to_parquet(tmp_path / "a.parquet", compression="zstd")
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(b"a,label\n" + b"0,0\n" * 500_000))
+    with zipfile.ZipFile(tmp_path / "c.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("train.csv", b"a,label\n" + b"0,0\n" * 500_000)
+    (tmp_path / "d.csv.zst").write_bytes(b"anything")
+    monkeypatch.setenv("NEARKIN_MAX_BYTES", "1MB")
+    monkeypatch.setattr(offline, "load_dataset", pytest.fail)
+    for file in ("a.parquet", "b.csv.gz", "c.zip"):
+        assert (tmp_path / file).stat().st_size < 1_000_000
+        with pytest.raises(DataError, match=rf"{file}, unpacked, takes .*, the limit is "):
+            hub.read(str(tmp_path / file), {})
+    with pytest.raises(DataError, match=r"d\.csv\.zst: how much \.zst files hold is not known; unpack it first"):
+        hub.read(str(tmp_path / "d.csv.zst"), {})
+
+
+def test_columns_above_the_limit_are_not_gathered(save, monkeypatch):
+    texts, values = save(train={"text": ["word " * 50] * 100}), save(train={"x": [0.5] * 9000, "y": [1.5] * 9000})
+    monkeypatch.setenv("NEARKIN_MAX_BYTES", "20kB")
+    with pytest.raises(DataError, match=r"the text of column text takes .*, the limit is"):
+        hub.read(texts, {})
+    with pytest.raises(DataError, match=r"the targets of .* takes .*, the limit is"):
+        hub.read(values, {"target": "y"})
 
 
 def test_damaged_and_missing_files(offline, save, tmp_path):

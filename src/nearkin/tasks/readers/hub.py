@@ -4,6 +4,7 @@ The files are Arrow tables that the library maps; what is large is decoded as it
 """
 
 import logging
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nearkin.core.errors import DataError, OptionError, optional, require
-from nearkin.core.opening import local_path
+from nearkin.core.opening import CHUNK, local_path, open_regular, require_bytes, unpacked
 from nearkin.tasks.arrays import input_rows
 from nearkin.tasks.readers import folder, table, text
 from nearkin.tasks.rows import Rows, gathered
@@ -125,6 +126,7 @@ def _loaded(location: str, config: str | None) -> Any:
     )
     datasets.config.HF_DATASETS_TRUST_REMOTE_CODE = False  # before its version 4 the library would run code of the hub
     suffix = next((ending for ending in path.suffixes if ending in BUILDERS), "")
+    _require_small(path)
     try:
         with _quiet(datasets):
             if path.is_dir() and any((path / name).is_file() for name in SAVED):
@@ -134,6 +136,52 @@ def _loaded(location: str, config: str | None) -> Any:
             return datasets.load_dataset(str(path) if path.exists() else location, config)
     except Exception as fault:  # the library, its hub client and Arrow raise errors of many families
         raise _trouble(location, fault) from fault
+
+
+def _require_small(path: Path) -> None:
+    """Refuse packed local files that are too large, before the library unpacks them into a folder of its own."""
+    files = [path] if path.is_file() else sorted(path.rglob("*")) if path.is_dir() else []
+    total = 0
+    for file in files:
+        unknown = file.suffix in UNMEASURED
+        require(not unknown, f"{file}: how much {file.suffix} files hold is not known; unpack it first", DataError)
+        if file.suffix in UNPACKED_BYTES:
+            total += UNPACKED_BYTES[file.suffix](file)
+            require_bytes(total, f"{path}, unpacked,")
+
+
+def _gzip_bytes(file: Path) -> int:
+    """Bytes of a gzip file once it is unpacked, counted as a stream up to the limit."""
+    total = 0
+    with unpacked(file) as stream:
+        while chunk := stream.read(CHUNK):
+            total += len(chunk)
+            require_bytes(total, f"{file}, unpacked,")
+    return total
+
+
+def _zip_bytes(file: Path) -> int:
+    """Bytes of the members of a zip file, as its directory says; no reader unpacks more than that."""
+    try:
+        with open_regular(file) as opened, zipfile.ZipFile(opened) as archive:
+            return sum(member.file_size for member in archive.infolist())
+    except (zipfile.BadZipFile, NotImplementedError) as fault:
+        raise _trouble(str(file), fault) from fault
+
+
+def _parquet_bytes(file: Path) -> int:
+    """Bytes of a parquet file once it is unpacked, as its footer says; with a false footer it cannot be read."""
+    parquet = optional("pyarrow.parquet", "hf", "reading parquet files")
+    with open_regular(file) as opened:
+        try:
+            facts = parquet.ParquetFile(opened).metadata
+            return sum(facts.row_group(number).total_byte_size for number in range(facts.num_row_groups))
+        except Exception as fault:  # Arrow raises errors of many families
+            raise _trouble(str(file), fault) from fault
+
+
+UNPACKED_BYTES = {".gz": _gzip_bytes, ".zip": _zip_bytes, ".parquet": _parquet_bytes}
+UNMEASURED = (".xz", ".bz2", ".zst", ".lz4", ".7z", ".rar")
 
 
 @contextmanager
@@ -211,6 +259,7 @@ def _usual_inputs(kinds: Mapping[str, str], targets: tuple[str, ...]) -> tuple[s
 
 def _prose(data: Any, column: str) -> str:
     """A column of text, one line a row."""
+    require_bytes(data.select_columns([column]).data.nbytes, f"the text of column {column}")
     return "\n".join((line or "").rstrip("\n") for line in data.with_format(None)[:][column])
 
 
@@ -231,7 +280,9 @@ def _task(name: str, parts: Sequence[Any], rows: Sequence[Rows], targets: tuple[
     classes = list(feature.names) if _kind(feature) == "class" and len(targets) == 1 else None
     both: list[Any] = []
     for part, inputs in zip(parts, rows, strict=True):
-        y = _array(part.select_columns(list(targets)).with_format("numpy"), slice(None))
+        columns = part.select_columns(list(targets)).with_format("numpy")
+        require_bytes(columns.data.nbytes, f"the targets of {name}")
+        y = _array(columns, slice(None))
         if classes is not None and y.min() < 0:
             raise DataError(f"{name}: a split has hidden labels (-1); choose another, as in ?test=validation")
         both += [inputs, y]
