@@ -82,7 +82,7 @@ def samples_of(net: str) -> int:
 
 def ours_diagonal(labels: str) -> Peer:
     def prepare(model: nn.Module, x: Tensor, y: Tensor) -> Call:
-        from nearkin.fisher.diagonal import diagonal
+        from nearkin.fisher.diagonals import diagonal
 
         return lambda: list(diagonal(model, x, y, labels=labels, batch_size=BATCH).values.values())
 

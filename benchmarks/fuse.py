@@ -19,17 +19,17 @@ from typing import Any
 import torch
 
 import nearkin as nk
+from nearkin.core.budget import Budget
 from nearkin.core.events import finish
 from nearkin.core.rng import Streams, derived_seed
-from nearkin.nets.fit import fit
-from nearkin.search.budget import Budget
-from nearkin.search.fuse import Fuse
-from nearkin.search.fuse_candidates import Candidates
-from nearkin.search.fuse_round import Contest, Fusion, SideBySide
-from nearkin.search.general import GeneralSpace
-from nearkin.search.genotype import Genotype
-from nearkin.search.network import Skeleton, build_network
+from nearkin.nets.training_loop import fit
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.methods.fuse.candidates import Candidates
+from nearkin.search.methods.fuse.fuse import Fuse
+from nearkin.search.methods.fuse.rounds import Contest, Fusion, SideBySide
+from nearkin.search.networks.build import Skeleton, build_network
 from nearkin.search.searcher import searching
+from nearkin.search.spaces.general import GeneralSpace
 from nearkin.tasks.builtin import found
 from results import keep, table
 

@@ -19,10 +19,10 @@ import torch.nn.functional as F
 
 import nearkin as nk
 from nearkin.nets.evaluate import evaluate
-from nearkin.nets.fit import fit
+from nearkin.nets.training_loop import fit
+from nearkin.store.catalogue import Catalogue
+from nearkin.store.records import NewArtifact, NewTask
 from nearkin.tasks.builtin import found
-from nearkin.zoo.catalogue import Catalogue
-from nearkin.zoo.records import NewArtifact, NewTask
 from results import keep, table
 
 ROUNDS = 9

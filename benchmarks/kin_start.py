@@ -35,19 +35,19 @@ from nearkin.core.events import Work, finish
 from nearkin.core.rng import Streams, derived_seed
 from nearkin.nets.evaluate import evaluate
 from nearkin.search.evaluate import VALIDATION, evaluating
-from nearkin.search.evolution import evolution
-from nearkin.search.general import GeneralSpace
-from nearkin.search.genotype import Genotype
-from nearkin.search.kin_search import kin_search
-from nearkin.search.methods import PROXY
-from nearkin.search.network import Skeleton
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.methods.evolution import evolution
+from nearkin.search.methods.random_search import DRAWN, random_search
+from nearkin.search.methods.sampling import Sampling
+from nearkin.search.methods.warm_start import kin_search
+from nearkin.search.networks.build import Skeleton
 from nearkin.search.objective import Measured, Objective
-from nearkin.search.random_search import DRAWN, random_search
-from nearkin.search.restricted import restricted
-from nearkin.search.sampling import Sampling
+from nearkin.search.registry import PROXY
 from nearkin.search.searcher import KEPT
-from nearkin.search.space import Space
-from nearkin.solve.nearness import Trial, shipped, threshold
+from nearkin.search.spaces.base import Space
+from nearkin.search.spaces.general import GeneralSpace
+from nearkin.search.spaces.restricted import restricted
+from nearkin.solver.nearness import Trial, shipped, threshold
 from results import keep, table
 from tables import questions
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 
 import nearkin as nk
-from nearkin.zoo import schema
-from nearkin.zoo.kinship import EMBEDDING
+from nearkin.store import schema
+from nearkin.zoo.near import EMBEDDING
 from results import keep, table
 
 PAGE = Path(__file__).parents[1] / "docs" / "figures" / "near-benchmark.md"

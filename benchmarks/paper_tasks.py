@@ -20,9 +20,9 @@ from typing import Any
 import torch
 
 import nearkin as nk
-from nearkin.distance.frechet import AGGREGATES
+from nearkin.distance.fisher_based.frechet import AGGREGATES
+from nearkin.distance.fisher_based.readings import READINGS
 from nearkin.distance.matrix import DistanceMatrix
-from nearkin.distance.readings import READINGS
 from results import keep, table
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from nearkin.core.rng import Streams, derived_seed
 from nearkin.distance import baselines
-from nearkin.distance.frechet import frechet
-from nearkin.distance.kin import Pace, kin_score
-from nearkin.fisher.diagonal import diagonal
+from nearkin.distance.fisher_based.frechet import frechet
+from nearkin.distance.kin_score import Pace, kin_score
+from nearkin.fisher.diagonals import diagonal
 from nearkin.fisher.tangent import tangent_kernel
 from nearkin.fisher.values import FisherDiagonal
 from nearkin.nets.heads import features, split, with_head

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from nearkin.core.rng import derived_seed
-from nearkin.distance.kin import PACE, Pace, kin_score
+from nearkin.distance.kin_score import PACE, Pace, kin_score
 from prediction_score import GROUPS, SCRATCH, Array, Column, areas, correlations, spearman
 from prediction_tasks import NAMES, Parts
 from prediction_truth import Run, Stack, all_parts, sources, truth

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 import nearkin as nk
-from nearkin.distance.frechet import AGGREGATES
+from nearkin.distance.fisher_based.frechet import AGGREGATES
 from results import keep, table
 
 PAGE = Path(__file__).parents[1] / "docs" / "figures" / "same-question.md"

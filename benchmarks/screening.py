@@ -30,11 +30,11 @@ from nearkin.core.events import finish
 from nearkin.core.rng import Streams
 from nearkin.distance.baselines.linear_head import fitted_head
 from nearkin.distance.screening import RUNGS, Embedding, Index, Probe, Rung, num_passes, raced, screened
-from nearkin.fisher.diagonal import diagonal
+from nearkin.fisher.diagonals import diagonal
 from nearkin.fisher.values import FisherDiagonal
-from nearkin.nets.fit import fit
 from nearkin.nets.functional import load
 from nearkin.nets.heads import features, padded_head
+from nearkin.nets.training_loop import fit
 from nearkin.tasks import derive
 from nearkin.tasks.builtin import found
 from nearkin.tasks.examples import Batch

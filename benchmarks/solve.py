@@ -23,11 +23,11 @@ import torch
 
 import nearkin as nk
 from nearkin.core.events import Note, finish
-from nearkin.solve.contenders import search_skeleton
-from nearkin.solve.plan import Plan
-from nearkin.solve.simple.models import SIMPLE, fitting_simple
-from nearkin.solve.solution import Solution
-from nearkin.solve.solving import solving
+from nearkin.solver.contenders import search_skeleton
+from nearkin.solver.plan import Plan
+from nearkin.solver.simple.models import SIMPLE, fitting_simple
+from nearkin.solver.solution import Solution
+from nearkin.solver.solving import solving
 from nearkin.tasks.split import balanced_index, split_index
 from results import keep, table
 

@@ -24,20 +24,20 @@ from torch.profiler import ProfilerActivity, profile
 
 import nearkin as nk
 from measure import peak_bytes, ratios
+from nearkin.core.budget import Budget
 from nearkin.core.events import finish
 from nearkin.core.rng import Streams, seeded
-from nearkin.search.budget import Budget
-from nearkin.search.darts import DartsSpace
 from nearkin.search.evaluate import evaluating
-from nearkin.search.general import GeneralSpace
-from nearkin.search.genotype import Genotype
-from nearkin.search.network import Skeleton
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.methods.darts.architecture_step import Loss, difference, first_order, second_order
+from nearkin.search.methods.darts.gradient_search import Darts, GradientOptions, GradientSearch, PCDarts
+from nearkin.search.networks.build import Skeleton
 from nearkin.search.searcher import searching
-from nearkin.search.supernet.architecture_step import Loss, difference, first_order, second_order
-from nearkin.search.supernet.gradient_search import Darts, GradientOptions, GradientSearch, PCDarts
+from nearkin.search.spaces.darts import DartsSpace
+from nearkin.search.spaces.general import GeneralSpace
+from nearkin.search.supernet.fused.supernet import Supernet
 from nearkin.search.supernet.layout import Layout
-from nearkin.search.supernet.plain import Frame
-from nearkin.search.supernet.supernet import Supernet
+from nearkin.search.supernet.reference import Frame
 from nearkin.tasks.builtin import found as known
 from results import keep, table
 

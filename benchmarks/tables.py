@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from nearkin.core.events import finish
-from nearkin.search.evolution import evolution
-from nearkin.search.kin_search import kin_search
-from nearkin.search.local_search import local_search
-from nearkin.search.random_search import random_search
-from nearkin.search.sampling import Sampling
+from nearkin.search.methods.evolution import evolution
+from nearkin.search.methods.local_search import local_search
+from nearkin.search.methods.random_search import random_search
+from nearkin.search.methods.sampling import Sampling
+from nearkin.search.methods.warm_start import kin_search
 from nearkin.search.tabular import Table, TabularObjective, read_table
 from results import keep, table
 

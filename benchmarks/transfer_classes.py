@@ -27,9 +27,9 @@ from torch import nn
 import nearkin as nk
 from nearkin.core.errors import NearkinError
 from nearkin.core.events import finish
-from nearkin.nets.fit import fit
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
+from nearkin.nets.training_loop import fit
 from nearkin.tasks.derive import limited
 from nearkin.tasks.rows import glance
 from nearkin.transfer.classify import classify
@@ -40,9 +40,9 @@ from nearkin.transfer.labels.dirichlet import left_out
 from nearkin.transfer.labels.laplace import DECADES, laplace
 from nearkin.transfer.labels.mode import newton
 from nearkin.transfer.labels.probabilities import HOWS
-from nearkin.transfer.linearize import Linearized, linearize
+from nearkin.transfer.linearized import Linearized, linearize
 from nearkin.transfer.outcome import Outcome, class_outcome
-from nearkin.zoo.transferring import with_shots
+from nearkin.zoo.transfer import with_shots
 from results import keep
 from transfer_classes_page import write
 

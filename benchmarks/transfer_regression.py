@@ -25,16 +25,16 @@ from torch import Tensor, nn
 import nearkin as nk
 import transfer_regression_ways as ways
 from nearkin.tasks.examples import Examples
-from nearkin.tasks.malaria import malaria_noise
-from nearkin.tasks.sinusoids import FREQUENCIES, Sinusoids, sinusoid_tasks
+from nearkin.tasks.papers.malaria import malaria_noise
+from nearkin.tasks.papers.precipitation import station_tasks
+from nearkin.tasks.papers.sinusoids import FREQUENCIES, Sinusoids, sinusoid_tasks
 from nearkin.tasks.task import Task
-from nearkin.tasks.ushcn import station_tasks
-from nearkin.transfer.gaussian import gaussian
+from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hierarchy.family import Family, family
 from nearkin.transfer.hierarchy.meta_learn import Climbing, meta_learned
 from nearkin.transfer.hyper import Hyper, Learning
-from nearkin.transfer.learn import learn
-from nearkin.transfer.linearize import linearize
+from nearkin.transfer.linearized import linearize
+from nearkin.transfer.marginal_likelihood import learn
 from results import keep
 from transfer_regression_page import write
 from transfer_regression_summary import summary

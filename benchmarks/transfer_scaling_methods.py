@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nearkin.transfer.gaussian import gaussian
+from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hyper import Hyper
-from nearkin.transfer.linearize import linearize
-from nearkin.transfer.many import products
+from nearkin.transfer.iterative import products
+from nearkin.transfer.linearized import linearize
 
 WIDTHS = (5, 200, 2000, 200, 1)
 NOISE, SCALE = 0.04, 1.0

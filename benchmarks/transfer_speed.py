@@ -26,12 +26,12 @@ from torch.utils.data import DataLoader, TensorDataset
 import nearkin as nk
 from measure import apart, ratios
 from nearkin.core.events import finish
-from nearkin.nets.fit import fit
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
+from nearkin.nets.training_loop import fit
 from nearkin.transfer.closed_form import classified_work
 from nearkin.transfer.labels.classes import Classes
-from nearkin.transfer.linearize import linearize
+from nearkin.transfer.linearized import linearize
 from results import keep, table
 
 PAGE = Path(__file__).parents[1] / "docs" / "figures" / "transfer-speed.md"

@@ -11,7 +11,7 @@ from torch import nn
 import nearkin as nk
 from nearkin.core.events import Checkpoint, finish, kept
 from nearkin.core.state import State
-from nearkin.nets.fit import fitting
+from nearkin.nets.training_loop import fitting
 
 
 def main() -> None:

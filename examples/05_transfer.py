@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 import nearkin as nk
-from nearkin.tasks.sinusoids import sinusoid_tasks
-from nearkin.transfer import family, linearize
+from nearkin.tasks.papers.sinusoids import sinusoid_tasks
+from nearkin.transfer import family
+from nearkin.transfer import linearized as linearize
 
 
 def digits(folder: str) -> None:

@@ -52,7 +52,7 @@ def warm_command(folder: Path, **variables: str) -> Iterator[Path]:
 
 def serve(address: str) -> None:
     """Fork for every call."""
-    for module in ("torch._dynamo", "nearkin.report.solution_page", "nearkin.solve.solving"):
+    for module in ("torch._dynamo", "nearkin.report.solution_page", "nearkin.solver.solving"):
         importlib.import_module(module)  # the first is what every optimiser asks for
     line = socket.socket(socket.AF_UNIX)
     line.bind(address + ".early")

@@ -13,57 +13,75 @@ Names are imported when they are first asked for: `import nearkin` costs nothing
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from nearkin import _moved
+
 if TYPE_CHECKING:
+    from nearkin import core as core
     from nearkin import distance as distance
     from nearkin import fisher as fisher
+    from nearkin import nets as nets
+    from nearkin import report as report
+    from nearkin import run as run
+    from nearkin import search as search
+    from nearkin import solver as solver
+    from nearkin import store as store
+    from nearkin import tasks as tasks
+    from nearkin import transfer as transfer
+    from nearkin import zoo as zoo
+    from nearkin.core.budget import Budget as Budget
     from nearkin.core.errors import NearkinError as NearkinError
     from nearkin.distance.ranking import Ranking as Ranking
-    from nearkin.nets.fit import Fit as Fit
-    from nearkin.nets.fit import fit as fit
     from nearkin.nets.recipe import Recipe as Recipe
     from nearkin.nets.registry import build as build
     from nearkin.nets.solved import Solved as Solved
+    from nearkin.nets.training_loop import Fit as Fit
+    from nearkin.nets.training_loop import fit as fit
     from nearkin.nets.trusted_code import trust as trust
-    from nearkin.search.budget import Budget as Budget
-    from nearkin.solve.estimator import NearkinClassifier as NearkinClassifier
-    from nearkin.solve.solution import Solution as Solution
-    from nearkin.solve.solving import solve as solve
+    from nearkin.solver.estimator import NearkinClassifier as NearkinClassifier
+    from nearkin.solver.solution import Solution as Solution
+    from nearkin.solver.solving import solve as solve
+    from nearkin.store.catalogue import Catalogue as Catalogue
     from nearkin.tasks.sources import task as task
     from nearkin.tasks.task import Task as Task
     from nearkin.transfer.classifier import LinearizedClassifier as LinearizedClassifier
     from nearkin.transfer.regressor import LinearizedRegressor as LinearizedRegressor
-    from nearkin.zoo.catalogue import Catalogue as Catalogue
     from nearkin.zoo.zoo import Zoo as Zoo
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Budget": "nearkin.search.budget",
-    "Catalogue": "nearkin.zoo.catalogue",
-    "Fit": "nearkin.nets.fit",
+    "Budget": "nearkin.core.budget",
+    "Catalogue": "nearkin.store.catalogue",
+    "Fit": "nearkin.nets.training_loop",
     "LinearizedClassifier": "nearkin.transfer.classifier",
     "LinearizedRegressor": "nearkin.transfer.regressor",
-    "NearkinClassifier": "nearkin.solve.estimator",
+    "NearkinClassifier": "nearkin.solver.estimator",
     "NearkinError": "nearkin.core.errors",
     "Ranking": "nearkin.distance.ranking",
     "Recipe": "nearkin.nets.recipe",
-    "Solution": "nearkin.solve.solution",
+    "Solution": "nearkin.solver.solution",
     "Solved": "nearkin.nets.solved",
     "Task": "nearkin.tasks.task",
     "Zoo": "nearkin.zoo.zoo",
     "build": "nearkin.nets.registry",
-    "fit": "nearkin.nets.fit",
+    "fit": "nearkin.nets.training_loop",
+    "solve": "nearkin.solver.solving",
     "task": "nearkin.tasks.sources",
     "trust": "nearkin.nets.trusted_code",
 }
 
-_ROOMS = ("distance", "fisher", "solve")
+_PACKAGES = (
+    "core", "distance", "fisher", "nets", "report", "run", "search", "solver", "store", "tasks", "transfer", "zoo",
+)  # fmt: skip
 
-__all__ = [*sorted(_HOMES), *_ROOMS, "__version__"]
+__all__ = [*sorted(_HOMES), *_PACKAGES, "__version__"]
+
+
+_moved.install()
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
+    if name in _PACKAGES:
         return importlib.import_module(f"nearkin.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'nearkin' has no attribute {name!r}")

@@ -19,8 +19,8 @@ from calling import Call
 from nearkin.cli.app import main
 from nearkin.core.errors import ZooError
 from nearkin.core.events import finish
-from nearkin.zoo.catalogue import Catalogue
-from nearkin.zoo.check import examine
+from nearkin.store.catalogue import Catalogue
+from nearkin.store.integrity import examine
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 ADD = ("digits?limit=40", "--network", "mlp", "--trials", "1", "--epochs", "1")

@@ -16,10 +16,10 @@ import nearkin as nk
 from calling import Call
 from hostile import MODULE, Canary, canary_in
 from nearkin.core.events import finish
-from nearkin.solve.solution import KIND
+from nearkin.solver.solution import KIND
+from nearkin.store.bundle import exporting
 from nearkin.web.app import application
-from nearkin.zoo import modelfile
-from nearkin.zoo.bundle import exporting
+from nearkin.zoo import model_file as modelfile
 from report.solutions import planted
 
 DATA = "digits?detect=0&limit=120"

@@ -15,12 +15,12 @@ import torch
 
 import nearkin as nk
 from nearkin.cli.app import main
+from nearkin.core.budget import Budget
 from nearkin.core.events import finish
 from nearkin.core.state import State
-from nearkin.search.budget import Budget
-from nearkin.search.network import Skeleton
-from nearkin.zoo.architecture import Search
-from nearkin.zoo.check import examine
+from nearkin.search.networks.build import Skeleton
+from nearkin.store.integrity import examine
+from nearkin.zoo.search import Search
 from nearkin.zoo.zoo import Zoo
 
 ADD = ("--quiet", "add", "all", "digits?limit=300", "--network", "mlp", "--trials", "4", "--epochs", "20")

@@ -12,9 +12,9 @@ import nearkin as nk
 from calling import Call
 from nearkin.core.events import finish
 from nearkin.core.state import State
-from nearkin.search.export import load_network
-from nearkin.solve.simple.models import fitting_simple
-from nearkin.zoo.outside import exported
+from nearkin.solver.simple.models import fitting_simple
+from nearkin.zoo.export import exported
+from nearkin.zoo.export_formats import load_network
 
 QUICK = ("--network", "mlp?hidden=16", "--trials", "1", "--epochs", "2")
 SMALL = ("--channels", "4", "--epochs", "2", "--json")

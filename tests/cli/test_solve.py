@@ -20,9 +20,9 @@ import nearkin as nk
 from calling import Call
 from nearkin.cli import console
 from nearkin.cli.app import main
+from nearkin.core.budget import Budget
 from nearkin.core.events import finish
-from nearkin.search.budget import Budget
-from nearkin.solve.contenders import search_skeleton
+from nearkin.solver.contenders import search_skeleton
 
 DATA = "digits?classes=3,5,8&rest=drop&limit=150"
 SHORT = ("--evaluations", "1", "--networks", "none", "--epochs", "2")

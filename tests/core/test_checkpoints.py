@@ -11,10 +11,10 @@ from nearkin.core.checkpoints import DAMAGED, resumed, stored
 from nearkin.core.errors import DataError, TrainingError
 from nearkin.core.events import Caution, Checkpoint, Event, Note, Progress, Work, finish
 from nearkin.core.state import State
-from nearkin.nets.fit import Fit, fitting
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
 from nearkin.nets.solved import fit_state
+from nearkin.nets.training_loop import Fit, fitting
 from nearkin.tasks.task import Task
 
 FLIPS = 60

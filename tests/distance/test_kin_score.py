@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from nearkin.core.errors import DataError, MismatchError, OptionError, TrainingError
 from nearkin.core.events import Progress
 from nearkin.core.rng import Streams
-from nearkin.distance.kin import PACE, Pace, canonical_order, kin_score
+from nearkin.distance.kin_score import PACE, Pace, canonical_order, kin_score
 from nearkin.nets.heads import features
 from nearkin.nets.registry import build
 from nearkin.tasks.likelihood import Gaussian

@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 from nearkin.core.errors import MismatchError, MissingExtraError, OptionError
 from nearkin.core.events import Progress, finish
 from nearkin.core.state import State
-from nearkin.distance.frechet import frechet
+from nearkin.distance.fisher_based.frechet import frechet
 from nearkin.distance.screening import RUNGS, Embedding, Index, Probe, Rung, num_passes, raced, screened
 from nearkin.fisher.values import FisherDiagonal
 from nearkin.tasks.task import Task

@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import nearkin as nk
 from nearkin.core.errors import DataError, MismatchError, NearkinError, OptionError
 from nearkin.core.events import Event, Note
-from nearkin.fisher import FisherDiagonal, contraction, convolution, diagonal, multitask_fisher, scores
+from nearkin.fisher import FisherDiagonal, contraction, convolution, multitask_fisher, scores
+from nearkin.fisher import diagonals as diagonal
 from nearkin.fisher.planned_tape import planned
 from nearkin.fisher.tape import frozen
 from nearkin.tasks.likelihood import likelihood
@@ -287,7 +288,7 @@ def test_every_way_of_a_contraction_is_the_same(way: contraction.Way, monkeypatc
 
 @pytest.mark.parametrize("held", [0, 200, 1 << 21])
 def test_gradients_of_several_passes_may_wait_for_each_other_or_not(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["nearkin.fisher.diagonal"], "STACKED_FLOATS", held)
+    monkeypatch.setattr(sys.modules["nearkin.fisher.diagonals"], "STACKED_FLOATS", held)
     torch.manual_seed(0)
     grouped = nn.Conv2d(4, 4, 3, groups=2)
     model = nn.Sequential(

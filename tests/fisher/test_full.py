@@ -11,7 +11,7 @@ from torch.func import functional_call
 
 from nearkin.core.errors import DataError, MismatchError, NearkinError, OptionError
 from nearkin.fisher import spectra
-from nearkin.fisher.diagonal import diagonal
+from nearkin.fisher.diagonals import diagonal
 from nearkin.fisher.full import fisher_blocks, fisher_matrix, log_determinant
 from nearkin.nets.plain import MLP
 from nearkin.tasks.likelihood import LIKELIHOODS, likelihood

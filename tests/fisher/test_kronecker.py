@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nearkin.core.errors import DataError, MismatchError, NearkinError, OptionError
 from nearkin.fisher import full
-from nearkin.fisher.diagonal import diagonal
+from nearkin.fisher.diagonals import diagonal
 from nearkin.fisher.full import fisher_blocks, fisher_matrix
 from nearkin.fisher.kronecker import Diagonal, Factors, KroneckerFisher, kronecker, patches
 from nearkin.nets.plain import LeNet

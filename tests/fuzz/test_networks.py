@@ -8,19 +8,19 @@ from urllib.parse import quote
 import pytest
 import torch
 
-import nearkin.solve.simple.machines  # noqa: F401  # before a clock runs
+import nearkin.solver.simple.machines  # noqa: F401  # before a clock runs
 from fuzz.mutation import INTERESTING, WORDS, FuzzCount, fuzz, mutated_text
 from nearkin.core.errors import OptionError
 from nearkin.nets import size_limit
 from nearkin.nets.registry import build
 from nearkin.nets.spec import NetworkSpec
 from nearkin.nets.trusted_code import is_trusted, refusal
-from nearkin.search.genotype import Genotype
-from nearkin.search.named import network_string, parsed, unwritten, written
-from nearkin.search.nasbench201 import nasbench201_arch, nasbench201_cell, transnas101_arch, transnas101_cell
-from nearkin.search.network import build_network
-from nearkin.search.skeleton import Skeleton
-from nearkin.search.spaces import space
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.networks.build import build_network
+from nearkin.search.networks.named import network_string, parsed, unwritten, written
+from nearkin.search.networks.skeleton import Skeleton
+from nearkin.search.spaces.nasbench201 import nasbench201_arch, nasbench201_cell, transnas101_arch, transnas101_cell
+from nearkin.search.spaces.registry import space
 
 Count = Callable[[FuzzCount], FuzzCount]
 

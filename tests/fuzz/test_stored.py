@@ -23,27 +23,27 @@ import torch
 import nearkin as nk
 from fuzz.mutation import FuzzCount, fuzz, mutated
 from fuzz.structure import mutated_json, mutated_state
+from nearkin.core.budget import Budget
 from nearkin.core.errors import DataError
 from nearkin.core.events import Checkpoint, Note, Progress, Work, finish
 from nearkin.core.state import State
-from nearkin.nets.fit import fitting
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
+from nearkin.nets.training_loop import fitting
 from nearkin.run.journal import FOLDER, ZOO_MARK, journaled, journals
-from nearkin.search.budget import Budget
-from nearkin.search.general import GeneralSpace
-from nearkin.search.genotype import Genotype
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.methods.random_search import random_search
 from nearkin.search.objective import Measured, Objective
-from nearkin.search.random_search import random_search
 from nearkin.search.searcher import Outcome, searching
-from nearkin.solve.contenders import Trained
-from nearkin.solve.solution import Solution
-from nearkin.solve.stages import Bench
+from nearkin.search.spaces.general import GeneralSpace
+from nearkin.solver.contenders import Trained
+from nearkin.solver.solution import Solution
+from nearkin.solver.stages import Bench
+from nearkin.store.bundle import MANIFEST, exporting, importing
+from nearkin.store.read_only import ReadOnlyStore
 from nearkin.tasks.task import Task
-from nearkin.web.reading import Reading
 from nearkin.web.work import work_facts
-from nearkin.zoo import modelfile
-from nearkin.zoo.bundle import MANIFEST, exporting, importing
+from nearkin.zoo import model_file as modelfile
 from report.solutions import of_tables
 
 Count = Callable[[FuzzCount], FuzzCount]
@@ -199,7 +199,7 @@ def test_journals(tmp_path: Path, count_inputs: Count) -> None:
 
     def read(made: object) -> None:
         file.write_bytes(_bytes(made))
-        facts = work_facts(Reading(tmp_path))
+        facts = work_facts(ReadOnlyStore(tmp_path))
         json.dumps(facts, allow_nan=False).encode()
         if not [run for run in facts["runs"] if run["state"] != "damaged"]:
             raise DataError("passed over")

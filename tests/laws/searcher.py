@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 
+from nearkin.core.budget import Budget
 from nearkin.core.errors import TrainingError
 from nearkin.core.events import Checkpoint, Event, finish
 from nearkin.core.state import State
-from nearkin.search.budget import Budget
 from nearkin.search.searcher import Best, Outcome, Searcher, searching
-from nearkin.search.space import Space
+from nearkin.search.spaces.base import Space
 
 Make = Callable[[], Searcher[Any]]
 

@@ -12,9 +12,9 @@ from scipy.stats import chisquare
 from torch import Generator
 
 from nearkin.core.errors import MismatchError, OptionError
-from nearkin.search.cell import IDENTITIES, ZEROS, Cell
-from nearkin.search.genotype import Cells, Chain, Genotype, Recurrent
-from nearkin.search.space import Space
+from nearkin.search.genotypes.cell import IDENTITIES, ZEROS, Cell
+from nearkin.search.genotypes.genotype import Cells, Chain, Genotype, Recurrent
+from nearkin.search.spaces.base import Space
 
 FOREIGN = [
     "normal(0, 1, 2): 3 = conv3(0); out = concat(2, 3)",

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from nearkin.core.errors import NearkinError, OptionError, ZooError
 from nearkin.core.events import finish
-from nearkin.zoo.catalogue import Catalogue
-from nearkin.zoo.check import examine
-from nearkin.zoo.records import NewArtifact, NewTask
+from nearkin.store.catalogue import Catalogue
+from nearkin.store.integrity import examine
+from nearkin.store.records import NewArtifact, NewTask
 
 
 def new_task(name: str = "even", **changes: Any) -> NewTask:

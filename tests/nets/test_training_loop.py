@@ -11,10 +11,10 @@ from nearkin.core.errors import NearkinError, TrainingError
 from nearkin.core.events import Checkpoint, Event, Progress, finish, kept
 from nearkin.core.rng import Streams
 from nearkin.core.state import State
-from nearkin.nets import fit as fit_module
-from nearkin.nets.fit import Fit, fit, fitting
+from nearkin.nets import training_loop as fit_module
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
+from nearkin.nets.training_loop import Fit, fit, fitting
 from nearkin.tasks.batches import epoch_batches
 from nearkin.tasks.sources import task as read
 from nearkin.tasks.task import Task

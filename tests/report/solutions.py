@@ -11,15 +11,15 @@ from torch import Generator, Tensor
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.ranking import Ranking
 from nearkin.nets.evaluate import Scores
-from nearkin.nets.fit import Fit
 from nearkin.nets.history import History
 from nearkin.nets.solved import Solved
-from nearkin.solve.checks import Checks, Finding
-from nearkin.solve.promises import Promise
-from nearkin.solve.quality import Quality, class_quality, value_quality
-from nearkin.solve.relations import Relations, agreements
-from nearkin.solve.solution import Solution
-from nearkin.solve.standing import Spent, Standing
+from nearkin.nets.training_loop import Fit
+from nearkin.solver.promises import Promise
+from nearkin.solver.quality import Quality, class_quality, value_quality
+from nearkin.solver.relations import Relations, agreements
+from nearkin.solver.solution import Solution
+from nearkin.solver.standing import Spent, Standing
+from nearkin.tasks.checks.data_checks import Checks, Finding
 
 CELL = "normal(0): 1 = conv3(0); 2 = max3(0) + conv5(1); 3 = skip_connect(0) + conv3(2); out = concat(2, 3)"
 OTHER_CELL = "normal(0): 1 = conv5(0); 2 = avg3(1); out = concat(1, 2)"

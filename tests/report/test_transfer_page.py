@@ -14,7 +14,7 @@ import torch
 
 from nearkin.report.transfer_page import transfer_page
 from nearkin.transfer.outcome import Outcome, class_outcome, value_outcome
-from nearkin.zoo.transferring import Transfer
+from nearkin.zoo.transfer import Transfer
 from report.solutions import HOSTILE
 from report.test_solution_page import Outline
 

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from nearkin.core.errors import OptionError
 from nearkin.search.cost import Costs, latency, multiply_adds, num_parameters
-from nearkin.search.darts import DartsSpace
-from nearkin.search.general import GeneralSpace
-from nearkin.search.genotype import Genotype
-from nearkin.search.mobile import MobileSpace
-from nearkin.search.nasbench201 import nasbench201, nasbench201_cell
-from nearkin.search.network import Skeleton, build_network
-from nearkin.search.recurrent import RecurrentSpace
-from nearkin.search.space import Space
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.networks.build import Skeleton, build_network
+from nearkin.search.spaces.base import Space
+from nearkin.search.spaces.darts import DartsSpace
+from nearkin.search.spaces.general import GeneralSpace
+from nearkin.search.spaces.mobile import MobileSpace
+from nearkin.search.spaces.nasbench201 import nasbench201, nasbench201_cell
+from nearkin.search.spaces.recurrent import RecurrentSpace
 
 SPACES: dict[str, tuple[Space, dict[str, object]]] = {
     "general": (GeneralSpace(), {"num_cells": 3}),

@@ -12,10 +12,10 @@ from nearkin.core.state import State
 from nearkin.nets.evaluate import evaluate
 from nearkin.nets.functional import multiply_adds, num_parameters
 from nearkin.nets.recipe import Recipe
-from nearkin.search.auxiliary import AuxiliaryLoss, InTraining
 from nearkin.search.evaluate import Evaluated, TrainedObjective, evaluating, held_out
-from nearkin.search.genotype import Genotype
-from nearkin.search.network import CellNetwork, Skeleton, build_network
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.networks.auxiliary import AuxiliaryLoss, InTraining
+from nearkin.search.networks.build import CellNetwork, Skeleton, build_network
 from nearkin.tasks.likelihood import Categorical, Gaussian
 from nearkin.tasks.readers.text import language_task
 from nearkin.tasks.task import Task
@@ -97,7 +97,7 @@ def test_regression_and_cutout_work(task: Task) -> None:
 
 @pytest.mark.parametrize("stop", [1, 3])
 def test_a_killed_run_goes_on_to_the_same_bits(task: Task, stop: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearkin.nets.fit.TICK_SECONDS", -1.0)  # a checkpoint after every step
+    monkeypatch.setattr("nearkin.nets.training_loop.TICK_SECONDS", -1.0)  # a checkpoint after every step
     whole = finish(evaluating(PAIR, task, TRAINED, QUICK, seed=1))
     work, saved = evaluating(PAIR, task, TRAINED, QUICK, seed=1), None
     for event in work:

@@ -6,10 +6,10 @@ import pytest
 
 import nearkin as nk
 from nearkin.core.errors import OptionError
-from nearkin.search.general import GeneralSpace
-from nearkin.search.methods import METHODS, Ask, searcher
-from nearkin.search.network import Skeleton
+from nearkin.search.networks.build import Skeleton
 from nearkin.search.options import typed
+from nearkin.search.registry import METHODS, Ask, searcher
+from nearkin.search.spaces.general import GeneralSpace
 
 ASK = {"space": GeneralSpace((3,), ("zero", "identity", "conv3")), "skeleton": Skeleton(channels=4, num_cells=2)}
 OTHER = {bool: lambda value: not value, int: lambda value: (value or 0) + 1, float: lambda value: (value or 1.5) / 1.25}

@@ -9,25 +9,25 @@ import torch
 
 import nearkin as nk
 from laws.searcher import SearcherLaws, searched
+from nearkin.core.budget import Budget
 from nearkin.core.errors import OptionError, TrainingError
 from nearkin.core.events import Work, finish
 from nearkin.core.state import State
-from nearkin.search.budget import Budget
-from nearkin.search.darts import DartsSpace
-from nearkin.search.evolution import evolution
-from nearkin.search.general import GeneralSpace
-from nearkin.search.genotype import Genotype
-from nearkin.search.kin_search import kin_search
-from nearkin.search.limited import limited
-from nearkin.search.local_search import local_search
-from nearkin.search.mobile import MobileSpace
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.methods.evolution import evolution
+from nearkin.search.methods.local_search import local_search
+from nearkin.search.methods.random_search import random_search
+from nearkin.search.methods.sampling import Sampling
+from nearkin.search.methods.shared_random import PathObjective, PathTraining, SharedRandom
+from nearkin.search.methods.warm_start import kin_search
 from nearkin.search.objective import Measured, Objective
-from nearkin.search.random_search import random_search
-from nearkin.search.recurrent import RecurrentSpace
-from nearkin.search.sampling import Sampling
-from nearkin.search.space import Space
-from nearkin.search.supernet.plain import Frame
-from nearkin.search.supernet.weight_sharing import PathObjective, PathTraining, SharedRandom
+from nearkin.search.spaces.base import Space
+from nearkin.search.spaces.darts import DartsSpace
+from nearkin.search.spaces.general import GeneralSpace
+from nearkin.search.spaces.limited import limited
+from nearkin.search.spaces.mobile import MobileSpace
+from nearkin.search.spaces.recurrent import RecurrentSpace
+from nearkin.search.supernet.reference import Frame
 
 
 class Letters(Objective):

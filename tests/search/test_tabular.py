@@ -6,19 +6,19 @@ from pathlib import Path
 import pytest
 
 from laws.space import SpaceLaws
+from nearkin.core.budget import Budget
 from nearkin.core.errors import DataError, MismatchError, OptionError
 from nearkin.core.events import finish
-from nearkin.search.budget import Budget
-from nearkin.search.evolution import evolution
-from nearkin.search.general import GeneralSpace
-from nearkin.search.genotype import Genotype
-from nearkin.search.kin_search import kin_search
-from nearkin.search.local_search import local_search
-from nearkin.search.nasbench201 import nasbench201, nasbench201_arch, transnas101, transnas101_arch
-from nearkin.search.random_search import random_search
-from nearkin.search.sampling import Sampling
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.methods.evolution import evolution
+from nearkin.search.methods.local_search import local_search
+from nearkin.search.methods.random_search import random_search
+from nearkin.search.methods.sampling import Sampling
+from nearkin.search.methods.warm_start import kin_search
 from nearkin.search.searcher import searching
-from nearkin.search.space import Space
+from nearkin.search.spaces.base import Space
+from nearkin.search.spaces.general import GeneralSpace
+from nearkin.search.spaces.nasbench201 import nasbench201, nasbench201_arch, transnas101, transnas101_arch
 from nearkin.search.tabular import Listed, Table, TabularObjective, read_table
 
 SPACE = GeneralSpace((3,), ("zero", "identity", "conv3"))

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import nearkin as nk
+from nearkin.core.budget import Budget
 from nearkin.core.events import finish
-from nearkin.search.budget import Budget
-from nearkin.solve.contenders import search_skeleton
-from nearkin.solve.plan import Plan
+from nearkin.solver.contenders import search_skeleton
+from nearkin.solver.plan import Plan
 
 EPOCHS = 3
 NAMES = (

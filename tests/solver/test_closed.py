@@ -13,11 +13,11 @@ from nearkin.nets.functional import load
 from nearkin.nets.registry import build
 from nearkin.nets.solved import Solved
 from nearkin.report.reproduction import usage
-from nearkin.solve.closed import MOST, fitting_closed
-from nearkin.solve.plan import Plan
+from nearkin.solver.closed import MOST, fitting_closed
+from nearkin.solver.plan import Plan
 from nearkin.tasks.derive import limited
-from nearkin.tasks.sinusoids import Sinusoids
-from nearkin.zoo.outside import exported
+from nearkin.tasks.papers.sinusoids import Sinusoids
+from nearkin.zoo.export import exported
 
 
 def kin(kin_zoo: nk.Zoo) -> Solved:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearkin.core.errors import DataError, OptionError
-from nearkin.distance.forms import DEFAULT, FALLBACK
-from nearkin.solve.nearness import FEWEST, MARGIN, PRIOR, TIE, Threshold, Trial, shipped, threshold, trials_from
+from nearkin.distance.fisher_based.forms import DEFAULT, FALLBACK
+from nearkin.solver.nearness import FEWEST, MARGIN, PRIOR, TIE, Threshold, Trial, shipped, threshold, trials_from
 
 STEP = 1 / 16
 assert STEP > TIE  # totals of the trials below are equal or differ by more than what counts as equal

@@ -11,14 +11,14 @@ import torch
 
 import nearkin as nk
 from nearkin.cli.solve import written
+from nearkin.core.budget import Budget
 from nearkin.core.events import finish
 from nearkin.nets.evaluate import evaluate
 from nearkin.report.quantities import places_of
 from nearkin.report.words import number
-from nearkin.search.budget import Budget
-from nearkin.solve.plan import Plan
-from nearkin.solve.solution import Solution, as_seen
-from nearkin.solve.solving import solving
+from nearkin.solver.plan import Plan
+from nearkin.solver.solution import Solution, as_seen
+from nearkin.solver.solving import solving
 from nearkin.tasks.rows import Values
 
 PLAN = Plan(budget=Budget(evaluations=1), epochs=1, join=False, measures=("logme",))

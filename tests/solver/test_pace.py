@@ -5,7 +5,7 @@ import torch
 
 from nearkin.core.errors import TrainingError
 from nearkin.nets.recipe import Recipe
-from nearkin.solve import pace
+from nearkin.solver import pace
 from nearkin.tasks.task import Task
 
 NETWORKS = [f"mlp?hidden={width}" for width in (4, 8, 16)]

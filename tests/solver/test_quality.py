@@ -8,7 +8,8 @@ import torch
 from scipy.stats import binomtest
 from sklearn.metrics import confusion_matrix, r2_score
 
-from nearkin.solve.quality import Quality, class_quality, share_interval, temperature, value_quality
+from nearkin.solver.quality import Quality, class_quality, temperature, value_quality
+from nearkin.tasks.metrics import share_interval
 from nearkin.transfer.labels.calibration import calibration
 
 RNG = torch.Generator().manual_seed(0)

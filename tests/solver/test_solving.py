@@ -10,15 +10,15 @@ import pytest
 import torch
 
 import nearkin as nk
+from nearkin.core.budget import Budget
 from nearkin.core.errors import DataError, MismatchError, NearkinError, OptionError, ZooError
 from nearkin.core.events import Checkpoint, Event, Note, finish
 from nearkin.nets.evaluate import evaluate
-from nearkin.search.budget import Budget
-from nearkin.solve.plan import Plan
-from nearkin.solve.solution import Solution
-from nearkin.solve.solving import kept_solution, solving
-from nearkin.solve.standing import ordered
-from nearkin.zoo.check import examine
+from nearkin.solver.plan import Plan
+from nearkin.solver.solution import Solution
+from nearkin.solver.solving import kept_solution, solving
+from nearkin.solver.standing import ordered
+from nearkin.store.integrity import examine
 
 
 class Stop(Exception):
@@ -164,7 +164,7 @@ def _copy(one: nk.Zoo, other: nk.Zoo, name: str) -> None:
 
 
 def _seen(solution: Solution, task: nk.Task) -> Any:
-    from nearkin.distance.sight import fitted_to
+    from nearkin.distance.source_on_target import fitted_to
 
     return fitted_to(task, tuple(solution.solved.facts["input_shape"])).test
 

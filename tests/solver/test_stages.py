@@ -7,7 +7,7 @@ import torch
 
 from nearkin.core.events import Caution, Checkpoint, Event, Progress, Work, finish
 from nearkin.core.state import State
-from nearkin.solve.stages import Bench
+from nearkin.solver.stages import Bench
 
 
 class Counting:
@@ -85,7 +85,7 @@ def test_seconds_of_one_name_are_added_and_known_only_if_all_are(tmp_path: Path)
 
 def test_the_time_of_the_listener_is_not_the_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("nearkin.solve.stages.time.perf_counter", lambda: now)
+    monkeypatch.setattr("nearkin.solver.stages.time.perf_counter", lambda: now)
 
     def work(start: State | None) -> Work[State]:
         nonlocal now

@@ -7,8 +7,8 @@ import torch
 
 import nearkin as nk
 from nearkin.core.events import finish
-from nearkin.solve.plan import Plan
-from nearkin.solve.solving import solving
+from nearkin.solver.plan import Plan
+from nearkin.solver.solving import solving
 from nearkin.tasks.rows import Values
 
 CONTENDERS = ("kin-search", "finetune", "transfer", "lenet", "logistic", "svm")

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from nearkin.distance.ranking import Ranking
-from nearkin.solve.promises import promises
-from nearkin.solve.quality import Quality
-from nearkin.solve.relations import Relations, agreements
-from nearkin.solve.sentence import sentence
-from nearkin.solve.standing import Standing, ordered
+from nearkin.solver.promises import promises
+from nearkin.solver.quality import Quality
+from nearkin.solver.relations import Relations, agreements
+from nearkin.solver.sentence import sentence
+from nearkin.solver.standing import Standing, ordered
 
 
 def searched(name: str, validation: float, history: list[tuple[int, float]]) -> Standing:

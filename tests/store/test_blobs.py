@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nearkin.core.errors import ZooError
 from nearkin.core.files import TEMPORARY_PREFIX, FileWriteError
-from nearkin.zoo.blobs import CHUNK, Blobs
+from nearkin.store.blobs import CHUNK, Blobs
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from laws import store as laws
 from nearkin.core.errors import OptionError, ZooError
 from nearkin.core.events import Progress, finish
 from nearkin.core.files import FileWriteError
-from nearkin.zoo.bundle import exporting, importing
-from nearkin.zoo.catalogue import Catalogue
-from nearkin.zoo.check import examine
-from nearkin.zoo.records import NewArtifact
+from nearkin.store.bundle import exporting, importing
+from nearkin.store.catalogue import Catalogue
+from nearkin.store.integrity import examine
+from nearkin.store.records import NewArtifact
 
 
 def filled(path: Path) -> Catalogue:

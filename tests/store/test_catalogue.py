@@ -11,10 +11,10 @@ import pytest
 from laws import store as laws
 from nearkin.core.errors import ZooError
 from nearkin.core.events import finish
-from nearkin.zoo import schema
-from nearkin.zoo.catalogue import Catalogue
-from nearkin.zoo.check import examine
-from nearkin.zoo.records import NewArtifact, Placed, TaskRecord
+from nearkin.store import schema
+from nearkin.store.catalogue import Catalogue
+from nearkin.store.integrity import examine
+from nearkin.store.records import NewArtifact, Placed, TaskRecord
 
 
 class TestSqlite(laws.StoreLaws):
@@ -32,8 +32,8 @@ def in_another_process(script: str, *arguments: str | Path) -> subprocess.Comple
         laws = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(laws)
         from nearkin.core.errors import NearkinError
-        from nearkin.zoo.catalogue import Catalogue
-        from nearkin.zoo.records import NewArtifact
+        from nearkin.store.catalogue import Catalogue
+        from nearkin.store.records import NewArtifact
         def attempt(action):
             try:
                 print("done:", action())
@@ -138,7 +138,7 @@ def test_ten_thousand_tasks(tmp_path: Path) -> None:
 
 def test_the_catalogue_needs_neither_torch_nor_numpy() -> None:
     code = (
-        "import sys; import nearkin.zoo.catalogue, nearkin.zoo.bundle, nearkin.zoo.check; "
+        "import sys; import nearkin.store.catalogue, nearkin.store.bundle, nearkin.store.integrity; "
         "print([name for name in ('torch', 'numpy', 'safetensors', 'scipy') if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -202,7 +202,7 @@ def test_a_read_only_zoo_is_read_and_not_written(tmp_path_factory: pytest.TempPa
     script = """
         import sqlalchemy.dialects.sqlite
         from nearkin.core.events import finish
-        from nearkin.zoo.check import examine
+        from nearkin.store.integrity import examine
         if os.geteuid() == 0:
             os.setgid(65534)
             os.setuid(65534)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from laws import store as laws
 from nearkin.core.events import finish
-from nearkin.zoo.catalogue import Catalogue
-from nearkin.zoo.check import examine
+from nearkin.store.catalogue import Catalogue
+from nearkin.store.integrity import examine
 
 HEAD = f"""
     import importlib.util, os, random, signal, sys, time
@@ -18,9 +18,9 @@ HEAD = f"""
     spec.loader.exec_module(laws)
     from nearkin.core.errors import ZooError
     from nearkin.core.events import finish
-    from nearkin.zoo.catalogue import Catalogue
-    from nearkin.zoo.records import NewArtifact
-    from nearkin.zoo.check import cleaned, examine
+    from nearkin.store.catalogue import Catalogue
+    from nearkin.store.records import NewArtifact
+    from nearkin.store.integrity import cleaned, examine
     path, me = sys.argv[1], sys.argv[2]
     print("ready", flush=True)
     sys.stdin.readline()

@@ -12,9 +12,9 @@ from laws import store as laws
 from nearkin.core.errors import ZooError
 from nearkin.core.events import Progress, finish
 from nearkin.core.files import TEMPORARY_PREFIX
-from nearkin.zoo.catalogue import Catalogue
-from nearkin.zoo.check import Damage, Health, cleaned, examine
-from nearkin.zoo.records import NewArtifact
+from nearkin.store.catalogue import Catalogue
+from nearkin.store.integrity import Damage, Health, cleaned, examine
+from nearkin.store.records import NewArtifact
 
 
 @pytest.fixture
@@ -138,8 +138,8 @@ def test_only_what_is_old_is_cleaned(zoo: Catalogue) -> None:
 
 
 def test_many_orphans_are_cleaned_in_batches(zoo: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearkin.zoo.check.BATCH", 3)
-    monkeypatch.setattr("nearkin.zoo.catalogue.BATCH", 2)
+    monkeypatch.setattr("nearkin.store.integrity.BATCH", 3)
+    monkeypatch.setattr("nearkin.store.catalogue.BATCH", 2)
     orphans = sorted(zoo.blobs.put(bytes([i])) for i in range(10))
     assert sorted(finish(cleaned(zoo, 0)).orphans) == orphans
     assert finish(examine(zoo)) == Health(tasks=2, blobs=5)

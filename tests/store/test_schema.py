@@ -12,10 +12,10 @@ from laws import store as laws
 from nearkin.core.errors import ZooError
 from nearkin.core.events import finish
 from nearkin.core.files import FileWriteError
-from nearkin.zoo import database, schema
-from nearkin.zoo.catalogue import Catalogue
-from nearkin.zoo.check import examine
-from nearkin.zoo.schema import MIGRATIONS, Migration
+from nearkin.store import database, schema
+from nearkin.store.catalogue import Catalogue
+from nearkin.store.integrity import examine
+from nearkin.store.schema import MIGRATIONS, Migration
 
 
 def add_mood(connection: sql.Connection) -> None:

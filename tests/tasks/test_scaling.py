@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 
 import nearkin as nk
 from nearkin.core.events import Caution, finish
-from nearkin.solve.checks import checking
+from nearkin.tasks.checks.data_checks import checking
 from nearkin.tasks.examples import Scaling
 from nearkin.tasks.rows import Values
 from nearkin.tasks.task import Task

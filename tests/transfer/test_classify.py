@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from nearkin.core.errors import DataError, MismatchError, OptionError
 from nearkin.core.events import Caution, finish
 from nearkin.nets.registry import build
-from nearkin.transfer import Linearized, linearize
+from nearkin.transfer import Linearized
+from nearkin.transfer import linearized as linearize
 from nearkin.transfer.classify import Classified, classify, classify_work
 from nearkin.transfer.closed_form import classified_work
 from nearkin.transfer.labels.calibration import calibration, class_loss, interval_error, temperature

@@ -14,16 +14,16 @@ from nearkin.core.errors import DataError, MismatchError, OptionError
 from nearkin.core.events import Caution, Event, finish
 from nearkin.core.rng import seeded
 from nearkin.nets.registry import build
-from nearkin.tasks.sinusoids import Sinusoids, sinusoid_tasks
-from nearkin.tasks.ushcn import station_tasks
-from nearkin.transfer.gaussian import gaussian
+from nearkin.tasks.papers.precipitation import station_tasks
+from nearkin.tasks.papers.sinusoids import Sinusoids, sinusoid_tasks
+from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hierarchy.blend import Mixture
 from nearkin.transfer.hierarchy.family import family, family_work
 from nearkin.transfer.hierarchy.shared import Shared
 from nearkin.transfer.hierarchy.variety import DECADES, variety_of
 from nearkin.transfer.hyper import Hyper, Learning
-from nearkin.transfer.learn import learn_pooled
-from nearkin.transfer.linearize import Linearized, linearize
+from nearkin.transfer.linearized import Linearized, linearize
+from nearkin.transfer.marginal_likelihood import learn_pooled
 from nearkin.transfer.prepared import Points, digested
 from nearkin.transfer.spectrum import merged
 

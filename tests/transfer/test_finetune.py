@@ -13,17 +13,17 @@ from torch import Tensor, nn
 
 from nearkin.core.errors import DataError, OptionError
 from nearkin.core.events import Caution, finish
-from nearkin.nets.fit import fit
 from nearkin.nets.functional import view
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
+from nearkin.nets.training_loop import fit
 from nearkin.tasks.sources import task
 from nearkin.tasks.task import Task
 from nearkin.transfer.closed_form import closed_form
 from nearkin.transfer.finetune import BASELINES, baselining, linear_head
 from nearkin.transfer.labels.classes import Classes
 from nearkin.transfer.outcome import class_outcome, value_outcome
-from nearkin.zoo.transferring import Transferring, with_shots
+from nearkin.zoo.transfer import Transferring, with_shots
 from nearkin.zoo.zoo import Zoo
 
 
@@ -183,7 +183,7 @@ def test_a_zoo_transfers_between_its_own_tasks(zoo: Zoo) -> None:
 
 
 def test_too_many_labels_are_thinned_out_and_said(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearkin.zoo.transferring.LABELS", 20)
+    monkeypatch.setattr("nearkin.zoo.transfer.LABELS", 20)
     heard: list[object] = []
     assert zoo.transfer("values", "lines", baselines=False, listen=heard.append).num_train == 20
     assert any(isinstance(event, Caution) and "20 of 60 labels" in event.text for event in heard)

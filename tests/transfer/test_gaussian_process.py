@@ -18,9 +18,9 @@ from nearkin.core.errors import DataError, MismatchError, OptionError
 from nearkin.core.events import Caution, Note, finish
 from nearkin.core.state import State
 from nearkin.nets.registry import build
-from nearkin.transfer.gaussian import gaussian, gaussian_work
+from nearkin.transfer.gaussian_process import gaussian, gaussian_work
 from nearkin.transfer.hyper import Hyper
-from nearkin.transfer.linearize import Linearized, linearize
+from nearkin.transfer.linearized import Linearized, linearize
 from nearkin.transfer.posterior import Posterior, restored
 
 N, M, C = 40, 7, 2

@@ -12,9 +12,10 @@ import nearkin as nk
 from nearkin.core.events import finish
 from nearkin.nets.evaluate import evaluate
 from nearkin.nets.solved import Solved
-from nearkin.solve.closed import fitting_closed
-from nearkin.solve.contenders import Trained
-from nearkin.transfer import family, linearize
+from nearkin.solver.closed import fitting_closed
+from nearkin.solver.contenders import Trained
+from nearkin.transfer import family
+from nearkin.transfer import linearized as linearize
 from nearkin.transfer.closed_form import closed_form, source_means
 from nearkin.transfer.finetune import bayesian_last_layer
 

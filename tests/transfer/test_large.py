@@ -10,13 +10,13 @@ from nearkin.core.events import Caution, Note, finish
 from nearkin.core.rng import Streams
 from nearkin.fisher.operators import tangent_kernel_operator
 from nearkin.nets.registry import build
-from nearkin.transfer.gaussian import gaussian, gaussian_work
+from nearkin.transfer.gaussian_process import gaussian, gaussian_work
 from nearkin.transfer.hyper import Hyper
+from nearkin.transfer.iterative.conjugate import conjugate_gradients
+from nearkin.transfer.iterative.large import Large
+from nearkin.transfer.iterative.products import covariance
 from nearkin.transfer.kernel import Prior
-from nearkin.transfer.linearize import linearize
-from nearkin.transfer.many.conjugate import conjugate_gradients
-from nearkin.transfer.many.large import Large
-from nearkin.transfer.many.products import covariance
+from nearkin.transfer.linearized import linearize
 
 HYPER = Hyper(noise=0.05, scale=0.7)
 
@@ -31,9 +31,9 @@ WAYS = {"features": {}, "graphs": {"FEATURE_BYTES": 0}, "passes": {"FEATURE_BYTE
 def by(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Products are made in one way, in several batches, and no kernel is held."""
     for name, value in {"HELD_BYTES": 0, **WAYS[way]}.items():
-        monkeypatch.setattr(f"nearkin.transfer.many.products.{name}", value)
-    monkeypatch.setattr("nearkin.transfer.many.passes.BATCH_BYTES", 300)
-    monkeypatch.setattr("nearkin.transfer.many.held.BATCH_BYTES", 500)
+        monkeypatch.setattr(f"nearkin.transfer.iterative.products.{name}", value)
+    monkeypatch.setattr("nearkin.transfer.iterative.passes.BATCH_BYTES", 300)
+    monkeypatch.setattr("nearkin.transfer.iterative.held.BATCH_BYTES", 500)
 
 
 @pytest.mark.parametrize("outputs", ["sum", "all", 1])
@@ -119,8 +119,8 @@ def test_features_of_many_kinds_of_layers(net: str, outputs: str | int, monkeypa
 
 @pytest.mark.parametrize("outputs", ["sum", "all"])
 def test_low_rank_factors_lie_below_the_kernel(outputs: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearkin.transfer.many.products.HELD_BYTES", 0)
-    monkeypatch.setattr("nearkin.transfer.many.products.PIVOTS_AT_ONCE", 4)
+    monkeypatch.setattr("nearkin.transfer.iterative.products.HELD_BYTES", 0)
+    monkeypatch.setattr("nearkin.transfer.iterative.products.PIVOTS_AT_ONCE", 4)
     prior = Prior(linearize(build("mlp?hidden=8", (3,), 2, seed=0), outputs=outputs), Hyper())
     x = drawn(1, 20, 3).repeat(2, 1)  # duplicates: rank 20 of 40, or fewer
     source, gram = covariance(prior, x), prior.kernel(x)
@@ -146,7 +146,7 @@ def test_low_rank_factors_lie_below_the_kernel(outputs: str, monkeypatch: pytest
 def test_small_cases_agree_with_dense_ones(
     outputs: str, known: str | None, subset: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nearkin.transfer.many.large.SUBSET", subset)
+    monkeypatch.setattr("nearkin.transfer.iterative.large.SUBSET", subset)
     flat = linearize(build("mlp?hidden=8", (3,), 2, seed=0), outputs=outputs)
     x, new = drawn(1, 150, 3), drawn(2, 20, 3)
     y = torch.stack([torch.sin(2 * x[:, 0]), x[:, 1] * x[:, 2]], 1) + 3
@@ -154,7 +154,9 @@ def test_small_cases_agree_with_dense_ones(
     exact, found = (gaussian(flat, x, y, HYPER, noise, space) for space in ("function", "large"))
     assert found.space == "large"
     assert float((found.mean(new) - exact.mean(new)).abs().max()) < 1e-6 * float(y.std())
-    monkeypatch.setattr("nearkin.transfer.many.large.STEP_BYTES", 0)  # by the kernel with all points, not by a push
+    monkeypatch.setattr(
+        "nearkin.transfer.iterative.large.STEP_BYTES", 0
+    )  # by the kernel with all points, not by a push
     assert torch.allclose(gaussian(flat, x, y, HYPER, noise, "large").mean(new), found.mean(new), atol=1e-9)
     wanted, got = exact.predict(new)[1], found.predict(new)[1]
     assert bool((got >= wanted - 1e-9).all())  # never too sure
@@ -167,7 +169,7 @@ def test_small_cases_agree_with_dense_ones(
 
 @pytest.mark.parametrize("outputs", ["sum", "all", 1])
 def test_a_kernel_that_is_never_held(outputs: str | int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearkin.transfer.many.products.HELD_BYTES", 0)
+    monkeypatch.setattr("nearkin.transfer.iterative.products.HELD_BYTES", 0)
     flat = linearize(build("mlp?hidden=8", (3,), 2, seed=0), outputs=outputs)
     x, new = drawn(1, 60, 3), drawn(2, 10, 3)
     y = torch.stack([torch.sin(2 * x[:, 0]), x[:, 1] * x[:, 2]], 1)[:, : 1 if outputs == 1 else 2]
@@ -177,7 +179,7 @@ def test_a_kernel_that_is_never_held(outputs: str | int, monkeypatch: pytest.Mon
 
 
 def test_more_points_go_on_from_the_solution(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearkin.transfer.many.large.PIVOTS", 5)
+    monkeypatch.setattr("nearkin.transfer.iterative.large.PIVOTS", 5)
     flat = linearize(build("mlp?hidden=8", (3,), 1, seed=0))
     x, new, hyper = drawn(1, 90, 3), drawn(3, 5, 3), Hyper(noise=0.05)
     y = torch.sin(2 * x[:, 0]) * x[:, 1]
@@ -216,8 +218,8 @@ def test_duplicates_and_bad_noise() -> None:
 
 
 def test_a_solve_that_stops_early_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearkin.transfer.many.conjugate.STEPS", 3)
-    monkeypatch.setattr("nearkin.transfer.many.large.PIVOTS", 1)
+    monkeypatch.setattr("nearkin.transfer.iterative.conjugate.STEPS", 3)
+    monkeypatch.setattr("nearkin.transfer.iterative.large.PIVOTS", 1)
     told: list[object] = []
     flat = linearize(build("mlp?hidden=16", (3,), 1, seed=0))
     finish(gaussian_work(flat, drawn(1, 100, 3), drawn(2, 100), Hyper(noise=1e-4), space="large"), told.append)
@@ -229,8 +231,8 @@ def test_a_solve_that_stops_early_is_told(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("vectors", [2, 300, 512])
 def test_fifteen_hundred_points(vectors: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a third of the points and some Lanczos vectors, variances are never too small, and below the third's own."""
-    monkeypatch.setattr("nearkin.transfer.many.large.SUBSET", 500)
-    monkeypatch.setattr("nearkin.transfer.many.large.LANCZOS", vectors)
+    monkeypatch.setattr("nearkin.transfer.iterative.large.SUBSET", 500)
+    monkeypatch.setattr("nearkin.transfer.iterative.large.LANCZOS", vectors)
     flat = linearize(build("mlp?hidden=64-64", (5,), 1, seed=0))
     x, new = drawn(1, 1500, 5), drawn(2, 100, 5)
     y = torch.sin(2 * x[:, 0]) * x[:, 1] + 0.2 * drawn(3, 1500)

@@ -11,13 +11,13 @@ from nearkin.core.errors import DataError
 from nearkin.core.events import Caution, Note, finish
 from nearkin.core.rng import Streams
 from nearkin.nets.registry import build
-from nearkin.transfer.gaussian import gaussian, gaussian_work
+from nearkin.transfer.gaussian_process import gaussian, gaussian_work
 from nearkin.transfer.hyper import Hyper
+from nearkin.transfer.iterative.conjugate import log_determinant_of
+from nearkin.transfer.iterative.large import damped
+from nearkin.transfer.iterative.large_weight import LargeWeight, precisions
 from nearkin.transfer.kernel import Prior
-from nearkin.transfer.linearize import Linearized, linearize
-from nearkin.transfer.many.conjugate import log_determinant_of
-from nearkin.transfer.many.large import damped
-from nearkin.transfer.many.large_weight import LargeWeight, precisions
+from nearkin.transfer.linearized import Linearized, linearize
 from nearkin.transfer.posterior import Posterior, restored
 
 HYPER = Hyper(noise=0.05, scale=0.7)
@@ -40,7 +40,7 @@ def near(found: Tensor, wanted: Tensor, bound: float) -> bool:
 
 
 def few_pivots(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr("nearkin.transfer.many.large.PIVOTS", count)
+    monkeypatch.setattr("nearkin.transfer.iterative.large.PIVOTS", count)
 
 
 @pytest.mark.parametrize("outputs", ["sum", "all", 1])
@@ -49,7 +49,7 @@ def few_pivots(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 def test_it_is_what_both_dense_spaces_are(
     outputs: str | int, known: str | None, mean: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nearkin.transfer.many.conjugate.TOLERANCE", 1e-10)
+    monkeypatch.setattr("nearkin.transfer.iterative.conjugate.TOLERANCE", 1e-10)
     few_pivots(monkeypatch, 20)
     flat, x, y = task(outputs)
     new, hyper = drawn(2, 20, 3), Hyper(noise=0.05, scale=0.7, layers={"head": 2.0}, mean=mean)
@@ -133,8 +133,8 @@ def test_a_preconditioner_pays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("subset", [30, 60])
 def test_variances_are_never_understated(subset: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearkin.transfer.many.large.SUBSET", subset)
-    monkeypatch.setattr("nearkin.transfer.many.large.FREE_LANCZOS", 10)
+    monkeypatch.setattr("nearkin.transfer.iterative.large.SUBSET", subset)
+    monkeypatch.setattr("nearkin.transfer.iterative.large.FREE_LANCZOS", 10)
     flat, x, y = task("sum")
     new = drawn(2, 40, 3)
     found, exact = (gaussian(flat, x, y, HYPER, space=space) for space in ("large-weight", "function"))
@@ -177,8 +177,8 @@ def test_it_comes_back_from_its_state() -> None:
 
 @pytest.mark.parametrize("way", ["graphs", "passes"])
 def test_features_that_do_not_fit(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearkin.transfer.many.products.FEATURE_BYTES", 0)
-    monkeypatch.setattr("nearkin.transfer.many.products.KEPT_BYTES", 2**29 if way == "graphs" else 1)
+    monkeypatch.setattr("nearkin.transfer.iterative.products.FEATURE_BYTES", 0)
+    monkeypatch.setattr("nearkin.transfer.iterative.products.KEPT_BYTES", 2**29 if way == "graphs" else 1)
     flat, x, y = task("all")
     found, exact = (gaussian(flat, x, y, HYPER, space=space) for space in ("large-weight", "function"))
     assert near(found.mean(x[:9]), exact.mean(x[:9]), 1e-5)
@@ -187,7 +187,9 @@ def test_features_that_do_not_fit(way: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_choice_among_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of matrices too large to be factored, weights are solved for unless they are more than the rows."""
-    monkeypatch.setattr(importlib.import_module("nearkin.transfer.gaussian"), "DENSE", 20)  # a function has its name
+    monkeypatch.setattr(
+        importlib.import_module("nearkin.transfer.gaussian_process"), "DENSE", 20
+    )  # a function has its name
     flat = linearize(build("mlp?hidden=8", (3,), 1, seed=0))
     weights = flat.num_weights
     x, y = drawn(1, weights + 1, 3), drawn(2, weights + 1)
@@ -213,7 +215,7 @@ def test_duplicates_one_point_and_bad_input() -> None:
 
 
 def test_a_solve_that_stops_early_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearkin.transfer.many.conjugate.STEPS", 3)
+    monkeypatch.setattr("nearkin.transfer.iterative.conjugate.STEPS", 3)
     few_pivots(monkeypatch, 1)
     told: list[object] = []
     flat, x, y = task("sum")

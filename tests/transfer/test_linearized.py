@@ -9,7 +9,7 @@ from torch.func import functional_call, jacrev
 
 from nearkin.core.errors import DataError, MismatchError, OptionError
 from nearkin.nets.registry import build
-from nearkin.transfer.linearize import linearize
+from nearkin.transfer.linearized import linearize
 from nearkin.transfer.subset import chosen_names
 
 N, M, C = 5, 4, 3

@@ -7,9 +7,9 @@ from torch import Tensor
 from nearkin.core.errors import MismatchError
 from nearkin.nets.registry import build
 from nearkin.transfer.classify import classify
-from nearkin.transfer.gaussian import gaussian
+from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hyper import Hyper, Mean
-from nearkin.transfer.linearize import linearize
+from nearkin.transfer.linearized import linearize
 from nearkin.transfer.machine import PATH, TangentMachine, as_machine, widened
 
 

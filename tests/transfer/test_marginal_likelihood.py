@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from nearkin.core.errors import DataError, MismatchError, OptionError
 from nearkin.core.events import Caution, Note, finish
 from nearkin.nets.registry import build
-from nearkin.transfer.gaussian import gaussian
+from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hyper import Hyper, Learning
-from nearkin.transfer.learn import learn, learn_pooled, learn_work
-from nearkin.transfer.linearize import Linearized, linearize
+from nearkin.transfer.linearized import Linearized, linearize
+from nearkin.transfer.marginal_likelihood import learn, learn_pooled, learn_work
 from nearkin.transfer.spectrum import log_evidence, of_features, of_kernel
 
 N = 30

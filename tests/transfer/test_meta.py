@@ -9,12 +9,12 @@ from nearkin.core.errors import DataError, MismatchError, OptionError
 from nearkin.core.events import Event, Progress, finish
 from nearkin.nets.registry import build
 from nearkin.transfer.evidence import dense_log_evidence
-from nearkin.transfer.gaussian import gaussian
+from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hierarchy.family import family
 from nearkin.transfer.hierarchy.meta import evidence, pooled_evidence, posterior_mean, source_params
 from nearkin.transfer.hierarchy.meta_learn import Climbing, meta_learned, meta_learned_work
 from nearkin.transfer.hyper import Hyper
-from nearkin.transfer.linearize import linearize
+from nearkin.transfer.linearized import linearize
 
 N, M = 6, 3
 

@@ -18,13 +18,13 @@ from nearkin.core.events import Progress
 from nearkin.core.state import State
 from nearkin.report.solution_page import solution_page
 from nearkin.run.journal import journaled
-from nearkin.solve.solution import KIND, Solution
+from nearkin.solver.solution import KIND, Solution
+from nearkin.store.catalogue import Catalogue
+from nearkin.store.read_only import ReadOnlyStore
+from nearkin.store.records import NewArtifact
 from nearkin.web.app import application
 from nearkin.web.frame import policy
 from nearkin.web.guard import any_host
-from nearkin.web.reading import Reading
-from nearkin.zoo.catalogue import Catalogue
-from nearkin.zoo.records import NewArtifact
 from report.solutions import planted
 from web.zoos import MEASURE, NAMES, filled, new_task, renamed
 
@@ -319,7 +319,7 @@ def test_what_a_killed_writer_left_is_read_and_not_changed(zoo: Path, tmp_path: 
 
 
 def test_a_zoo_that_changes_while_it_is_read_is_read_again(zoo: Path) -> None:
-    reading, asked = Reading(zoo), []
+    reading, asked = ReadOnlyStore(zoo), []
 
     def question(connection: object) -> int:
         asked.append(1)
@@ -342,7 +342,7 @@ def test_an_older_zoo_is_not_brought_up(zoo: Path) -> None:
 
 
 def test_a_zoo_that_cannot_be_read_is_a_clear_page(zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearkin.web.reading.PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("nearkin.store.read_only.PATIENCE_SECONDS", 0.1)
     pages = client(zoo)
     with closing(sqlite3.connect(zoo / "zoo.db", isolation_level=None)) as owner:
         owner.execute("PRAGMA locking_mode = EXCLUSIVE")

@@ -10,8 +10,8 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from nearkin.core.events import Caution, Note, Progress
 from nearkin.core.palette import DARK, LIGHT
 from nearkin.run.journal import journaled
+from nearkin.store.catalogue import Catalogue
 from nearkin.web.frame import task_link
-from nearkin.zoo.catalogue import Catalogue
 from web.zoos import filled, new_task, renamed, serving
 
 HOSTILE = ("<img src=x onerror=alert(1)>", "../../etc", "a/b?c#d", "w" * 100)

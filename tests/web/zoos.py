@@ -13,14 +13,14 @@ import torch
 import uvicorn
 
 from nearkin.core.state import State
-from nearkin.search.genotype import Genotype
-from nearkin.search.named import network_string
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.networks.named import network_string
+from nearkin.search.networks.skeleton import Skeleton
 from nearkin.search.searcher import Best
-from nearkin.search.skeleton import Skeleton
+from nearkin.store.catalogue import Catalogue
+from nearkin.store.records import NewArtifact, NewTask
 from nearkin.web.server import address, bound, served
-from nearkin.zoo.catalogue import Catalogue
 from nearkin.zoo.cells import KeptCells
-from nearkin.zoo.records import NewArtifact, NewTask
 
 CELL = Genotype.parse("normal(0): 1 = conv3(0); 2 = max3(0) + conv5(1); out = 2")
 NAMES = ("zero", "six", "some")

@@ -4,17 +4,17 @@ import pytest
 import torch
 
 import nearkin as nk
+from nearkin.core.budget import Budget
 from nearkin.core.errors import NearkinError
 from nearkin.core.events import Event, Progress, finish
-from nearkin.search.budget import Budget
-from nearkin.search.genotype import Genotype
-from nearkin.search.methods import METHODS
-from nearkin.search.network import Skeleton
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.networks.build import Skeleton
+from nearkin.search.registry import METHODS
 from nearkin.search.searcher import Best
-from nearkin.search.spaces import space as space_named
+from nearkin.search.spaces.registry import space as space_named
 from nearkin.tasks.readers.text import language_task
-from nearkin.zoo.architecture import Search
 from nearkin.zoo.cells import KeptCells
+from nearkin.zoo.search import Search
 from nearkin.zoo.zoo import Zoo
 
 IMAGES = ("categorical", "gaussian", "heteroscedastic")

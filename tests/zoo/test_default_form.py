@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import nearkin as nk
-from nearkin.distance.forms import DEFAULT
+from nearkin.distance.fisher_based.forms import DEFAULT
 
 TASKS = {
     "is it 0": "digits?detect=0",

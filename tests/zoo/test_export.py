@@ -13,12 +13,12 @@ import nearkin as nk
 from nearkin.core.errors import MismatchError, NearkinError, OptionError
 from nearkin.core.state import State
 from nearkin.nets.solved import Solved
-from nearkin.search.export import load_network
-from nearkin.search.genotype import Genotype
-from nearkin.search.named import network_string
-from nearkin.search.network import Skeleton
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.networks.build import Skeleton
+from nearkin.search.networks.named import network_string
 from nearkin.tasks.readers.text import language_task
-from nearkin.zoo.outside import MANY, exported, notes
+from nearkin.zoo.export import MANY, exported, notes
+from nearkin.zoo.export_formats import load_network
 
 CELL = Genotype.parse("normal(0): 1 = conv3(0); 2 = max3(0) + conv3(1); out = 2")
 SEARCHED = network_string(CELL, Skeleton(channels=2, num_cells=1))

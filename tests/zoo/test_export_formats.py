@@ -14,11 +14,11 @@ from nearkin.core.errors import DataError, MismatchError, MissingExtraError, Opt
 from nearkin.core.rng import seeded
 from nearkin.core.state import State
 from nearkin.nets.functional import blank, num_parameters
-from nearkin.search.export import agreement, export_onnx, export_python, export_torch, load_network
-from nearkin.search.genotype import Genotype
-from nearkin.search.network import Skeleton, build_network
-from nearkin.search.operations import OPERATIONS, Builder, plain, register
-from nearkin.search.source import python_source
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.networks.build import Skeleton, build_network
+from nearkin.search.networks.operations import OPERATIONS, Builder, plain, register
+from nearkin.zoo.export_formats import agreement, export_onnx, export_python, export_torch, load_network
+from nearkin.zoo.python_source import python_source
 
 CASES: dict[str, tuple[str, Skeleton, tuple[int, ...]]] = {
     "darts": (

@@ -9,7 +9,7 @@ import torch
 
 import nearkin as nk
 from nearkin.core.events import Caution, Checkpoint, Event, Note, finish
-from nearkin.zoo.modelfile import loaded, training
+from nearkin.zoo.model_file import loaded, training
 
 RECIPE = nk.Recipe(epochs=4, batch_size=20)
 

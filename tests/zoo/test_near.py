@@ -12,15 +12,15 @@ from nearkin.core.errors import NearkinError, OptionError, ZooError
 from nearkin.core.events import Caution, Event, Note
 from nearkin.core.state import State
 from nearkin.distance.baselines.order import random_value
-from nearkin.distance.forms import DEFAULT, FALLBACK
-from nearkin.distance.frechet import AGGREGATES
+from nearkin.distance.fisher_based.forms import DEFAULT, FALLBACK
+from nearkin.distance.fisher_based.frechet import AGGREGATES
+from nearkin.distance.fisher_based.readings import refitted
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.measures import MEASURES
-from nearkin.distance.readings import refitted
-from nearkin.distance.sight import Sight
-from nearkin.zoo import schema
+from nearkin.distance.source_on_target import Sight
+from nearkin.store import schema
+from nearkin.store.records import NewArtifact
 from nearkin.zoo.comparison import Comparison
-from nearkin.zoo.records import NewArtifact
 from nearkin.zoo.zoo import Zoo
 
 QUICK = nk.Recipe(steps=60, batch_size=32)
@@ -57,7 +57,7 @@ def test_all_pairs_are_zero_on_the_diagonal_and_in_the_unit_interval(zoo: Zoo) -
 
 def test_what_was_measured_is_not_measured_again(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     first = zoo.matrix()
-    monkeypatch.setattr("nearkin.zoo.kinship.information", None)  # nothing may be measured now
+    monkeypatch.setattr("nearkin.zoo.near.information", None)  # nothing may be measured now
     assert torch.equal(zoo.matrix().trials, first.trials)
     layered = zoo.matrix(aggregate="layer")  # every aggregate comes from the same measurement
     assert not torch.equal(layered.trials, first.trials)

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 import nearkin as nk
+from nearkin.core.budget import Budget
 from nearkin.core.errors import TrainingError
 from nearkin.core.events import Caution, Checkpoint, Event, Note, finish
 from nearkin.core.state import State
-from nearkin.search.budget import Budget
-from nearkin.search.network import Skeleton
-from nearkin.zoo.architecture import Architecture, Search
+from nearkin.search.networks.build import Skeleton
+from nearkin.zoo.search import Architecture, Search
 from nearkin.zoo.zoo import Zoo
 
 SKELETON = Skeleton(channels=4, num_cells=1)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import nearkin as nk
+from nearkin.distance.fisher_based.readings import READINGS
 from nearkin.distance.measures import MEASURES
-from nearkin.distance.readings import READINGS
 from nearkin.tasks.rows import Values
 from nearkin.zoo.zoo import Zoo
 

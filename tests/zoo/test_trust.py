@@ -22,15 +22,15 @@ from nearkin.core.events import Caution, finish
 from nearkin.nets import trusted_code
 from nearkin.nets.registry import build, path_of
 from nearkin.nets.trusted_code import OWN, TrustError, is_trusted, refusal, remember, trust, trust_network
-from nearkin.search.named import PATH as SEARCHED
-from nearkin.solve.contenders import Trained
-from nearkin.solve.plan import Plan
-from nearkin.solve.relations import Relations
-from nearkin.solve.simple.machines import BoostedTrees, KernelMachine, LinearMachine
-from nearkin.solve.solution import Solution
+from nearkin.search.networks.named import PATH as SEARCHED
+from nearkin.solver.contenders import Trained
+from nearkin.solver.plan import Plan
+from nearkin.solver.relations import Relations
+from nearkin.solver.simple.machines import BoostedTrees, KernelMachine, LinearMachine
+from nearkin.solver.solution import Solution
 from nearkin.transfer.machine import PATH as TANGENT
 from nearkin.transfer.machine import TangentMachine
-from nearkin.zoo import modelfile
+from nearkin.zoo import model_file as modelfile
 from report.solutions import planted
 
 SHAPE = (1, 8, 8)
@@ -105,7 +105,7 @@ def readers(canary: Canary, folder: Path) -> dict[str, Callable[[], Any]]:
     zoo = nk.Zoo(folder / "zoo")
 
     def near_kin() -> Any:
-        from nearkin.solve.joining import joining
+        from nearkin.solver.joining import joining
 
         contest = type("Contest", (), {"outcomes": {}, "standings": [], "learn": task()})()
         ranking = {"frechet": [{"name": "evil", "distance": 0.1, "trials": [0.1]}]}

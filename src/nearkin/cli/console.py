@@ -141,15 +141,10 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[st
         shown.add_column(name, justify="right" if name in right else "left", no_wrap=name in right)
     for row in rows:
         shown.add_row(*map(escape, row))
-    show_rich(shown)
-
-
-def show_rich(thing: object) -> None:
-    """Anything that rich can print, on stdout; wide where no terminal limits it."""
     console = consoles.Console(highlight=False)
-    if not console.is_terminal:
+    if not console.is_terminal:  # no terminal limits the width
         console = consoles.Console(highlight=False, width=200)
-    console.print(thing)
+    console.print(shown)
 
 
 def _plain_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

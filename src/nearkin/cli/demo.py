@@ -16,19 +16,19 @@ from nearkin.cli.zoo import Json
 from nearkin.core.lazy import Lazy
 
 if TYPE_CHECKING:
+    from nearkin.core import budget as budgets
     from nearkin.core import device as devices
-    from nearkin.search import budget as budgets
-    from nearkin.solve import contenders, solving
-    from nearkin.solve import plan as plans
+    from nearkin.solver import contenders, solving
+    from nearkin.solver import plan as plans
 else:
     devices, budgets, contenders, plans, solving = map(
         Lazy,
         (
             "nearkin.core.device",
-            "nearkin.search.budget",
-            "nearkin.solve.contenders",
-            "nearkin.solve.plan",
-            "nearkin.solve.solving",
+            "nearkin.core.budget",
+            "nearkin.solver.contenders",
+            "nearkin.solver.plan",
+            "nearkin.solver.solving",
         ),
     )
 

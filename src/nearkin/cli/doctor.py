@@ -16,10 +16,10 @@ from nearkin.nets.trusted_code import is_trusted
 if TYPE_CHECKING:
     import torch
 
+    from nearkin.store import integrity as check
     from nearkin.tasks import builtin
-    from nearkin.zoo import check
 else:
-    torch, builtin, check = Lazy("torch"), Lazy("nearkin.tasks.builtin"), Lazy("nearkin.zoo.check")
+    torch, builtin, check = Lazy("torch"), Lazy("nearkin.tasks.builtin"), Lazy("nearkin.store.integrity")
 
 EXTRAS = {
     "datasets": "hf",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import nearkin as nk
-from nearkin.cli.console import Settings, answer, counted, escape, run, say, show_rich, table
+from nearkin.cli.console import Settings, answer, counted, escape, run, say, table
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import NearkinError, ZooError, require
 from nearkin.core.files import write_durably
@@ -207,7 +207,8 @@ def _say_ranking(found: "Ranking") -> None:
         + (f", by the form {nearest.form}" if nearest.form else "")
     )
     say("")
-    show_rich(found)
+    head, rows = found.table()
+    table(head, rows, right=[name for name in head if name not in ("kin", "form")])
     for name, reason in found.refused.items():
         say(f"[dim]not compared: {escape(name)}: {escape(reason)}[/dim]")
     passes = f", {found.passes:.3g} Fisher passes" if found.passes > 1 else ""

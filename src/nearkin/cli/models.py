@@ -16,19 +16,19 @@ from nearkin.tasks.metrics import metric_title
 
 if TYPE_CHECKING:
     from nearkin.core import device as devices
-    from nearkin.search import genotype as genotypes
-    from nearkin.search import named
-    from nearkin.search import network as skeletons
-    from nearkin.zoo import modelfile
+    from nearkin.search.genotypes import genotype as genotypes
+    from nearkin.search.networks import build as skeletons
+    from nearkin.search.networks import named
+    from nearkin.zoo import model_file as modelfile
 else:
     devices, genotypes, named, skeletons, modelfile = map(
         Lazy,
         (
             "nearkin.core.device",
-            "nearkin.search.genotype",
-            "nearkin.search.named",
-            "nearkin.search.network",
-            "nearkin.zoo.modelfile",
+            "nearkin.search.genotypes.genotype",
+            "nearkin.search.networks.named",
+            "nearkin.search.networks.build",
+            "nearkin.zoo.model_file",
         ),
     )
 

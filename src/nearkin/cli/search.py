@@ -29,27 +29,30 @@ from nearkin.core.lazy import Lazy
 from nearkin.tasks.metrics import metric_title
 
 if TYPE_CHECKING:
+    from nearkin.core import budget as budgets
     from nearkin.core import device as devices
     from nearkin.run import tracking
-    from nearkin.search import budget as budgets
-    from nearkin.search import methods, network
-    from nearkin.solve import solution as solutions
-    from nearkin.solve import solving
-    from nearkin.zoo import architecture, modelfile, outside
+    from nearkin.search import registry as methods
+    from nearkin.search.networks import build as network
+    from nearkin.solver import solution as solutions
+    from nearkin.solver import solving
+    from nearkin.zoo import export as outside
+    from nearkin.zoo import model_file as modelfile
+    from nearkin.zoo import search as architecture
 else:
     budgets, devices, tracking, methods, network, solutions, solving, architecture, modelfile, outside = map(
         Lazy,
         (
-            "nearkin.search.budget",
+            "nearkin.core.budget",
             "nearkin.core.device",
             "nearkin.run.tracking",
-            "nearkin.search.methods",
-            "nearkin.search.network",
-            "nearkin.solve.solution",
-            "nearkin.solve.solving",
-            "nearkin.zoo.architecture",
-            "nearkin.zoo.modelfile",
-            "nearkin.zoo.outside",
+            "nearkin.search.registry",
+            "nearkin.search.networks.build",
+            "nearkin.solver.solution",
+            "nearkin.solver.solving",
+            "nearkin.zoo.search",
+            "nearkin.zoo.model_file",
+            "nearkin.zoo.export",
         ),
     )
 

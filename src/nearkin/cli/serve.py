@@ -13,10 +13,11 @@ from nearkin.core.lazy import Lazy
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from nearkin.store import read_only
+
     server: ModuleType
-    reading: ModuleType
-else:  # rooms beside each other do not import each other: the page's room is looked up when it is wanted
-    server, reading = Lazy("nearkin.web.server"), Lazy("nearkin.web.reading")
+else:  # packages of one level do not import each other: the web package is looked up when it is wanted
+    server, read_only = Lazy("nearkin.web.server"), Lazy("nearkin.store.read_only")
 
 PURPOSE = "nearkin serve"
 
@@ -37,7 +38,7 @@ def serve(
     for package in ("starlette", "uvicorn"):
         optional(package, "web", PURPOSE)
     zoo = Path(settings.zoo_path)
-    reading.Reading(zoo).tasks()  # a wrong path is told here, not in the browser
+    read_only.ReadOnlyStore(zoo).tasks()  # a wrong path is told here, not in the browser
     with server.bound(host, port) as taken:
         address = server.address(taken)
         if not server.is_local(taken):

@@ -18,23 +18,23 @@ from nearkin.core.files import write_durably
 from nearkin.core.lazy import Lazy
 
 if TYPE_CHECKING:
+    from nearkin.core import budget as budgets
     from nearkin.core import device as devices
     from nearkin.report import solution_page
-    from nearkin.search import budget as budgets
-    from nearkin.solve import plan as plans
-    from nearkin.solve import solving
-    from nearkin.solve import standing as standings
-    from nearkin.solve.solution import Solution
+    from nearkin.solver import plan as plans
+    from nearkin.solver import solving
+    from nearkin.solver import standing as standings
+    from nearkin.solver.solution import Solution
 else:
     devices, solution_page, budgets, plans, solving, standings = map(
         Lazy,
         (
             "nearkin.core.device",
             "nearkin.report.solution_page",
-            "nearkin.search.budget",
-            "nearkin.solve.plan",
-            "nearkin.solve.solving",
-            "nearkin.solve.standing",
+            "nearkin.core.budget",
+            "nearkin.solver.plan",
+            "nearkin.solver.solving",
+            "nearkin.solver.standing",
         ),
     )
 

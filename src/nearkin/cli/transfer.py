@@ -19,13 +19,13 @@ from nearkin.core.lazy import Lazy
 
 if TYPE_CHECKING:
     from nearkin.report import transfer_page
-    from nearkin.solve import stages
+    from nearkin.solver import stages
     from nearkin.tasks import metrics
-    from nearkin.zoo import transferring
+    from nearkin.zoo import transfer as transferring
 else:
     transfer_page, stages, metrics, transferring = map(
         Lazy,
-        ("nearkin.report.transfer_page", "nearkin.solve.stages", "nearkin.tasks.metrics", "nearkin.zoo.transferring"),
+        ("nearkin.report.transfer_page", "nearkin.solver.stages", "nearkin.tasks.metrics", "nearkin.zoo.transfer"),
     )
 
 LONGEST = 60  # characters that a task's name gives to the name of a file

@@ -15,14 +15,15 @@ from nearkin.nets.trusted_code import is_trusted, refusal, trust_network
 from nearkin.tasks.metrics import metric_title
 
 if TYPE_CHECKING:
-    from nearkin.search import budget as budgets
-    from nearkin.search import methods
-    from nearkin.search import network as network_of
-    from nearkin.zoo import bundle
-    from nearkin.zoo.records import TaskRecord
+    from nearkin.core import budget as budgets
+    from nearkin.search import registry as methods
+    from nearkin.search.networks import build as network_of
+    from nearkin.store import bundle
+    from nearkin.store.records import TaskRecord
 else:
     budgets, methods, network_of, bundle = map(
-        Lazy, ("nearkin.search.budget", "nearkin.search.methods", "nearkin.search.network", "nearkin.zoo.bundle")
+        Lazy,
+        ("nearkin.core.budget", "nearkin.search.registry", "nearkin.search.networks.build", "nearkin.store.bundle"),
     )
 
 NOT_TRUSTED = "not trusted"

@@ -1,19 +1,29 @@
 """Long work yields events; whoever runs it listens, shows, saves, or stops.
 
-A piece of long work is a generator that yields events and returns its result: `Work[T]`. Works compose by
-`yield from`; `finish` runs one to its end. Only the command line and the web pages show events.
+A long operation is written once, as a generator that yields events and returns its result (`Work[T]`), and decorated
+with `operation`: `fit(...)` runs it to the end, `fit.work(...)` yields its events. Operations nest by
+`yield from other.work(...)`. Only the command line and the web pages show events.
 """
 
+import functools
 import time
-from collections.abc import Callable, Generator, Mapping
+import warnings
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from types import MethodType
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, overload
 
 if TYPE_CHECKING:  # events are shown by commands that must not wait for torch
     from nearkin.core.state import State
 
 T = TypeVar("T")
+R = TypeVar("R", covariant=True)
+S = TypeVar("S")
+P = ParamSpec("P")
+Q = ParamSpec("Q")
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,69 @@ class Checkpoint:
 Event: TypeAlias = Progress | Note | Caution | Checkpoint
 Work: TypeAlias = Generator[Event, None, T]
 Listener: TypeAlias = Callable[[Event], None]
+
+
+_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Send the events of all operations that are called in this block to a listener.
+
+    >>> @operation
+    ... def count(n: int):
+    ...     yield Progress("count", n, n)
+    ...     return n
+    >>> with listening(lambda event: print(event.stage)):
+    ...     count(3)
+    count
+    3
+    """
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+class Operation(Generic[P, R]):
+    """A long operation: a call runs it to its end, `work` yields its events. As an attribute of a class, a method."""
+
+    def __init__(self, steps: Callable[P, Work[R]]) -> None:
+        self.work = steps
+        functools.update_wrapper(self, steps)
+
+    def __call__(self, *args: P.args, **options: P.kwargs) -> R:
+        """Run to the end and return the result; events go to the listener of `listening`, if there is one."""
+        listener = _listener.get()
+        if "listen" in options:
+            warnings.warn("listen= is deprecated; use `with nk.listening(...)`", DeprecationWarning, stacklevel=2)
+            listener = options.pop("listen") or listener  # type: ignore[assignment]
+        return finish(self.work(*args, **options), listener)
+
+    @overload
+    def __get__(self, owner: None, kind: type) -> "Operation[P, R]": ...
+    @overload
+    def __get__(self: "Operation[Concatenate[S, Q], R]", owner: S, kind: type | None = None) -> "Operation[Q, R]": ...
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        return self if owner is None else Operation(MethodType(self.work, owner))
+
+    def __reduce__(self) -> str:
+        return str(self.__qualname__)  # type: ignore[attr-defined]
+
+
+def operation(steps: Callable[P, Work[R]]) -> Operation[P, R]:
+    """Decorate the generator of a long operation, function or method.
+
+    >>> @operation
+    ... def double(n: int):
+    ...     for i in range(n):
+    ...         yield Progress("double", i + 1, n)
+    ...     return 2 * n
+    >>> double(3), len(list(double.work(3)))
+    (6, 3)
+    """
+    return Operation(steps)
 
 
 def finish(work: Work[T], listen: Listener | None = None) -> T:

@@ -21,8 +21,8 @@ from nearkin.distance.baselines.logme import logme, logme_regression
 from nearkin.distance.baselines.neighbours import knn_accuracy, knn_r2
 from nearkin.distance.baselines.order import random_value
 from nearkin.distance.baselines.task2vec import embedding_asymmetric, embedding_distance
-from nearkin.distance.kin import PACE, Pace, Start, kin_score
-from nearkin.distance.sight import Sight
+from nearkin.distance.kin_score import PACE, Pace, Start, kin_score
+from nearkin.distance.source_on_target import Sight
 from nearkin.fisher.tangent import tangent_kernel
 from nearkin.nets.heads import with_head
 

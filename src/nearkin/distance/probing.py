@@ -8,9 +8,9 @@ so that the embedding of a target is shared by all sources, and that of a source
 from nearkin.core.events import Work
 from nearkin.core.types import Params
 from nearkin.distance.baselines.task2vec import task2vec_embedding
-from nearkin.distance.readings import refitted
-from nearkin.distance.sight import Sight
-from nearkin.fisher.diagonal import measuring
+from nearkin.distance.fisher_based.readings import refitted
+from nearkin.distance.source_on_target import Sight
+from nearkin.fisher.diagonals import measuring
 from nearkin.nets.registry import build
 from nearkin.tasks.task import Task
 

@@ -2,15 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
 from nearkin.core.errors import MismatchError, optional, require
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 RESAMPLES = 1000
 
@@ -169,26 +166,32 @@ class Ranking:
         pandas = optional("pandas", "frames", "a data frame")
         return pandas.DataFrame([{**row, **row.pop("beside", {})} for row in self.rows()]).set_index("name")
 
-    def __rich__(self) -> "Table":
-        """A table for terminals and notebooks."""
-        from rich.markup import escape
-        from rich.table import Table
-
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Head and rows of a table for people; the columns `kin` and `form` are text, all others numbers."""
         beside = list(dict.fromkeys(name for kin in self.kin for name in kin.beside))
         several = len(self.nearest.trials) > 1
         unlike = not self.form and any(kin.form for kin in self.kin)
-        shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
         spreads = ["±", "nearest in", "this rank"] if several else []
-        for head in ("", "kin", self.measure, *spreads, *beside, *(["form"] if unlike else [])):
-            shown.add_column(head, justify="left" if head in ("kin", "form") else "right", no_wrap=True)
+        rows = []
         for rank, kin in enumerate(self.kin, 1):
-            name = escape(kin.name) + (" [dim](weak)[/dim]" if kin.name in self.weak else "")
+            name = kin.name + (" (weak)" if kin.name in self.weak else "")
             spread = [f"{kin.std:.3f}", f"{kin.wins:.0%}", f"{kin.sure:.0%}"] if several else []
             others = [f"{kin.beside[name]:.3f}" if name in kin.beside else "–" for name in beside]
-            style = "bold" if rank == 1 else ""
-            forms = [kin.form] if unlike else []
-            shown.add_row(str(rank), name, f"{kin.distance:.3f}", *spread, *others, *forms, style=style)
-        return shown
+            rows.append([str(rank), name, f"{kin.distance:.3f}", *spread, *others, *([kin.form] if unlike else [])])
+        return ["", "kin", self.measure, *spreads, *beside, *(["form"] if unlike else [])], rows
+
+    def __str__(self) -> str:
+        """The table as text.
+
+        >>> print(Ranking.of("new", "frechet", {"zero": [0.1], "six": [0.25]}))
+           kin   frechet
+        1  zero  0.100
+        2  six   0.250
+        """
+        head, rows = self.table()
+        widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+        lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows))
+        return "\n".join(line.rstrip() for line in lines)
 
 
 def _wins(values: Tensor) -> Tensor:

@@ -28,12 +28,12 @@ from nearkin.core.errors import MismatchError, optional, require
 from nearkin.core.events import Listener, Progress, Work, finish
 from nearkin.core.rng import Streams
 from nearkin.core.state import State
-from nearkin.distance.sight import fitted_to
-from nearkin.fisher.diagonal import measuring
+from nearkin.distance.source_on_target import fitted_to
+from nearkin.fisher.diagonals import measuring
 from nearkin.fisher.values import FisherDiagonal
-from nearkin.nets.fit import fitting
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
+from nearkin.nets.training_loop import fitting
 from nearkin.tasks.task import Task
 
 Found: TypeAlias = list[tuple[str, float]]

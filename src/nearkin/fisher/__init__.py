@@ -3,7 +3,7 @@
 `operators` (for GPyTorch and SciPy), `kronecker` and `spectra` are modules of their own, imported where needed.
 """
 
-from nearkin.fisher.diagonal import diagonal
+from nearkin.fisher.diagonals import diagonal
 from nearkin.fisher.full import fisher_blocks, fisher_matrix
 from nearkin.fisher.products import FisherProduct
 from nearkin.fisher.scores import sample_gradients

@@ -21,6 +21,7 @@ from nearkin.nets.heads import head_name, with_head
 from nearkin.nets.size_limit import require_size
 from nearkin.nets.spec import NETWORKS, NetworkSpec
 from nearkin.nets.trusted_code import (
+    OWN,
     SEARCHED,
     TrustError,
     is_named,
@@ -78,7 +79,7 @@ def _factory(name: str) -> Factory:
     if ":" not in name:
         return NETWORKS[name]
     require_trusted(name)
-    factory = _named(name)
+    factory = _named(OWN.get(name, name))
     proper = issubclass(factory, nn.Module) if inspect.isclass(factory) else callable(factory)
     require(
         proper and not isinstance(factory, nn.Module),
@@ -90,9 +91,10 @@ def _factory(name: str) -> Factory:
 
 def _require_defined_there(name: str, factory: object) -> None:
     """Refuse what a trusted module merely imports: trust in one that imports `os` is no trust in `os.system`."""
+    if is_named(name):
+        return
     place, module = name.rpartition(":")[0], str(getattr(factory, "__module__", None))
-    own = (_module(place).__name__, place)
-    if not (is_named(name) or module in own or is_trusted_module(module)):
+    if not (module in (_module(place).__name__, place) or is_trusted_module(module)):
         raise TrustError(
             f"network {name} is defined in module {module}, which is not trusted on this machine; if you trust it: "
             f"nearkin --trust {module} …, in Python nk.trust({module!r})"

@@ -17,10 +17,10 @@ from nearkin.core.plain import typed
 from nearkin.core.state import State, prefixed, restoring
 from nearkin.core.types import Buffers, Params
 from nearkin.nets.evaluate import Scores, evaluate
-from nearkin.nets.fit import Fit
 from nearkin.nets.functional import load
 from nearkin.nets.history import History
 from nearkin.nets.registry import build
+from nearkin.nets.training_loop import Fit
 from nearkin.tasks.examples import Scaling
 from nearkin.tasks.likelihood import likelihood
 from nearkin.tasks.task import Task

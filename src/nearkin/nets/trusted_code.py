@@ -29,16 +29,17 @@ from nearkin.core.files import write_durably
 
 SEARCHED = "nearkin.search.named:searched"
 TANGENT_MACHINE = "nearkin.transfer.machine:tangent_machine"
-OWN = frozenset(
-    {
-        SEARCHED,
-        TANGENT_MACHINE,
-        "nearkin.solve.simple.machines:boosted_trees",
-        "nearkin.solve.simple.machines:kernel_machine",
-        "nearkin.solve.simple.machines:linear_machine",
-    }
-)
-"""Import paths that nearkin itself writes: searched networks and the models of `solve` and `transfer`."""
+SIMPLE = "nearkin.solve.simple.machines"
+_MACHINES = "nearkin.solver.simple.machines"
+OWN = {
+    SEARCHED: "nearkin.search.networks.named:searched",
+    TANGENT_MACHINE: TANGENT_MACHINE,
+    **{f"{SIMPLE}:{name}": f"{_MACHINES}:{name}" for name in ("boosted_trees", "kernel_machine", "linear_machine")},
+}
+"""Networks that nearkin itself writes into files: searched networks and the models of `solve` and `transfer`.
+
+The key is what files hold and never changes; the value is where the code is today.
+"""
 
 VARIABLE = "NEARKIN_TRUST"
 MAX_BYTES = 2**20  # of the file of remembered networks

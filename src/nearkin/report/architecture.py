@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from nearkin.core.errors import NearkinError
+from nearkin.report.drawing.genotype import drawing
 from nearkin.report.figure import svg_width
 from nearkin.report.words import plain
-from nearkin.search.drawing.drawing import drawing
-from nearkin.search.genotype import Genotype
-from nearkin.solve.solution import Solution
-from nearkin.solve.standing import Standing, ordered
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.solver.solution import Solution
+from nearkin.solver.standing import Standing, ordered
 
 MOST = 4
 """Drawings of a page."""

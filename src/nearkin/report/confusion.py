@@ -8,7 +8,7 @@ from nearkin.report.canvas import Canvas
 from nearkin.report.page import Table
 from nearkin.report.quantities import counted, percent
 from nearkin.report.words import NOT_COMPARABLE, labels, plain, text_width
-from nearkin.solve.quality import Quality
+from nearkin.solver.quality import Quality
 
 DRAWN = 20
 """Classes of a picture."""

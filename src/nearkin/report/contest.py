@@ -12,9 +12,9 @@ from nearkin.report.page import Table
 from nearkin.report.placement import Box, place
 from nearkin.report.quantities import brief, counted, metric, places_of
 from nearkin.report.words import NOT_COMPARABLE, labels, listed, number, plain, text_width
-from nearkin.solve.quality import share_interval
-from nearkin.solve.solution import Solution
-from nearkin.solve.standing import KINDS, Standing, ordered
+from nearkin.solver.solution import Solution
+from nearkin.solver.standing import KINDS, Standing, ordered
+from nearkin.tasks.metrics import share_interval
 
 CLOSE = 0.01
 """Differences of a metric below this are worth fewer parameters."""

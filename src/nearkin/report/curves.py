@@ -11,8 +11,8 @@ from nearkin.report.canvas import Canvas, Point
 from nearkin.report.page import Table
 from nearkin.report.quantities import counted, duration, places_of
 from nearkin.report.words import NOT_COMPARABLE, labels, number, plain, text_width
-from nearkin.solve.solution import Solution
-from nearkin.solve.standing import Standing
+from nearkin.solver.solution import Solution
+from nearkin.solver.standing import Standing
 
 _NAME = 11.0
 _ROOM = 14.0

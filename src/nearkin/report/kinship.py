@@ -13,7 +13,7 @@ from nearkin.report.kin import position
 from nearkin.report.page import Table
 from nearkin.report.quantities import percent
 from nearkin.report.words import NOT_COMPARABLE, decimals, labels, number, plain, text_width
-from nearkin.solve.relations import Relations
+from nearkin.solver.relations import Relations
 
 DRAWN = 15
 """Kin of a picture; the table has them all."""

@@ -13,7 +13,7 @@ from torch.nn import functional
 from nearkin.report.page import Table
 from nearkin.report.quantities import counted, percent
 from nearkin.report.words import plain
-from nearkin.solve.solution import Solution
+from nearkin.solver.solution import Solution
 
 LARGEST = 64
 """Pixels of the longer side; larger inputs are made smaller."""

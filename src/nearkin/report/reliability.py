@@ -10,7 +10,8 @@ from nearkin.report.canvas import Canvas
 from nearkin.report.page import Table
 from nearkin.report.quantities import counted
 from nearkin.report.words import decimals, number
-from nearkin.solve.quality import Quality, share_interval
+from nearkin.solver.quality import Quality
+from nearkin.tasks.metrics import share_interval
 
 _SIDE = 360.0
 

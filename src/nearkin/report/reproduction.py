@@ -7,7 +7,7 @@ from nearkin import __version__
 from nearkin.report.page import Table, fact_text
 from nearkin.report.quantities import counted
 from nearkin.report.words import plain, verbatim
-from nearkin.solve.solution import Solution
+from nearkin.solver.solution import Solution
 from nearkin.transfer.machine import PATH
 
 _NAMES = {

@@ -12,9 +12,9 @@ from nearkin.report.page import Table
 from nearkin.report.quantities import counted, metric, percent, places_of
 from nearkin.report.taskmap import taskmap
 from nearkin.report.words import number, plain
-from nearkin.solve.quality import Quality
-from nearkin.solve.relations import Relations
-from nearkin.solve.solution import Solution
+from nearkin.solver.quality import Quality
+from nearkin.solver.relations import Relations
+from nearkin.solver.solution import Solution
 from nearkin.tasks.metrics import ACCURACY
 
 Section = Mapping[str, Any]

@@ -7,9 +7,9 @@ from nearkin.report.page import render
 from nearkin.report.quantities import brief, counted, duration
 from nearkin.report.sections import Section
 from nearkin.report.words import decimals, number, plain
-from nearkin.solve.checks import Finding
-from nearkin.solve.promises import Promise
-from nearkin.solve.solution import Solution
+from nearkin.solver.promises import Promise
+from nearkin.solver.solution import Solution
+from nearkin.tasks.checks.data_checks import Finding
 
 FILE = "solution.safetensors"
 """What people call the file of a solution where nothing else is said."""

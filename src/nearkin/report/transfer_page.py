@@ -10,10 +10,9 @@ from nearkin.report.quantities import counted, duration, places_of
 from nearkin.report.reproduction import setting
 from nearkin.report.sections import Section
 from nearkin.report.words import number, plain, verbatim
-from nearkin.solve.quality import share_interval
-from nearkin.tasks.metrics import metric_title
+from nearkin.tasks.metrics import metric_title, share_interval
 from nearkin.transfer.finetune import STEPS
-from nearkin.zoo.transferring import Transfer
+from nearkin.zoo.transfer import Transfer
 
 _CHOSEN = {
     "method": ("Method", "how labels become a Gaussian posterior of class scores"),

@@ -7,7 +7,7 @@ from nearkin.report.axes import FONT, NARROW, Field, Scale, scale_around, whiske
 from nearkin.report.canvas import Canvas
 from nearkin.report.quantities import counted
 from nearkin.report.words import labels, number, plain, text_width
-from nearkin.solve.quality import share_interval
+from nearkin.tasks.metrics import share_interval
 from nearkin.transfer.outcome import Outcome
 
 _NAME = 12.0

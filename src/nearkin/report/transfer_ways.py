@@ -9,10 +9,9 @@ from nearkin.report.reliability import certainty_words
 from nearkin.report.sections import Section
 from nearkin.report.transfer_pictures import certainty_picture, ways_picture
 from nearkin.report.words import number, plain
-from nearkin.solve.quality import share_interval
-from nearkin.tasks.metrics import metric_title
+from nearkin.tasks.metrics import metric_title, share_interval
 from nearkin.transfer.outcome import Outcome
-from nearkin.zoo.transferring import Transfer
+from nearkin.zoo.transfer import Transfer
 
 _SHARES = (
     "Test samples sorted by how sure a way was. On the dashed line it is right as often as it says; below, it is too "

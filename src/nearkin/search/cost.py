@@ -18,15 +18,15 @@ from torch import nn
 from nearkin.core.errors import require
 from nearkin.core.rng import seeded
 from nearkin.nets.functional import blank, evaluating, multiply_adds, num_parameters
-from nearkin.search.cell_network import CellNetwork, Layer, Wiring, adapter, halving, needed, stacked, stem
-from nearkin.search.chain_network import MIX, ChainNetwork, chain_stem, step_module, steps
-from nearkin.search.genotype import Genotype
-from nearkin.search.limited import limited
-from nearkin.search.network import blueprint, build_network
-from nearkin.search.operations import builder, convolution
-from nearkin.search.recurrent_network import required_nodes
-from nearkin.search.skeleton import Skeleton
-from nearkin.search.space import Space
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.networks.build import blueprint, build_network
+from nearkin.search.networks.cells import CellNetwork, Layer, Wiring, adapter, halving, needed, stacked, stem
+from nearkin.search.networks.chains import MIX, ChainNetwork, chain_stem, step_module, steps
+from nearkin.search.networks.operations import builder, convolution
+from nearkin.search.networks.recurrent_cells import required_nodes
+from nearkin.search.networks.skeleton import Skeleton
+from nearkin.search.spaces.base import Space
+from nearkin.search.spaces.limited import limited
 
 __all__ = ["Costs", "Figures", "latency", "multiply_adds", "num_parameters"]
 
@@ -114,7 +114,7 @@ class Costs:
     ) -> Space:
         """The space without genotypes that cost more; nothing where no limit is given. Latency is in seconds.
 
-        >>> from nearkin.search.general import GeneralSpace
+        >>> from nearkin.search.spaces.general import GeneralSpace
         >>> costs = Costs(Skeleton(channels=4, num_cells=1), (1, 8, 8), 10)
         >>> costs.limits(GeneralSpace((2,), ("conv3", "conv5")), parameters=300).size()
         1

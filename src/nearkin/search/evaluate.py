@@ -1,6 +1,6 @@
 """What a genotype is worth: its network trained from scratch, measured, counted.
 
-The training loop is the one of `nearkin.nets.fit`. What a cell network needs besides, drop-path that rises over the run
+The training loop is `nearkin.nets.training_loop`. What a cell network needs besides, drop-path that rises over the run
 and an auxiliary head, stands in `auxiliary`: a module around it, and the loss of the task that is trained on.
 """
 
@@ -17,15 +17,15 @@ from nearkin.core.errors import TrainingError, require
 from nearkin.core.events import Checkpoint, Work
 from nearkin.core.rng import derived_seed
 from nearkin.core.state import State
-from nearkin.nets.fit import fitting
 from nearkin.nets.functional import check, multiply_adds, num_parameters
 from nearkin.nets.recipe import Recipe
-from nearkin.search.auxiliary import AuxiliaryTask, InTraining
-from nearkin.search.cell_network import CellNetwork
-from nearkin.search.genotype import Cells, Genotype, Recurrent
-from nearkin.search.network import build_network
+from nearkin.nets.training_loop import fitting
+from nearkin.search.genotypes.genotype import Cells, Genotype, Recurrent
+from nearkin.search.networks.auxiliary import AuxiliaryTask, InTraining
+from nearkin.search.networks.build import build_network
+from nearkin.search.networks.cells import CellNetwork
+from nearkin.search.networks.skeleton import Skeleton
 from nearkin.search.objective import Measured, Objective
-from nearkin.search.skeleton import Skeleton
 from nearkin.tasks.batches import num_batches
 from nearkin.tasks.split import split_index
 from nearkin.tasks.task import Task

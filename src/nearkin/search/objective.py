@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nearkin.core.events import Work
-from nearkin.search.genotype import Genotype
+from nearkin.search.genotypes.genotype import Genotype
 
 
 @dataclass(frozen=True)

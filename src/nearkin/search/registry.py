@@ -8,23 +8,23 @@ from typing import Any
 from nearkin.core.errors import MismatchError, OptionError, require
 from nearkin.nets.recipe import Recipe
 from nearkin.search.evaluate import TrainedObjective
-from nearkin.search.evolution import Evolution, evolution
-from nearkin.search.fuse import Fuse
-from nearkin.search.fuse_round import Fusion, SideBySide
-from nearkin.search.genotype import Cells, Chain, Genotype, Recurrent
-from nearkin.search.kin_search import kin_search
-from nearkin.search.local_search import local_search
-from nearkin.search.network import Skeleton
+from nearkin.search.genotypes.genotype import Cells, Chain, Genotype, Recurrent
+from nearkin.search.methods.darts.gradient_search import Darts, PCDarts
+from nearkin.search.methods.darts.guards import Guards
+from nearkin.search.methods.darts.options import PARTIAL, GradientOptions
+from nearkin.search.methods.evolution import Evolution, evolution
+from nearkin.search.methods.fuse.fuse import Fuse
+from nearkin.search.methods.fuse.rounds import Fusion, SideBySide
+from nearkin.search.methods.local_search import local_search
+from nearkin.search.methods.random_search import random_search
+from nearkin.search.methods.sampling import unlimited
+from nearkin.search.methods.shared_random import PathTraining, SharedRandom
+from nearkin.search.methods.warm_start import kin_search
+from nearkin.search.networks.build import Skeleton
 from nearkin.search.options import Option, options_of, typed
-from nearkin.search.random_search import random_search
-from nearkin.search.sampling import unlimited
 from nearkin.search.searcher import Searcher
-from nearkin.search.space import Space
-from nearkin.search.supernet.gradient_search import Darts, PCDarts
-from nearkin.search.supernet.guards import Guards
-from nearkin.search.supernet.options import PARTIAL, GradientOptions
-from nearkin.search.supernet.plain import Frame
-from nearkin.search.supernet.weight_sharing import PathTraining, SharedRandom
+from nearkin.search.spaces.base import Space
+from nearkin.search.supernet.reference import Frame
 from nearkin.tasks.task import Task
 
 PROXY = Recipe(steps=90, batch_size=64, learning_rate=1e-2)

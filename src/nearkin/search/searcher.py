@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, TypedDict, TypeVar, cast
 
+from nearkin.core.budget import Budget
 from nearkin.core.errors import TrainingError, require
 from nearkin.core.events import Checkpoint, Note, Progress, Work
 from nearkin.core.memory import resident_mebibytes
 from nearkin.core.plain import typed
 from nearkin.core.state import State, restoring
-from nearkin.search.budget import Budget
-from nearkin.search.genotype import Genotype
+from nearkin.search.genotypes.genotype import Genotype
 
 S = TypeVar("S")
 

@@ -10,10 +10,10 @@ from typing import Any
 from nearkin.core.errors import DataError, OptionError, require
 from nearkin.core.events import Work
 from nearkin.core.opening import read_file
-from nearkin.search.genotype import Genotype
-from nearkin.search.nasbench201 import nasbench201, nasbench201_cell, transnas101, transnas101_cell
+from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.objective import Measured, Objective
-from nearkin.search.space import Space
+from nearkin.search.spaces.base import Space
+from nearkin.search.spaces.nasbench201 import nasbench201, nasbench201_cell, transnas101, transnas101_cell
 
 ARCH = "arch_str"
 """The column of the architectures' texts."""
@@ -30,7 +30,7 @@ class Listed(Space):
 
     With `single` every genotype counts as an architecture of its own.
 
-    >>> from nearkin.search.general import GeneralSpace
+    >>> from nearkin.search.spaces.general import GeneralSpace
     >>> whole = GeneralSpace((2,), ("zero", "conv3", "conv5"))
     >>> some = Listed(whole, [whole.at(2), whole.at(0)])
     >>> some.size(), [str(cell) for cell in some.neighbours(some.at(0))]

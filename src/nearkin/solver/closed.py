@@ -11,17 +11,17 @@ from nearkin.core.errors import DataError, require
 from nearkin.core.events import Note, Work
 from nearkin.core.state import copied
 from nearkin.nets.evaluate import evaluate
-from nearkin.nets.fit import Fit
 from nearkin.nets.history import History
 from nearkin.nets.solved import Solved
+from nearkin.nets.training_loop import Fit
 from nearkin.tasks.derive import limited
 from nearkin.tasks.task import Task
 from nearkin.transfer.classify import classify_work
 from nearkin.transfer.closed_form import source_means
-from nearkin.transfer.gaussian import gaussian_work
+from nearkin.transfer.gaussian_process import gaussian_work
 from nearkin.transfer.hyper import Hyper
 from nearkin.transfer.labels.classes import Classes
-from nearkin.transfer.linearize import Linearized, linearize
+from nearkin.transfer.linearized import Linearized, linearize
 from nearkin.transfer.machine import TangentMachine, as_machine, widened
 
 MOST = 2000  # labels that are learned from

@@ -12,20 +12,20 @@ from nearkin.core.events import Work
 from nearkin.core.rng import derived_seed
 from nearkin.core.state import State
 from nearkin.nets.evaluate import evaluate
-from nearkin.nets.fit import Fit, fitting
 from nearkin.nets.functional import check
 from nearkin.nets.heads import head_name, with_head
 from nearkin.nets.registry import build
 from nearkin.nets.solved import FitFacts, Solved, fit_facts, fit_from, fit_state
 from nearkin.nets.spec import NetworkSpec
-from nearkin.search.genotype import Genotype
-from nearkin.search.named import network_string
-from nearkin.search.skeleton import Skeleton
-from nearkin.solve.closed import fitting_closed
-from nearkin.solve.pace import Pace
-from nearkin.solve.simple.machines import costs
-from nearkin.solve.simple.models import fitting_simple
-from nearkin.solve.standing import Standing
+from nearkin.nets.training_loop import Fit, fitting
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.networks.named import network_string
+from nearkin.search.networks.skeleton import Skeleton
+from nearkin.solver.closed import fitting_closed
+from nearkin.solver.pace import Pace
+from nearkin.solver.simple.machines import costs
+from nearkin.solver.simple.models import fitting_simple
+from nearkin.solver.standing import Standing
 from nearkin.tasks.batches import num_batches
 from nearkin.tasks.task import Task
 

@@ -9,13 +9,13 @@ from nearkin.core.errors import NearkinError, require
 from nearkin.core.events import Caution, Note, Work
 from nearkin.core.rng import derived_seed
 from nearkin.core.state import State
-from nearkin.distance.sight import fitted_to
+from nearkin.distance.source_on_target import fitted_to
 from nearkin.nets.registry import default_network
 from nearkin.nets.solved import Solved
 from nearkin.search.evaluate import held_out
-from nearkin.search.methods import PROXY, Ask, searcher
+from nearkin.search.registry import PROXY, Ask, searcher
 from nearkin.search.searcher import Outcome, searching
-from nearkin.solve.contenders import (
+from nearkin.solver.contenders import (
     HAND_MADE,
     TITLES,
     USUAL_CELLS,
@@ -30,17 +30,18 @@ from nearkin.solve.contenders import (
     standing,
     training,
 )
-from nearkin.solve.pace import FEWEST_STEPS, Pace, paced
-from nearkin.solve.plan import SEARCH_SHARE, Plan
-from nearkin.solve.quality import CONFIDENCE, temperature
-from nearkin.solve.simple.models import SIMPLE
-from nearkin.solve.simple.models import title as simple_title
-from nearkin.solve.solution import answers
-from nearkin.solve.stages import Bench
-from nearkin.solve.standing import Standing, ordered
+from nearkin.solver.pace import FEWEST_STEPS, Pace, paced
+from nearkin.solver.plan import SEARCH_SHARE, Plan
+from nearkin.solver.quality import temperature
+from nearkin.solver.simple.models import SIMPLE
+from nearkin.solver.simple.models import title as simple_title
+from nearkin.solver.solution import answers
+from nearkin.solver.stages import Bench
+from nearkin.solver.standing import Standing, ordered
+from nearkin.tasks.metrics import CONFIDENCE
 from nearkin.tasks.prediction import Prediction
 from nearkin.tasks.task import Task
-from nearkin.zoo.architecture import Ground
+from nearkin.zoo.search import Ground
 
 FEWEST_FOR_HEAT = 50  # samples below which a temperature is no better than none
 

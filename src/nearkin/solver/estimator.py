@@ -13,13 +13,13 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from nearkin.core.budget import Budget
 from nearkin.core.device import device as chosen_device
 from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.events import Listener, finish
-from nearkin.search.budget import Budget
-from nearkin.solve.plan import Plan
-from nearkin.solve.solution import Solution
-from nearkin.solve.solving import solving
+from nearkin.solver.plan import Plan
+from nearkin.solver.solution import Solution
+from nearkin.solver.solving import solving
 from nearkin.tasks.task import Task
 from nearkin.zoo.zoo import Zoo
 
@@ -36,7 +36,7 @@ class OtherImagesError(MismatchError, ValueError):
 
 
 class NearkinClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier that is found by `nearkin.solve`: kin, search, contest, choice.
+    """A classifier that is found by `nearkin.solver`: kin, search, contest, choice.
 
     A fifth of the samples is set aside to measure the answer (`solution_.metric`), as for any task that comes without a
     test part. Images `[N, H, W]`, `[N, C, H, W]`, `[N, H, W, C]` and tables `[N, D]` are taken; images of bytes stay

@@ -6,16 +6,16 @@ from nearkin.distance.matrix import DistanceMatrix
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import default_network
 from nearkin.search.searcher import KEPT, Best
-from nearkin.solve.contenders import search_skeleton
-from nearkin.solve.contest import Contest
-from nearkin.solve.kin import GAIN
-from nearkin.solve.plan import Plan
-from nearkin.solve.relations import Relations
+from nearkin.solver.contenders import search_skeleton
+from nearkin.solver.contest import Contest
+from nearkin.solver.kin import GAIN
+from nearkin.solver.plan import Plan
+from nearkin.solver.relations import Relations
+from nearkin.store.records import TaskRecord
 from nearkin.tasks.task import Task
-from nearkin.zoo.architecture import CELLS
 from nearkin.zoo.cells import KeptCells
 from nearkin.zoo.comparison import Comparison
-from nearkin.zoo.records import TaskRecord
+from nearkin.zoo.search import CELLS
 from nearkin.zoo.zoo import Zoo
 
 MAPPED = 12  # tasks on the map of a report, the target among them

@@ -6,19 +6,19 @@ from typing import Any, TypedDict
 from nearkin.core.errors import NearkinError
 from nearkin.core.events import Caution, Note, Work
 from nearkin.core.state import State
-from nearkin.distance.forms import DEFAULT, FALLBACK
+from nearkin.distance.fisher_based.forms import DEFAULT, FALLBACK
 from nearkin.distance.ranking import Ranking
-from nearkin.search.restricted import restricted
-from nearkin.search.spaces import space as space_named
-from nearkin.solve.nearness import Threshold, Trial, shipped, threshold
-from nearkin.solve.plan import Plan
-from nearkin.solve.relations import RankingRow, Relations, agreements
-from nearkin.solve.stages import Bench
+from nearkin.search.spaces.registry import space as space_named
+from nearkin.search.spaces.restricted import restricted
+from nearkin.solver.nearness import Threshold, Trial, shipped, threshold
+from nearkin.solver.plan import Plan
+from nearkin.solver.relations import RankingRow, Relations, agreements
+from nearkin.solver.stages import Bench
+from nearkin.store.records import TaskRecord
 from nearkin.tasks.task import Task
-from nearkin.zoo.architecture import CELLS, FULL, NEAREST, Ground
 from nearkin.zoo.comparison import Comparison, Part
-from nearkin.zoo.kinship import nearing
-from nearkin.zoo.records import TaskRecord
+from nearkin.zoo.near import nearing
+from nearkin.zoo.search import CELLS, FULL, NEAREST, Ground
 from nearkin.zoo.zoo import Zoo
 
 FEW_KIN = 12  # in larger zoos the Fréchet distance is measured on the winners of a race only

@@ -165,7 +165,7 @@ and 8 are needed.
 
 def shipped() -> tuple[Trial, ...]:
     """The trials that come with the package."""
-    text = files("nearkin.solve").joinpath("trials.json").read_text(encoding="utf-8")
+    text = files("nearkin.solver").joinpath("trials.json").read_text(encoding="utf-8")
     return trials_from(json.loads(text)["trials"])
 
 

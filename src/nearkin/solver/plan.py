@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
+from nearkin.core.budget import Budget
 from nearkin.core.errors import DataError, require
 from nearkin.distance.measures import MEASURES
 from nearkin.nets.recipe import Recipe
-from nearkin.search.budget import Budget
-from nearkin.search.methods import METHODS, SUPERNETS
-from nearkin.solve.contenders import HAND_MADE, TITLES
-from nearkin.solve.simple.models import SIMPLE
+from nearkin.search.registry import METHODS, SUPERNETS
+from nearkin.solver.contenders import HAND_MADE, TITLES
+from nearkin.solver.simple.models import SIMPLE
 from nearkin.tasks.task import Task
 
 LEAST_SECONDS = 10.0  # below this there is time for simple models only
@@ -38,7 +38,7 @@ class Plan:
             size and number of steps, and the same seed gives the same answer.
         measures: by which kin are sought; the first one that there is decides whose cells are used.
         space: `nearest`, `full`, or the name of a task whose cells are used.
-        method: of the searches, a name of `nearkin.search.methods` that asks about one cell at a time.
+        method: of the searches, a name of `nearkin.search.registry` that asks about one cell at a time.
         hand_made: networks of the contest, of `contenders.HAND_MADE`.
         only: names of the contenders that take part, where not all shall: `kin-search`, `finetune`, `svm`, ….
         join: whether the task joins the zoo.

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nearkin.solve.relations import Relations
-from nearkin.solve.standing import Standing
+from nearkin.solver.relations import Relations
+from nearkin.solver.standing import Standing
 
 ALIKE = 0.005  # of a metric: differences below are no difference
 

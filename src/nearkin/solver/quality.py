@@ -13,10 +13,9 @@ from torch import Generator, Tensor
 
 from nearkin.core.plain import typed
 from nearkin.tasks.examples import Scaling
-from nearkin.tasks.metrics import ACCURACY, R2, metric_identifier, metric_title
+from nearkin.tasks.metrics import ACCURACY, R2, metric_identifier, metric_title, share_interval
 from nearkin.transfer.labels.calibration import calibration
 
-CONFIDENCE = 1.959964  # of a normal deviate, 95 %
 RESAMPLES = 1000
 MISTAKES = 12
 WIDEST = 60  # classes whose confusions are kept whole
@@ -84,20 +83,6 @@ class Quality:
     def from_dict(cls, facts: Mapping[str, Any]) -> "Quality":
         """The inverse of `to_dict`, also after a trip through JSON."""
         return typed(cls, dict(facts), "the quality of a solution")
-
-
-def share_interval(share: float, count: int) -> tuple[float, float]:
-    r"""Wilson's 95 % interval of a share that was seen among `count` samples.
-
-    $$\frac{p + z^2/2n \pm z\sqrt{p(1-p)/n + z^2/4n^2}}{1 + z^2/n}$$
-
-    >>> [round(end, 3) for end in share_interval(0.9, 100)], round(share_interval(1.0, 10)[1], 9)
-    ([0.826, 0.945], 1.0)
-    """
-    square = CONFIDENCE**2 / count
-    middle = share + square / 2
-    half = CONFIDENCE * math.sqrt(share * (1 - share) / count + square / (4 * count))
-    return max(0.0, (middle - half) / (1 + square)), min(1.0, (middle + half) / (1 + square))
 
 
 def explained(outputs: Tensor, targets: Tensor) -> float:

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from nearkin.solve.quality import Quality
-from nearkin.solve.standing import Standing
+from nearkin.solver.quality import Quality
+from nearkin.solver.standing import Standing
 
 
 def sentence(

@@ -12,17 +12,17 @@ from torch import Tensor, nn
 from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.state import State, restoring
 from nearkin.distance.matrix import DistanceMatrix
-from nearkin.distance.sight import fitted_to
+from nearkin.distance.source_on_target import fitted_to
 from nearkin.nets.evaluate import Scores, evaluate
 from nearkin.nets.functional import evaluating
 from nearkin.nets.solved import ModelFacts, Solved, TaskFacts, fit_facts, fit_state, solved_from, task_facts
-from nearkin.search.genotype import Genotype
-from nearkin.solve.checks import Checks
-from nearkin.solve.promises import Promise
-from nearkin.solve.quality import Quality, class_quality, value_quality
-from nearkin.solve.relations import Relations
-from nearkin.solve.standing import Spent, Standing
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.solver.promises import Promise
+from nearkin.solver.quality import Quality, class_quality, value_quality
+from nearkin.solver.relations import Relations
+from nearkin.solver.standing import Spent, Standing
 from nearkin.tasks.arrays import input_rows
+from nearkin.tasks.checks.data_checks import Checks
 from nearkin.tasks.examples import Examples, Scaling
 from nearkin.tasks.likelihood import Gaussian, likelihood
 from nearkin.tasks.prediction import Prediction

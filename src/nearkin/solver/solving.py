@@ -12,26 +12,26 @@ from importlib.metadata import version
 
 import torch
 
+from nearkin.core.budget import Budget
 from nearkin.core.device import device as chosen_device
 from nearkin.core.errors import TrainingError, ZooError, require
 from nearkin.core.events import Caution, Listener, Note, Work, finish
 from nearkin.core.state import State
 from nearkin.nets.solved import Solved
-from nearkin.search.budget import Budget
-from nearkin.solve.checks import Checks, checking
-from nearkin.solve.contest import Contest, Lot
-from nearkin.solve.joining import joining, mapping
-from nearkin.solve.kin import grounds, relating
-from nearkin.solve.plan import Plan, require_answerable
-from nearkin.solve.promises import promises
-from nearkin.solve.relations import Relations
-from nearkin.solve.sentence import sentence
-from nearkin.solve.solution import KIND, Solution, measured, scores_on_test
-from nearkin.solve.stages import Bench
-from nearkin.solve.standing import ordered
+from nearkin.solver.contest import Contest, Lot
+from nearkin.solver.joining import joining, mapping
+from nearkin.solver.kin import grounds, relating
+from nearkin.solver.plan import Plan, require_answerable
+from nearkin.solver.promises import promises
+from nearkin.solver.relations import Relations
+from nearkin.solver.sentence import sentence
+from nearkin.solver.solution import KIND, Solution, measured, scores_on_test
+from nearkin.solver.stages import Bench
+from nearkin.solver.standing import ordered
+from nearkin.tasks.checks.data_checks import Checks, checking
 from nearkin.tasks.sources import task as read_task
 from nearkin.tasks.task import Task
-from nearkin.zoo.architecture import FULL, NEAREST
+from nearkin.zoo.search import FULL, NEAREST
 from nearkin.zoo.zoo import Zoo
 
 
@@ -54,7 +54,7 @@ def solve(
         seed: the one seed.
         device: `auto`, `cpu` or `cuda`.
         listen: called with every event.
-        **options: of `nearkin.solve.plan.Plan`: measures, space, method, hand_made, only, validation, ….
+        **options: of `nearkin.solver.plan.Plan`: measures, space, method, hand_made, only, validation, ….
     """
     task = read_task(target) if isinstance(target, str) else target
     given = {} if budget is None else {"budget": budget}

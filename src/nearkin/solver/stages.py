@@ -16,7 +16,7 @@ from nearkin.core.checkpoints import resumed, stored
 from nearkin.core.errors import DataError, require
 from nearkin.core.events import Checkpoint, Work
 from nearkin.core.state import State
-from nearkin.solve.standing import Spent
+from nearkin.solver.standing import Spent
 
 T = TypeVar("T")
 

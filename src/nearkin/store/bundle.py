@@ -18,9 +18,9 @@ from nearkin.core.events import Progress, Work
 from nearkin.core.files import durable_file
 from nearkin.core.opening import max_bytes
 from nearkin.core.plain import json_object, typed
-from nearkin.zoo.blobs import CHUNK, is_digest
-from nearkin.zoo.catalogue import Catalogue
-from nearkin.zoo.records import ArtifactRecord, NewTask, Placed, TaskRecord
+from nearkin.store.blobs import CHUNK, is_digest
+from nearkin.store.catalogue import Catalogue
+from nearkin.store.records import ArtifactRecord, NewTask, Placed, TaskRecord
 
 FORMAT = "nearkin-zoo"
 VERSION = 1

@@ -18,11 +18,11 @@ import sqlalchemy as sql
 
 from nearkin.core.errors import NearkinError, ZooError
 from nearkin.core.files import FileWriteError
-from nearkin.zoo import schema
-from nearkin.zoo.blobs import Blobs
-from nearkin.zoo.database import opened
-from nearkin.zoo.records import ArtifactRecord, NewArtifact, NewTask, Placed, TaskRecord, json_text, require_name
-from nearkin.zoo.schema import BATCH
+from nearkin.store import schema
+from nearkin.store.blobs import Blobs
+from nearkin.store.database import opened
+from nearkin.store.records import ArtifactRecord, NewArtifact, NewTask, Placed, TaskRecord, json_text, require_name
+from nearkin.store.schema import BATCH
 
 Supply: TypeAlias = Callable[[str], bytes]
 """The bytes of a blob by its digest."""

@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from nearkin.core.errors import NearkinError, ZooError, require
 from nearkin.core.files import FileWriteError, write_durably
 from nearkin.core.numbers import whole_number
-from nearkin.zoo.schema import MIGRATIONS, Migration, meta
+from nearkin.store.schema import MIGRATIONS, Migration, meta
 
 BUSY_SECONDS = 60.0
 VERSION_KEY = "nearkin-zoo"

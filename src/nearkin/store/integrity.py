@@ -10,8 +10,8 @@ from typing import Any
 from nearkin.core.errors import NearkinError, ZooError, require
 from nearkin.core.events import Progress, Work
 from nearkin.core.files import TEMPORARY_PREFIX
-from nearkin.zoo.catalogue import Catalogue
-from nearkin.zoo.schema import BATCH
+from nearkin.store.catalogue import Catalogue
+from nearkin.store.schema import BATCH
 
 YOUNG_SECONDS = 60.0  # a temporary file younger than this belongs to a writer at work
 

@@ -7,7 +7,6 @@ open is read through their log, as SQLite means it.
 
 import difflib
 import json
-import shlex
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,10 +18,10 @@ import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
 from nearkin.core.errors import NearkinError, ZooError
-from nearkin.zoo import schema
-from nearkin.zoo.blobs import Blobs
-from nearkin.zoo.database import DATABASE, version
-from nearkin.zoo.records import LONGEST_NAME, ArtifactRecord, TaskRecord
+from nearkin.store import schema
+from nearkin.store.blobs import Blobs
+from nearkin.store.database import DATABASE, version
+from nearkin.store.records import LONGEST_NAME, ArtifactRecord, TaskRecord
 
 T = TypeVar("T")
 
@@ -48,20 +47,12 @@ class Distance:
     values: dict[str, Any]
 
 
-class Reading:
+class ReadOnlyStore:
     """Questions to the zoo in a folder; every one opens it anew and closes it, so that it may come, change and go."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
         self.blobs = Blobs(self.path / "blobs")
-
-    def command(self, *words: str) -> str:
-        """What to type to do something with this zoo.
-
-        >>> Reading("/data/my zoo").command("show", "zero")
-        "nearkin --zoo '/data/my zoo' show zero"
-        """
-        return shlex.join(["nearkin", "--zoo", str(self.path), *words])
 
     def tasks(self) -> list[TaskRecord]:
         """Every task, in the order they came."""

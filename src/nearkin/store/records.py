@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sql
 
 from nearkin.core.errors import ZooError, require
-from nearkin.zoo import schema
+from nearkin.store import schema
 
 LONGEST_NAME = 100
 _UNPLAIN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")

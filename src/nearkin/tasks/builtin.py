@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from nearkin.core.errors import DataError
-from nearkin.tasks import malaria as prevalence
-from nearkin.tasks import sinusoids, ushcn
+from nearkin.tasks.papers import malaria as prevalence
+from nearkin.tasks.papers import precipitation as ushcn
+from nearkin.tasks.papers import sinusoids
 from nearkin.tasks.readers import cifar, idx, npz
 from nearkin.tasks.task import Task
 
@@ -77,12 +78,12 @@ def cifar100(options: Mapping[str, str]) -> Task:
 
 
 def precipitation(options: Mapping[str, str]) -> Task:
-    """Daily precipitation of one station of the US Historical Climatology Network; see `nearkin.tasks.ushcn`."""
+    """Daily precipitation of one weather station; see `nearkin.tasks.papers.precipitation`."""
     return ushcn.read(str(folder("precipitation")), options)
 
 
 def malaria(options: Mapping[str, str]) -> Task:
-    """Prevalence of malaria by place, in Kenya or the Gambia; see `nearkin.tasks.malaria`."""
+    """Prevalence of malaria by place, in Kenya or the Gambia; see `nearkin.tasks.papers.malaria`."""
     return prevalence.read_place(folder("malaria"), options)
 
 

@@ -1,13 +1,16 @@
-"""Identifiers of metrics, which programs read, and their titles, which people read.
+"""Identifiers of metrics, which programs read, their titles, which people read, and intervals of shares.
 
 Every JSON object and every stored fact holds the identifier; texts, tables and pictures show the title.
 """
+
+import math
 
 ACCURACY = "accuracy"
 R2 = "r2"
 TITLES = {ACCURACY: "accuracy", R2: "R²"}
 """Title of each metric by its identifier."""
 
+CONFIDENCE = 1.959964  # of a normal deviate, 95 %
 _IDENTIFIERS = {title: identifier for identifier, title in TITLES.items()}
 
 
@@ -27,3 +30,17 @@ def metric_identifier(name: str) -> str:
     ('r2', 'r2')
     """
     return _IDENTIFIERS.get(name, name)
+
+
+def share_interval(share: float, count: int) -> tuple[float, float]:
+    r"""Wilson's 95 % interval of a share that was seen among `count` samples.
+
+    $$\frac{p + z^2/2n \pm z\sqrt{p(1-p)/n + z^2/4n^2}}{1 + z^2/n}$$
+
+    >>> [round(end, 3) for end in share_interval(0.9, 100)], round(share_interval(1.0, 10)[1], 9)
+    ([0.826, 0.945], 1.0)
+    """
+    square = CONFIDENCE**2 / count
+    middle = share + square / 2
+    half = CONFIDENCE * math.sqrt(share * (1 - share) / count + square / (4 * count))
+    return max(0.0, (middle - half) / (1 + square)), min(1.0, (middle + half) / (1 + square))

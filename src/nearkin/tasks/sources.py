@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from nearkin.core.errors import DataError, OptionError, require
 from nearkin.core.numbers import quoted
 from nearkin.core.opening import local_path
-from nearkin.tasks import derive, malaria, pixels, sinusoids, ushcn
+from nearkin.tasks import derive, pixels
 from nearkin.tasks.builtin import BUILTIN
 from nearkin.tasks.datastring import DataString, flag, height_width, names, share, whole
 from nearkin.tasks.dense import dense
+from nearkin.tasks.papers import malaria, sinusoids
+from nearkin.tasks.papers import precipitation as ushcn
 from nearkin.tasks.readers import cifar, folder, hub, idx, npz, table
 from nearkin.tasks.readers import text as prose
 from nearkin.tasks.task import Task

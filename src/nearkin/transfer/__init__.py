@@ -1,10 +1,10 @@
 """Closed-form transfer: a linearized network as a Gaussian process with its tangent kernel."""
 
-from nearkin.transfer.gaussian import gaussian
+from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hierarchy.family import Family, family
 from nearkin.transfer.hyper import Hyper, Learning
-from nearkin.transfer.learn import learn, learn_pooled
-from nearkin.transfer.linearize import Linearized, linearize
+from nearkin.transfer.linearized import Linearized, linearize
+from nearkin.transfer.marginal_likelihood import learn, learn_pooled
 from nearkin.transfer.posterior import Posterior, restored
 
 __all__ = [

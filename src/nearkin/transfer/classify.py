@@ -20,7 +20,7 @@ from nearkin.transfer.labels.calibration import temperature
 from nearkin.transfer.labels.classes import DIRICHLET, Classes
 from nearkin.transfer.labels.dirichlet import Choice, choosing, countable, dirichlet_targets, factors_of, left_out
 from nearkin.transfer.labels.probabilities import HOWS, How, checked_how, class_probabilities
-from nearkin.transfer.linearize import Linearized
+from nearkin.transfer.linearized import Linearized
 from nearkin.transfer.posterior import Posterior
 from nearkin.transfer.targets import Layout
 
@@ -121,7 +121,7 @@ def classify(
         options: α_ε, scale, temperature and way of probabilities; what is not given is chosen by leave-one-out.
         seed: of the points that are left out where there are many.
 
-    >>> from nearkin.transfer.linearize import linearize
+    >>> from nearkin.transfer.linearized import linearize
     >>> x = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])
     >>> said = classify(linearize(torch.nn.Linear(1, 3)), x, torch.tensor([0, 0, 1, 1]))
     >>> said.probabilities(torch.tensor([[-1.5], [1.5]])).argmax(1)

@@ -10,10 +10,10 @@ from nearkin.core.events import Work
 from nearkin.nets.solved import Solved
 from nearkin.tasks.task import Task
 from nearkin.transfer.classify import Classified, classify_work
-from nearkin.transfer.gaussian import gaussian_work
+from nearkin.transfer.gaussian_process import gaussian_work
 from nearkin.transfer.labels.classes import DIRICHLET, Classes
 from nearkin.transfer.labels.laplace import LaplaceClassified, laplace_work
-from nearkin.transfer.linearize import Linearized, linearize
+from nearkin.transfer.linearized import Linearized, linearize
 from nearkin.transfer.outcome import Outcome, class_outcome, value_outcome
 from nearkin.transfer.subset import Weights
 

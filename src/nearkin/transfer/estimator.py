@@ -14,7 +14,7 @@ from nearkin.core.errors import MismatchError, require
 from nearkin.core.events import Listener
 from nearkin.core.rng import derived_seed
 from nearkin.fisher.tangent import Outputs
-from nearkin.transfer.linearize import Linearized, linearize
+from nearkin.transfer.linearized import Linearized, linearize
 from nearkin.transfer.subset import Weights
 
 Array: TypeAlias = NDArray[Any]

@@ -29,10 +29,10 @@ from nearkin.core.errors import DataError, require
 from nearkin.core.events import Note, Progress, Work
 from nearkin.core.lazy import Lazy
 from nearkin.core.rng import derived_seed
-from nearkin.nets.fit import fitting
 from nearkin.nets.functional import evaluating, outputs_of
 from nearkin.nets.heads import features, head_name, with_head
 from nearkin.nets.recipe import Recipe
+from nearkin.nets.training_loop import fitting
 from nearkin.tasks.likelihood import LOG_VARIANCE_LIMIT
 from nearkin.tasks.split import split_index
 from nearkin.tasks.task import Task

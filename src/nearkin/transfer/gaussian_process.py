@@ -12,11 +12,11 @@ from nearkin.core.errors import OptionError
 from nearkin.core.events import Note, Work, finish
 from nearkin.transfer.function_space import function_space
 from nearkin.transfer.hyper import Hyper, Learning
+from nearkin.transfer.iterative.large import large
+from nearkin.transfer.iterative.large_weight import large_weight
 from nearkin.transfer.kernel import Prior
-from nearkin.transfer.learn import learn_work
-from nearkin.transfer.linearize import Linearized
-from nearkin.transfer.many.large import large
-from nearkin.transfer.many.large_weight import large_weight
+from nearkin.transfer.linearized import Linearized
+from nearkin.transfer.marginal_likelihood import learn_work
 from nearkin.transfer.posterior import Posterior, point_rows
 from nearkin.transfer.solver import SPACES, Solver
 from nearkin.transfer.targets import Layout, checked_noise, checked_targets, layout_of
@@ -51,7 +51,7 @@ def gaussian(
             weights than rows (803,601 and 30,000) `large` took three fifths of its time.
         seed: of what the last two estimate, and of the points that hyper-parameters are learned on if there are many.
 
-    >>> from nearkin.transfer.linearize import linearize
+    >>> from nearkin.transfer.linearized import linearize
     >>> net = torch.nn.Linear(1, 1, bias=False)
     >>> x, y = torch.tensor([[1.0], [2.0]]), torch.tensor([2.0, 4.0])
     >>> said = gaussian(linearize(net), x, y, Hyper(noise=1.0, mean="zero"))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nearkin.core.events import Work, finish
 from nearkin.transfer.hyper import Hyper
-from nearkin.transfer.linearize import Linearized
+from nearkin.transfer.linearized import Linearized
 
 NUMBERS = 2**24  # of a block of rows: 128 MiB in float64
 
@@ -25,7 +25,7 @@ class Prior:
         linearized: the network.
         hyper: the scales; noise and mean are not looked at.
 
-    >>> from nearkin.transfer.linearize import linearize
+    >>> from nearkin.transfer.linearized import linearize
     >>> prior = Prior(linearize(torch.nn.Linear(1, 1)), Hyper(scale=3.0))
     >>> prior.kernel(torch.tensor([[1.0], [2.0]]))
     tensor([[ 6.,  9.],

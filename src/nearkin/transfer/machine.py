@@ -23,12 +23,13 @@ from nearkin.nets.functional import multiply_adds, num_parameters
 from nearkin.nets.registry import build
 from nearkin.nets.size_limit import require_numbers
 from nearkin.nets.spec import NetworkSpec
+from nearkin.nets.trusted_code import TANGENT_MACHINE
 from nearkin.transfer.function_space import FunctionSpace
 from nearkin.transfer.kernel import blocks
-from nearkin.transfer.linearize import LeadingOutputs, linearize
+from nearkin.transfer.linearized import LeadingOutputs, linearize
 from nearkin.transfer.posterior import Posterior
 
-PATH = f"{__name__}:tangent_machine"
+PATH = TANGENT_MACHINE
 """Network strings of machines begin so."""
 
 MAX_OUTPUTS = 2**20

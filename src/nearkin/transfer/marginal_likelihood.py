@@ -17,7 +17,7 @@ from nearkin.core.events import Caution, Note, Progress, Work, finish
 from nearkin.core.rng import Streams
 from nearkin.transfer.hyper import PLAIN, Hyper, Learning, Mean
 from nearkin.transfer.layer_scales import Climb, climbed
-from nearkin.transfer.linearize import Linearized
+from nearkin.transfer.linearized import Linearized
 from nearkin.transfer.prepared import Digest, Points, digested
 from nearkin.transfer.spectrum import Best, Spectrum, best, mean_level, merged
 
@@ -36,7 +36,7 @@ def learn(linearized: Linearized, x: Tensor, y: Tensor, *, noise: Tensor | None 
         how: which mean, scales of layers, the floor of the noise, the limit of rows.
 
     >>> import torch
-    >>> from nearkin.transfer.linearize import linearize
+    >>> from nearkin.transfer.linearized import linearize
     >>> flat, x = linearize(torch.nn.Linear(1, 1)), torch.linspace(-1, 1, 20)[:, None]
     >>> found = learn(flat, x, 3 * x[:, 0] + 0.1 * torch.cos(40 * x[:, 0]), how=Learning(mean="constant"))
     >>> 0.001 < found.noise < 0.02, found.scale > 1

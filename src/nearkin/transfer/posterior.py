@@ -19,10 +19,10 @@ from nearkin.fisher.vectors import unflat
 from nearkin.transfer.cholesky import below, cholesky, log_determinant
 from nearkin.transfer.function_space import FunctionSpace
 from nearkin.transfer.hyper import Hyper
+from nearkin.transfer.iterative.large import Large
+from nearkin.transfer.iterative.large_weight import LargeWeight
 from nearkin.transfer.kernel import Prior
-from nearkin.transfer.linearize import Linearized
-from nearkin.transfer.many.large import Large
-from nearkin.transfer.many.large_weight import LargeWeight
+from nearkin.transfer.linearized import Linearized
 from nearkin.transfer.solver import SPACES, Solver
 from nearkin.transfer.targets import Layout, checked_noise, checked_targets, noise_rows
 from nearkin.transfer.weight_space import WeightSpace

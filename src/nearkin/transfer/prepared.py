@@ -15,7 +15,7 @@ from nearkin.core.events import Note, Work
 from nearkin.core.rng import Streams
 from nearkin.transfer.hyper import Learning, Mean
 from nearkin.transfer.kernel import NUMBERS
-from nearkin.transfer.linearize import Linearized
+from nearkin.transfer.linearized import Linearized
 from nearkin.transfer.spectrum import Spectrum, of_features, of_kernel
 from nearkin.transfer.targets import Layout, checked_noise, checked_targets, layout_of, noise_rows
 

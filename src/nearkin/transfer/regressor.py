@@ -11,9 +11,9 @@ from nearkin.core.errors import require
 from nearkin.core.events import Listener, finish
 from nearkin.fisher.tangent import Outputs
 from nearkin.transfer.estimator import Array, Estimator, as_tensor
-from nearkin.transfer.gaussian import Space, gaussian_work
+from nearkin.transfer.gaussian_process import Space, gaussian_work
 from nearkin.transfer.hyper import Hyper, Learning, Mean
-from nearkin.transfer.learn import learn_work
+from nearkin.transfer.marginal_likelihood import learn_work
 from nearkin.transfer.posterior import Posterior
 from nearkin.transfer.subset import Weights
 

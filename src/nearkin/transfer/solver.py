@@ -6,8 +6,8 @@ from torch import Tensor
 
 from nearkin.core.events import Work
 from nearkin.transfer.function_space import FunctionSpace
-from nearkin.transfer.many.large import Large
-from nearkin.transfer.many.large_weight import LargeWeight
+from nearkin.transfer.iterative.large import Large
+from nearkin.transfer.iterative.large_weight import LargeWeight
 from nearkin.transfer.weight_space import WeightSpace
 
 

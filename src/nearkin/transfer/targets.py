@@ -13,7 +13,7 @@ from torch import Tensor
 from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.fisher.tangent import Outputs
 from nearkin.transfer.hyper import Mean
-from nearkin.transfer.linearize import Linearized, chosen_outputs
+from nearkin.transfer.linearized import Linearized, chosen_outputs
 
 
 @dataclass(frozen=True)

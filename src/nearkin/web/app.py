@@ -15,17 +15,17 @@ from starlette.routing import Route
 from nearkin import __version__
 from nearkin.core.errors import NearkinError
 from nearkin.report.words import plain
+from nearkin.store.read_only import ReadOnlyStore
+from nearkin.store.records import TaskRecord
 from nearkin.web.frame import policy, render, task_link
 from nearkin.web.guard import Allowed, Guard, is_loopback
 from nearkin.web.overview import list_page, map_view, task_facts
-from nearkin.web.reading import Reading
 from nearkin.web.reports import report_html, report_policy
 from nearkin.web.task import task_page
 from nearkin.web.work import work_facts, work_page
-from nearkin.zoo.records import TaskRecord
 
-Page = Callable[[Reading, Request], str | Response]
-Figures = Callable[[Reading, Request], dict[str, Any]]
+Page = Callable[[ReadOnlyStore, Request], str | Response]
+Figures = Callable[[ReadOnlyStore, Request], dict[str, Any]]
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def application(zoo_path: str | Path, allowed: Allowed = is_loopback) -> Starlet
         zoo_path: the folder.
         allowed: which host names may be asked for; by default those of loopback.
     """
-    zoo = Reading(zoo_path)
+    zoo = ReadOnlyStore(zoo_path)
     pages: dict[str, Page] = {
         "/": lambda zoo, request: list_page(zoo, request.query_params),
         "/map": lambda zoo, request: map_view(zoo, request.query_params),
@@ -63,7 +63,7 @@ def application(zoo_path: str | Path, allowed: Allowed = is_loopback) -> Starlet
     return Starlette(routes=routes, middleware=[Middleware(Guard, policy=policy(), allowed=allowed)])
 
 
-def _task(zoo: Reading, request: Request) -> str | Response:
+def _task(zoo: ReadOnlyStore, request: Request) -> str | Response:
     """The page of a task, or its report."""
     _, *parts = _parts(request)
     name = parts[0] if parts else ""
@@ -77,14 +77,14 @@ def _task(zoo: Reading, request: Request) -> str | Response:
     return _nowhere(zoo, request)
 
 
-def _named(zoo: Reading, name: str) -> TaskRecord:
+def _named(zoo: ReadOnlyStore, name: str) -> TaskRecord:
     task = zoo.task(name)
     if task is None:
         raise Missing(f"The zoo has no task named {_short(name)}.", tuple(zoo.like(name)))
     return task
 
 
-def _nowhere(zoo: Reading, request: Request) -> str:
+def _nowhere(zoo: ReadOnlyStore, request: Request) -> str:
     raise Missing(f"There is no page {_short(request.url.path)}.")
 
 
@@ -99,7 +99,7 @@ def _parts(request: Request) -> list[str]:
     return [unquote(part, errors="replace") for part in path.removeprefix("/").split("/")]
 
 
-def _html(zoo: Reading, made: Page) -> Callable[[Request], Response]:
+def _html(zoo: ReadOnlyStore, made: Page) -> Callable[[Request], Response]:
     """A page as an answer; what goes wrong is a page too."""
 
     def answer(request: Request) -> Response:
@@ -119,7 +119,7 @@ def _html(zoo: Reading, made: Page) -> Callable[[Request], Response]:
     return answer
 
 
-def _json(zoo: Reading, made: Figures) -> Callable[[Request], Response]:
+def _json(zoo: ReadOnlyStore, made: Figures) -> Callable[[Request], Response]:
     """Figures as an answer."""
 
     def answer(request: Request) -> Response:
@@ -134,7 +134,7 @@ def _json(zoo: Reading, made: Figures) -> Callable[[Request], Response]:
     return answer
 
 
-def _told(zoo: Reading, title: str, words: str, status: int, links: Any = ()) -> Response:
+def _told(zoo: ReadOnlyStore, title: str, words: str, status: int, links: Any = ()) -> Response:
     page = render("web_told.html", "", str(zoo.path), title=title, words=words, links=links)
     return HTMLResponse(page, status)
 

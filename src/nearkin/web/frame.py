@@ -2,10 +2,12 @@
 
 import base64
 import hashlib
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -34,6 +36,15 @@ def task_link(name: str) -> Link:
     '/task/a%2Fb%3Fc%23d%20%3Ci%3E'
     """
     return Link(plain(name), f"/task/{quote(name, safe='')}")
+
+
+def command(zoo: Path, *words: str) -> str:
+    """The command line that does something with a zoo.
+
+    >>> command(Path("/data/my zoo"), "show", "zero")
+    "nearkin --zoo '/data/my zoo' show zero"
+    """
+    return shlex.join(["nearkin", "--zoo", str(zoo), *words])
 
 
 def render(template: str, here: str, zoo: str, **values: Any) -> str:

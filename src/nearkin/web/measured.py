@@ -7,10 +7,10 @@ from statistics import fmean, stdev
 
 import torch
 
-from nearkin.distance.forms import DEFAULT, FALLBACK
-from nearkin.distance.frechet import AGGREGATES
+from nearkin.distance.fisher_based.forms import DEFAULT, FALLBACK
+from nearkin.distance.fisher_based.frechet import AGGREGATES
 from nearkin.distance.matrix import DistanceMatrix
-from nearkin.web.reading import Distance
+from nearkin.store.read_only import Distance
 
 UNMEASURED = "not measured yet"
 

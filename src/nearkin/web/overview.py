@@ -11,10 +11,10 @@ from nearkin.nets.trusted_code import is_trusted
 from nearkin.report.kin import MOST_TASKS
 from nearkin.report.page import map_page
 from nearkin.report.words import plain
-from nearkin.web.frame import Link, render, task_link
+from nearkin.store.read_only import Distance, ReadOnlyStore
+from nearkin.store.records import TaskRecord
+from nearkin.web.frame import Link, command, render, task_link
 from nearkin.web.measured import aggregates, matrix_of
-from nearkin.web.reading import Distance, Reading
-from nearkin.zoo.records import TaskRecord
 
 PAGE = 200  # tasks of one page
 LOOKED_FOR = ("name", "data", "network", "likelihood")
@@ -32,7 +32,7 @@ def task_facts(task: TaskRecord) -> dict[str, Any]:
     return {**facts, "trusted": is_trusted(task.network)}
 
 
-def list_page(zoo: Reading, query: Mapping[str, str]) -> str:
+def list_page(zoo: ReadOnlyStore, query: Mapping[str, str]) -> str:
     """All tasks, or those in which the words looked for occur."""
     tasks, cells, searched = zoo.tasks(), zoo.having("cells"), zoo.having("architecture")
     words = query.get("q", "").strip()[:200]
@@ -72,14 +72,14 @@ def list_page(zoo: Reading, query: Mapping[str, str]) -> str:
         page=number,
         last=last,
         near=near,
-        command=zoo.command("add", "zero", "digits?detect=0"),
+        command=command(zoo.path, "add", "zero", "digits?detect=0"),
     )
 
 
-def map_view(zoo: Reading, query: Mapping[str, str]) -> str:
+def map_view(zoo: ReadOnlyStore, query: Mapping[str, str]) -> str:
     """The map over distances that are kept; nothing is measured for it."""
     kept, order = zoo.measures(), [task.name for task in zoo.tasks()]
-    values: dict[str, Any] = {"total": len(order), "command": zoo.command("matrix")}
+    values: dict[str, Any] = {"total": len(order), "command": command(zoo.path, "matrix")}
     values |= {"header": "", "main": "", "choices": [], "cut": "", "missing": 0}
     if kept:
         keys = [one.key for one in kept]

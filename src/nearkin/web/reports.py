@@ -6,14 +6,14 @@ from functools import cache
 from nearkin.core.state import State
 from nearkin.report.page import render
 from nearkin.report.solution_page import solution_page
-from nearkin.solve.solution import KIND, Solution
-from nearkin.web.reading import Reading
-from nearkin.zoo.records import TaskRecord
+from nearkin.solver.solution import KIND, Solution
+from nearkin.store.read_only import ReadOnlyStore
+from nearkin.store.records import TaskRecord
 
 _POLICY = re.compile(r'Content-Security-Policy" content="([^"]*)"')
 
 
-def report_html(zoo: Reading, task: TaskRecord) -> str | None:
+def report_html(zoo: ReadOnlyStore, task: TaskRecord) -> str | None:
     """The report of a task's kept solution as one HTML page; None where none is kept."""
     for item in zoo.artifacts(task):
         if item.kind == KIND:

@@ -9,19 +9,19 @@ from markupsafe import Markup
 from nearkin.core.errors import NearkinError
 from nearkin.core.state import State
 from nearkin.nets.trusted_code import refusal
+from nearkin.report.drawing.genotype import drawing
 from nearkin.report.kin import Words
 from nearkin.report.words import NOT_COMPARABLE, number, plain
-from nearkin.search.drawing.drawing import drawing
-from nearkin.search.genotype import Genotype
-from nearkin.search.named import parsed
-from nearkin.solve.solution import KIND
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.networks.named import parsed
+from nearkin.solver.solution import KIND
+from nearkin.store.read_only import ReadOnlyStore
+from nearkin.store.records import ArtifactRecord, TaskRecord
 from nearkin.tasks.metrics import metric_title
 from nearkin.web.curve import Curve, curve
-from nearkin.web.frame import render, task_link
+from nearkin.web.frame import command, render, task_link
 from nearkin.web.measured import aggregates, ranking
-from nearkin.web.reading import Reading
 from nearkin.zoo.cells import KeptCells
-from nearkin.zoo.records import ArtifactRecord, TaskRecord
 
 DRAWN_CELLS = 3
 SHOWN_CLASSES = 40
@@ -29,7 +29,7 @@ CURVES = 6
 NEAREST = 50
 
 
-def task_page(zoo: Reading, task: TaskRecord) -> str:
+def task_page(zoo: ReadOnlyStore, task: TaskRecord) -> str:
     """All of it; a part that cannot be read says so and leaves the others standing."""
     artifacts = zoo.artifacts(task)
     weights = [item for item in artifacts if item.kind == "weights"]
@@ -53,9 +53,9 @@ def task_page(zoo: Reading, task: TaskRecord) -> str:
         artifacts=[
             (item.kind, str(item.trial), f"{item.size / 1024:.0f}", f"{item.digest[:12]}…") for item in artifacts
         ],
-        near=zoo.command("near", task.name),
-        search=zoo.command("search", task.name),
-        add_cells=zoo.command("add", task.name, task.data or "DATA", "--cell"),
+        near=command(zoo.path, "near", task.name),
+        search=command(zoo.path, "search", task.name),
+        add_cells=command(zoo.path, "add", task.name, task.data or "DATA", "--cell"),
     )
 
 
@@ -101,12 +101,12 @@ def _trial(item: ArtifactRecord) -> tuple[str, ...]:
     )
 
 
-def _curves(zoo: Reading, weights: Sequence[ArtifactRecord]) -> list[Curve]:
+def _curves(zoo: ReadOnlyStore, weights: Sequence[ArtifactRecord]) -> list[Curve]:
     found = (curve(f"trial {item.trial}", list(enumerate(zoo.losses(item), 1)), "steps") for item in weights)
     return [one for one in found if one is not None]
 
 
-def _kin(zoo: Reading, task: TaskRecord) -> list[dict[str, Any]]:
+def _kin(zoo: ReadOnlyStore, task: TaskRecord) -> list[dict[str, Any]]:
     """For every kept measure the nearest sources."""
     tables = []
     for kept in zoo.measures():
@@ -129,7 +129,7 @@ def _kin(zoo: Reading, task: TaskRecord) -> list[dict[str, Any]]:
     return tables
 
 
-def _cells(zoo: Reading, artifacts: Sequence[ArtifactRecord]) -> dict[str, Any] | None:
+def _cells(zoo: ReadOnlyStore, artifacts: Sequence[ArtifactRecord]) -> dict[str, Any] | None:
     kept = next((item for item in artifacts if item.kind == "cells"), None)
     if kept is None:
         return None

@@ -8,16 +8,16 @@ from typing import Any
 
 from nearkin.report.words import plain
 from nearkin.run.journal import DONE, RUNNING, Entry, read_journals
+from nearkin.store.read_only import ReadOnlyStore
 from nearkin.web.curve import curve
 from nearkin.web.frame import render
-from nearkin.web.reading import Reading
 
 CURVES = 4
 NOT_DRAWN = ("seconds left", "MiB")  # figures that say nothing by how they went
 SILENT_SECONDS = 30.0  # after which it is said when a run was heard of last
 
 
-def work_facts(zoo: Reading) -> dict[str, Any]:
+def work_facts(zoo: ReadOnlyStore) -> dict[str, Any]:
     """Running and recent work in plain JSON values, latest first."""
     entries, damaged = read_journals(zoo.path)
     runs = [run_facts(entry, time.time()) for entry in entries]
@@ -25,7 +25,7 @@ def work_facts(zoo: Reading) -> dict[str, Any]:
     return {"running": running, "runs": runs, "damaged": [plain(name) for name in damaged]}
 
 
-def work_page(zoo: Reading) -> str:
+def work_page(zoo: ReadOnlyStore) -> str:
     """The page that follows it."""
     facts = work_facts(zoo)
     return render("web_work.html", "/work", str(zoo.path), blank=_BLANK, **facts)

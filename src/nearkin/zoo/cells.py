@@ -7,7 +7,7 @@ from typing import Any
 from nearkin.core.errors import DataError, require
 from nearkin.core.plain import typed
 from nearkin.core.state import State
-from nearkin.search.genotype import Genotype
+from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.searcher import Best
 
 VERSION = 1

@@ -13,19 +13,19 @@ from nearkin.core.errors import require
 from nearkin.core.events import Note, Work
 from nearkin.core.state import State
 from nearkin.core.types import Params
-from nearkin.distance.forms import AUTO, Answers, Form, form_for, require_form
+from nearkin.distance.fisher_based.forms import AUTO, Answers, Form, form_for, require_form
+from nearkin.distance.fisher_based.readings import information
 from nearkin.distance.measures import measure_named
 from nearkin.distance.probing import embedding
-from nearkin.distance.readings import information
 from nearkin.distance.screening import Embedding
-from nearkin.distance.sight import Sight, fitted_to
+from nearkin.distance.source_on_target import Sight, fitted_to
 from nearkin.fisher.values import FisherDiagonal
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.solved import Solved
+from nearkin.store.records import TaskRecord
 from nearkin.tasks.likelihood import likelihood
 from nearkin.tasks.task import Task
 from nearkin.zoo.desk import Desk
-from nearkin.zoo.records import TaskRecord
 
 DEFAULT_MEASURE = "kin"
 

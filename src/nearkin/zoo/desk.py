@@ -14,11 +14,11 @@ from nearkin.core.events import Note, Work
 from nearkin.core.files import write_durably
 from nearkin.core.rng import derived_seed
 from nearkin.core.state import State
-from nearkin.nets.fit import Fit, fitting
 from nearkin.nets.functional import check
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
 from nearkin.nets.solved import fit_facts, fit_from, fit_state
+from nearkin.nets.training_loop import Fit, fitting
 from nearkin.nets.trusted_code import require_trusted
 from nearkin.tasks.task import Task
 

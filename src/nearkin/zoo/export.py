@@ -11,10 +11,10 @@ from nearkin.core.errors import MismatchError, require
 from nearkin.core.state import State
 from nearkin.nets.functional import evaluating
 from nearkin.nets.solved import Solved
-from nearkin.search.export import agreement, export_onnx, export_python, export_torch, load_network, sample
-from nearkin.search.named import PATH, parsed
+from nearkin.search.networks.named import PATH, parsed
 from nearkin.tasks.likelihood import likelihood
 from nearkin.transfer.machine import TangentMachine
+from nearkin.zoo.export_formats import agreement, export_onnx, export_python, export_torch, load_network, sample
 
 SUFFIXES = {"torch": ".safetensors", "onnx": ".onnx", "python": ".py"}
 """Endings of what is written, by its kind."""

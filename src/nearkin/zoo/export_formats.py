@@ -17,10 +17,10 @@ from nearkin.core.plain import typed
 from nearkin.core.state import State, restoring
 from nearkin.nets.functional import blank, evaluating
 from nearkin.nets.size_limit import require_size
-from nearkin.search.genotype import Genotype
-from nearkin.search.network import build_network
-from nearkin.search.skeleton import Skeleton
-from nearkin.search.source import python_source
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.networks.build import build_network
+from nearkin.search.networks.skeleton import Skeleton
+from nearkin.zoo.python_source import python_source
 
 TOLERANCE = 1e-5
 VERSION = 1

@@ -10,12 +10,12 @@ from nearkin.core.checkpoints import resumed, signed
 from nearkin.core.errors import DataError, require
 from nearkin.core.events import Caution, Note, Work
 from nearkin.core.state import State
-from nearkin.nets.fit import fitting
 from nearkin.nets.functional import check
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build, default_network
 from nearkin.nets.solved import Solved, fit_facts, fit_state, solved_from
 from nearkin.nets.spec import NetworkSpec
+from nearkin.nets.training_loop import fitting
 from nearkin.nets.trusted_code import remember
 from nearkin.tasks.task import Task
 

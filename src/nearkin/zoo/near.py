@@ -18,20 +18,20 @@ from nearkin.core.errors import NearkinError, ZooError, require
 from nearkin.core.events import Caution, Checkpoint, Progress, Work
 from nearkin.core.state import State
 from nearkin.core.types import Params
-from nearkin.distance.alignment import aligning
-from nearkin.distance.frechet import distances
+from nearkin.distance.fisher_based.alignment import aligning
+from nearkin.distance.fisher_based.frechet import distances
+from nearkin.distance.fisher_based.readings import information
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.measures import MEASURES
 from nearkin.distance.ranking import Ranking
-from nearkin.distance.readings import information
-from nearkin.distance.sight import Sight
+from nearkin.distance.source_on_target import Sight
 from nearkin.nets.functional import load
 from nearkin.nets.solved import Solved
 from nearkin.nets.trusted_code import refusal
+from nearkin.store.records import TaskRecord
 from nearkin.tasks.likelihood import likelihood
 from nearkin.tasks.task import Task
 from nearkin.zoo.comparison import Comparison, Shelf, Target, shares_start
-from nearkin.zoo.records import TaskRecord
 from nearkin.zoo.shortlist import shortlisted
 
 ALIGN_SAMPLES = 256

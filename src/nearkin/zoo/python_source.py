@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import nearkin.search.operations as operations
+import nearkin.search.networks.operations as operations
 from nearkin.core.errors import OptionError, require
-from nearkin.search.cell_network import Wiring
-from nearkin.search.genotype import Genotype
-from nearkin.search.network import blueprint
-from nearkin.search.skeleton import Skeleton
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.networks.build import blueprint
+from nearkin.search.networks.cells import Wiring
+from nearkin.search.networks.skeleton import Skeleton
 
 _LINE = 100
 _HOUSE = "nearkin"

@@ -14,31 +14,31 @@ from typing import Any, Protocol
 
 import torch
 
+from nearkin.core.budget import Budget
 from nearkin.core.checkpoints import resumed, stored
 from nearkin.core.errors import NearkinError, ZooError, require
 from nearkin.core.events import Caution, Note, Work
 from nearkin.core.state import State, copied
 from nearkin.nets.evaluate import Scores
-from nearkin.nets.fit import Fit
 from nearkin.nets.history import History
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.solved import Solved
-from nearkin.search.budget import Budget
+from nearkin.nets.training_loop import Fit
 from nearkin.search.cost import Costs
 from nearkin.search.evaluate import Evaluated, evaluating
-from nearkin.search.genotype import Genotype, Recurrent
-from nearkin.search.methods import PROXY, Ask, method_named, searcher
-from nearkin.search.named import network_string
-from nearkin.search.network import Skeleton
+from nearkin.search.genotypes.genotype import Genotype, Recurrent
+from nearkin.search.networks.build import Skeleton
+from nearkin.search.networks.named import network_string
 from nearkin.search.options import typed
-from nearkin.search.restricted import restricted
+from nearkin.search.registry import PROXY, Ask, method_named, searcher
 from nearkin.search.searcher import Outcome, searching
-from nearkin.search.space import Space
-from nearkin.search.spaces import space as space_named
+from nearkin.search.spaces.base import Space
+from nearkin.search.spaces.registry import space as space_named
+from nearkin.search.spaces.restricted import restricted
 from nearkin.tasks.task import Task
 from nearkin.zoo.cells import KeptCells
 from nearkin.zoo.comparison import Comparison, Part, Shelf
-from nearkin.zoo.kinship import nearing
+from nearkin.zoo.near import nearing
 
 FREE = ("kin",)
 """Methods that begin with a kin's cells and look beyond what those used, should the kin turn out to be far."""
@@ -60,7 +60,7 @@ class Search:
     """What is asked of a search.
 
     Attributes:
-        method: a name of `nearkin.search.methods`.
+        method: a name of `nearkin.search.registry`.
         space: `full` (the method's whole space), `nearest` (that of the nearest task of the zoo that has cells), the
             name of such a task, or a space string.
         budget: what ends it besides itself.

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from nearkin.core.errors import NearkinError
 from nearkin.core.events import Note, Progress, Work
 from nearkin.distance.screening import RUNGS, Embedding, Index
-from nearkin.fisher.diagonal import measuring
+from nearkin.fisher.diagonals import measuring
+from nearkin.store.records import TaskRecord
 from nearkin.zoo.comparison import Comparison, Shelf, Target
-from nearkin.zoo.records import TaskRecord
 
 Measure = Callable[[TaskRecord, float], Work[list[float]]]
 """The distances of a source in every trial, measured on a share of the target's samples."""

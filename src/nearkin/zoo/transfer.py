@@ -15,7 +15,7 @@ from nearkin.core.errors import DataError, require
 from nearkin.core.events import Caution, Note, Work
 from nearkin.core.rng import Streams, derived_seed
 from nearkin.core.state import State
-from nearkin.distance.sight import fitted_to
+from nearkin.distance.source_on_target import fitted_to
 from nearkin.nets.functional import num_parameters
 from nearkin.nets.solved import Solved
 from nearkin.tasks.derive import limited
@@ -33,7 +33,7 @@ LABELS = 2000  # that are learned from where no number is given
 
 
 class Stages(Protocol):
-    """A cache of finished parts of a transfer, such as `nearkin.solve.stages.Bench`."""
+    """A cache of finished parts of a transfer, such as `nearkin.solver.stages.Bench`."""
 
     def stage(
         self, name: str, inputs: Mapping[str, Any], work: Callable[[State | None], Work[State]], key: str | None = None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from nearkin.core.budget import Budget
 from nearkin.core.device import device as chosen_device
 from nearkin.core.errors import DataError, ZooError, require
 from nearkin.core.events import Caution, Listener, Work, finish
@@ -20,32 +21,31 @@ from nearkin.core.state import State, restoring
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.ranking import Ranking
 from nearkin.distance.screening import Embedding
-from nearkin.fisher.diagonal import measuring
+from nearkin.fisher.diagonals import measuring
 from nearkin.fisher.values import FisherDiagonal
-from nearkin.nets.fit import Fit
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import default_network, path_of
 from nearkin.nets.solved import Solved, fit_facts, fit_from, fit_state, solved_from, task_facts
 from nearkin.nets.spec import NetworkSpec
+from nearkin.nets.training_loop import Fit
 from nearkin.nets.trusted_code import remember, trust_network
-from nearkin.search.budget import Budget
-from nearkin.search.network import Skeleton
+from nearkin.search.networks.build import Skeleton
+from nearkin.store.catalogue import Catalogue
+from nearkin.store.records import NewArtifact, NewTask, TaskRecord
 from nearkin.tasks.datastring import DataString
 from nearkin.tasks.packed import PROBE_SAMPLES, packed, unpacked
 from nearkin.tasks.sources import task as read_task
 from nearkin.tasks.task import Task
-from nearkin.zoo.architecture import Architecture, Search, architecting, celling
-from nearkin.zoo.catalogue import Catalogue
 from nearkin.zoo.cells import KeptCells
 from nearkin.zoo.comparison import DEFAULT_MEASURE, Comparison
 from nearkin.zoo.desk import Desk
-from nearkin.zoo.kinship import comparing, nearing
-from nearkin.zoo.records import NewArtifact, NewTask, TaskRecord
+from nearkin.zoo.near import comparing, nearing
+from nearkin.zoo.search import Architecture, Search, architecting, celling
 
 if TYPE_CHECKING:
-    from nearkin.zoo import transferring
+    from nearkin.zoo import transfer as transferring
 else:  # it brings packages that no other part of a zoo needs
-    transferring = Lazy("nearkin.zoo.transferring")
+    transferring = Lazy("nearkin.zoo.transfer")
 
 FISHER_SAMPLES = 2048  # of the test part, drawn once and for all
 
@@ -205,7 +205,7 @@ class Zoo:
             name: of the task.
             skeleton: what cells are set into while they are compared.
             budget: of the search.
-            **options: of `nearkin.zoo.architecture.celling`: method, options of the method, proxy, seed, restart.
+            **options: of `nearkin.zoo.search.celling`: method, options of the method, proxy, seed, restart.
         """
         found = yield from celling(self.task(name), self.path / "work", skeleton, budget, **options)
         self.keep_cells(name, found)
@@ -317,7 +317,7 @@ class Zoo:
             shots: labels a class, for values samples in all; all, but 2,000 at most, if None.
             seed: of the labels that are drawn.
             listen: called with every event.
-            **options: of `nearkin.zoo.transferring.Transferring`: method, weights, how, trial, samples, steps,
+            **options: of `nearkin.zoo.transfer.Transferring`: method, weights, how, trial, samples, steps,
                 baselines.
         """
         how = transferring.Transferring(shots=shots, **options)

@@ -3,9 +3,9 @@
 import pytest
 
 from nearkin.core.errors import OptionError
-from nearkin.distance.forms import AUTO, DEFAULT, FALLBACK, Answers, Form, can_pad, form_for
-from nearkin.distance.frechet import AGGREGATES
-from nearkin.distance.readings import READINGS
+from nearkin.distance.fisher_based.forms import AUTO, DEFAULT, FALLBACK, Answers, Form, can_pad, form_for
+from nearkin.distance.fisher_based.frechet import AGGREGATES
+from nearkin.distance.fisher_based.readings import READINGS
 
 TWO, TEN = Answers("categorical", 2), Answers("categorical", 10)
 REAL, REALS, SPREAD = Answers("gaussian", 1), Answers("gaussian", 3), Answers("heteroscedastic", 2)

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from laws.space import rng
 from nearkin.core.errors import OptionError
 from nearkin.core.palette import DARK, LIGHT
-from nearkin.search.darts import DartsSpace
-from nearkin.search.drawing.drawing import drawing
-from nearkin.search.drawing.layers import crossings, heights
-from nearkin.search.general import GeneralSpace
-from nearkin.search.genotype import Chain, Genotype
-from nearkin.search.mobile import MobileSpace
-from nearkin.search.nasbench201 import nasbench201
-from nearkin.search.recurrent import RecurrentSpace
-from nearkin.search.space import Space
+from nearkin.report.drawing.genotype import drawing
+from nearkin.report.drawing.layers import crossings, heights
+from nearkin.search.genotypes.genotype import Chain, Genotype
+from nearkin.search.spaces.base import Space
+from nearkin.search.spaces.darts import DartsSpace
+from nearkin.search.spaces.general import GeneralSpace
+from nearkin.search.spaces.mobile import MobileSpace
+from nearkin.search.spaces.nasbench201 import nasbench201
+from nearkin.search.spaces.recurrent import RecurrentSpace
 
 SVG = "{http://www.w3.org/2000/svg}"
 SPACES: list[Space] = [

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearkin.core.errors import MismatchError, NearkinError, OptionError
-from nearkin.search.block import Block
-from nearkin.search.canonical import Edge
-from nearkin.search.cell import Cell
-from nearkin.search.genotype import Cells, Chain, Genotype, Recurrent, RecurrentNode
-from nearkin.search.notation import NAME
+from nearkin.search.genotypes.block import Block
+from nearkin.search.genotypes.canonical import Edge
+from nearkin.search.genotypes.cell import Cell
+from nearkin.search.genotypes.genotype import Cells, Chain, Genotype, Recurrent, RecurrentNode
+from nearkin.search.genotypes.notation import NAME
 
 NAMES = st.from_regex(NAME, fullmatch=True).filter(lambda name: name != "nothing")
 OPERATIONS = st.sampled_from(["conv3", "max3", "identity", "zero", "none", "skip_connect"])

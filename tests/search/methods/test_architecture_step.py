@@ -8,11 +8,11 @@ from torch.func import functional_call
 
 from nearkin.core.errors import OptionError
 from nearkin.core.rng import seeded
-from nearkin.search.darts import DartsSpace
-from nearkin.search.supernet.architecture_step import Tensors, difference, first_order, second_order, valued
+from nearkin.search.methods.darts.architecture_step import Tensors, difference, first_order, second_order, valued
+from nearkin.search.spaces.darts import DartsSpace
+from nearkin.search.supernet.fused.supernet import Supernet
 from nearkin.search.supernet.layout import Layout
-from nearkin.search.supernet.plain import Frame
-from nearkin.search.supernet.supernet import Supernet
+from nearkin.search.supernet.reference import Frame
 
 RATE = 0.3
 

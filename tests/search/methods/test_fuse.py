@@ -9,19 +9,19 @@ from torch import Tensor, nn
 
 import nearkin as nk
 from laws.searcher import SearcherLaws
+from nearkin.core.budget import Budget
 from nearkin.core.errors import MismatchError, OptionError, TrainingError
 from nearkin.core.events import Caution, Event, Progress, Work, finish
 from nearkin.core.rng import Streams
-from nearkin.search.budget import Budget
-from nearkin.search.fuse import Fuse
-from nearkin.search.fuse_candidates import Candidates, Parts
-from nearkin.search.fuse_round import Contest, Fusion, SideBySide, Verdict, entropy, mixture
-from nearkin.search.general import GeneralSpace
-from nearkin.search.genotype import Genotype
-from nearkin.search.limited import limited
-from nearkin.search.network import Skeleton, build_network
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.methods.fuse.candidates import Candidates, Parts
+from nearkin.search.methods.fuse.fuse import Fuse
+from nearkin.search.methods.fuse.rounds import Contest, Fusion, SideBySide, Verdict, entropy, mixture
+from nearkin.search.networks.build import Skeleton, build_network
 from nearkin.search.searcher import searching
-from nearkin.search.space import Space
+from nearkin.search.spaces.base import Space
+from nearkin.search.spaces.general import GeneralSpace
+from nearkin.search.spaces.limited import limited
 
 SPACE = GeneralSpace((3,), ("zero", "identity", "conv3", "max3"))
 SKELETON = Skeleton(channels=4, num_cells=1, reductions=())

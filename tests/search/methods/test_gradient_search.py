@@ -9,23 +9,23 @@ import torch
 from torch import Tensor, nn
 
 from laws.searcher import SearcherLaws, contents, searched
+from nearkin.core.budget import Budget
 from nearkin.core.errors import MismatchError, OptionError, TrainingError
 from nearkin.core.events import Note, finish
 from nearkin.core.state import State
-from nearkin.search.budget import Budget
-from nearkin.search.darts import DartsSpace
-from nearkin.search.general import GeneralSpace
-from nearkin.search.genotype import Genotype
-from nearkin.search.limited import limited
-from nearkin.search.mobile import MobileSpace
-from nearkin.search.operations import OPERATIONS, register
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.methods.darts.gradient_search import Darts, GradientSearch, PCDarts
+from nearkin.search.methods.darts.guards import Guards
+from nearkin.search.methods.darts.options import PARTIAL, GradientOptions
+from nearkin.search.methods.darts.state import Search, drift, quiet_loss
+from nearkin.search.networks.operations import OPERATIONS, register
 from nearkin.search.searcher import searching
-from nearkin.search.space import Space
-from nearkin.search.supernet.gradient_search import Darts, GradientSearch, PCDarts
-from nearkin.search.supernet.guards import Guards
-from nearkin.search.supernet.options import PARTIAL, GradientOptions
-from nearkin.search.supernet.plain import Frame
-from nearkin.search.supernet.state import Search, drift, quiet_loss
+from nearkin.search.spaces.base import Space
+from nearkin.search.spaces.darts import DartsSpace
+from nearkin.search.spaces.general import GeneralSpace
+from nearkin.search.spaces.limited import limited
+from nearkin.search.spaces.mobile import MobileSpace
+from nearkin.search.supernet.reference import Frame
 from nearkin.tasks.task import Task
 
 TWO = DartsSpace(("none", "skip_connect", "avg_pool_3x3", "sep_conv_3x3"), num_nodes=1)
@@ -238,7 +238,7 @@ def test_a_search_that_has_decided_ends_early_and_says_so() -> None:
 
 def test_a_search_that_sharpens_ends_with_the_architecture_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
     values = iter([1.0, 1.0, 5.0, 5.0, 5.0])
-    monkeypatch.setattr("nearkin.search.supernet.gradient_search.dominant_eigenvalue", lambda *_: next(values))
+    monkeypatch.setattr("nearkin.search.methods.darts.gradient_search.dominant_eigenvalue", lambda *_: next(values))
     guards = Guards(growth=1.3, window=1, entropy=0.0)
     searcher = Darts(TASK, COMPLETE, replace(SMALL, epochs=9, guards=guards))
     state, courses = searcher.init(0), []

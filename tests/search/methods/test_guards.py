@@ -7,16 +7,16 @@ import torch
 from torch import Tensor
 
 from nearkin.core.errors import OptionError
-from nearkin.search.cell import ZEROS
-from nearkin.search.darts import DartsSpace
-from nearkin.search.general import GeneralSpace
-from nearkin.search.genotype import Cells, Genotype
-from nearkin.search.limited import limited
-from nearkin.search.nasbench201 import nasbench201
-from nearkin.search.restricted import restricted
-from nearkin.search.space import Space
+from nearkin.search.genotypes.cell import ZEROS
+from nearkin.search.genotypes.genotype import Cells, Genotype
+from nearkin.search.methods.darts.guards import Guards, dominant_eigenvalue, entropy, lanczos
+from nearkin.search.spaces.base import Space
+from nearkin.search.spaces.darts import DartsSpace
+from nearkin.search.spaces.general import GeneralSpace
+from nearkin.search.spaces.limited import limited
+from nearkin.search.spaces.nasbench201 import nasbench201
+from nearkin.search.spaces.restricted import restricted
 from nearkin.search.supernet.choice import certainty, chosen, num_skips, strength, strengths, strongest
-from nearkin.search.supernet.guards import Guards, dominant_eigenvalue, entropy, lanczos
 from nearkin.search.supernet.layout import Layout
 
 SPACES = (DartsSpace(), DartsSpace(num_nodes=2, reduction=False), GeneralSpace(), nasbench201())

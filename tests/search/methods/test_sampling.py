@@ -5,21 +5,21 @@ from collections.abc import Callable, Iterable
 import pytest
 from torch import Generator
 
+from nearkin.core.budget import Budget
 from nearkin.core.errors import MismatchError, OptionError, TrainingError
 from nearkin.core.events import Caution, Event, Work, finish
 from nearkin.core.state import State
-from nearkin.search.budget import Budget
-from nearkin.search.evolution import CHILD, Evolution, evolution
-from nearkin.search.general import GeneralSpace
-from nearkin.search.genotype import Genotype
-from nearkin.search.kin_search import kin_search
-from nearkin.search.limited import limited
-from nearkin.search.local_search import local_search
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.methods.evolution import CHILD, Evolution, evolution
+from nearkin.search.methods.local_search import local_search
+from nearkin.search.methods.random_search import DRAWN, random_search
+from nearkin.search.methods.sampling import GIVEN, Sampling, Trials
+from nearkin.search.methods.warm_start import kin_search
 from nearkin.search.objective import Measured, Objective
-from nearkin.search.random_search import DRAWN, random_search
-from nearkin.search.sampling import GIVEN, Sampling, Trials
 from nearkin.search.searcher import searching
-from nearkin.search.space import Space
+from nearkin.search.spaces.base import Space
+from nearkin.search.spaces.general import GeneralSpace
+from nearkin.search.spaces.limited import limited
 
 SPACE = GeneralSpace((3,), ("zero", "identity", "conv3", "max3"))
 PLAIN = GeneralSpace((2,), ("conv3", "conv5", "conv7", "max3", "avg3", "dil3", "dil5"))

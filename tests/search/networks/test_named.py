@@ -5,9 +5,9 @@ import torch
 
 import nearkin as nk
 from nearkin.core.errors import MismatchError
-from nearkin.search.named import network_string, parsed
-from nearkin.search.network import Skeleton
-from nearkin.search.spaces import space
+from nearkin.search.networks.build import Skeleton
+from nearkin.search.networks.named import network_string, parsed
+from nearkin.search.spaces.registry import space
 
 SKELETONS = (
     Skeleton(channels=4, num_cells=2),

@@ -12,16 +12,16 @@ from nearkin.core.errors import MismatchError, OptionError
 from nearkin.core.rng import seeded
 from nearkin.nets.functional import blank, evaluating, num_parameters
 from nearkin.nets.heads import head_name, with_head
-from nearkin.search.cell_network import wired
-from nearkin.search.chain_network import stage_strides, stage_widths
-from nearkin.search.darts import DartsSpace
-from nearkin.search.general import GeneralSpace
-from nearkin.search.genotype import Cells, Genotype
-from nearkin.search.mobile import MobileSpace
-from nearkin.search.nasbench201 import nasbench201, nasbench201_cell
-from nearkin.search.network import CellNetwork, Skeleton, build_network
-from nearkin.search.recurrent import RecurrentSpace
-from nearkin.search.space import Space
+from nearkin.search.genotypes.genotype import Cells, Genotype
+from nearkin.search.networks.build import CellNetwork, Skeleton, build_network
+from nearkin.search.networks.cells import wired
+from nearkin.search.networks.chains import stage_strides, stage_widths
+from nearkin.search.spaces.base import Space
+from nearkin.search.spaces.darts import DartsSpace
+from nearkin.search.spaces.general import GeneralSpace
+from nearkin.search.spaces.mobile import MobileSpace
+from nearkin.search.spaces.nasbench201 import nasbench201, nasbench201_cell
+from nearkin.search.spaces.recurrent import RecurrentSpace
 
 SMALL = {"channels": 4, "num_cells": 3}
 SPACES: dict[str, tuple[Space, dict[str, Any], tuple[int, ...]]] = {

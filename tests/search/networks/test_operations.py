@@ -10,11 +10,8 @@ from torch import nn
 from nearkin.core.errors import OptionError
 from nearkin.core.rng import seeded
 from nearkin.nets.functional import num_parameters
-from nearkin.search.cell import IDENTITIES, ZEROS
-from nearkin.search.darts import DARTS_OPERATIONS
-from nearkin.search.general import GENERAL_OPERATIONS
-from nearkin.search.nasbench201 import NASBENCH201_OPERATIONS
-from nearkin.search.operations import (
+from nearkin.search.genotypes.cell import IDENTITIES, ZEROS
+from nearkin.search.networks.operations import (
     OPERATIONS,
     FactorizedReduction,
     ResidualReduction,
@@ -22,6 +19,9 @@ from nearkin.search.operations import (
     operation,
     register,
 )
+from nearkin.search.spaces.darts import DARTS_OPERATIONS
+from nearkin.search.spaces.general import GENERAL_OPERATIONS
+from nearkin.search.spaces.nasbench201 import NASBENCH201_OPERATIONS
 
 NAMES = sorted(OPERATIONS)
 

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from laws.space import SpaceLaws, is_uniform, rng
 from nearkin.core.errors import DataError, MismatchError, OptionError
-from nearkin.search.darts import DARTS_OPERATIONS, DartsSpace
-from nearkin.search.general import GENERAL_OPERATIONS, GeneralSpace
-from nearkin.search.genotype import Genotype
-from nearkin.search.limited import Limit, limited
-from nearkin.search.mobile import MobileSpace
-from nearkin.search.nasbench201 import (
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.spaces.base import Space, uniform_index
+from nearkin.search.spaces.darts import DARTS_OPERATIONS, DartsSpace
+from nearkin.search.spaces.general import GENERAL_OPERATIONS, GeneralSpace
+from nearkin.search.spaces.limited import Limit, limited
+from nearkin.search.spaces.mobile import MobileSpace
+from nearkin.search.spaces.nasbench201 import (
     NASBENCH201_OPERATIONS,
     nasbench201,
     nasbench201_arch,
@@ -28,9 +29,8 @@ from nearkin.search.nasbench201 import (
     transnas101_arch,
     transnas101_cell,
 )
-from nearkin.search.recurrent import RecurrentSpace
-from nearkin.search.restricted import restricted, structure
-from nearkin.search.space import Space, uniform_index
+from nearkin.search.spaces.recurrent import RecurrentSpace
+from nearkin.search.spaces.restricted import restricted, structure
 
 THREE = ("zero", "identity", "conv3")
 PLAIN: dict[str, Space] = {

@@ -1,13 +1,13 @@
 import pytest
 
 from nearkin.core.errors import OptionError
-from nearkin.search.darts import DartsSpace
-from nearkin.search.general import GeneralSpace
-from nearkin.search.mobile import MobileSpace
-from nearkin.search.nasbench201 import nasbench201, transnas101
-from nearkin.search.recurrent import RecurrentSpace
-from nearkin.search.space import Space
-from nearkin.search.spaces import SPACES, register_space, space
+from nearkin.search.spaces.base import Space
+from nearkin.search.spaces.darts import DartsSpace
+from nearkin.search.spaces.general import GeneralSpace
+from nearkin.search.spaces.mobile import MobileSpace
+from nearkin.search.spaces.nasbench201 import nasbench201, transnas101
+from nearkin.search.spaces.recurrent import RecurrentSpace
+from nearkin.search.spaces.registry import SPACES, register_space, space
 
 
 @pytest.mark.parametrize(

@@ -13,22 +13,22 @@ from torch import Tensor, nn
 
 from nearkin.core.errors import MismatchError, OptionError
 from nearkin.core.rng import seeded
-from nearkin.search.darts import DARTS_OPERATIONS, DartsSpace
-from nearkin.search.general import GENERAL_OPERATIONS, GeneralSpace
-from nearkin.search.genotype import Cells
-from nearkin.search.limited import limited
-from nearkin.search.mobile import MobileSpace
-from nearkin.search.nasbench201 import NASBENCH201_OPERATIONS, nasbench201
-from nearkin.search.operations import OPERATIONS, register
-from nearkin.search.restricted import restricted
-from nearkin.search.space import Space
-from nearkin.search.supernet.convolution import convolution, fixed_weights
+from nearkin.search.genotypes.genotype import Cells
+from nearkin.search.networks.operations import OPERATIONS, register
+from nearkin.search.spaces.base import Space
+from nearkin.search.spaces.darts import DARTS_OPERATIONS, DartsSpace
+from nearkin.search.spaces.general import GENERAL_OPERATIONS, GeneralSpace
+from nearkin.search.spaces.limited import limited
+from nearkin.search.spaces.mobile import MobileSpace
+from nearkin.search.spaces.nasbench201 import NASBENCH201_OPERATIONS, nasbench201
+from nearkin.search.spaces.restricted import restricted
+from nearkin.search.supernet.fused.convolution import convolution, fixed_weights
+from nearkin.search.supernet.fused.mixed import Fan
+from nearkin.search.supernet.fused.norm import normalised
+from nearkin.search.supernet.fused.supernet import Supernet
+from nearkin.search.supernet.fused.weighted_sum import weighted
 from nearkin.search.supernet.layout import Layout
-from nearkin.search.supernet.mixed import Fan
-from nearkin.search.supernet.norm import normalised
-from nearkin.search.supernet.plain import Frame, PlainSupernet, searched
-from nearkin.search.supernet.supernet import Supernet
-from nearkin.search.supernet.weighted_sum import weighted
+from nearkin.search.supernet.reference import Frame, PlainSupernet, searched
 
 EVERYTHING = tuple(dict.fromkeys(GENERAL_OPERATIONS + DARTS_OPERATIONS + NASBENCH201_OPERATIONS))
 
@@ -144,7 +144,7 @@ def test_in_single_precision_it_is_about_as_near_to_the_truth_as_the_plain_form(
 
 
 def test_many_channels_take_the_other_way_to_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearkin.search.supernet.filters.FEW", 1)
+    monkeypatch.setattr("nearkin.search.supernet.fused.filters.FEW", 1)
     compare(DartsSpace(num_nodes=2), Frame(channels=4, num_cells=3), (1, 7, 6), True, torch.float64, 1e-12)
 
 

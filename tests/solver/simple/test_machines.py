@@ -11,7 +11,7 @@ from torch import nn
 from nearkin.core.errors import NearkinError, OptionError
 from nearkin.nets.functional import check, load
 from nearkin.nets.registry import build
-from nearkin.solve.simple.machines import (
+from nearkin.solver.simple.machines import (
     BoostedTrees,
     KernelMachine,
     LinearMachine,
@@ -22,7 +22,7 @@ from nearkin.solve.simple.machines import (
     linear_machine,
     squared_distances,
 )
-from nearkin.solve.simple.trees import boosted_from, floored
+from nearkin.solver.simple.trees import boosted_from, floored
 
 
 def rebuilt(machine: Machine, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
@@ -105,7 +105,7 @@ class TestBoostedTrees:
     def test_rows_walked_in_pieces_give_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
         x = drawn(9, 2)
         whole = stump()(x)
-        monkeypatch.setattr("nearkin.solve.simple.machines.BLOCK", 4)
+        monkeypatch.setattr("nearkin.solver.simple.machines.BLOCK", 4)
         assert torch.equal(stump()(x), whole)
 
     def test_a_string_without_depth_allows_the_deepest_tree(self) -> None:

@@ -19,12 +19,12 @@ from nearkin.nets.evaluate import evaluate
 from nearkin.nets.functional import load
 from nearkin.nets.registry import build
 from nearkin.nets.solved import Solved
-from nearkin.solve.simple import boosting, kernel, linear, models
-from nearkin.solve.simple.data import Sample, evenly, pairs_of, standard
-from nearkin.solve.simple.kernel import sharpness
-from nearkin.solve.simple.models import SIMPLE, SimpleFit, fitting_simple, title
+from nearkin.solver.simple import boosting, kernel, linear, models
+from nearkin.solver.simple.data import Sample, evenly, pairs_of, standard
+from nearkin.solver.simple.kernel import sharpness
+from nearkin.solver.simple.models import SIMPLE, SimpleFit, fitting_simple, title
 from nearkin.tasks.task import Task
-from nearkin.zoo.modelfile import loaded, saved
+from nearkin.zoo.model_file import loaded, saved
 
 KINDS = tuple(SIMPLE)
 

@@ -11,7 +11,7 @@ import torch
 from nearkin.core.errors import OptionError
 from nearkin.core.events import Progress, finish
 from nearkin.core.plain import typed
-from nearkin.solve.checks import Checks, Finding, balance, checking, class_shift, size, target
+from nearkin.tasks.checks.data_checks import Checks, Finding, balance, checking, class_shift, size, target
 from nearkin.tasks.derive import corrupted
 from nearkin.tasks.sources import task as read
 from nearkin.tasks.task import Task

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nearkin.core.rng import Streams
-from nearkin.solve.findings.duplicates import (
+from nearkin.tasks.checks.duplicates import (
     Duplicates,
     Scan,
     Sketch,

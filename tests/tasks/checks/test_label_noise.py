@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nearkin.core.rng import Streams
-from nearkin.solve.findings.label_noise import (
+from nearkin.tasks.checks.label_noise import (
     LAPSES,
     balanced_skill,
     confident_joint,
@@ -27,7 +27,7 @@ def rng(seed: int = 0) -> torch.Generator:
 
 
 def test_left_out_scores_equal_the_regression_without_that_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    from nearkin.solve.findings import label_noise as module
+    from nearkin.tasks.checks import label_noise as module
 
     monkeypatch.setattr(module, "WIDTHS", (0.5,))
     monkeypatch.setattr(module, "RIDGES", (0.3,))

@@ -6,8 +6,8 @@ import torch
 from sklearn import datasets
 from torch import Tensor
 
-from nearkin.solve.findings.label_noise import label_noise
-from nearkin.solve.findings.leakage import (
+from nearkin.tasks.checks.label_noise import label_noise
+from nearkin.tasks.checks.leakage import (
     Leakage,
     binned,
     class_leakage,

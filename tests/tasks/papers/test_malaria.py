@@ -8,7 +8,7 @@ import torch
 
 from nearkin.core.errors import DataError, NearkinError, OptionError
 from nearkin.tasks import sources
-from nearkin.tasks.malaria import malaria_noise, variance
+from nearkin.tasks.papers.malaria import malaria_noise, variance
 from nearkin.tasks.task import Task
 
 KENYA = "Cluster,Long,Lat,RDT,Age,Survey,elevation\n"
@@ -88,7 +88,7 @@ def test_places_are_finer_than_clusters_and_all_there_is_without_them(tmp_path):
 
 
 def test_the_variance_is_about_that_of_a_binomial_share():
-    from nearkin.tasks.malaria import _share
+    from nearkin.tasks.papers.malaria import _share
 
     rng = np.random.default_rng(0)
     for rate in (0.2, 0.5):

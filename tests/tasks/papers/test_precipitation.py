@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from nearkin.core.errors import DataError, NearkinError, OptionError
-from nearkin.tasks import sources, ushcn
+from nearkin.tasks import sources
+from nearkin.tasks.papers import precipitation as ushcn
 
 INVENTORY = (
     "011111  31.0581  -87.0547   25.9 AL SANDY CREEK                    ------ ------ ------ +6\n"

@@ -8,7 +8,7 @@ from scipy import stats
 from nearkin.core.errors import OptionError
 from nearkin.core.rng import Streams
 from nearkin.tasks import sources
-from nearkin.tasks.sinusoids import FREQUENCIES, Sinusoid, Sinusoids, sinusoid_tasks
+from nearkin.tasks.papers.sinusoids import FREQUENCIES, Sinusoid, Sinusoids, sinusoid_tasks
 
 PRINTED = Sinusoids(frequency=FREQUENCIES["wide"], inputs="normal")
 

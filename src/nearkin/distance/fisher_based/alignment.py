@@ -24,8 +24,8 @@ from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.events import Progress, Work, finish
 from nearkin.core.lazy import Lazy
 from nearkin.core.types import Buffers, Params
-from nearkin.distance.unit_groups import UnitGroup, permuted, unit_groups
-from nearkin.distance.unit_trace import LAYERS, Place
+from nearkin.distance.fisher_based.unit_groups import UnitGroup, permuted, unit_groups
+from nearkin.distance.fisher_based.unit_trace import LAYERS, Place
 from nearkin.fisher.values import FisherDiagonal
 from nearkin.nets.functional import evaluating, view
 

@@ -8,9 +8,9 @@ weights. Where one of these is missing, the label-free form `model` takes its pl
 from dataclasses import dataclass
 
 from nearkin.core.errors import OptionError
-from nearkin.distance.frechet import AGGREGATES
-from nearkin.distance.readings import READINGS
-from nearkin.distance.widening import WIDENED
+from nearkin.distance.fisher_based.frechet import AGGREGATES
+from nearkin.distance.fisher_based.readings import READINGS
+from nearkin.distance.fisher_based.widening import WIDENED
 
 AUTO = "auto"
 

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from nearkin.core.errors import MismatchError, OptionError, require
 from nearkin.core.events import Work
 from nearkin.distance.baselines.linear_head import FORMS, RIDGES, fitted_head
-from nearkin.distance.sight import Sight
-from nearkin.distance.widening import last_layer, widened, widened_targets
-from nearkin.fisher.diagonal import measuring
+from nearkin.distance.fisher_based.widening import last_layer, widened, widened_targets
+from nearkin.distance.source_on_target import Sight
+from nearkin.fisher.diagonals import measuring
 from nearkin.fisher.values import FisherDiagonal
 from nearkin.nets.heads import with_head
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from nearkin.core.errors import MismatchError, require
-from nearkin.distance.unit_trace import Place, Trace
+from nearkin.distance.fisher_based.unit_trace import Place, Trace
 from nearkin.nets.functional import evaluating, outputs_of
 
 ROUNDING = 1e-4  # of the largest output; sums of float32 in another order stay far below, wrong weights do not

@@ -4,13 +4,13 @@ import itertools
 from collections.abc import Sequence
 
 from nearkin.core.errors import OptionError
-from nearkin.search.block import Block
-from nearkin.search.canonical import Graph
-from nearkin.search.cell import Cell
-from nearkin.search.drawing.picture import Picture, graph_picture
-from nearkin.search.drawing.svg import Point, Sheet, point, text_width
-from nearkin.search.genotype import SKIP, Cells, Chain, Genotype, Recurrent
-from nearkin.search.notation import require_name
+from nearkin.report.drawing.picture import Picture, graph_picture
+from nearkin.report.drawing.svg import Point, Sheet, point, text_width
+from nearkin.search.genotypes.block import Block
+from nearkin.search.genotypes.canonical import Graph
+from nearkin.search.genotypes.cell import Cell
+from nearkin.search.genotypes.genotype import SKIP, Cells, Chain, Genotype, Recurrent
+from nearkin.search.genotypes.notation import require_name
 
 MARGIN = 16.0
 """Pixels around a drawing."""

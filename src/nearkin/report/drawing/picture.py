@@ -4,10 +4,10 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nearkin.search.canonical import Graph
-from nearkin.search.cell import IDENTITIES, ZEROS
-from nearkin.search.drawing.layers import heights
-from nearkin.search.drawing.svg import Point, Sheet, curve, point, text_width
+from nearkin.report.drawing.layers import heights
+from nearkin.report.drawing.svg import Point, Sheet, curve, point, text_width
+from nearkin.search.genotypes.canonical import Graph
+from nearkin.search.genotypes.cell import IDENTITIES, ZEROS
 
 _NODE, _LABEL, _BEND = 28.0, 20.0, 4.0
 _AIR = 8.0

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nearkin.core.errors import MismatchError, require
-from nearkin.search.notation import Scanner, Value, require_name
+from nearkin.search.genotypes.notation import Scanner, Value, require_name
 
 
 @dataclass(frozen=True, init=False)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from nearkin.core.errors import require
-from nearkin.search.canonical import Edge, Graph, canonical
-from nearkin.search.notation import MAX_NODES, NOTHING, Scanner, read_nodes, require_count, require_name
+from nearkin.search.genotypes.canonical import Edge, Graph, canonical
+from nearkin.search.genotypes.notation import MAX_NODES, NOTHING, Scanner, read_nodes, require_count, require_name
 
 ZEROS = frozenset({"zero", "none"})
 """Operations that carry nothing."""

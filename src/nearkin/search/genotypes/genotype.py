@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from nearkin.core.errors import require
-from nearkin.search.block import Block, read_block
-from nearkin.search.canonical import Edge, Graph, canonical
-from nearkin.search.cell import Cell, read_cell
-from nearkin.search.notation import MAX_NODES, Scanner, read_nodes, require_count, require_name
+from nearkin.search.genotypes.block import Block, read_block
+from nearkin.search.genotypes.canonical import Edge, Graph, canonical
+from nearkin.search.genotypes.cell import Cell, read_cell
+from nearkin.search.genotypes.notation import MAX_NODES, Scanner, read_nodes, require_count, require_name
 
 SKIP = "skip"
 """The block of a chain that is left out."""

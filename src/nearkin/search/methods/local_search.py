@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import torch
 
-from nearkin.search.evolution import CHILD
-from nearkin.search.genotype import Genotype
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.methods.evolution import CHILD
+from nearkin.search.methods.random_search import DRAWN
+from nearkin.search.methods.sampling import Sampling, Trials, Way
 from nearkin.search.objective import Objective
-from nearkin.search.random_search import DRAWN
-from nearkin.search.sampling import Sampling, Trials, Way
-from nearkin.search.space import Space
+from nearkin.search.spaces.base import Space
 
 
 @dataclass(frozen=True)

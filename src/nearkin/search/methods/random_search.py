@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from nearkin.search.genotype import Genotype
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.methods.sampling import Sampling, Trials, Way
 from nearkin.search.objective import Objective
-from nearkin.search.sampling import Sampling, Trials, Way
-from nearkin.search.space import Space
+from nearkin.search.spaces.base import Space
 
 DRAWN = "drawn"
 """Origin of a genotype that was drawn from the whole space."""

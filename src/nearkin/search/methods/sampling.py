@@ -14,11 +14,11 @@ from nearkin.core.errors import DataError, TrainingError, require
 from nearkin.core.events import Caution, Work
 from nearkin.core.rng import Streams
 from nearkin.core.state import State, copied
-from nearkin.search.genotype import Genotype
-from nearkin.search.limited import Limited
+from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.objective import Measured, Objective
 from nearkin.search.searcher import Best, Searcher
-from nearkin.search.space import Space
+from nearkin.search.spaces.base import Space
+from nearkin.search.spaces.limited import Limited
 
 DRAWS = 1_000
 """Proposals in a row without anything new after which a search ends."""
@@ -245,7 +245,7 @@ def unlimited(space: Space) -> Space:
 def described(space: Space) -> list[str]:
     """Plain text that tells one space from another: its name, and what a fixed seed draws from it without limits.
 
-    >>> from nearkin.search.general import GeneralSpace
+    >>> from nearkin.search.spaces.general import GeneralSpace
     >>> described(GeneralSpace((2,), ("zero",)))[:2]
     ['general', 'normal(0): 1 = zero(0); out = 1']
     """

@@ -18,18 +18,18 @@ from nearkin.core.errors import OptionError, TrainingError, require
 from nearkin.core.events import Progress, Work
 from nearkin.core.rng import Streams, derived_seed, seeded
 from nearkin.core.state import State, copied, prefixed
-from nearkin.search.canonical import Edge
-from nearkin.search.cell import IDENTITIES, Cell
-from nearkin.search.fuse_candidates import Parts, halved
-from nearkin.search.genotype import Cells, Genotype
+from nearkin.search.genotypes.canonical import Edge
+from nearkin.search.genotypes.cell import IDENTITIES, Cell
+from nearkin.search.genotypes.genotype import Cells, Genotype
+from nearkin.search.methods.fuse.candidates import Parts, halved
+from nearkin.search.methods.random_search import Drawing
+from nearkin.search.methods.sampling import Sampling, Trials, described, unlimited
 from nearkin.search.objective import Measured, Objective
-from nearkin.search.random_search import Drawing
-from nearkin.search.sampling import Sampling, Trials, described, unlimited
 from nearkin.search.searcher import Best, Searcher
-from nearkin.search.space import Space
+from nearkin.search.spaces.base import Space
+from nearkin.search.supernet.fused.supernet import Supernet
 from nearkin.search.supernet.layout import Layout
-from nearkin.search.supernet.plain import Frame
-from nearkin.search.supernet.supernet import Supernet
+from nearkin.search.supernet.reference import Frame
 from nearkin.tasks.batches import epoch_batches, num_batches, ordered_batches
 from nearkin.tasks.examples import Batch
 from nearkin.tasks.task import Task
@@ -255,7 +255,7 @@ class PathObjective(Objective):
 def path(genotype: Genotype, layout: Layout) -> Cells:
     """The genotype as a path of a supernet: a smaller cell's output is handed on by identities to the last node.
 
-    >>> from nearkin.search.general import GeneralSpace
+    >>> from nearkin.search.spaces.general import GeneralSpace
     >>> small = Genotype.parse("normal(0): 1 = conv3(0); out = 1")
     >>> print(path(small, Layout.of(GeneralSpace((2, 3), ("identity", "conv3")))))
     normal(0): 1 = conv3(0); 2 = identity(1); out = 2

@@ -9,11 +9,11 @@ none was better (docs/figures/tables-benchmark.md).
 
 from collections.abc import Iterable
 
-from nearkin.search.evolution import Evolution
-from nearkin.search.genotype import Genotype
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.methods.evolution import Evolution
+from nearkin.search.methods.sampling import Sampling
 from nearkin.search.objective import Objective
-from nearkin.search.sampling import Sampling
-from nearkin.search.space import Space
+from nearkin.search.spaces.base import Space
 
 
 def kin_search(

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.core.rng import derived_seed, seeded
-from nearkin.search.cell_network import CellNetwork
-from nearkin.search.operations import convolution
-from nearkin.search.skeleton import Skeleton
+from nearkin.search.networks.cells import CellNetwork
+from nearkin.search.networks.operations import convolution
+from nearkin.search.networks.skeleton import Skeleton
 from nearkin.tasks.likelihood import Likelihood
 from nearkin.tasks.task import Task
 

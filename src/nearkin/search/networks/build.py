@@ -10,11 +10,11 @@ from torch import nn
 
 from nearkin.core.errors import require
 from nearkin.core.rng import derived_seed, seeded
-from nearkin.search.cell_network import CellNetwork, DenseCellNetwork, cell_options, stem
-from nearkin.search.chain_network import ChainNetwork, chain_options
-from nearkin.search.genotype import Cells, Chain, Genotype, Recurrent
-from nearkin.search.recurrent_network import RecurrentNetwork, recurrent_options
-from nearkin.search.skeleton import Skeleton
+from nearkin.search.genotypes.genotype import Cells, Chain, Genotype, Recurrent
+from nearkin.search.networks.cells import CellNetwork, DenseCellNetwork, cell_options, stem
+from nearkin.search.networks.chains import ChainNetwork, chain_options
+from nearkin.search.networks.recurrent_cells import RecurrentNetwork, recurrent_options
+from nearkin.search.networks.skeleton import Skeleton
 
 __all__ = ["Blueprint", "CellNetwork", "Skeleton", "blueprint", "build_network", "stem"]
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.core.errors import require
-from nearkin.search.canonical import Edge, Graph, pruned
-from nearkin.search.cell import ZEROS, Cell
-from nearkin.search.genotype import Cells
-from nearkin.search.operations import FactorizedReduction, ResidualReduction, convolution, dropped, operation
-from nearkin.search.skeleton import Skeleton
+from nearkin.search.genotypes.canonical import Edge, Graph, pruned
+from nearkin.search.genotypes.cell import ZEROS, Cell
+from nearkin.search.genotypes.genotype import Cells
+from nearkin.search.networks.operations import FactorizedReduction, ResidualReduction, convolution, dropped, operation
+from nearkin.search.networks.skeleton import Skeleton
 
 
 class Wiring(NamedTuple):
@@ -246,7 +246,7 @@ class DenseCellNetwork(CellNetwork):
 def wired(cell: Cell, strided: bool = False) -> Wiring:
     """The live part of a cell; an input that is itself an output of a strided cell gets an identity that halves it.
 
-    >>> from nearkin.search.genotype import Genotype
+    >>> from nearkin.search.genotypes.genotype import Genotype
     >>> wired(Genotype.parse("normal(0): 1 = conv3(0); 2 = zero(0) + max3(1); 3 = conv5(1); out = 2").normal).edges
     (Edge(source=0, target=1, operation='conv3'), Edge(source=1, target=2, operation='max3'))
     """

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from nearkin.core.errors import MismatchError, OptionError, require
-from nearkin.search.block import Block
-from nearkin.search.genotype import SKIP, Chain
-from nearkin.search.operations import convolution
+from nearkin.search.genotypes.block import Block
+from nearkin.search.genotypes.genotype import SKIP, Chain
+from nearkin.search.networks.operations import convolution
 
 BLOCK = "mbconv"
 WIDTHS = (24, 40, 80, 96, 192, 320)  # of the stages of MobileNet's kin, and how each begins

@@ -11,11 +11,12 @@ from torch import nn
 
 from nearkin.core.errors import MismatchError, require
 from nearkin.nets.spec import NetworkSpec, Value
-from nearkin.search.genotype import Genotype
-from nearkin.search.network import blueprint
-from nearkin.search.skeleton import Skeleton
+from nearkin.nets.trusted_code import SEARCHED
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.networks.build import blueprint
+from nearkin.search.networks.skeleton import Skeleton
 
-PATH = f"{__name__}:searched"
+PATH = SEARCHED
 TRAINING_ONLY = ("auxiliary", "auxiliary_weight", "drop_path")
 """Of a skeleton: what helps in training and leaves no trace in the network."""
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.core.errors import OptionError
-from nearkin.search.genotype import Recurrent
+from nearkin.search.genotypes.genotype import Recurrent
 
 EMBEDDING_RANGE = 0.1
 

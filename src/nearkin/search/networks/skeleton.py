@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from nearkin.core.errors import OptionError, require
-from nearkin.search.mobile import MOBILE_STAGES
+from nearkin.search.spaces.mobile import MOBILE_STAGES
 from nearkin.tasks.task import Task
 
 BETWEEN = ("residual", "pool")

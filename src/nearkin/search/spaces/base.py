@@ -14,7 +14,7 @@ import torch
 from torch import Generator
 
 from nearkin.core.errors import MismatchError, OptionError, require
-from nearkin.search.genotype import Genotype
+from nearkin.search.genotypes.genotype import Genotype
 
 ENUMERABLE = 5_000_000
 """Genotypes that a space may have to be enumerated."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from nearkin.core.errors import require
-from nearkin.search.canonical import Edge
-from nearkin.search.cell import ZEROS, Cell
-from nearkin.search.genotype import Cells, Genotype
-from nearkin.search.space import Space, digits, require_distinct, unknown
+from nearkin.search.genotypes.canonical import Edge
+from nearkin.search.genotypes.cell import ZEROS, Cell
+from nearkin.search.genotypes.genotype import Cells, Genotype
+from nearkin.search.spaces.base import Space, digits, require_distinct, unknown
 
 DARTS_OPERATIONS = (
     "none",

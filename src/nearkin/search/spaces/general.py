@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from torch import Generator
 
 from nearkin.core.errors import require
-from nearkin.search.canonical import Edge
-from nearkin.search.cell import IDENTITIES, ZEROS, Cell
-from nearkin.search.genotype import Cells, Genotype
-from nearkin.search.space import Space, digits, require_distinct, summand, uniform_index, unknown
+from nearkin.search.genotypes.canonical import Edge
+from nearkin.search.genotypes.cell import IDENTITIES, ZEROS, Cell
+from nearkin.search.genotypes.genotype import Cells, Genotype
+from nearkin.search.spaces.base import Space, digits, require_distinct, summand, uniform_index, unknown
 
 GENERAL_OPERATIONS = (
     "zero",

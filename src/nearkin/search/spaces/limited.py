@@ -9,8 +9,8 @@ import torch
 from torch import Generator
 
 from nearkin.core.errors import OptionError, require
-from nearkin.search.genotype import Genotype
-from nearkin.search.space import Space, uniform_index
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.spaces.base import Space, uniform_index
 
 Cost = Callable[[Genotype], float]
 
@@ -49,7 +49,7 @@ def limited(space: Space, cost: Cost, at_most: float, *, name: str = "cost") -> 
 
     Costs are remembered, so that dear ones are measured once for each genotype.
 
-    >>> from nearkin.search.general import GeneralSpace
+    >>> from nearkin.search.spaces.general import GeneralSpace
     >>> def convolutions(genotype: Genotype) -> int:
     ...     return str(genotype).count("conv")
     >>> small = limited(GeneralSpace((3,), ("zero", "conv3")), convolutions, 1, name="convolutions")

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import cast
 
 from nearkin.core.errors import require
-from nearkin.search.block import Block
-from nearkin.search.genotype import SKIP, Chain, Genotype
-from nearkin.search.space import Space, digits, require_distinct
+from nearkin.search.genotypes.block import Block
+from nearkin.search.genotypes.genotype import SKIP, Chain, Genotype
+from nearkin.search.spaces.base import Space, digits, require_distinct
 
 MOBILE_STAGES = (2, 4, 4, 4, 4, 1)
 """Blocks in each stage, 19 in all."""

@@ -4,9 +4,9 @@ import itertools
 import re
 
 from nearkin.core.errors import DataError, MismatchError, require
-from nearkin.search.general import GeneralSpace, complete_cell
-from nearkin.search.genotype import Cells, Genotype
-from nearkin.search.space import unknown
+from nearkin.search.genotypes.genotype import Cells, Genotype
+from nearkin.search.spaces.base import unknown
+from nearkin.search.spaces.general import GeneralSpace, complete_cell
 
 NASBENCH201_OPERATIONS = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
 TRANSNAS101_OPERATIONS = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3")

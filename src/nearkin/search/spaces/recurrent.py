@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from nearkin.core.errors import require
-from nearkin.search.genotype import Genotype, Recurrent, RecurrentNode
-from nearkin.search.space import Space, digits, require_distinct, unknown
+from nearkin.search.genotypes.genotype import Genotype, Recurrent, RecurrentNode
+from nearkin.search.spaces.base import Space, digits, require_distinct, unknown
 
 ACTIVATIONS = ("tanh", "relu", "sigmoid", "identity")
 

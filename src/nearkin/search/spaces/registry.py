@@ -16,12 +16,12 @@ from typing import TypeAlias
 
 from nearkin.core.errors import OptionError, require
 from nearkin.nets.spec import Value, value_of
-from nearkin.search.darts import DARTS_OPERATIONS, DartsSpace
-from nearkin.search.general import GENERAL_OPERATIONS, GeneralSpace
-from nearkin.search.mobile import MOBILE_STAGES, MobileSpace
-from nearkin.search.nasbench201 import nasbench201, transnas101
-from nearkin.search.recurrent import ACTIVATIONS, RecurrentSpace
-from nearkin.search.space import Space
+from nearkin.search.spaces.base import Space
+from nearkin.search.spaces.darts import DARTS_OPERATIONS, DartsSpace
+from nearkin.search.spaces.general import GENERAL_OPERATIONS, GeneralSpace
+from nearkin.search.spaces.mobile import MOBILE_STAGES, MobileSpace
+from nearkin.search.spaces.nasbench201 import nasbench201, transnas101
+from nearkin.search.spaces.recurrent import ACTIVATIONS, RecurrentSpace
 
 Factory: TypeAlias = Callable[..., Space]
 """Makes a space from options, each a keyword with a default."""

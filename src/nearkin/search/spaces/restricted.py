@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from nearkin.core.errors import require
-from nearkin.search.cell import ZEROS
-from nearkin.search.genotype import SKIP, Genotype
-from nearkin.search.limited import Limited
-from nearkin.search.space import Space, digits, summand, unknown
+from nearkin.search.genotypes.cell import ZEROS
+from nearkin.search.genotypes.genotype import SKIP, Genotype
+from nearkin.search.spaces.base import Space, digits, summand, unknown
+from nearkin.search.spaces.limited import Limited
 
 ANY = "any"
 """Stands in a structure for whatever operation."""
@@ -33,7 +33,7 @@ def restricted(space: Space, genotypes: Iterable[Genotype]) -> "Restricted":
     Structures are taken whole, as they are; each of them goes with every operation that any of the genotypes has in
     the same part (normal or reduction cell).
 
-    >>> from nearkin.search.general import GeneralSpace
+    >>> from nearkin.search.spaces.general import GeneralSpace
     >>> kin = Genotype.parse("normal(0): 1 = conv3(0); 2 = zero(0) + max3(1); out = 2")
     >>> [str(cell) for cell in restricted(GeneralSpace(), [kin]).enumerate()][1]
     'normal(0): 1 = conv3(0); 2 = zero(0) + max3(1); out = 2'

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from nearkin.core.rng import Streams
-from nearkin.search.canonical import Edge
-from nearkin.search.cell import IDENTITIES, ZEROS, Cell
-from nearkin.search.genotype import Cells
-from nearkin.search.limited import Limited
-from nearkin.search.restricted import ANY, Restricted
-from nearkin.search.space import Space
+from nearkin.search.genotypes.canonical import Edge
+from nearkin.search.genotypes.cell import IDENTITIES, ZEROS, Cell
+from nearkin.search.genotypes.genotype import Cells
+from nearkin.search.spaces.base import Space
+from nearkin.search.spaces.limited import Limited
+from nearkin.search.spaces.restricted import ANY, Restricted
 from nearkin.search.supernet.layout import Architecture, Layout
 
 TRIES = 200
@@ -92,7 +92,7 @@ def strongest(layout: Layout, found: Strengths) -> Cells:
     Where nodes choose among edges (DARTS), zeros do not count and each keeps the edges of the largest weights; else
     every edge has its strongest operation.
 
-    >>> from nearkin.search.general import GeneralSpace
+    >>> from nearkin.search.spaces.general import GeneralSpace
     >>> layout = Layout.of(GeneralSpace((2,), ("zero", "conv3")))
     >>> print(strongest(layout, {"normal": torch.tensor([[0.4, 0.6]])}))
     normal(0): 1 = conv3(0); out = 1

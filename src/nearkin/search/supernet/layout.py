@@ -12,14 +12,14 @@ import torch
 from torch import Generator, Tensor
 
 from nearkin.core.errors import MismatchError, OptionError, require
-from nearkin.search.canonical import Edge
-from nearkin.search.cell import Cell
-from nearkin.search.darts import DartsSpace
-from nearkin.search.general import GeneralSpace
-from nearkin.search.genotype import Cells
-from nearkin.search.limited import Limited
-from nearkin.search.restricted import ANY, Restricted
-from nearkin.search.space import Space, unknown
+from nearkin.search.genotypes.canonical import Edge
+from nearkin.search.genotypes.cell import Cell
+from nearkin.search.genotypes.genotype import Cells
+from nearkin.search.spaces.base import Space, unknown
+from nearkin.search.spaces.darts import DartsSpace
+from nearkin.search.spaces.general import GeneralSpace
+from nearkin.search.spaces.limited import Limited
+from nearkin.search.spaces.restricted import ANY, Restricted
 
 Architecture: TypeAlias = Mapping[str, Tensor]
 """`alpha/PART` `[E, O]` and, with edge normalisation, `beta/PART` `[E]`, both before the softmax."""

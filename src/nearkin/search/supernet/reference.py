@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.core.errors import require
-from nearkin.search.genotype import Cells
-from nearkin.search.network import stem
-from nearkin.search.operations import FactorizedReduction, ResidualReduction, convolution, operation
+from nearkin.search.genotypes.genotype import Cells
+from nearkin.search.networks.build import stem
+from nearkin.search.networks.operations import FactorizedReduction, ResidualReduction, convolution, operation
 from nearkin.search.supernet.layout import Architecture, Layout
 
 POOLS = (nn.MaxPool2d, nn.AvgPool2d)
@@ -191,7 +191,7 @@ def adapted(width: int, halvings: int, channels: int, layout: Layout) -> nn.Modu
 class PlainSupernet(nn.Module):
     """Stem, cells, global mean and a linear head; `forward` takes architecture weights, or the genotype of one path.
 
-    >>> from nearkin.search.general import GeneralSpace
+    >>> from nearkin.search.spaces.general import GeneralSpace
     >>> layout = Layout.of(GeneralSpace((3,), ("zero", "conv3")))
     >>> net = PlainSupernet(layout, (1, 8, 8), 10, Frame(channels=4, num_cells=2))
     >>> net(torch.ones(2, 1, 8, 8), layout.initial(torch.Generator())).shape

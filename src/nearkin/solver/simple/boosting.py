@@ -12,9 +12,9 @@ from torch import Tensor
 
 from nearkin.core.events import Work
 from nearkin.core.rng import derived_seed
-from nearkin.solve.simple.data import Choice, Clock, Ground, Pair, Sample
-from nearkin.solve.simple.machines import Machine
-from nearkin.solve.simple.trees import boosted_from
+from nearkin.solver.simple.data import Choice, Clock, Ground, Pair, Sample
+from nearkin.solver.simple.machines import Machine
+from nearkin.solver.simple.trees import boosted_from
 
 ROUNDS = 300  # at the most
 PATIENCE = 20  # rounds without a better loss on what is held out

@@ -13,7 +13,7 @@ from nearkin.core.events import Checkpoint, Event, Progress, Work
 from nearkin.core.rng import Streams, derived_seed
 from nearkin.core.state import State
 from nearkin.search.evaluate import VALIDATION
-from nearkin.solve.simple.machines import Machine
+from nearkin.solver.simple.machines import Machine
 from nearkin.tasks.examples import is_constant
 from nearkin.tasks.likelihood import Likelihood
 from nearkin.tasks.split import split_index

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from nearkin.core.events import Work
-from nearkin.solve.simple.data import Choice, Clock, Ground, Pair, Sample, gridding, standard
-from nearkin.solve.simple.machines import KernelMachine, Machine, squared_distances
+from nearkin.solver.simple.data import Choice, Clock, Ground, Pair, Sample, gridding, standard
+from nearkin.solver.simple.machines import KernelMachine, Machine, squared_distances
 
 MOST_SAMPLES = 20_000  # beyond it, time and memory grow out of hand
 GRAM_SAMPLES = 6_000  # up to so many all kernel values are kept: 288 MB

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nearkin.core.events import Work
-from nearkin.solve.simple.data import Choice, Clock, Ground, Pair, Sample, gridding, standard
-from nearkin.solve.simple.machines import LinearMachine, Machine
+from nearkin.solver.simple.data import Choice, Clock, Ground, Pair, Sample, gridding, standard
+from nearkin.solver.simple.machines import LinearMachine, Machine
 
 STEPS = 300
 ENOUGH_STEPS = 60  # few samples and so many steps rather than more samples and fewer

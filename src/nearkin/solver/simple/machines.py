@@ -24,6 +24,7 @@ from nearkin.nets.functional import multiply_adds as layer_products
 from nearkin.nets.functional import num_parameters as num_weights
 from nearkin.nets.size_limit import require_numbers
 from nearkin.nets.spec import NetworkSpec
+from nearkin.nets.trusted_code import SIMPLE
 from nearkin.transfer.machine import TangentMachine
 
 BLOCK = 2**22  # numbers in the largest table that trees are walked with at once
@@ -70,7 +71,7 @@ class LinearMachine(Machine):
     @property
     def network(self) -> str:
         """Its shape is the task's alone."""
-        return f"{__name__}:linear_machine"
+        return f"{SIMPLE}:linear_machine"
 
     @property
     def num_parameters(self) -> int:
@@ -110,7 +111,7 @@ class KernelMachine(Machine):
     @property
     def network(self) -> str:
         """Its string tells the number of support vectors."""
-        return str(NetworkSpec(f"{__name__}:kernel_machine", (("vectors", len(self.vectors)),)))
+        return str(NetworkSpec(f"{SIMPLE}:kernel_machine", (("vectors", len(self.vectors)),)))
 
     @property
     def num_parameters(self) -> int:
@@ -195,7 +196,7 @@ class BoostedTrees(Machine):
     def network(self) -> str:
         """Its string tells the number of trees, the most nodes of one, and the most comparisons."""
         options = (("depth", self.depth), ("nodes", self.nodes), ("trees", self.trees))
-        return str(NetworkSpec(f"{__name__}:boosted_trees", options))
+        return str(NetworkSpec(f"{SIMPLE}:boosted_trees", options))
 
     def _levels(self) -> Tensor:
         """Depth of every node `[T, M]`; −1 of places that no input reaches."""

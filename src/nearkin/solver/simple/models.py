@@ -18,13 +18,13 @@ from nearkin.core.errors import DataError, require
 from nearkin.core.events import Caution, Note, Work
 from nearkin.core.state import copied
 from nearkin.nets.evaluate import evaluate
-from nearkin.nets.fit import Fit
 from nearkin.nets.history import History
-from nearkin.solve.simple.boosting import Boosting
-from nearkin.solve.simple.data import Choice, Clock, Ground, Learner, Sample, evenly, pairs_of
-from nearkin.solve.simple.kernel import TEMPERATURE, Kernel, sharpness
-from nearkin.solve.simple.linear import Linear
-from nearkin.solve.simple.machines import KernelMachine, Machine
+from nearkin.nets.training_loop import Fit
+from nearkin.solver.simple.boosting import Boosting
+from nearkin.solver.simple.data import Choice, Clock, Ground, Learner, Sample, evenly, pairs_of
+from nearkin.solver.simple.kernel import TEMPERATURE, Kernel, sharpness
+from nearkin.solver.simple.linear import Linear
+from nearkin.solver.simple.machines import KernelMachine, Machine
 from nearkin.tasks.task import Task
 
 SIMPLE: Mapping[str, str] = MappingProxyType(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nearkin.core.errors import NearkinError
-from nearkin.solve.simple.machines import BoostedTrees
+from nearkin.solver.simple.machines import BoostedTrees
 
 FIELDS = ("value", "feature_idx", "num_threshold", "missing_go_to_left", "left", "right", "is_leaf", "is_categorical")
 

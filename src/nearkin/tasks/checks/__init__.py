@@ -1,1 +1,1 @@
-"""What can be found in a data set before anything is learned from it."""
+"""Checks of a data set before anything is learned from it."""

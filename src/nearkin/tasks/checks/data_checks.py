@@ -12,10 +12,10 @@ from torch import Tensor
 from nearkin.core.errors import require
 from nearkin.core.events import Progress, Work
 from nearkin.core.rng import Streams
-from nearkin.solve.findings.duplicates import Scan, Sketch, block_rows, duplicates, scanned
-from nearkin.solve.findings.label_noise import label_noise
-from nearkin.solve.findings.leakage import class_leakage, value_leakage
-from nearkin.solve.quality import share_interval
+from nearkin.tasks.checks.duplicates import Scan, Sketch, block_rows, duplicates, scanned
+from nearkin.tasks.checks.label_noise import label_noise
+from nearkin.tasks.checks.leakage import class_leakage, value_leakage
+from nearkin.tasks.metrics import share_interval
 from nearkin.tasks.rows import Rows
 from nearkin.tasks.task import Task
 

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from nearkin.core.rng import Streams
-from nearkin.solve.findings.duplicates import block_rows
+from nearkin.tasks.checks.duplicates import block_rows
 from nearkin.tasks.examples import is_constant
 from nearkin.tasks.rows import Rows
 from nearkin.tasks.task import Task

@@ -26,8 +26,8 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from nearkin.core.rng import Streams
-from nearkin.solve.findings.duplicates import block_rows
-from nearkin.solve.findings.label_noise import descriptors, held_out, known_classes
+from nearkin.tasks.checks.duplicates import block_rows
+from nearkin.tasks.checks.label_noise import descriptors, held_out, known_classes
 from nearkin.tasks.examples import is_constant
 from nearkin.tasks.metrics import R2, metric_title
 from nearkin.tasks.rows import Rows

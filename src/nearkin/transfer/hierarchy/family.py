@@ -21,13 +21,13 @@ from torch import Tensor
 
 from nearkin.core.errors import OptionError, require
 from nearkin.core.events import Caution, Note, Progress, Work, finish
-from nearkin.transfer.gaussian import gaussian, gaussian_work
+from nearkin.transfer.gaussian_process import gaussian, gaussian_work
 from nearkin.transfer.hierarchy.blend import Blend
 from nearkin.transfer.hierarchy.shared import Shared
 from nearkin.transfer.hierarchy.variety import Variety, variety_of
 from nearkin.transfer.hyper import PLAIN, Hyper, Learning
-from nearkin.transfer.learn import learned
-from nearkin.transfer.linearize import Linearized
+from nearkin.transfer.linearized import Linearized
+from nearkin.transfer.marginal_likelihood import learned
 from nearkin.transfer.posterior import Posterior
 from nearkin.transfer.prepared import Digest, Points, digested
 
@@ -146,7 +146,7 @@ def family(linearized: Linearized, tasks: Sequence[Points], how: Learning = PLAI
         how: which mean, scales of layers, the floor of the noise, the limit of rows.
         memory: bytes of spectra to keep; beyond, the oldest tasks are forgotten.
 
-    >>> from nearkin.transfer.linearize import linearize
+    >>> from nearkin.transfer.linearized import linearize
     >>> x = torch.linspace(-1, 1, 20)[:, None]
     >>> lines = [(x, slope * x[:, 0] + 0.1 * torch.cos(40 * x[:, 0])) for slope in (-3.0, 1.0, 2.0)]
     >>> some = family(linearize(torch.nn.Linear(1, 1)), lines)

@@ -18,7 +18,7 @@ from nearkin.core.errors import MismatchError, require
 from nearkin.core.types import Params
 from nearkin.transfer.evidence import dense_log_evidence, whitened
 from nearkin.transfer.hyper import Hyper
-from nearkin.transfer.linearize import Linearized, chosen_outputs
+from nearkin.transfer.linearized import Linearized, chosen_outputs
 from nearkin.transfer.prepared import Points
 from nearkin.transfer.targets import Layout, checked_noise, checked_targets, layout_of, noise_rows
 
@@ -51,7 +51,7 @@ def evidence(
         log_noise: log σ² `[]` in place of `hyper.noise`; gradients flow into it, too.
         log_scale: log s `[]` in place of `hyper.scale`, likewise.
 
-    >>> from nearkin.transfer.linearize import linearize
+    >>> from nearkin.transfer.linearized import linearize
     >>> flat = linearize(torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.Tanh(), torch.nn.Linear(2, 1)))
     >>> theta = source_params(flat)
     >>> value = evidence(theta, flat, torch.tensor([[1.0], [2.0]]), torch.tensor([0.0, 1.0]), Hyper())

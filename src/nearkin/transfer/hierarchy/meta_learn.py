@@ -23,8 +23,8 @@ from nearkin.core.rng import Streams
 from nearkin.core.types import Params
 from nearkin.transfer.hierarchy.meta import pooled_evidence, source_params
 from nearkin.transfer.hyper import PLAIN, Hyper, Learning
-from nearkin.transfer.learn import learn_pooled_work
-from nearkin.transfer.linearize import Linearized
+from nearkin.transfer.linearized import Linearized
+from nearkin.transfer.marginal_likelihood import learn_pooled_work
 from nearkin.transfer.prepared import Points
 
 SHAPE = 1.0  # of the sizes: broad
@@ -74,7 +74,7 @@ def meta_learned(
         climb: steps and rates.
         how: the mean, and the first noise and scale, are learned.
 
-    >>> from nearkin.transfer.linearize import linearize
+    >>> from nearkin.transfer.linearized import linearize
     >>> net = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
     >>> flat, x = linearize(net), torch.linspace(-2, 2, 9)[:, None]
     >>> tasks = [(x, torch.sin(2 * x[:, 0] + phase)) for phase in (0.0, 1.0, 2.0)]

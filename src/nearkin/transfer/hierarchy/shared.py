@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nearkin.core.events import Work
 from nearkin.fisher.tangent import MEMORY_BYTES
-from nearkin.transfer.linearize import Linearized
+from nearkin.transfer.linearized import Linearized
 
 KEPT_BYTES = 2**27
 
@@ -18,7 +18,7 @@ KEPT_BYTES = 2**27
 class Shared(Linearized):
     """The same network; kernels of inputs seen before are taken from memory, the oldest forgotten beyond a bound.
 
-    >>> from nearkin.transfer.linearize import linearize
+    >>> from nearkin.transfer.linearized import linearize
     >>> flat = linearize(torch.nn.Linear(2, 1))
     >>> shared = Shared.of(flat)
     >>> bool((shared.kernel(torch.eye(2)) == flat.kernel(torch.eye(2))).all()), len(shared.seen)

@@ -19,7 +19,7 @@ from torch import Tensor
 from nearkin.fisher.layer_kernels import Feature, add_kernel
 from nearkin.fisher.tangent_features import EXACT, Sight, UnfitError, features, sight
 from nearkin.transfer.kernel import Prior
-from nearkin.transfer.linearize import chosen_outputs
+from nearkin.transfer.linearized import chosen_outputs
 
 BATCH_BYTES = 2**25  # of features that one step of a product reads
 DIAGONAL = 64  # samples whose kernels with each other are computed for the sake of the diagonal
@@ -123,7 +123,7 @@ class HeldFeatures:
         rows_each: R of one sample.
 
     >>> from nearkin.transfer.hyper import Hyper
-    >>> from nearkin.transfer.linearize import linearize
+    >>> from nearkin.transfer.linearized import linearize
     >>> prior = Prior(linearize(torch.nn.Linear(1, 1)), Hyper(scale=4.0))
     >>> held = held_features(prior, torch.tensor([[1.0], [2.0]]).double(), 2**20)
     >>> held.push(torch.ones(2, 1).double()).flatten().tolist(), held.pull(torch.ones(2, 1).double()).flatten().tolist()

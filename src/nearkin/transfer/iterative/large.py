@@ -21,10 +21,10 @@ from nearkin.core.errors import DataError, require
 from nearkin.core.events import Note, Work
 from nearkin.core.rng import Streams
 from nearkin.transfer.cholesky import below, both, cholesky, log_determinant
+from nearkin.transfer.iterative.conjugate import ENOUGH, log_determinant_of, solved_work
+from nearkin.transfer.iterative.passes import pulled, pushed
+from nearkin.transfer.iterative.products import Covariance, covariance, sample_rows
 from nearkin.transfer.kernel import Prior, blocks
-from nearkin.transfer.many.conjugate import ENOUGH, log_determinant_of, solved_work
-from nearkin.transfer.many.passes import pulled, pushed
-from nearkin.transfer.many.products import Covariance, covariance, sample_rows
 
 PIVOTS = 1024  # rank of the preconditioner
 LANCZOS = 512  # vectors of the variances where the kernel is held

@@ -25,11 +25,11 @@ from torch import Generator, Tensor
 
 from nearkin.core.errors import DataError, require
 from nearkin.core.events import Note, Work
+from nearkin.transfer.iterative import large
+from nearkin.transfer.iterative.conjugate import ENOUGH, log_determinant_of, solved_work
+from nearkin.transfer.iterative.passes import pushed
+from nearkin.transfer.iterative.products import Products, products
 from nearkin.transfer.kernel import Prior, blocks
-from nearkin.transfer.many import large
-from nearkin.transfer.many.conjugate import ENOUGH, log_determinant_of, solved_work
-from nearkin.transfer.many.passes import pushed
-from nearkin.transfer.many.products import Products, products
 from nearkin.transfer.weight_space import fitted_constants
 
 VECTOR_BYTES = 2**27  # of the vectors of the variances, as weights

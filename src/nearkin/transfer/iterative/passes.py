@@ -17,7 +17,7 @@ from nearkin.fisher.tangent_features import Sight
 from nearkin.fisher.tape import frozen
 from nearkin.fisher.vectors import flat, side_by_side, unflat
 from nearkin.transfer.kernel import Prior
-from nearkin.transfer.linearize import chosen_outputs
+from nearkin.transfer.linearized import chosen_outputs
 
 BATCH_BYTES = 2**26  # of one graph
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from nearkin.core.rng import Streams
+from nearkin.transfer.iterative.held import held_features
+from nearkin.transfer.iterative.passes import passes
 from nearkin.transfer.kernel import Prior
-from nearkin.transfer.many.held import held_features
-from nearkin.transfer.many.passes import passes
 
 HELD_BYTES = 2**29  # of a kernel that is held
 FEATURE_BYTES = 5 * 2**28  # of features that are held
@@ -81,7 +81,7 @@ class Covariance:
         seed: of pivots.
 
     >>> from nearkin.transfer.hyper import Hyper
-    >>> from nearkin.transfer.linearize import linearize
+    >>> from nearkin.transfer.linearized import linearize
     >>> prior = Prior(linearize(torch.nn.Linear(1, 1)), Hyper(scale=3.0))
     >>> covariance(prior, torch.tensor([[1.0], [2.0]])).times(torch.tensor([[1.0], [0.0]]).double()).flatten()
     tensor([6., 9.], dtype=torch.float64)

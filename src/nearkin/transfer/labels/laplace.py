@@ -30,7 +30,7 @@ from nearkin.transfer.labels.classes import LAPLACE, Classes, Start
 from nearkin.transfer.labels.dirichlet import MANY, ZERO, countable
 from nearkin.transfer.labels.mode import STEPS, Mode, newton
 from nearkin.transfer.labels.probabilities import HOWS, How, checked_how, drawn_probabilities
-from nearkin.transfer.linearize import Linearized
+from nearkin.transfer.linearized import Linearized
 
 DECADES = (-1.0, 5.0, 13)  # of the scale, in units of the inverse mean diagonal
 WIDTH = 0.5  # of the prior on log T
@@ -153,7 +153,7 @@ def laplace(
         options: start, scale, temperature and way of probabilities; what is not given is chosen by left-out labels.
         seed: of the points by which the scale is chosen where there are many.
 
-    >>> from nearkin.transfer.linearize import linearize
+    >>> from nearkin.transfer.linearized import linearize
     >>> x = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])
     >>> said = laplace(linearize(torch.nn.Linear(1, 3)), x, torch.tensor([0, 0, 1, 1]))
     >>> said.probabilities(torch.tensor([[-1.5], [1.5]])).argmax(1)

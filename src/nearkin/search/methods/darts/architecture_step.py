@@ -20,7 +20,7 @@ from torch import Tensor
 
 from nearkin.core.errors import require
 from nearkin.core.state import prefixed
-from nearkin.search.supernet.convolution import fixed_weights
+from nearkin.search.supernet.fused.convolution import fixed_weights
 
 Tensors: TypeAlias = dict[str, Tensor]
 Loss: TypeAlias = Callable[[Tensors, Tensors], Tensor]

@@ -18,15 +18,15 @@ from nearkin.core.events import Note, Work
 from nearkin.core.rng import Streams, derived_seed, seeded
 from nearkin.core.state import State
 from nearkin.nets.training import Dice
+from nearkin.search.methods.darts.architecture_step import second_order, valued
+from nearkin.search.methods.darts.guards import dominant_eigenvalue, entropy
+from nearkin.search.methods.darts.options import PARTIAL, GradientOptions
+from nearkin.search.methods.darts.state import Search, captured, drift, quiet_loss, restored
 from nearkin.search.searcher import Best, Searcher
-from nearkin.search.space import Space
-from nearkin.search.supernet.architecture_step import second_order, valued
+from nearkin.search.spaces.base import Space
 from nearkin.search.supernet.choice import certainty, chosen, num_skips, strengths, strongest
-from nearkin.search.supernet.guards import dominant_eigenvalue, entropy
+from nearkin.search.supernet.fused.supernet import Supernet
 from nearkin.search.supernet.layout import Layout
-from nearkin.search.supernet.options import PARTIAL, GradientOptions
-from nearkin.search.supernet.state import Search, captured, drift, quiet_loss, restored
-from nearkin.search.supernet.supernet import Supernet
 from nearkin.tasks.batches import epoch_batches, num_batches
 from nearkin.tasks.examples import Batch
 from nearkin.tasks.split import split_index
@@ -213,9 +213,9 @@ class Darts(GradientSearch):
     """Differentiable architecture search (Liu et al. 2019): all channels, no weights of edges.
 
     >>> from nearkin.core.events import finish
-    >>> from nearkin.search.budget import Budget
-    >>> from nearkin.search.general import GeneralSpace
-    >>> from nearkin.search.supernet.plain import Frame
+    >>> from nearkin.core.budget import Budget
+    >>> from nearkin.search.spaces.general import GeneralSpace
+    >>> from nearkin.search.supernet.reference import Frame
     >>> from nearkin.search.searcher import searching
     >>> x, y = torch.randn(24, 1, 6, 6), torch.arange(24) % 2
     >>> options = GradientOptions(frame=Frame(channels=4, num_cells=1), epochs=1, batch_size=6)

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass, field
 
 from nearkin.core.errors import require
-from nearkin.search.supernet.guards import Guards
-from nearkin.search.supernet.plain import Frame
+from nearkin.search.methods.darts.guards import Guards
+from nearkin.search.supernet.reference import Frame
 
 
 @dataclass(frozen=True, kw_only=True)

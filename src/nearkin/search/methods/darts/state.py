@@ -11,8 +11,8 @@ from torch.func import functional_call
 from nearkin.core.rng import Streams
 from nearkin.core.state import State, copied, prefixed
 from nearkin.nets.training import Dice
-from nearkin.search.supernet.architecture_step import Loss
-from nearkin.search.supernet.supernet import Supernet
+from nearkin.search.methods.darts.architecture_step import Loss
+from nearkin.search.supernet.fused.supernet import Supernet
 from nearkin.tasks.examples import Batch
 from nearkin.tasks.likelihood import Likelihood
 

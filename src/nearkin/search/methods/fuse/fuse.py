@@ -13,13 +13,13 @@ from nearkin.core.events import Caution, Work
 from nearkin.core.plain import typed
 from nearkin.core.rng import Streams, derived_seed
 from nearkin.core.state import State
-from nearkin.search.fuse_candidates import Candidates, Parts, halved
-from nearkin.search.fuse_round import Contest, Fusion, Verdict
-from nearkin.search.genotype import Genotype
-from nearkin.search.network import Skeleton, build_network
-from nearkin.search.sampling import DRAWS, described, unlimited
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.methods.fuse.candidates import Candidates, Parts, halved
+from nearkin.search.methods.fuse.rounds import Contest, Fusion, Verdict
+from nearkin.search.methods.sampling import DRAWS, described, unlimited
+from nearkin.search.networks.build import Skeleton, build_network
 from nearkin.search.searcher import Best, Searcher
-from nearkin.search.space import Space
+from nearkin.search.spaces.base import Space
 from nearkin.tasks.task import Task
 
 

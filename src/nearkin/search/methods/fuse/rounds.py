@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from nearkin.core.errors import TrainingError, require
 from nearkin.core.events import Progress, Work
 from nearkin.core.rng import Streams, derived_seed, seeded
-from nearkin.search.fuse_candidates import Candidates, Parts
+from nearkin.search.methods.fuse.candidates import Candidates, Parts
 from nearkin.tasks.batches import epoch_batches, ordered_batches
 from nearkin.tasks.examples import Batch, Examples
 

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearkin.search.operations import FactorizedReduction
-from nearkin.search.supernet.convolution import convolution
-from nearkin.search.supernet.filters import Filter, alone, shared
-from nearkin.search.supernet.norm import EPS, MOMENTUM, normalised
+from nearkin.search.networks.operations import FactorizedReduction
+from nearkin.search.supernet.fused.convolution import convolution
+from nearkin.search.supernet.fused.filters import Filter, alone, shared
+from nearkin.search.supernet.fused.norm import EPS, MOMENTUM, normalised
 
 Rows = list[tuple[str, ...]]
 """Names in a plain supernet of what a tensor is stacked from; those in one row hold the same values."""
@@ -38,7 +38,7 @@ def leaves(module: nn.Module) -> Iterator[nn.Module]:
 def blocks(module: nn.Module) -> tuple[Block, ...]:
     """The blocks of an operation; none where it is anything else than blocks.
 
-    >>> from nearkin.search.operations import operation
+    >>> from nearkin.search.networks.operations import operation
     >>> [len(block.filters) for block in blocks(operation("sep_conv_3x3", 4, affine=False))]
     [2, 2]
     >>> blocks(nn.Tanh())

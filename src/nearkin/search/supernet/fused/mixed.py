@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearkin.search.operations import FactorizedReduction, Zero
-from nearkin.search.supernet.chains import Chain, Halving, Rows, Statistics, blocks, normal
+from nearkin.search.networks.operations import FactorizedReduction, Zero
+from nearkin.search.supernet.fused.chain_operations import Chain, Halving, Rows, Statistics, blocks, normal
 
 POOLS = (nn.MaxPool2d, nn.AvgPool2d)
 
@@ -29,7 +29,7 @@ class Fan(nn.Module):
         channels: C, of input and output.
         stride: of all of them.
 
-    >>> from nearkin.search.operations import operation
+    >>> from nearkin.search.networks.operations import operation
     >>> fan = Fan([[operation("identity", 2), nn.Tanh()] for _ in range(3)], 2, 1)
     >>> fan(torch.zeros(1, 2, 4, 4), torch.ones(3, 2)).shape
     torch.Size([1, 6, 4, 4])

@@ -15,13 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearkin.core.rng import seeded
-from nearkin.search.genotype import Cells
-from nearkin.search.supernet.chains import Rows, fast_input, input_sources
+from nearkin.search.genotypes.genotype import Cells
+from nearkin.search.supernet.fused.chain_operations import Rows, fast_input, input_sources
+from nearkin.search.supernet.fused.mixed import Fan
+from nearkin.search.supernet.fused.norm import fine
+from nearkin.search.supernet.fused.weighted_sum import weighted
 from nearkin.search.supernet.layout import Architecture, Layout
-from nearkin.search.supernet.mixed import Fan
-from nearkin.search.supernet.norm import fine
-from nearkin.search.supernet.plain import Frame, PlainCell, PlainSupernet, shuffled
-from nearkin.search.supernet.weighted_sum import weighted
+from nearkin.search.supernet.reference import Frame, PlainCell, PlainSupernet, shuffled
 
 
 class FusedCell(nn.Module):
@@ -103,7 +103,7 @@ class Supernet(nn.Module):
 
     Made under one seed it has the very weights of the plain one.
 
-    >>> from nearkin.search.general import GeneralSpace
+    >>> from nearkin.search.spaces.general import GeneralSpace
     >>> layout = Layout.of(GeneralSpace((3,), ("zero", "identity", "conv3")))
     >>> net = Supernet(layout, (1, 8, 8), 10, Frame(channels=4, num_cells=2))
     >>> architecture, x = layout.initial(torch.Generator()), torch.ones(2, 1, 8, 8)

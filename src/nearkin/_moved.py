@@ -1,0 +1,101 @@
+"""Old import paths: each works for one more version, with a deprecation warning that names the new one."""
+
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+MOVED = {
+    "nearkin.distance.frechet": "nearkin.distance.fisher_based.frechet",
+    "nearkin.distance.kin": "nearkin.distance.kin_score",
+    "nearkin.distance.readings": "nearkin.distance.fisher_based.readings",
+    "nearkin.fisher.diagonal": "nearkin.fisher.diagonals",
+    "nearkin.nets.fit": "nearkin.nets.training_loop",
+    "nearkin.search.budget": "nearkin.core.budget",
+    "nearkin.search.darts": "nearkin.search.spaces.darts",
+    "nearkin.search.evolution": "nearkin.search.methods.evolution",
+    "nearkin.search.fuse": "nearkin.search.methods.fuse.fuse",
+    "nearkin.search.fuse_candidates": "nearkin.search.methods.fuse.candidates",
+    "nearkin.search.fuse_round": "nearkin.search.methods.fuse.rounds",
+    "nearkin.search.general": "nearkin.search.spaces.general",
+    "nearkin.search.genotype": "nearkin.search.genotypes.genotype",
+    "nearkin.search.kin_search": "nearkin.search.methods.warm_start",
+    "nearkin.search.local_search": "nearkin.search.methods.local_search",
+    "nearkin.search.named": "nearkin.search.networks.named",
+    "nearkin.search.network": "nearkin.search.networks.build",
+    "nearkin.search.operations": "nearkin.search.networks.operations",
+    "nearkin.search.random_search": "nearkin.search.methods.random_search",
+    "nearkin.search.restricted": "nearkin.search.spaces.restricted",
+    "nearkin.search.sampling": "nearkin.search.methods.sampling",
+    "nearkin.search.space": "nearkin.search.spaces.base",
+    "nearkin.search.supernet.architecture_step": "nearkin.search.methods.darts.architecture_step",
+    "nearkin.search.supernet.gradient_search": "nearkin.search.methods.darts.gradient_search",
+    "nearkin.search.supernet.plain": "nearkin.search.supernet.reference",
+    "nearkin.search.supernet.supernet": "nearkin.search.supernet.fused.supernet",
+    "nearkin.solve": "nearkin.solver",
+    "nearkin.solve.checks": "nearkin.tasks.checks.data_checks",
+    "nearkin.solve.contenders": "nearkin.solver.contenders",
+    "nearkin.solve.estimator": "nearkin.solver.estimator",
+    "nearkin.solve.nearness": "nearkin.solver.nearness",
+    "nearkin.solve.plan": "nearkin.solver.plan",
+    "nearkin.solve.simple": "nearkin.solver.simple",
+    "nearkin.solve.simple.models": "nearkin.solver.simple.models",
+    "nearkin.solve.solution": "nearkin.solver.solution",
+    "nearkin.solve.solving": "nearkin.solver.solving",
+    "nearkin.tasks.malaria": "nearkin.tasks.papers.malaria",
+    "nearkin.tasks.sinusoids": "nearkin.tasks.papers.sinusoids",
+    "nearkin.tasks.ushcn": "nearkin.tasks.papers.precipitation",
+    "nearkin.transfer.gaussian": "nearkin.transfer.gaussian_process",
+    "nearkin.transfer.learn": "nearkin.transfer.marginal_likelihood",
+    "nearkin.transfer.linearize": "nearkin.transfer.linearized",
+    "nearkin.transfer.many": "nearkin.transfer.iterative",
+    "nearkin.zoo.catalogue": "nearkin.store.catalogue",
+    "nearkin.zoo.check": "nearkin.store.integrity",
+    "nearkin.zoo.kinship": "nearkin.zoo.near",
+    "nearkin.zoo.records": "nearkin.store.records",
+    "nearkin.zoo.transferring": "nearkin.zoo.transfer",
+}
+"""New path of a module by its old one: those that documentation or examples of version 0.1 used."""
+
+
+class MovedModule(ModuleType):
+    """A module under its old path. It can be called where a function of the same name took its place."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(import_module(MOVED[self.__name__]), name)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Call the function that has the name of the old module."""
+        name = self.__name__.rpartition(".")[2]
+        home = "nearkin.solver.solving" if self.__name__ == "nearkin.solve" else MOVED[self.__name__]
+        return getattr(import_module(home), name)(*args, **options)
+
+
+class MovedFinder(MetaPathFinder, Loader):
+    """Find a module by its old path."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The old path as a module of its own, where the table has it."""
+        return ModuleSpec(fullname, self, is_package=True) if fullname in MOVED else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """A module that forwards to the new one."""
+        warnings.warn(f"{spec.name} is now {MOVED[spec.name]}", DeprecationWarning, stacklevel=2)
+        return MovedModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing to run: names are looked up in the new module."""
+
+
+def install() -> None:
+    """Let old paths be imported; real modules go first."""
+    if not any(isinstance(finder, MovedFinder) for finder in sys.meta_path):
+        sys.meta_path.append(MovedFinder())

@@ -1,0 +1,1 @@
+"""Distances on Fisher information: Fréchet distances, their forms, and aligned networks."""

@@ -1,0 +1,1 @@
+"""Genotypes: descriptions of architectures, written as one line of text."""

@@ -1,0 +1,1 @@
+"""Search methods, one module or folder each; `search.registry` lists them by name."""

@@ -1,0 +1,1 @@
+"""DARTS and PC-DARTS: gradients of the validation loss choose the operations of a supernet."""

@@ -1,0 +1,1 @@
+"""FUSE (paper 000): candidates are trained together and the largest relevance wins."""

@@ -1,0 +1,1 @@
+"""The supernet in its fast form: operations of several edges in one."""

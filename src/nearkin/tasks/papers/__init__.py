@@ -1,0 +1,1 @@
+"""Data of the papers: sine curves, precipitation of weather stations, prevalence of malaria."""
