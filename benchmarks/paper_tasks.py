@@ -174,7 +174,6 @@ def named(network: str) -> str:
 
 
 UNKNOWN = "–"
-EARLIER = "These figures are of an earlier run: on the target's test data, and without `mixed`."
 
 
 def _cell(said: Mapping[str, Any] | None) -> str:
@@ -206,7 +205,6 @@ def written(figures: Mapping[str, Any]) -> str:
         rows = [row for row in rows if set(row[1:]) != {UNKNOWN}]
         lines += [
             f"## {title}", "",
-            *(() if all("padded/mixed" in said for said in part.values()) else (EARLIER, "")),
             "Columns whose nearest task in the mean over trials is the expected one, the smallest share of trials that "
             "agree, and the smallest margin to the second.", "",
             table(["reading/aggregate", *map(named, part)], rows), "",
@@ -218,8 +216,7 @@ def written(figures: Mapping[str, Any]) -> str:
             for name, means, stds in zip(said["tasks"], said["mean"], said["std"], strict=True)
         ]
         lines += ["## Image processing, autoencoder of ¼ width", "",
-                  *(() if "form" in said else (EARLIER, "")),
-                  f"`{said.get('form', 'model/sorted')}`; rows are sources, columns targets.", "",
+                  f"`{said['form']}`; rows are sources, columns targets.", "",
                   table(["", *said["tasks"]], rows), ""]  # fmt: skip
     return "\n".join(lines)
 
