@@ -28,7 +28,7 @@ from nearkin.search.methods.fuse.candidates import Candidates
 from nearkin.search.methods.fuse.fuse import Fuse
 from nearkin.search.methods.fuse.rounds import Contest, Fusion, SideBySide
 from nearkin.search.networks.build import Skeleton, build_network
-from nearkin.search.searcher import searching
+from nearkin.search.searcher import run_search
 from nearkin.search.spaces.general import GeneralSpace
 from nearkin.tasks.builtin import found
 from results import keep, table
@@ -102,7 +102,7 @@ def picks(task: nk.Task, triples: Sequence[tuple[Cell, ...]]) -> dict[str, Any]:
                 network(cell.genotype, task, SKELETON, derived_seed(number, "triple", place))
                 for place, cell in enumerate(triple)
             ]
-            verdict = finish(contest.judging(Candidates(networks), parts, Streams(number), name))
+            verdict = finish(contest.judge(Candidates(networks), parts, Streams(number), name))
             seconds.append(time.process_time() - start)
             best = max(cell.truth for cell in triple)
             lost.append(best - triple[verdict.winner].truth)
@@ -135,7 +135,7 @@ def planted() -> list[float]:
     for seed in range(5):
         given = [Genotype.parse(text) for text in (*CRIPPLED, GOOD)]
         networks = [network(genotype, task, SMALL, 10 * seed + place) for place, genotype in enumerate(given)]
-        verdict = finish(FIXED.judging(Candidates(networks), parts, Streams(seed), "planted"))
+        verdict = finish(FIXED.judge(Candidates(networks), parts, Streams(seed), "planted"))
         weights.append(round(verdict.scores[2], 4))
     return weights
 
@@ -145,7 +145,7 @@ def converged() -> dict[str, Any]:
     task, figures = nk.task("digits"), {}
     for name, contest in CONTESTS.items():
         start, spent = time.perf_counter(), time.process_time()
-        done = finish(searching(Fuse(SPACE, task, SMALL, contest, candidates=5), Budget(minutes=10)))
+        done = run_search(Fuse(SPACE, task, SMALL, contest, candidates=5), Budget(minutes=10))
         figures[name] = {
             "seconds": round(time.perf_counter() - start, 1),
             "process_seconds": round(time.process_time() - spent, 1),

@@ -34,7 +34,7 @@ import nearkin as nk
 from nearkin.core.events import Work, finish
 from nearkin.core.rng import Streams, derived_seed
 from nearkin.nets.evaluate import evaluate
-from nearkin.search.evaluate import VALIDATION, evaluating
+from nearkin.search.evaluate import VALIDATION, evaluate_genotype
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.methods.evolution import evolution
 from nearkin.search.methods.random_search import DRAWN, random_search
@@ -118,7 +118,7 @@ class Cache:
             raise Missing(name)
         task = task_named(name)
         start = time.process_time()
-        done = finish(evaluating(genotype, task, SKELETON, PROXY, seed, validation=VALIDATION))
+        done = evaluate_genotype(genotype, task, SKELETON, PROXY, seed, validation=VALIDATION)
         seconds = time.process_time() - start
         unseen = evaluate(done.network, test_part(name), task.form)
         return [round(done.metric, 5), round(unseen.metric, 5), round(seconds, 3)]
@@ -144,7 +144,7 @@ class Cached(Objective):
     name: str
     seed: int
 
-    def measuring(self, genotype: Genotype) -> Work[Measured]:
+    def measure(self, genotype: Genotype) -> Work[Measured]:
         """Trains where it must."""
         yield from ()
         score, test, seconds = self.cache.trained(self.name, genotype, self.seed)

@@ -26,7 +26,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import nearkin as nk
-from nearkin.core.events import finish
 from nearkin.core.rng import Streams
 from nearkin.distance.baselines.linear_head import fitted_head
 from nearkin.distance.screening import RUNGS, Embedding, Index, Probe, Rung, num_passes, raced, screened
@@ -185,7 +184,7 @@ class World:
 
 def probe_fishers(tasks: list[nk.Task], trial: int, steps: int) -> list[FisherDiagonal]:
     probe = Probe(network=NETWORK, steps=steps, samples=SAMPLES)
-    return [finish(probe.measuring(task, trial)) for task in tasks]
+    return [probe.fisher(task, trial) for task in tasks]
 
 
 def headed_fishers(tasks: list[nk.Task], trial: int) -> list[FisherDiagonal]:

@@ -25,9 +25,9 @@ import nearkin as nk
 from nearkin.core.events import Note, finish
 from nearkin.solver.contenders import search_skeleton
 from nearkin.solver.plan import Plan
-from nearkin.solver.simple.models import SIMPLE, fitting_simple
+from nearkin.solver.simple.models import SIMPLE, fit_simple
 from nearkin.solver.solution import Solution
-from nearkin.solver.solving import solving
+from nearkin.solver.solving import solve
 from nearkin.tasks.split import balanced_index, split_index
 from results import keep, table
 
@@ -63,7 +63,7 @@ def prepared(folder: Path) -> None:
             if name not in zoo:
                 zoo.add(task, "lenet", trials=1)
             if zoo.cells(name) is None:
-                finish(zoo.celling(name, search_skeleton(task), nk.Budget(evaluations=CELLS)))
+                zoo.search_cells(name, search_skeleton(task), nk.Budget(evaluations=CELLS))
                 print(name, file=sys.stderr)
 
 
@@ -71,7 +71,7 @@ def rivals(task: nk.Task, solution: Solution) -> dict[str, float]:
     """Test metric of the simple models on all training data."""
     settings = {one.name: one.settings for one in solution.standings if one.kind == "simple" and not one.refused}
     return {
-        kind: finish(fitting_simple(kind, task, seed=solution.seed, fixed=settings[kind])).fit.scores.metric
+        kind: fit_simple(kind, task, seed=solution.seed, fixed=settings[kind]).fit.scores.metric
         for kind in SIMPLE
         if kind in settings
     }
@@ -84,7 +84,8 @@ def run(data: str, seed: int, folder: Path, minutes: float) -> dict[str, Any]:
     begun = time.perf_counter()
     with nk.Zoo(folder) as zoo:
         solution = finish(
-            solving(task, zoo, plan), lambda event: print(event.text, file=sys.stderr) if isinstance(event, Note) else 0
+            solve.work(task, zoo, plan=plan),
+            lambda event: print(event.text, file=sys.stderr) if isinstance(event, Note) else 0,
         )
     took = time.perf_counter() - begun
     simple = rivals(task, solution)

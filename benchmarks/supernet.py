@@ -25,14 +25,13 @@ from torch.profiler import ProfilerActivity, profile
 import nearkin as nk
 from measure import peak_bytes, ratios
 from nearkin.core.budget import Budget
-from nearkin.core.events import finish
 from nearkin.core.rng import Streams, seeded
-from nearkin.search.evaluate import evaluating
+from nearkin.search.evaluate import evaluate_genotype
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.methods.darts.architecture_step import Loss, difference, first_order, second_order
 from nearkin.search.methods.darts.gradient_search import Darts, GradientOptions, GradientSearch, PCDarts
 from nearkin.search.networks.build import Skeleton
-from nearkin.search.searcher import searching
+from nearkin.search.searcher import run_search
 from nearkin.search.spaces.darts import DartsSpace
 from nearkin.search.spaces.general import GeneralSpace
 from nearkin.search.supernet.fused.supernet import Supernet
@@ -202,7 +201,7 @@ def quality(data: str, patient: bool, seeds: tuple[int, ...]) -> dict[str, Any] 
     recipe = nk.Recipe(steps=90, batch_size=64, learning_rate=1e-2)
 
     def retrained(genotype: Genotype, seed: int) -> float:
-        return finish(evaluating(genotype, task, skeleton, recipe, seed)).metric
+        return evaluate_genotype(genotype, task, skeleton, recipe, seed).metric
 
     for seed in seeds:
         rng = Streams(seed)["random cells"]
@@ -215,7 +214,7 @@ def quality(data: str, patient: bool, seeds: tuple[int, ...]) -> dict[str, Any] 
         }
         for name, searcher in searchers(task, space, patient).items():
             start = time.process_time()
-            outcome = finish(searching(searcher, Budget(), seed=seed))
+            outcome = run_search(searcher, Budget(), seed=seed)
             spent = time.process_time() - start
             metric = retrained(outcome.best.genotype, seed)
             row[name] = {

@@ -26,7 +26,7 @@ from torch import nn
 
 import nearkin as nk
 from nearkin.core.errors import NearkinError
-from nearkin.core.events import finish
+from nearkin.core.events import finish, operation
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
 from nearkin.nets.training_loop import fit
@@ -107,11 +107,12 @@ class Remembered(Linearized):
         """Kernels by where their inputs lie in memory."""
         return {}
 
-    def kernel_work(self, x: torch.Tensor, x2: torch.Tensor | None = None, *rest: Any, **more: Any) -> Any:
+    @operation
+    def kernel(self, x: torch.Tensor, x2: torch.Tensor | None = None, *rest: Any, **more: Any) -> Any:
         """The kernel, from memory where it is there."""
         place = tuple(value for one in (x, x2) if one is not None for value in (one.data_ptr(), len(one)))
         if place not in self.known:
-            self.known[place] = yield from super().kernel_work(x, x2, *rest, **more)
+            self.known[place] = yield from super().kernel.work(x, x2, *rest, **more)
         return self.known[place].clone()
 
 

@@ -11,7 +11,7 @@ from torch import nn
 import nearkin as nk
 from nearkin.core.events import Checkpoint, finish, kept
 from nearkin.core.state import State
-from nearkin.nets.training_loop import fitting
+from nearkin.nets.training_loop import fit
 
 
 def main() -> None:
@@ -27,11 +27,11 @@ def main() -> None:
             raise KeyboardInterrupt
 
     try:
-        finish(kept(fitting(fresh(), task, recipe), file), stop_at_once)
+        finish(kept(fit.work(fresh(), task, recipe), file), stop_at_once)
     except KeyboardInterrupt:
         print(f"stopped after step {State.load(file).facts['done']}")
     whole = nk.fit(fresh(), task, recipe)
-    again = finish(fitting(fresh(), task, recipe, resume=State.load(file)))
+    again = fit(fresh(), task, recipe, resume=State.load(file))
     same = all(bool((whole.params[name] == again.params[name]).all()) for name in whole.params)
     print(f"accuracy {again.scores.metric:.3f}; the same bits as without the stop: {same}")
     assert same

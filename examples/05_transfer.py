@@ -10,8 +10,7 @@ from torch import nn
 
 import nearkin as nk
 from nearkin.tasks.papers.sinusoids import sinusoid_tasks
-from nearkin.transfer import family
-from nearkin.transfer import linearized as linearize
+from nearkin.transfer import family, linearize
 
 
 def digits(folder: str) -> None:

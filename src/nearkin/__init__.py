@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from nearkin import zoo as zoo
     from nearkin.core.budget import Budget as Budget
     from nearkin.core.errors import NearkinError as NearkinError
+    from nearkin.core.events import listening as listening
     from nearkin.distance.ranking import Ranking as Ranking
     from nearkin.nets.recipe import Recipe as Recipe
     from nearkin.nets.registry import build as build
@@ -65,6 +66,7 @@ _HOMES = {
     "Zoo": "nearkin.zoo.zoo",
     "build": "nearkin.nets.registry",
     "fit": "nearkin.nets.training_loop",
+    "listening": "nearkin.core.events",
     "solve": "nearkin.solver.solving",
     "task": "nearkin.tasks.sources",
     "trust": "nearkin.nets.trusted_code",

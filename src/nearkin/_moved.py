@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
@@ -60,6 +61,22 @@ MOVED = {
     "nearkin.zoo.transferring": "nearkin.zoo.transfer",
 }
 """New path of a module by its old one: those that documentation or examples of version 0.1 used."""
+
+
+RENAMED = {
+    "nearkin.nets.training_loop": {"fitting": "fit.work"},
+    "nearkin.search.searcher": {"searching": "run_search.work"},
+}
+"""New names of functions by module and old name."""
+
+
+def renamed(module: str, name: str) -> Any:
+    """What a module calls otherwise now, with a warning; the `__getattr__` of modules that renamed something."""
+    new = RENAMED[module].get(name)
+    if new is None:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    warnings.warn(f"{module}.{name} is now {new}", DeprecationWarning, stacklevel=3)
+    return attrgetter(new)(import_module(module))
 
 
 class MovedModule(ModuleType):

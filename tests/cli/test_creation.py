@@ -18,7 +18,6 @@ import nearkin as nk
 from calling import Call
 from nearkin.cli.app import main
 from nearkin.core.errors import ZooError
-from nearkin.core.events import finish
 from nearkin.store.catalogue import Catalogue
 from nearkin.store.integrity import examine
 
@@ -61,7 +60,7 @@ def added(zoo: Path, name: str, barrier: object) -> None:
 def assert_whole(zoo: Path, create: bool = False) -> None:
     with Catalogue(zoo, create=create) as catalogue:
         assert catalogue.tasks() == []
-        assert finish(examine(catalogue)).sound
+        assert examine(catalogue).sound
 
 
 @pytest.mark.parametrize("header", [False, True], ids=["no bytes", "header only"])
@@ -79,7 +78,7 @@ def test_an_empty_database_is_completed_by_any_command(
     said = call(*first)
     assert said.code == 0, said.err
     with Catalogue(database.parent, create=False) as catalogue:
-        assert finish(examine(catalogue)).sound
+        assert examine(catalogue).sound
 
 
 def test_another_program_s_database_is_refused(tmp_path: Path) -> None:
@@ -127,4 +126,4 @@ def test_four_first_adds_at_once_all_succeed(tmp_path: Path, turn: int) -> None:
     assert [process.exitcode for process in processes] == [0] * 4
     with Catalogue(tmp_path / "zoo", create=False) as catalogue:
         assert {task.name for task in catalogue.tasks()} == {f"task {me}" for me in range(4)}
-        assert finish(examine(catalogue)).sound
+        assert examine(catalogue).sound

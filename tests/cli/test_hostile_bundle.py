@@ -15,9 +15,8 @@ from starlette.testclient import TestClient
 import nearkin as nk
 from calling import Call
 from hostile import MODULE, Canary, canary_in
-from nearkin.core.events import finish
 from nearkin.solver.solution import KIND
-from nearkin.store.bundle import exporting
+from nearkin.store.bundle import export_bundle
 from nearkin.web.app import application
 from nearkin.zoo import model_file as modelfile
 from report.solutions import planted
@@ -37,10 +36,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         zoo.add(nk.task(DATA, name="evil"), "mlp?hidden=4", trials=1, recipe=recipe)
         evil = replace(zoo.solved("evil"), network=f"{MODULE}:Net")
         zoo.keep_architecture("evil", evil)
-        finish(exporting(zoo.catalogue, folder / "plain.zip"))
+        export_bundle(zoo.catalogue, folder / "plain.zip")
         solution = replace(planted(), solved=replace(planted().solved, network=f"{MODULE}:Net"))
         zoo.keep("evil", KIND, solution.to_state())
-        finish(exporting(zoo.catalogue, folder / "solved.zip", ["evil"]))
+        export_bundle(zoo.catalogue, folder / "solved.zip", ["evil"])
     modelfile.saved(evil, folder / "evil.safetensors")
     solution.save(folder / "solution.safetensors")
     shutil.rmtree(folder / "zoo")

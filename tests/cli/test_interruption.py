@@ -16,7 +16,6 @@ import torch
 import nearkin as nk
 from nearkin.cli.app import main
 from nearkin.core.budget import Budget
-from nearkin.core.events import finish
 from nearkin.core.state import State
 from nearkin.search.networks.build import Skeleton
 from nearkin.store.integrity import examine
@@ -63,7 +62,7 @@ def test_interrupted_again_and_again_the_same_command_ends_in_the_same_bits(
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     for folder in (whole, stopped):
         folder.mkdir()
-    finish(Zoo(tmp_path / "warm").searching(nk.task("digits?limit=60"), WARM))  # everything imported before the forks
+    Zoo(tmp_path / "warm").search(nk.task("digits?limit=60"), WARM)  # everything imported before the forks
     begin = time.monotonic()
     process = started(whole, words)
     process.join()
@@ -114,7 +113,7 @@ def test_twenty_kills_leave_a_sound_zoo_that_goes_on(tmp_path: Path) -> None:
         killed += process.exitcode == -signal.SIGKILL
         if (folder / "nearkin-zoo").exists():
             with nk.Catalogue(folder / "nearkin-zoo") as catalogue:
-                assert finish(examine(catalogue)).sound
+                assert examine(catalogue).sound
                 tasks = [record.name for record in catalogue.tasks()]
             assert tasks in ([], ["all"]), "never half a task"
             if tasks:

@@ -10,9 +10,8 @@ from safetensors.torch import load_file
 
 import nearkin as nk
 from calling import Call
-from nearkin.core.events import finish
 from nearkin.core.state import State
-from nearkin.solver.simple.models import fitting_simple
+from nearkin.solver.simple.models import fit_simple
 from nearkin.zoo.export import exported
 from nearkin.zoo.export_formats import load_network
 
@@ -178,7 +177,7 @@ def test_a_simple_model_leaves_the_house(call: Call, tmp_path: Path) -> None:
 def test_simple_models_are_written_as_onnx(kind: str, tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
     task = nk.task("digits?classes=0,1,2&rest=drop&limit=100", name="low")
-    done = finish(fitting_simple(kind, task, seconds=1))
+    done = fit_simple(kind, task, seconds=1)
     solved = nk.Solved("low", done.network, task.facts(), 0, (done.fit,))
     assert exported(solved, "onnx", tmp_path / "m.onnx")["error"] <= 1e-5
     session = runtime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])

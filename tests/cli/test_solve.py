@@ -21,7 +21,6 @@ from calling import Call
 from nearkin.cli import console
 from nearkin.cli.app import main
 from nearkin.core.budget import Budget
-from nearkin.core.events import finish
 from nearkin.solver.contenders import search_skeleton
 
 DATA = "digits?classes=3,5,8&rest=drop&limit=150"
@@ -38,7 +37,7 @@ def known_zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     task = nk.task("digits?classes=0,1,2&rest=drop&limit=150", name="low")
     with nk.Zoo(path) as zoo:
         zoo.add(task, "mlp?hidden=16", trials=1, recipe=nk.Recipe.suited(task, epochs=2))
-        finish(zoo.celling("low", search_skeleton(task, channels=2), Budget(evaluations=1)))
+        zoo.search_cells("low", search_skeleton(task, channels=2), Budget(evaluations=1))
     return path
 
 

@@ -14,7 +14,7 @@ from nearkin.core.state import State
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
 from nearkin.nets.solved import fit_state
-from nearkin.nets.training_loop import Fit, fitting
+from nearkin.nets.training_loop import Fit, fit
 from nearkin.tasks.task import Task
 
 FLIPS = 60
@@ -27,7 +27,7 @@ def begin() -> Callable[[State | None], Work[Fit]]:
     recipe = Recipe(steps=8, batch_size=8, precision="float32", averaging=0.5)
 
     def work(start: State | None) -> Work[Fit]:
-        return fitting(build("mlp?hidden=4", (3,), 2, 0), task, recipe, resume=start)
+        return fit.work(build("mlp?hidden=4", (3,), 2, 0), task, recipe, resume=start)
 
     return work
 

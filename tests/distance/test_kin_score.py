@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearkin.core.errors import DataError, MismatchError, OptionError, TrainingError
-from nearkin.core.events import Progress
+from nearkin.core.events import Progress, finish
 from nearkin.core.rng import Streams
 from nearkin.distance.kin_score import PACE, Pace, canonical_order, kin_score
 from nearkin.nets.heads import features
@@ -129,7 +129,7 @@ def test_more_steps_cost_less_on_what_can_be_learned():
             heard.append(event.values["loss"])
 
     pace = Pace(steps=30, batch_size=40, learning_rate=0.02)
-    found = kin_score(network(), x, y, num_outputs=3, pace=pace, listen=listen)
+    found = finish(kin_score.work(network(), x, y, num_outputs=3, pace=pace), listen)
     assert len(heard) == 30
     assert found == pytest.approx(sum(heard) / 30, abs=1e-12)
     assert heard[-1] < 0.7 * heard[0]

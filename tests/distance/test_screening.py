@@ -257,7 +257,7 @@ def test_a_race_costs_what_it_says_and_tells_how_far_it_is() -> None:
         spent.append(share)
         return float(name)
 
-    found = raced(index_of(rows), rows[0], measure, listen=seen.append)
+    found = finish(raced.work(index_of(rows), rows[0], measure), seen.append)
     assert len(found) == RUNGS[-1].contenders
     assert sum(spent) == pytest.approx(num_passes(RUNGS, 200))
     assert num_passes(RUNGS, 200) <= 0.05 * 200
@@ -298,7 +298,7 @@ PROBE = Probe(network="mlp?hidden=16", samples=12)
 
 
 def probed(task: Task, probe: Probe = PROBE) -> Tensor:
-    return Embedding(network=probe.network).point([finish(probe.measuring(task))])
+    return Embedding(network=probe.network).point([probe.fisher(task)])
 
 
 def test_tasks_on_the_same_images_differ_by_their_labels() -> None:

@@ -6,9 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import nearkin as nk
-from nearkin.distance.fisher_based import frechet
-from nearkin.fisher import FisherDiagonal
-from nearkin.fisher import diagonals as diagonal
+from nearkin.distance import frechet
+from nearkin.fisher import FisherDiagonal, diagonal
 
 STEPS = 1600  # of 256 samples
 

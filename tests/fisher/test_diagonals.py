@@ -15,9 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import nearkin as nk
 from nearkin.core.errors import DataError, MismatchError, NearkinError, OptionError
-from nearkin.core.events import Event, Note
-from nearkin.fisher import FisherDiagonal, contraction, convolution, multitask_fisher, scores
-from nearkin.fisher import diagonals as diagonal
+from nearkin.core.events import Event, Note, finish
+from nearkin.fisher import FisherDiagonal, contraction, convolution, diagonal, multitask_fisher, scores
 from nearkin.fisher.planned_tape import planned
 from nearkin.fisher.tape import frozen
 from nearkin.tasks.likelihood import likelihood
@@ -195,7 +194,7 @@ def test_what_has_no_formula_falls_back_and_is_right(name: str) -> None:
     torch.manual_seed(0)
     model, x, y = make().double().eval(), torch.randn(6, *shape).double(), torch.arange(6) % 3
     heard: list[Event] = []
-    found = diagonal(model, x, y, batch_size=4, listen=heard.append)
+    found = finish(diagonal.work(model, x, y, batch_size=4), heard.append)
     assert_same(found, loop(model, x, y))
     assert set(planned(model, frozen(model), x, list(found.values)).rest) == set(rest)
     assert any(isinstance(event, Note) for event in heard) == bool(rest)

@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from nearkin.core.errors import DataError, MismatchError, OptionError
 from nearkin.core.events import Note, Progress, finish
 from nearkin.fisher.layer_kernels import Feature, add_kernel, feature
-from nearkin.fisher.tangent import tangent_kernel, tangent_kernel_work, tangent_product
+from nearkin.fisher.tangent import tangent_kernel, tangent_product
 from nearkin.nets.registry import build
 
 FEW = settings(max_examples=25, deadline=None)
@@ -75,7 +75,7 @@ def agrees(model: nn.Module, x: Tensor, x2: Tensor | None = None, **options: int
 
 def notes(model: nn.Module, x: Tensor, **options: int) -> str:
     seen: list[object] = []
-    finish(tangent_kernel_work(model, x, **options), seen.append)
+    finish(tangent_kernel.work(model, x, **options), seen.append)
     return " ".join(event.text for event in seen if isinstance(event, Note))
 
 
@@ -449,7 +449,7 @@ def test_blocks_give_what_all_samples_at_once_give(outputs: str | int, crossed: 
     x2 = x[:5] + 1 if crossed else None
     memory = {"all": 50_000, "sum": 42_000, 2: 20_000}[outputs]
     events: list[object] = []
-    found = finish(tangent_kernel_work(model, x, x2, outputs, batch_size=2, memory=memory), events.append)
+    found = finish(tangent_kernel.work(model, x, x2, outputs, batch_size=2, memory=memory), events.append)
     assert any("blocks of" in event.text for event in events if isinstance(event, Note))
     assert any(isinstance(event, Progress) and event.done == len(x) for event in events)
     assert near(found, tangent_kernel(model, x, x2, outputs), 1e-12)

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from fuzz.mutation import INPUTS, SEED, FuzzCount
 from fuzz.networks import Case, generated, reference_diagonal, reference_kernel, sample_gradients
-from nearkin.fisher import diagonals as diagonal
-from nearkin.fisher import tangent_kernel
+from nearkin.fisher import diagonal, tangent_kernel
 from nearkin.fisher.scores import sample_gradients as measured_gradients
 from nearkin.tasks.likelihood import likelihood
 

@@ -29,17 +29,17 @@ from nearkin.core.events import Checkpoint, Note, Progress, Work, finish
 from nearkin.core.state import State
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
-from nearkin.nets.training_loop import fitting
+from nearkin.nets.training_loop import fit
 from nearkin.run.journal import FOLDER, ZOO_MARK, journaled, journals
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.methods.random_search import random_search
 from nearkin.search.objective import Measured, Objective
-from nearkin.search.searcher import Outcome, searching
+from nearkin.search.searcher import Outcome, run_search
 from nearkin.search.spaces.general import GeneralSpace
 from nearkin.solver.contenders import Trained
 from nearkin.solver.solution import Solution
 from nearkin.solver.stages import Bench
-from nearkin.store.bundle import MANIFEST, exporting, importing
+from nearkin.store.bundle import MANIFEST, export_bundle, import_bundle
 from nearkin.store.read_only import ReadOnlyStore
 from nearkin.tasks.task import Task
 from nearkin.web.work import work_facts
@@ -66,7 +66,7 @@ def toy() -> Task:
 def solved(toy: Task, tmp_path_factory: pytest.TempPathFactory) -> State:
     """A model file's state."""
     file = tmp_path_factory.mktemp("model") / "toy.safetensors"
-    finish(modelfile.training(toy, NETWORK, RECIPE, 0, torch.device("cpu"), file))
+    modelfile.train(toy, NETWORK, RECIPE, 0, torch.device("cpu"), file)
     return State.load(file)
 
 
@@ -115,7 +115,7 @@ def test_checkpoints_of_training(toy: Task, count_inputs: Count) -> None:
 
     def work(start: State | None) -> Work[Any]:
         model = build(NETWORK, toy.input_shape, toy.num_outputs, 0)
-        return fitting(model, toy, recipe, resume=start)
+        return fit.work(model, toy, recipe, resume=start)
 
     data = _captured(work(None), 0).to_bytes()
 
@@ -160,7 +160,7 @@ def test_stages(solved: State, toy: Task, tmp_path: Path, count_inputs: Count) -
 class Lengths(Objective):
     """An objective that costs nothing."""
 
-    def measuring(self, genotype: Genotype) -> Work[Measured]:
+    def measure(self, genotype: Genotype) -> Work[Measured]:
         yield from ()
         return Measured(float(len(str(genotype))), {"length": 1.0})
 
@@ -170,7 +170,7 @@ class Lengths(Objective):
 
 def test_states_of_searches(count_inputs: Count) -> None:
     def work(start: State | None) -> Work[Outcome]:
-        return searching(random_search(GeneralSpace((3,)), Lengths()), Budget(evaluations=4), resume=start)
+        return run_search.work(random_search(GeneralSpace((3,)), Lengths()), Budget(evaluations=4), resume=start)
 
     data = _captured(work(None), 1).to_bytes()
 
@@ -254,7 +254,7 @@ def test_bundles(toy: Task, memory_folder: Path, count_inputs: Count) -> None:
     tmp_path = memory_folder
     with nk.Zoo(tmp_path / "from") as zoo:
         zoo.add(toy, NETWORK, trials=1, recipe=RECIPE)
-        finish(exporting(zoo.catalogue, tmp_path / "toy.zoo"))
+        export_bundle(zoo.catalogue, tmp_path / "toy.zoo")
     data = (tmp_path / "toy.zoo").read_bytes()
     with zipfile.ZipFile(io.BytesIO(data)) as bundle:
         manifest = json.loads(bundle.read(MANIFEST))
@@ -287,7 +287,7 @@ def test_bundles(toy: Task, memory_folder: Path, count_inputs: Count) -> None:
         def read(made: object) -> None:
             file.write_bytes(_bytes(made))
             try:
-                taken = finish(importing(zoo.catalogue, file))
+                taken = import_bundle(zoo.catalogue, file)
             except Exception:
                 assert not zoo.records(), "a refused bundle left a task"
                 assert not list(zoo.catalogue.blobs.digests()), "a refused bundle left blobs"

@@ -16,7 +16,7 @@ from nearkin.core.budget import Budget
 from nearkin.core.errors import TrainingError
 from nearkin.core.events import Checkpoint, Event, finish
 from nearkin.core.state import State
-from nearkin.search.searcher import Best, Outcome, Searcher, searching
+from nearkin.search.searcher import Best, Outcome, Searcher, run_search
 from nearkin.search.spaces.base import Space
 
 Make = Callable[[], Searcher[Any]]
@@ -32,7 +32,7 @@ def searched(
         if isinstance(event, Checkpoint):
             saved.append(event.capture().to_bytes())
 
-    return finish(searching(searcher, budget, seed=seed, resume=resume), listen), saved
+    return finish(run_search.work(searcher, budget, seed=seed, resume=resume), listen), saved
 
 
 def timeless(facts: Any) -> Any:

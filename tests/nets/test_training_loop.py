@@ -14,7 +14,7 @@ from nearkin.core.state import State
 from nearkin.nets import training_loop as fit_module
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
-from nearkin.nets.training_loop import Fit, fit, fitting
+from nearkin.nets.training_loop import Fit, fit
 from nearkin.tasks.batches import epoch_batches
 from nearkin.tasks.sources import task as read
 from nearkin.tasks.task import Task
@@ -77,9 +77,9 @@ def test_killed_anywhere_and_resumed_it_ends_in_the_same_bits(
                     raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            finish(kept(fitting(restless(), few, RECIPES[name], seed=5), file), Stop())
+            finish(kept(fit.work(restless(), few, RECIPES[name], seed=5), file), Stop())
         torch.rand(7)
-        again = finish(fitting(restless(9), few, RECIPES[name], seed=5, resume=State.load(file)))
+        again = fit(restless(9), few, RECIPES[name], seed=5, resume=State.load(file))
         assert same(again, whole), f"stopped at checkpoint {stop_at}"
 
 
@@ -122,7 +122,7 @@ def test_the_global_generator_is_left_alone(few: Task) -> None:
     torch.manual_seed(3)
     model = restless(1)
     torch.manual_seed(3)
-    finish(fitting(model, few, Recipe(epochs=2, batch_size=32)))
+    fit(model, few, Recipe(epochs=2, batch_size=32))
     assert torch.equal(torch.rand(4), expected)
 
 
@@ -172,7 +172,7 @@ def test_bfloat16_trains_too(few: Task) -> None:
 
 def test_events_tell_progress_and_cost_nothing_unless_taken(few: Task) -> None:
     seen: list[Event] = []
-    finish(fitting(restless(), few, Recipe(epochs=3, batch_size=50)), seen.append)
+    finish(fit.work(restless(), few, Recipe(epochs=3, batch_size=50)), seen.append)
     progress = [event for event in seen if isinstance(event, Progress)]
     assert [event.done for event in progress] == [4, 8, 12]
     assert all(event.total == 12 and event.values["loss"] > 0 for event in progress)
@@ -196,12 +196,12 @@ def test_runs_that_cannot_go_on_say_why(few: Task, model: nn.Module, recipe: Rec
 
 def test_a_checkpoint_of_another_run_is_refused(few: Task) -> None:
     taken: list[State] = []
-    finish(fitting(restless(), few, RECIPES["adam"], seed=1),
+    finish(fit.work(restless(), few, RECIPES["adam"], seed=1),
            lambda event: taken.append(event.capture()) if isinstance(event, Checkpoint) else None)  # fmt: skip
     with pytest.raises(TrainingError, match="another recipe"):
-        finish(fitting(restless(), few, RECIPES["sgd"], seed=1, resume=taken[0]))
+        fit(restless(), few, RECIPES["sgd"], seed=1, resume=taken[0])
     with pytest.raises(TrainingError, match="another seed"):
-        finish(fitting(restless(), few, RECIPES["adam"], seed=2, resume=taken[0]))
+        fit(restless(), few, RECIPES["adam"], seed=2, resume=taken[0])
 
 
 def test_augmentation_is_refused_where_it_would_mislead() -> None:

@@ -12,7 +12,7 @@ from nearkin.core.state import State
 from nearkin.nets.evaluate import evaluate
 from nearkin.nets.functional import multiply_adds, num_parameters
 from nearkin.nets.recipe import Recipe
-from nearkin.search.evaluate import Evaluated, TrainedObjective, evaluating, held_out
+from nearkin.search.evaluate import Evaluated, TrainedObjective, evaluate_genotype, held_out
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.networks.auxiliary import AuxiliaryLoss, InTraining
 from nearkin.search.networks.build import CellNetwork, Skeleton, build_network
@@ -56,7 +56,7 @@ def states_equal(one: Evaluated, other: Evaluated) -> bool:
 
 
 def test_a_trained_cell_is_measured_on_the_test_part(task: Task) -> None:
-    done = finish(evaluating(CELLS, task, SMALL, Recipe(steps=40, batch_size=32, learning_rate=0.02)))
+    done = evaluate_genotype(CELLS, task, SMALL, Recipe(steps=40, batch_size=32, learning_rate=0.02))
     assert done.metric > 0.8
     assert done.part == "test"
     assert evaluate(done.network, task.test, task.form).to_dict() == pytest.approx(
@@ -72,25 +72,25 @@ def test_a_trained_cell_is_measured_on_the_test_part(task: Task) -> None:
 
 @pytest.mark.parametrize("genotype", [CELLS, PAIR, CHAIN])
 def test_one_seed_gives_one_result(task: Task, genotype: Genotype) -> None:
-    one, same = (finish(evaluating(genotype, task, SMALL, QUICK, seed=3)) for _ in range(2))
+    one, same = (evaluate_genotype(genotype, task, SMALL, QUICK, seed=3) for _ in range(2))
     assert states_equal(one, same)
     assert one.loss == same.loss
 
 
 def test_recurrent_cells_learn_a_song(text: Task) -> None:
     recipe = Recipe(steps=60, batch_size=16, learning_rate=0.02)
-    done = finish(evaluating(RECURRENT, text, Skeleton(channels=16), recipe))
+    done = evaluate_genotype(RECURRENT, text, Skeleton(channels=16), recipe)
     assert done.metric > 0.85  # of every window the first word alone may be either la or li
 
 
 def test_regression_and_cutout_work(task: Task) -> None:
     x, y = stripes(80, 2)
     values = Task.from_arrays("values", x, y[:, None].float(), x, y[:, None].float())
-    assert finish(evaluating(CELLS, values, SMALL, QUICK)).parameters == num_parameters(
+    assert evaluate_genotype(CELLS, values, SMALL, QUICK).parameters == num_parameters(
         build_network(CELLS, SMALL, (1, 6, 6), 1)
     )
     plain, cut = (
-        finish(evaluating(CELLS, task, SMALL, replace(QUICK, augment=augment))) for augment in ("", "crop=1,cutout=2")
+        evaluate_genotype(CELLS, task, SMALL, replace(QUICK, augment=augment)) for augment in ("", "crop=1,cutout=2")
     )
     assert not states_equal(plain, cut)
 
@@ -98,8 +98,8 @@ def test_regression_and_cutout_work(task: Task) -> None:
 @pytest.mark.parametrize("stop", [1, 3])
 def test_a_killed_run_goes_on_to_the_same_bits(task: Task, stop: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nearkin.nets.training_loop.TICK_SECONDS", -1.0)  # a checkpoint after every step
-    whole = finish(evaluating(PAIR, task, TRAINED, QUICK, seed=1))
-    work, saved = evaluating(PAIR, task, TRAINED, QUICK, seed=1), None
+    whole = evaluate_genotype(PAIR, task, TRAINED, QUICK, seed=1)
+    work, saved = evaluate_genotype.work(PAIR, task, TRAINED, QUICK, seed=1), None
     for event in work:
         if isinstance(event, Checkpoint):
             saved = State.from_bytes(event.capture().to_bytes())
@@ -108,20 +108,22 @@ def test_a_killed_run_goes_on_to_the_same_bits(task: Task, stop: int, monkeypatc
             break
     work.close()
     assert saved is not None
-    again = finish(evaluating(PAIR, task, TRAINED, QUICK, 1, saved))
+    again = evaluate_genotype(PAIR, task, TRAINED, QUICK, 1, saved)
     assert states_equal(whole, again)
     assert whole.loss == again.loss
 
 
 def test_checkpoints_of_another_evaluation_are_refused(task: Task) -> None:
-    saved = next(event for event in evaluating(PAIR, task, SMALL, QUICK) if isinstance(event, Checkpoint)).capture()
+    saved = next(
+        event for event in evaluate_genotype.work(PAIR, task, SMALL, QUICK) if isinstance(event, Checkpoint)
+    ).capture()
     for genotype, skeleton, validation in (
         (CELLS, SMALL, None),
         (PAIR, replace(SMALL, channels=5), None),
         (PAIR, SMALL, 0.5),
     ):
         with pytest.raises(TrainingError, match="start anew"):
-            finish(evaluating(genotype, task, skeleton, QUICK, 0, saved, validation=validation))
+            evaluate_genotype(genotype, task, skeleton, QUICK, 0, saved, validation=validation)
 
 
 # What is held out
@@ -142,17 +144,17 @@ def test_held_out_parts_are_of_the_training_data_and_share_nothing(task: Task, t
 def test_the_objective_never_looks_at_the_test_part(task: Task) -> None:
     nonsense = replace(task, test=task.train.chosen(torch.arange(2)))
     seen, other = (
-        finish(TrainedObjective(one, SMALL, QUICK, validation=0.25).measuring(CELLS)) for one in (task, nonsense)
+        finish(TrainedObjective(one, SMALL, QUICK, validation=0.25).measure(CELLS)) for one in (task, nonsense)
     )
     assert seen.score == other.score
     assert seen.facts["loss"] == other.facts["loss"]
-    part = finish(evaluating(CELLS, task, SMALL, QUICK, validation=0.25))
+    part = evaluate_genotype(CELLS, task, SMALL, QUICK, validation=0.25)
     assert (part.part, part.count, part.metric) == ("validation", 30, seen.score)
 
 
 def test_the_objective_keeps_its_checkpoints_to_itself_and_names_what_it_depends_on(task: Task) -> None:
     objective = TrainedObjective(task, SMALL, QUICK)
-    events = list(objective.measuring(CELLS))
+    events = list(objective.measure(CELLS))
     assert any(isinstance(event, Progress) for event in events)
     assert not any(isinstance(event, Checkpoint) for event in events)
     settings = [
@@ -221,16 +223,16 @@ def test_the_auxiliary_head_trains_what_lies_before_it() -> None:
 
 
 def test_the_auxiliary_head_changes_what_is_learned_and_is_not_counted(task: Task) -> None:
-    plain = finish(evaluating(PAIR, task, replace(TRAINED, auxiliary=False), QUICK))
-    helped = finish(evaluating(PAIR, task, TRAINED, QUICK))
+    plain = evaluate_genotype(PAIR, task, replace(TRAINED, auxiliary=False), QUICK)
+    helped = evaluate_genotype(PAIR, task, TRAINED, QUICK)
     assert plain.parameters == helped.parameters
     assert not states_equal(plain, helped)
 
 
 def test_averaged_weights_and_early_stops_go_with_it(task: Task) -> None:
-    averaged = finish(evaluating(PAIR, task, TRAINED, replace(QUICK, averaging=0.5)))
-    assert not states_equal(averaged, finish(evaluating(PAIR, task, TRAINED, QUICK)))
-    impatient = finish(evaluating(PAIR, task, TRAINED, Recipe(epochs=50, target=0.0)))
+    averaged = evaluate_genotype(PAIR, task, TRAINED, replace(QUICK, averaging=0.5))
+    assert not states_equal(averaged, evaluate_genotype(PAIR, task, TRAINED, QUICK))
+    impatient = evaluate_genotype(PAIR, task, TRAINED, Recipe(epochs=50, target=0.0))
     assert impatient.steps < 50
 
 
@@ -252,4 +254,4 @@ def test_tasks_and_genotypes_of_two_kinds_are_refused(task: Task, text: Task) ->
         (CHAIN, task, replace(SMALL, drop_path=0.1), "are for cells"),
     ):
         with pytest.raises((OptionError, MismatchError), match=message):
-            finish(evaluating(genotype, wrong, skeleton, QUICK))
+            evaluate_genotype(genotype, wrong, skeleton, QUICK)

@@ -33,7 +33,7 @@ from nearkin.search.supernet.reference import Frame
 class Letters(Objective):
     """An objective that is different for almost all genotypes, and a little rugged."""
 
-    def measuring(self, genotype: Genotype) -> Work[Measured]:
+    def measure(self, genotype: Genotype) -> Work[Measured]:
         yield from ()
         text = str(genotype)
         return Measured(text.count("3") + sum(map(ord, text)) % 17 / 20, {"length": float(len(text)), "kind": "toy"})

@@ -8,14 +8,13 @@ import pytest
 from laws.space import SpaceLaws
 from nearkin.core.budget import Budget
 from nearkin.core.errors import DataError, MismatchError, OptionError
-from nearkin.core.events import finish
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.methods.evolution import evolution
 from nearkin.search.methods.local_search import local_search
 from nearkin.search.methods.random_search import random_search
 from nearkin.search.methods.sampling import Sampling
 from nearkin.search.methods.warm_start import kin_search
-from nearkin.search.searcher import searching
+from nearkin.search.searcher import run_search
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.general import GeneralSpace
 from nearkin.search.spaces.nasbench201 import nasbench201, nasbench201_arch, transnas101, transnas101_arch
@@ -68,7 +67,7 @@ def test_regret_is_zero_at_the_best_and_counts_down_to_it() -> None:
 
 def test_a_search_of_everything_ends_at_the_best() -> None:
     table = small()
-    found = finish(searching(random_search(table.space, TabularObjective(table, "up")), Budget(steps=100)))
+    found = run_search(random_search(table.space, TabularObjective(table, "up")), Budget(steps=100))
     assert table.regret(found.best.genotype, "up") == 0
     assert found.evaluations == len(table.top("up", 27))
 
@@ -160,7 +159,7 @@ def nasbench(tables: Path) -> Table:
 
 def mean_regret(table: Table, searcher: Sampling, column: str, queries: int, seeds: int) -> float:
     """Regret in a column after so many queries, mean over seeds."""
-    found = [finish(searching(searcher, Budget(evaluations=queries), seed=seed)).best for seed in range(seeds)]
+    found = [run_search(searcher, Budget(evaluations=queries), seed=seed).best for seed in range(seeds)]
     return statistics.fmean(table.regret(best.genotype, column) for best in found)
 
 

@@ -7,7 +7,6 @@ import pytest
 
 import nearkin as nk
 from nearkin.core.budget import Budget
-from nearkin.core.events import finish
 from nearkin.solver.contenders import search_skeleton
 from nearkin.solver.plan import Plan
 
@@ -25,7 +24,7 @@ def kin_zoo(tmp_path: Path) -> Iterator[nk.Zoo]:
             task = nk.task(f"digits?{data}&limit=150", name=name)
             zoo.add(task, "mlp?hidden=16", trials=1, recipe=nk.Recipe.suited(task, epochs=EPOCHS))
             if name != "zero":
-                finish(zoo.celling(name, search_skeleton(task, channels=2), Budget(evaluations=1)))
+                zoo.search_cells(name, search_skeleton(task, channels=2), Budget(evaluations=1))
         yield zoo
 
 

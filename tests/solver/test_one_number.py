@@ -12,13 +12,12 @@ import torch
 import nearkin as nk
 from nearkin.cli.solve import written
 from nearkin.core.budget import Budget
-from nearkin.core.events import finish
 from nearkin.nets.evaluate import evaluate
 from nearkin.report.quantities import places_of
 from nearkin.report.words import number
 from nearkin.solver.plan import Plan
 from nearkin.solver.solution import Solution, as_seen
-from nearkin.solver.solving import solving
+from nearkin.solver.solving import solve
 from nearkin.tasks.rows import Values
 
 PLAN = Plan(budget=Budget(evaluations=1), epochs=1, join=False, measures=("logme",))
@@ -38,7 +37,7 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nk.Zoo]:
 def test_every_place_tells_the_same_metric(zoo: nk.Zoo, winner: str, tmp_path: Path) -> None:
     question = "detect=0&" if winner == "boosting" else ""  # trees of ten classes take a minute
     target = nk.task(f"digits?{question}limit=100", name="new")
-    solution = finish(solving(target, zoo, replace(PLAN, only=(winner,))))
+    solution = solve(target, zoo, plan=replace(PLAN, only=(winner,)))
     facts = written(solution, tmp_path)
     kept, again = json.loads((tmp_path / "solution.json").read_text()), Solution.load(tmp_path / "solution.safetensors")
     metric = solution.metric
@@ -67,7 +66,7 @@ def test_values_of_several_columns_have_one_metric_too(zoo: nk.Zoo, tmp_path: Pa
     x = torch.randn(160, 4, generator=rng)
     y = torch.stack([x[:, 0] + 0.5 * torch.randn(160, generator=rng), 100 * x[:, 1].square()], 1)
     target = nk.Task.from_arrays("columns", x, y)
-    solution = finish(solving(target, zoo, replace(PLAN, only=("logistic",))))
+    solution = solve(target, zoo, plan=replace(PLAN, only=("logistic",)))
     kept = json.loads(json.dumps(written(solution, tmp_path)))
     again = Solution.load(tmp_path / "solution.safetensors")
     fresh = evaluate(again.model, as_seen(again.solved, target.test), target.form).metric
@@ -109,7 +108,7 @@ def test_permuted_test_labels_change_no_choice(kin_zoo: nk.Zoo) -> None:
     plan = Plan(
         budget=Budget(evaluations=1), epochs=1, join=False, only=("kin-search", "finetune", "transfer", "lenet", "svm")
     )
-    true, permuted = (finish(solving(task, kin_zoo, plan)) for task in (target, other))
+    true, permuted = (solve(task, kin_zoo, plan=plan) for task in (target, other))
     assert decisions(true) == decisions(permuted)
     assert true.temperature != 1.0, "a temperature was learned"
     mine, theirs = (one.solved.trials[0] for one in (true, permuted))

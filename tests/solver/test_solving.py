@@ -16,7 +16,7 @@ from nearkin.core.events import Checkpoint, Event, Note, finish
 from nearkin.nets.evaluate import evaluate
 from nearkin.solver.plan import Plan
 from nearkin.solver.solution import Solution
-from nearkin.solver.solving import kept_solution, solving
+from nearkin.solver.solving import kept_solution, solve
 from nearkin.solver.standing import ordered
 from nearkin.store.integrity import examine
 
@@ -53,7 +53,7 @@ def timeless(facts: Any) -> Any:
 @pytest.mark.slow
 def test_the_whole_way(kin_zoo: nk.Zoo, target: nk.Task, quick: Plan) -> None:
     heard: list[Event] = []
-    solution = finish(solving(target, kin_zoo, quick), heard.append)
+    solution = finish(solve.work(target, kin_zoo, plan=quick), heard.append)
     assert tuple(one.name for one in solution.standings) == quick.only
     assert not [one.refused for one in solution.standings if one.refused]
 
@@ -82,7 +82,7 @@ def test_the_whole_way(kin_zoo: nk.Zoo, target: nk.Task, quick: Plan) -> None:
     kept = kept_solution(kin_zoo, "new")
     assert kept is not None
     assert plain(kept) == plain(solution)
-    again = finish(solving(target, kin_zoo, quick))
+    again = solve(target, kin_zoo, plan=quick)
     assert timeless(plain(again)) == timeless(plain(solution))
     assert all(stage.known for stage in again.stages if stage.stage not in ("joining the zoo", "map"))
 
@@ -90,7 +90,7 @@ def test_the_whole_way(kin_zoo: nk.Zoo, target: nk.Task, quick: Plan) -> None:
 def test_stages_go_with_the_last_task_that_has_their_data(tmp_path: Path, target: nk.Task) -> None:
     with nk.Zoo(tmp_path / "zoo") as zoo:
         for name in ("one", "two"):
-            finish(solving(replace(target, name=name), zoo, Plan(only=("logistic",), trials=1, epochs=1)))
+            solve(replace(target, name=name), zoo, plan=Plan(only=("logistic",), trials=1, epochs=1))
         [folder] = zoo.catalogue.stages.iterdir()
         assert folder.name == target.fingerprint()
         assert checked_health(zoo).unfinished == ()
@@ -101,7 +101,7 @@ def test_stages_go_with_the_last_task_that_has_their_data(tmp_path: Path, target
 
 
 def checked_health(zoo: nk.Zoo) -> Any:
-    return finish(examine(zoo.catalogue))
+    return examine(zoo.catalogue)
 
 
 def test_data_that_was_mended_is_not_read_from_old_stages(tmp_path: Path) -> None:
@@ -109,10 +109,8 @@ def test_data_that_was_mended_is_not_read_from_old_stages(tmp_path: Path) -> Non
     y = (x[:, 0] > 0.5).long()
     plan = Plan(only=("logistic",), join=False)
     with nk.Zoo(tmp_path / "zoo") as zoo:
-        first = finish(solving(nk.Task.from_arrays("t", x, y, standardise=False), zoo, plan))
-        assert all(
-            one.known for one in finish(solving(nk.Task.from_arrays("t", x, y, standardise=False), zoo, plan)).stages
-        )
+        first = solve(nk.Task.from_arrays("t", x, y, standardise=False), zoo, plan=plan)
+        assert all(one.known for one in solve(nk.Task.from_arrays("t", x, y, standardise=False), zoo, plan=plan).stages)
         for row in range(600):
             mended = x.clone()
             mended[row, 1] = 0.123
@@ -121,7 +119,7 @@ def test_data_that_was_mended_is_not_read_from_old_stages(tmp_path: Path) -> Non
                 break
         else:
             pytest.fail("the fingerprint looks at every row")
-        again = finish(solving(task, zoo, plan))
+        again = solve(task, zoo, plan=plan)
     assert not any(one.known for one in again.stages)
     assert first.metric > 0.9
 
@@ -138,7 +136,7 @@ def test_interrupted_in_every_stage_it_ends_as_if_it_had_not_been(
     ends = 1
     while True:
         try:
-            broken = finish(solving(target, kin_zoo, quick), stopping_at(ends))
+            broken = finish(solve.work(target, kin_zoo, plan=quick), stopping_at(ends))
             break
         except Stop:
             ends += 6
@@ -147,7 +145,7 @@ def test_interrupted_in_every_stage_it_ends_as_if_it_had_not_been(
         for name in kin_zoo.names():
             if name != "new":
                 _copy(kin_zoo, other, name)
-        whole = finish(solving(target, other, quick))
+        whole = solve(target, other, plan=quick)
     assert timeless(plain(broken)) == timeless(plain(whole))
     for name, value in whole.solved.trials[0].params.items():
         assert torch.equal(value, broken.solved.trials[0].params[name])
@@ -174,7 +172,7 @@ def test_without_kin_and_without_images(tmp_path: Path) -> None:
     task = nk.Task.from_arrays("table", x, (x[:, 0] + x[:, 1] > 0).long())
     heard: list[Event] = []
     with nk.Zoo(tmp_path / "zoo") as zoo:
-        solution = finish(solving(task, zoo, Plan(budget=Budget(evaluations=1), epochs=2)), heard.append)
+        solution = finish(solve.work(task, zoo, plan=Plan(budget=Budget(evaluations=1), epochs=2)), heard.append)
         assert zoo.names() == ["table"]
     assert solution.genotype is None
     assert solution.matrix is None
@@ -188,7 +186,7 @@ def test_values_are_answered_in_their_own_units(tmp_path: Path) -> None:
     y = 100 + 10 * x[:, 0] - 5 * x[:, 1]
     task = nk.Task.from_arrays("line", x[:150], y[:150], x[150:], y[150:])
     with nk.Zoo(tmp_path / "zoo") as zoo:
-        solution = finish(solving(task, zoo, Plan(only=("logistic",), join=False)))
+        solution = solve(task, zoo, plan=Plan(only=("logistic",), join=False))
         assert zoo.names() == []
     assert solution.metric > 0.99
     said = solution.predict(x[150:]).mean.flatten()
@@ -198,7 +196,7 @@ def test_values_are_answered_in_their_own_units(tmp_path: Path) -> None:
 
 def test_a_solution_is_saved_and_loaded(tmp_path: Path, target: nk.Task) -> None:
     with nk.Zoo(tmp_path / "zoo") as zoo:
-        solution = finish(solving(target, zoo, Plan(only=("svm",), join=False)))
+        solution = solve(target, zoo, plan=Plan(only=("svm",), join=False))
     solution.save(tmp_path / "one.safetensors")
     again = Solution.load(tmp_path / "one.safetensors")
     assert plain(again) == plain(solution)
@@ -218,7 +216,7 @@ def test_a_solution_is_saved_and_loaded(tmp_path: Path, target: nk.Task) -> None
 def test_one_second_gives_a_smaller_honest_answer(tmp_path: Path, target: nk.Task) -> None:
     heard: list[Event] = []
     with nk.Zoo(tmp_path / "zoo") as zoo:
-        solution = finish(solving(target, zoo, Plan(budget=Budget(minutes=1 / 60), join=False)), heard.append)
+        solution = finish(solve.work(target, zoo, plan=Plan(budget=Budget(minutes=1 / 60), join=False)), heard.append)
     assert {one.kind for one in solution.standings} == {"simple"}
     assert any(isinstance(event, Note) and "too few for networks" in event.text for event in heard)
     assert solution.metric > 0.6
@@ -229,7 +227,7 @@ def test_ten_samples_are_answered_with_a_wide_interval(tmp_path: Path) -> None:
     x[::2] += 3
     task = nk.Task.from_arrays("ten", x, torch.arange(10) % 2)
     with nk.Zoo(tmp_path / "zoo") as zoo:
-        solution = finish(solving(task, zoo, Plan(budget=Budget(evaluations=1), epochs=1, join=False, hand_made=())))
+        solution = solve(task, zoo, plan=Plan(budget=Budget(evaluations=1), epochs=1, join=False, hand_made=()))
     low, high = solution.interval
     assert high - low > 0.3
     assert any(finding.kind == "size" for finding in solution.checks.grave)
@@ -238,15 +236,15 @@ def test_ten_samples_are_answered_with_a_wide_interval(tmp_path: Path) -> None:
 
 def test_a_name_that_is_taken_by_other_data_is_refused(kin_zoo: nk.Zoo, target: nk.Task, quick: Plan) -> None:
     with pytest.raises(ZooError, match="other data; choose another name"):
-        finish(solving(replace(target, name="zero"), kin_zoo, quick))
+        solve(replace(target, name="zero"), kin_zoo, plan=quick)
     with pytest.raises(NearkinError):
-        finish(solving(replace(target, name=""), kin_zoo, quick))
+        solve(replace(target, name=""), kin_zoo, plan=quick)
 
 
 def test_what_cannot_be_solved_is_refused(tmp_path: Path) -> None:
     pictures = nk.task("digits?dense=autoencode&limit=100")
     with nk.Zoo(tmp_path / "zoo") as zoo, pytest.raises(DataError, match="answers tasks of classes or values"):
-        finish(solving(pictures, zoo, Plan()))
+        solve(pictures, zoo, plan=Plan())
 
 
 @pytest.mark.parametrize(
@@ -271,7 +269,7 @@ def test_the_random_control_draws_alone_and_says_so(kin_zoo: nk.Zoo, target: nk.
         budget=Budget(evaluations=1), space="even", measures=("logme",), epochs=1, join=False,
         only=("kin-search", "random-search"),
     )  # fmt: skip
-    standings = {one.name: one for one in finish(solving(target, kin_zoo, plan)).standings}
+    standings = {one.name: one for one in solve(target, kin_zoo, plan=plan).standings}
     assert {name: one.settings["seed_cells"] for name, one in standings.items()} == {
         "kin-search": True, "random-search": False
     }  # fmt: skip
@@ -287,7 +285,7 @@ def test_width_and_recipe_can_be_set(tmp_path: Path, target: nk.Task) -> None:
         training={"batch_size": 40, "learning_rate": 0.003},
     )  # fmt: skip
     with nk.Zoo(tmp_path / "zoo") as zoo:
-        solution = finish(solving(target, zoo, plan))
+        solution = solve(target, zoo, plan=plan)
     (only,) = solution.standings
     assert only.network == "resnet18?width=0.125"
     assert (only.settings["batch_size"], only.settings["rate"]) == (40, 0.003)
@@ -299,7 +297,7 @@ def test_restart_discards_the_stages(tmp_path: Path, target: nk.Task) -> None:
     plan = Plan(budget=Budget(evaluations=1), only=("logistic",), join=False)
     with nk.Zoo(tmp_path / "zoo") as zoo:
         known = [
-            {stage.known for stage in finish(solving(target, zoo, plan, restart=restart)).stages}
+            {stage.known for stage in solve(target, zoo, plan=plan, restart=restart).stages}
             for restart in (False, False, True)
         ]
     assert known == [{False}, {True}, {False}]
@@ -307,7 +305,7 @@ def test_restart_discards_the_stages(tmp_path: Path, target: nk.Task) -> None:
 
 def test_contenders_that_are_not_there_are_refused(tmp_path: Path, target: nk.Task) -> None:
     with nk.Zoo(tmp_path / "zoo") as zoo, pytest.raises(OptionError, match="none of kin-search can take part"):
-        finish(solving(target, zoo, Plan(only=("kin-search",))))
+        solve(target, zoo, plan=Plan(only=("kin-search",)))
 
 
 def test_the_room_can_be_called(tmp_path: Path) -> None:

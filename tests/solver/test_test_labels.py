@@ -6,9 +6,8 @@ import pytest
 import torch
 
 import nearkin as nk
-from nearkin.core.events import finish
 from nearkin.solver.plan import Plan
-from nearkin.solver.solving import solving
+from nearkin.solver.solving import solve
 from nearkin.tasks.rows import Values
 
 CONTENDERS = ("kin-search", "finetune", "transfer", "lenet", "logistic", "svm")
@@ -22,7 +21,7 @@ def test_every_choice_is_the_same_bit_for_bit_with_other_test_labels(
     permuted = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(0))]
     other = replace(target, test=replace(target.test, targets=Values(permuted)), source="")
     plan = replace(quick, only=CONTENDERS, join=False)
-    one, two = (finish(solving(task, kin_zoo, plan)) for task in (target, other))
+    one, two = (solve(task, kin_zoo, plan=plan) for task in (target, other))
     assert one.chosen == two.chosen
     assert one.standing.genotype == two.standing.genotype
     assert [(s.name, s.validation) for s in one.standings] == [(s.name, s.validation) for s in two.standings]

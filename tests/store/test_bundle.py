@@ -15,7 +15,7 @@ from laws import store as laws
 from nearkin.core.errors import OptionError, ZooError
 from nearkin.core.events import Progress, finish
 from nearkin.core.files import FileWriteError
-from nearkin.store.bundle import exporting, importing
+from nearkin.store.bundle import export_bundle, import_bundle
 from nearkin.store.catalogue import Catalogue
 from nearkin.store.integrity import examine
 from nearkin.store.records import NewArtifact
@@ -43,7 +43,7 @@ def other(tmp_path: Path) -> Iterator[Catalogue]:
 
 @pytest.fixture
 def file(zoo: Catalogue, tmp_path: Path) -> Path:
-    finish(exporting(zoo, tmp_path / "zoo.zip"))
+    export_bundle(zoo, tmp_path / "zoo.zip")
     return tmp_path / "zoo.zip"
 
 
@@ -58,12 +58,12 @@ def assert_refused(other: Catalogue, file: Path, words: str) -> None:
     """The bundle is refused in one line, and the zoo is as it was, down to its files."""
     before = contents(other), sorted(path.relative_to(other.path) for path in other.path.rglob("*.safetensors"))
     with pytest.raises(ZooError, match=words) as refused:
-        finish(importing(other, file))
+        import_bundle(other, file)
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 600
     after = contents(other), sorted(path.relative_to(other.path) for path in other.path.rglob("*.safetensors"))
     assert after == before
-    assert finish(examine(other)).sound
+    assert examine(other).sound
 
 
 def rewritten(file: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
@@ -89,52 +89,52 @@ def retold(file: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
 def test_another_zoo_takes_in_all_of_it(zoo: Catalogue, other: Catalogue, file: Path, tmp_path: Path) -> None:
     other.add(laws.new_task("old"), laws.weights("b"))
     events: list[Progress] = []
-    assert finish(importing(other, file), events.append) == ["b", "a", "bare"]
+    assert finish(import_bundle.work(other, file), events.append) == ["b", "a", "bare"]
     assert contents(other)[1:] == contents(zoo)
     assert (events[-1].done, events[-1].total) == (6, 6)
-    assert finish(examine(other)).sound
-    finish(exporting(other, tmp_path / "again.zip", ["bare", "a", "b"]))
+    assert examine(other).sound
+    export_bundle(other, tmp_path / "again.zip", ["bare", "a", "b"])
     assert (tmp_path / "again.zip").read_bytes() == file.read_bytes()
 
 
 def test_equal_zoos_give_equal_files(tmp_path: Path, file: Path) -> None:
     with filled(tmp_path / "twin") as twin:
-        assert finish(exporting(twin, tmp_path / "twin.zip")) == ["b", "a", "bare"]
+        assert export_bundle(twin, tmp_path / "twin.zip") == ["b", "a", "bare"]
     assert (tmp_path / "twin.zip").read_bytes() == file.read_bytes()
 
 
 def test_some_tasks_come_with_their_files_only(zoo: Catalogue, other: Catalogue, tmp_path: Path) -> None:
-    assert finish(exporting(zoo, tmp_path / "a.zip", ["a"])) == ["a"]
-    assert finish(importing(other, tmp_path / "a.zip")) == ["a"]
+    assert export_bundle(zoo, tmp_path / "a.zip", ["a"]) == ["a"]
+    assert import_bundle(other, tmp_path / "a.zip") == ["a"]
     assert len(list(other.blobs.digests())) == 1
     with pytest.raises(ZooError, match="no task named q"):
-        finish(exporting(zoo, tmp_path / "q.zip", ["a", "q"]))
+        export_bundle(zoo, tmp_path / "q.zip", ["a", "q"])
     assert not (tmp_path / "q.zip").exists()
 
 
 def test_an_empty_zoo_travels_too(other: Catalogue, zoo: Catalogue, tmp_path: Path) -> None:
-    assert finish(exporting(other, tmp_path / "none.zip")) == []
-    assert finish(importing(zoo, tmp_path / "none.zip")) == []
+    assert export_bundle(other, tmp_path / "none.zip") == []
+    assert import_bundle(zoo, tmp_path / "none.zip") == []
 
 
 def test_a_file_that_is_there_is_kept(zoo: Catalogue, file: Path) -> None:
     file.write_bytes(b"mine")
     with pytest.raises(ZooError, match=r"zoo\.zip is there already; choose another file, or add --overwrite"):
-        finish(exporting(zoo, file))
+        export_bundle(zoo, file)
     assert file.read_bytes() == b"mine"
-    finish(exporting(zoo, file, overwrite=True))
+    export_bundle(zoo, file, overwrite=True)
     assert zipfile.is_zipfile(file)
 
 
 def test_no_altered_blob_leaves_the_zoo(zoo: Catalogue, tmp_path: Path) -> None:
     zoo.blobs.path(zoo.artifacts("a")[0].digest).write_bytes(b"Shared")
     with pytest.raises(ZooError, match=r"was altered .* nearkin doctor"):
-        finish(exporting(zoo, tmp_path / "bad.zip"))
+        export_bundle(zoo, tmp_path / "bad.zip")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["zoo"]
 
 
 def test_an_export_that_is_stopped_leaves_nothing(zoo: Catalogue, tmp_path: Path) -> None:
-    work = exporting(zoo, tmp_path / "half.zip")
+    work = export_bundle.work(zoo, tmp_path / "half.zip")
     next(work)
     next(work)
     work.close()
@@ -144,7 +144,7 @@ def test_an_export_that_is_stopped_leaves_nothing(zoo: Catalogue, tmp_path: Path
 def test_a_place_that_cannot_be_written_is_told(zoo: Catalogue, tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
     with pytest.raises(FileWriteError, match="cannot write"):
-        finish(exporting(zoo, tmp_path / "plain" / "zoo.zip"))
+        export_bundle(zoo, tmp_path / "plain" / "zoo.zip")
 
 
 def test_names_that_are_taken_are_listed(zoo: Catalogue, file: Path) -> None:
@@ -156,22 +156,22 @@ def test_names_that_are_taken_are_listed(zoo: Catalogue, file: Path) -> None:
 
 def test_many_taken_names_are_counted(zoo: Catalogue, tmp_path: Path) -> None:
     zoo.admit([(laws.new_task(f"t{i}"), []) for i in range(50)], lambda _: b"")
-    finish(exporting(zoo, tmp_path / "many.zip"))
+    export_bundle(zoo, tmp_path / "many.zip")
     assert_refused(zoo, tmp_path / "many.zip", "already has a, b, bare, t0, t1 and 48 more;")
 
 
 def test_a_name_taken_meanwhile_undoes_all(other: Catalogue, file: Path) -> None:
-    work = importing(other, file)
+    work = import_bundle.work(other, file)
     next(work)
     other.add(laws.new_task("bare"), laws.weights("new"))
     with pytest.raises(ZooError, match="already has a task named bare"):
         finish(work)
     assert [record.name for record in other.tasks()] == ["bare"]
-    assert finish(examine(other)).orphans == ()
+    assert examine(other).orphans == ()
 
 
 def test_an_import_that_is_stopped_leaves_nothing(other: Catalogue, file: Path) -> None:
-    work = importing(other, file)
+    work = import_bundle.work(other, file)
     for _ in range(5):
         next(work)
     assert len(list(other.blobs.digests())) > 0
@@ -203,7 +203,7 @@ def test_a_harmed_file_is_refused_or_read_right(zoo: Catalogue, file: Path, tmp_
         file.write_bytes(harmed)
         with Catalogue(tmp_path / f"turn{turn}") as fresh:
             try:
-                finish(importing(fresh, file))
+                import_bundle(fresh, file)
                 expected = truth
             except ZooError:
                 refused, expected = refused + 1, []
@@ -315,9 +315,9 @@ def test_a_member_above_the_limit_is_refused(other: Catalogue, file: Path, monke
     assert_refused(other, file, r"holds a member of [\d,]+ bytes, at most 100 are read; set \$NEARKIN_MAX_BYTES")
     monkeypatch.setenv("NEARKIN_MAX_BYTES", "²")
     with pytest.raises(OptionError, match="NEARKIN_MAX_BYTES got '²', expected a number of bytes"):
-        finish(importing(other, file))
+        import_bundle(other, file)
     monkeypatch.setenv("NEARKIN_MAX_BYTES", str(10**6))
-    finish(importing(other, file))
+    import_bundle(other, file)
 
 
 def test_a_bomb_is_refused_before_it_is_unpacked(other: Catalogue, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from collections import Counter
 from pathlib import Path
 
 from laws import store as laws
-from nearkin.core.events import finish
 from nearkin.store.catalogue import Catalogue
 from nearkin.store.integrity import examine
 
@@ -69,7 +68,7 @@ def test_many_add_at_once_to_a_zoo_that_is_not_there_yet(tmp_path: Path) -> None
     at_once(*(started(ADDING, tmp_path / "zoo", me) for me in range(4)))
     with Catalogue(tmp_path / "zoo", create=False) as zoo:
         assert {task.name for task in zoo.tasks()} == {f"{me} {i}" for me in range(4) for i in range(10)}
-        health = finish(examine(zoo))
+        health = examine(zoo)
         assert health.sound
         assert (health.tasks, health.blobs) == (40, 81)
         assert health.orphans == health.leftovers == ()
@@ -93,7 +92,7 @@ def test_of_two_that_want_one_name_one_gets_it(tmp_path: Path) -> None:
             for i in lines:
                 expected = [file.data for file in laws.weights(me)]
                 assert [zoo.blob(item) for item in zoo.artifacts(f"task {i}")] == expected
-        assert finish(examine(zoo)).sound
+        assert examine(zoo).sound
 
 
 def test_readers_see_whole_tasks_only(tmp_path: Path) -> None:
@@ -135,7 +134,7 @@ def test_a_clean_up_takes_nothing_from_those_who_add(tmp_path: Path) -> None:
     at_once(*processes, started(cleaning, tmp_path / "zoo", "c"))
     with Catalogue(tmp_path / "zoo", create=False) as zoo:
         assert len(zoo.tasks()) == 42
-        assert finish(examine(zoo)).sound
+        assert examine(zoo).sound
 
 
 def test_twenty_kills_leave_a_sound_zoo(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from nearkin.core.errors import ZooError
 from nearkin.core.events import Progress, finish
 from nearkin.core.files import TEMPORARY_PREFIX
 from nearkin.store.catalogue import Catalogue
-from nearkin.store.integrity import Damage, Health, cleaned, examine
+from nearkin.store.integrity import Damage, Health, clean, examine
 from nearkin.store.records import NewArtifact
 
 
@@ -34,7 +34,7 @@ def made_old(path: Path, seconds: float) -> Path:
 
 def test_a_sound_zoo(zoo: Catalogue) -> None:
     events: list[Progress] = []
-    health = finish(examine(zoo), events.append)
+    health = finish(examine.work(zoo), events.append)
     assert health == Health(tasks=2, blobs=5)
     assert health.sound
     assert [(event.done, event.total) for event in events] == [(i, 5) for i in range(6)]
@@ -43,7 +43,7 @@ def test_a_sound_zoo(zoo: Catalogue) -> None:
 
 def test_an_empty_zoo_is_sound(tmp_path: Path) -> None:
     with Catalogue(tmp_path / "zoo") as zoo:
-        assert finish(examine(zoo)) == Health(tasks=0, blobs=0)
+        assert examine(zoo) == Health(tasks=0, blobs=0)
 
 
 @pytest.mark.parametrize("position", [0, 57, 299])
@@ -52,7 +52,7 @@ def test_one_altered_bit_is_found(zoo: Catalogue, position: int) -> None:
     harmed = bytearray(zoo.blob(item))
     harmed[position] ^= 4
     zoo.blobs.path(item.digest).write_bytes(harmed)
-    health = finish(examine(zoo))
+    health = examine(zoo)
     assert health.altered == (Damage(item.digest, ("a",)),)
     assert not health.sound
     assert json.loads(json.dumps(health.to_dict()))["altered"] == [{"digest": item.digest, "tasks": ["a"]}]
@@ -61,7 +61,7 @@ def test_one_altered_bit_is_found(zoo: Catalogue, position: int) -> None:
 def test_a_missing_blob_is_found_with_all_its_tasks(zoo: Catalogue) -> None:
     item = zoo.artifacts("b", "data")[0]
     zoo.blobs.remove(item.digest)
-    health = finish(examine(zoo))
+    health = examine(zoo)
     assert health.missing == (Damage(item.digest, ("a", "b")),)
     assert not health.sound
 
@@ -71,7 +71,7 @@ def test_what_nobody_needs_is_named_and_harmless(zoo: Catalogue) -> None:
     (zoo.blobs.folder / orphan[:2] / f"{TEMPORARY_PREFIX}x").touch()
     (zoo.path / f"{TEMPORARY_PREFIX}y").touch()
     (zoo.work / "fit-even").mkdir(parents=True)
-    health = finish(examine(zoo))
+    health = examine(zoo)
     assert health.orphans == (orphan,)
     assert health.leftovers == (f"{TEMPORARY_PREFIX}y", f"blobs/{orphan[:2]}/{TEMPORARY_PREFIX}x")
     assert health.unfinished == ("fit-even",)
@@ -82,11 +82,11 @@ def test_rows_that_name_nothing_are_found(zoo: Catalogue) -> None:
     with closing(sqlite3.connect(zoo.database.path)) as connection:
         connection.execute("DELETE FROM blobs WHERE digest = ?", [zoo.artifacts("a")[0].digest])
         connection.commit()
-    health = finish(examine(zoo))
+    health = examine(zoo)
     assert any("names a missing row of blobs" in problem for problem in health.problems)
     assert not health.sound
     with pytest.raises(ZooError, match="nothing was removed, the zoo is damaged"):
-        finish(cleaned(zoo, 0))
+        clean(zoo, 0)
 
 
 def test_a_damaged_database_is_found_and_nothing_cleaned(zoo: Catalogue) -> None:
@@ -96,18 +96,18 @@ def test_a_damaged_database_is_found_and_nothing_cleaned(zoo: Catalogue) -> None
     assert len(whole) > 100_000
     whole[40_000:90_000] = os.urandom(50_000)
     zoo.database.path.write_bytes(whole)
-    health = finish(examine(zoo))
+    health = examine(zoo)
     assert health.problems
     assert not health.sound
     orphan = zoo.blobs.put(b"nobody's, it seems")
     with pytest.raises(ZooError, match="nothing was removed, the zoo is damaged") as refused:
-        finish(cleaned(zoo, 0))
+        clean(zoo, 0)
     assert "\n" not in str(refused.value)
     assert zoo.blobs.has(orphan)
 
 
 def test_changes_during_the_check_are_no_damage(zoo: Catalogue) -> None:
-    work = examine(zoo)
+    work = examine.work(zoo)
     next(work)
     zoo.remove("b")
     zoo.add(laws.new_task("c"), laws.weights("c"))
@@ -126,27 +126,27 @@ def test_only_what_is_old_is_cleaned(zoo: Catalogue) -> None:
     (shelf / f"{TEMPORARY_PREFIX}young").touch()
     for digest in {item.digest for item in zoo.artifacts()}:
         made_old(zoo.blobs.path(digest), 10_000)
-    done = finish(cleaned(zoo))
+    done = clean(zoo)
     assert done.orphans == (old,)
     assert done.leftovers == (f"blobs/{old[:2]}/{TEMPORARY_PREFIX}old",)
     assert done.freed == 3 + 5
-    health = finish(examine(zoo))
+    health = examine(zoo)
     assert health.sound
     assert health.orphans == (young,)
-    assert finish(cleaned(zoo, 0)).orphans == (young,)
-    assert finish(examine(zoo)).leftovers == (f"blobs/{old[:2]}/{TEMPORARY_PREFIX}young",)
+    assert clean(zoo, 0).orphans == (young,)
+    assert examine(zoo).leftovers == (f"blobs/{old[:2]}/{TEMPORARY_PREFIX}young",)
 
 
 def test_many_orphans_are_cleaned_in_batches(zoo: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nearkin.store.integrity.BATCH", 3)
     monkeypatch.setattr("nearkin.store.catalogue.BATCH", 2)
     orphans = sorted(zoo.blobs.put(bytes([i])) for i in range(10))
-    assert sorted(finish(cleaned(zoo, 0)).orphans) == orphans
-    assert finish(examine(zoo)) == Health(tasks=2, blobs=5)
+    assert sorted(clean(zoo, 0).orphans) == orphans
+    assert examine(zoo) == Health(tasks=2, blobs=5)
 
 
 def test_an_orphan_that_will_not_go_stays(zoo: Catalogue) -> None:
     stuck = "ab" * 32
     zoo.blobs.path(stuck).mkdir(parents=True)
-    assert finish(cleaned(zoo, 0)).orphans == ()
-    assert finish(examine(zoo)).orphans == (stuck,)
+    assert clean(zoo, 0).orphans == ()
+    assert examine(zoo).orphans == (stuck,)

@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 
 import nearkin as nk
 from nearkin.core.events import Caution, finish
-from nearkin.tasks.checks.data_checks import checking
+from nearkin.tasks.checks.data_checks import check_data
 from nearkin.tasks.examples import Scaling
 from nearkin.tasks.rows import Values
 from nearkin.tasks.task import Task
@@ -63,12 +63,12 @@ def test_constant_columns_are_reported(tmp_path):
     x[:, 2] = 5.0
     task = Task.from_arrays("some", x, y)
     assert "1 of 4 input columns is constant" in task.constant_inputs()
-    findings = {finding.kind: finding for finding in finish(checking(task)).findings}
+    findings = {finding.kind: finding for finding in check_data(task).findings}
     assert findings["inputs"].facts == {"constant": [2]}
     assert not findings["inputs"].grave
     events = []
     with nk.Zoo(tmp_path / "zoo") as zoo:
-        zoo.add(task, trials=1, recipe=nk.Recipe(epochs=1), listen=events.append)
+        finish(zoo.add.work(task, trials=1, recipe=nk.Recipe(epochs=1)), events.append)
     warnings = [event.text for event in events if isinstance(event, Caution)]
     assert any("column 2" in text for text in warnings)
 
@@ -76,7 +76,7 @@ def test_constant_columns_are_reported(tmp_path):
 def test_a_task_of_constant_columns_is_a_grave_finding():
     x, y = np.ones((60, 4)), np.arange(60) % 2
     x[:, 0] = np.arange(60)
-    findings = {finding.kind: finding for finding in finish(checking(Task.from_arrays("most", x, y))).findings}
+    findings = {finding.kind: finding for finding in check_data(Task.from_arrays("most", x, y)).findings}
     assert findings["inputs"].grave
     assert "3 of 4 input columns are constant" in findings["inputs"].text
 
@@ -84,5 +84,5 @@ def test_a_task_of_constant_columns_is_a_grave_finding():
 @pytest.mark.parametrize("factor", FACTORS)
 def test_the_data_checks_do_not_depend_on_the_unit(factor):
     task, same = digits_table(1.0), digits_table(factor)
-    kinds = [[(f.kind, f.grave) for f in finish(checking(each, samples=300)).findings] for each in (task, same)]
+    kinds = [[(f.kind, f.grave) for f in check_data(each, samples=300).findings] for each in (task, same)]
     assert kinds[0] == kinds[1]

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from nearkin.core.errors import DataError, MismatchError, OptionError
 from nearkin.core.events import Caution, finish
 from nearkin.nets.registry import build
-from nearkin.transfer import Linearized
-from nearkin.transfer import linearized as linearize
-from nearkin.transfer.classify import Classified, classify, classify_work
+from nearkin.transfer import Linearized, linearize
+from nearkin.transfer.classify import Classified, classify
 from nearkin.transfer.closed_form import classified_work
 from nearkin.transfer.labels.calibration import calibration, class_loss, interval_error, temperature
 from nearkin.transfer.labels.classes import METHODS, Classes
@@ -303,7 +302,7 @@ def test_newton_climbs_from_any_start(flat: Linearized, x: Tensor, labels: Tenso
 
 def test_one_label_a_class_says_so_and_stays_finite(flat: Linearized, x: Tensor, new: Tensor) -> None:
     heard: list[object] = []
-    found = finish(classify_work(flat, x[:3], torch.tensor([0, 1, 2])), heard.append)
+    found = finish(classify.work(flat, x[:3], torch.tensor([0, 1, 2])), heard.append)
     assert any(isinstance(event, Caution) and "one label" in event.text for event in heard)
     assert found.choice.loss is None
     other = laplace(flat, x[:3], torch.tensor([0, 1, 2]))

@@ -15,9 +15,7 @@ from torch import nn
 import nearkin as nk
 from nearkin.core.errors import NearkinError
 from nearkin.nets.registry import build
-from nearkin.transfer import Hyper
-from nearkin.transfer import gaussian_process as gaussian
-from nearkin.transfer import linearized as linearize
+from nearkin.transfer import Hyper, gaussian, linearize
 from nearkin.transfer.classify import classify
 
 Array = NDArray[np.float64]

@@ -11,14 +11,14 @@ from scipy import integrate, stats
 from torch import Tensor, nn
 
 from nearkin.core.errors import DataError, MismatchError, OptionError
-from nearkin.core.events import Caution, Event, finish
+from nearkin.core.events import Caution, Event, finish, operation
 from nearkin.core.rng import seeded
 from nearkin.nets.registry import build
 from nearkin.tasks.papers.precipitation import station_tasks
 from nearkin.tasks.papers.sinusoids import Sinusoids, sinusoid_tasks
 from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hierarchy.blend import Mixture
-from nearkin.transfer.hierarchy.family import family, family_work
+from nearkin.transfer.hierarchy.family import family
 from nearkin.transfer.hierarchy.shared import Shared
 from nearkin.transfer.hierarchy.variety import DECADES, variety_of
 from nearkin.transfer.hyper import Hyper, Learning
@@ -77,13 +77,13 @@ def test_growing_computes_no_old_kernel(
     flat: Linearized, tasks: list[tuple[Tensor, Tensor]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     some, seen = family(flat, tasks[:5]), []
-    kernel_work = Linearized.kernel_work
+    kernel = Linearized.kernel
 
     def watched(self: Linearized, x: Tensor, *rest: object, **more: object) -> object:
         seen.append(len(x))
-        return kernel_work(self, x, *rest, **more)
+        return kernel.work(self, x, *rest, **more)
 
-    monkeypatch.setattr(Linearized, "kernel_work", watched)
+    monkeypatch.setattr(Linearized, "kernel", operation(watched))
     some.grown(*tasks[5])
     assert seen == [len(tasks[5][0])]
 
@@ -123,7 +123,7 @@ def test_what_is_kept_is_small_and_has_a_bound(flat: Linearized, tasks: list[tup
     some = family(flat, tasks[:1])
     assert some.num_bytes == 8 * (N * (1 + 1 + 2) + 3 * 3)
     heard: list[Event] = []
-    small = finish(family_work(flat, tasks[:6], memory=3 * some.num_bytes), heard.append)
+    small = finish(family.work(flat, tasks[:6], memory=3 * some.num_bytes), heard.append)
     assert small.num_bytes <= 3 * some.num_bytes
     assert sum(isinstance(event, Caution) and "forgotten" in event.text for event in heard) == 1
     assert small.num_tasks == 6
@@ -284,13 +284,13 @@ def test_parts_of_a_blend_share_their_kernels(
     some, (x, y), new = family(flat, tasks), tasks[0], drawn(9, 5, 2)
     assert some.variety.shape > 0
     counted: list[int] = []
-    kernel_work = Linearized.kernel_work
+    kernel = Linearized.kernel
 
     def watched(self: Linearized, *rest: object, **more: object) -> object:
         counted.append(1)
-        return kernel_work(self, *rest, **more)
+        return kernel.work(self, *rest, **more)
 
-    monkeypatch.setattr(Linearized, "kernel_work", watched)
+    monkeypatch.setattr(Linearized, "kernel", operation(watched))
     blend = some.blended(x, y)
     said = blend.at(new)
     assert len(blend.parts) > 1

@@ -175,15 +175,15 @@ def test_a_zoo_transfers_to_values(zoo: Zoo) -> None:
 
 def test_a_zoo_transfers_between_its_own_tasks(zoo: Zoo) -> None:
     heard: list[object] = []
-    found = zoo.transfer("values", "lines", 5, baselines=False, listen=heard.append)
+    found = finish(zoo.transfer.work("values", "lines", 5, baselines=False), heard.append)
     assert found.metric > 0.6
     assert not any(isinstance(event, Caution) for event in heard)
-    zoo.transfer("lines", "lines", 5, baselines=False, listen=heard.append)
+    finish(zoo.transfer.work("lines", "lines", 5, baselines=False), heard.append)
     assert any(isinstance(event, Caution) and "its own source" in event.text for event in heard)
 
 
 def test_too_many_labels_are_thinned_out_and_said(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nearkin.zoo.transfer.LABELS", 20)
     heard: list[object] = []
-    assert zoo.transfer("values", "lines", baselines=False, listen=heard.append).num_train == 20
+    assert finish(zoo.transfer.work("values", "lines", baselines=False), heard.append).num_train == 20
     assert any(isinstance(event, Caution) and "20 of 60 labels" in event.text for event in heard)

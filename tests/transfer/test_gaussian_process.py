@@ -18,7 +18,7 @@ from nearkin.core.errors import DataError, MismatchError, OptionError
 from nearkin.core.events import Caution, Note, finish
 from nearkin.core.state import State
 from nearkin.nets.registry import build
-from nearkin.transfer.gaussian_process import gaussian, gaussian_work
+from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hyper import Hyper
 from nearkin.transfer.linearized import Linearized, linearize
 from nearkin.transfer.posterior import Posterior, restored
@@ -316,7 +316,7 @@ def test_the_smaller_space_is_taken(model: nn.Module) -> None:
     flat = linearize(model, "head", outputs=0)  # 10 weights
     for n, space in ((8, "function"), (30, "weight")):
         told: list[object] = []
-        said = finish(gaussian_work(flat, drawn(1, n, 3), drawn(2, n), HYPER), told.append)
+        said = finish(gaussian.work(flat, drawn(1, n, 3), drawn(2, n), HYPER), told.append)
         assert said.space == space
         assert any(isinstance(event, Note) and f"{space} space" in event.text for event in told)
 
@@ -342,7 +342,7 @@ def test_duplicates_take_noise_or_jitter(model: nn.Module, x: Tensor, y: Tensor,
     twice, targets = torch.cat([x[:6], x[:6]]), torch.cat([y[:6], y[:6] + 0.1])
     assert never_nan(gaussian(flat, twice, targets, HYPER), new)
     told: list[object] = []
-    said = finish(gaussian_work(flat, twice, targets, Hyper(noise=0.0)), told.append)
+    said = finish(gaussian.work(flat, twice, targets, Hyper(noise=0.0)), told.append)
     assert said.jitter > 0
     assert any(isinstance(event, Caution) and "not positive definite" in event.text for event in told)
     assert never_nan(said, new)

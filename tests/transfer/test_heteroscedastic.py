@@ -14,8 +14,7 @@ from nearkin.nets.evaluate import evaluate
 from nearkin.nets.solved import Solved
 from nearkin.solver.closed import fitting_closed
 from nearkin.solver.contenders import Trained
-from nearkin.transfer import family
-from nearkin.transfer import linearized as linearize
+from nearkin.transfer import family, linearize
 from nearkin.transfer.closed_form import closed_form, source_means
 from nearkin.transfer.finetune import bayesian_last_layer
 

@@ -10,7 +10,7 @@ from nearkin.core.events import Caution, Note, finish
 from nearkin.core.rng import Streams
 from nearkin.fisher.operators import tangent_kernel_operator
 from nearkin.nets.registry import build
-from nearkin.transfer.gaussian_process import gaussian, gaussian_work
+from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hyper import Hyper
 from nearkin.transfer.iterative.conjugate import conjugate_gradients
 from nearkin.transfer.iterative.large import Large
@@ -222,7 +222,7 @@ def test_a_solve_that_stops_early_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("nearkin.transfer.iterative.large.PIVOTS", 1)
     told: list[object] = []
     flat = linearize(build("mlp?hidden=16", (3,), 1, seed=0))
-    finish(gaussian_work(flat, drawn(1, 100, 3), drawn(2, 100), Hyper(noise=1e-4), space="large"), told.append)
+    finish(gaussian.work(flat, drawn(1, 100, 3), drawn(2, 100), Hyper(noise=1e-4), space="large"), told.append)
     assert any(isinstance(event, Caution) and "stopped at a residual" in event.text for event in told)
     assert any(isinstance(event, Note) and "conjugate gradients" in event.text for event in told)
 

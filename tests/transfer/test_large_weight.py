@@ -11,7 +11,7 @@ from nearkin.core.errors import DataError
 from nearkin.core.events import Caution, Note, finish
 from nearkin.core.rng import Streams
 from nearkin.nets.registry import build
-from nearkin.transfer.gaussian_process import gaussian, gaussian_work
+from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hyper import Hyper
 from nearkin.transfer.iterative.conjugate import log_determinant_of
 from nearkin.transfer.iterative.large import damped
@@ -219,7 +219,7 @@ def test_a_solve_that_stops_early_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     few_pivots(monkeypatch, 1)
     told: list[object] = []
     flat, x, y = task("sum")
-    finish(gaussian_work(flat, x, y, Hyper(noise=1e-4), space="large-weight"), told.append)
+    finish(gaussian.work(flat, x, y, Hyper(noise=1e-4), space="large-weight"), told.append)
     assert any(isinstance(event, Caution) and "stopped at a residual" in event.text for event in told)
     assert any(isinstance(event, Note) and "weights by conjugate gradients" in event.text for event in told)
 

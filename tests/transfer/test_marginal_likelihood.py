@@ -14,7 +14,7 @@ from nearkin.nets.registry import build
 from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hyper import Hyper, Learning
 from nearkin.transfer.linearized import Linearized, linearize
-from nearkin.transfer.marginal_likelihood import learn, learn_pooled, learn_work
+from nearkin.transfer.marginal_likelihood import learn, learn_pooled
 from nearkin.transfer.spectrum import log_evidence, of_features, of_kernel
 
 N = 30
@@ -84,7 +84,7 @@ def test_both_hills_of_the_evidence_are_seen(flat: Linearized) -> None:
     assert clean.noise < 1e-6
     assert clean.scale == pytest.approx(1.0, rel=1.0)
     told: list[object] = []
-    floored = finish(learn_work(flat, x, targets, how=Learning(mean="zero")), told.append)
+    floored = finish(learn.work(flat, x, targets, how=Learning(mean="zero")), told.append)
     assert floored.noise == pytest.approx(1e-3 * floored.scale * float(flat.diagonal(x).mean()), rel=1e-6)
     assert any(isinstance(event, Caution) and "edge" in event.text for event in told)
 
@@ -165,7 +165,7 @@ def test_evidence_chooses_the_mean(flat: Linearized, x: Tensor) -> None:
     with torch.no_grad():
         twin.model.head.weight.mul_(5)
         twin.model.head.bias.mul_(5)
-    assert finish(learn_work(twin, x, about_network), told.append).mean == "network"
+    assert finish(learn.work(twin, x, about_network), told.append).mean == "network"
     assert sum(isinstance(event, Note) and event.text.startswith("mean ") for event in told) == 2
     assert learn(twin, x, 40 + from_prior(flat, x, hyper, 3)).mean == "constant"
     assert learn(twin, x, from_prior(flat, x, hyper, 3, 2)).mean == "constant"  # two targets, one output
@@ -190,7 +190,7 @@ def test_features_or_kernel_give_the_same(flat: Linearized) -> None:
     few, many = learn(flat, x, y), learn(flat, x, y, how=Learning(limit=flat.num_weights - 1))
     assert few.noise == pytest.approx(0.1, rel=0.4)
     told: list[object] = []
-    finish(learn_work(flat, x, y, how=Learning(limit=10)), told.append)
+    finish(learn.work(flat, x, y, how=Learning(limit=10)), told.append)
     assert any(isinstance(event, Note) and "10 of 100 points" in event.text for event in told)
     assert many.noise > 0
     assert learn(flat, x, y, how=Learning(limit=10, seed=1)) == learn(flat, x, y, how=Learning(limit=10, seed=1))
@@ -220,7 +220,7 @@ def test_all_outputs_share_the_weights(x: Tensor) -> None:
 def test_nothing_to_learn_is_said(flat: Linearized, x: Tensor, targets: str) -> None:
     told: list[object] = []
     size, value = (1, 3.0) if targets == "one point" else (N, 0.0 if targets == "zero" else 3.0)
-    found = finish(learn_work(flat, x[:size], torch.full((size, 2), value)), told.append)
+    found = finish(learn.work(flat, x[:size], torch.full((size, 2), value)), told.append)
     assert any(isinstance(event, Caution) and "cannot be learned" in event.text for event in told)
     assert found.noise > 0
     assert found.scale > 0

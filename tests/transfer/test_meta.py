@@ -12,7 +12,7 @@ from nearkin.transfer.evidence import dense_log_evidence
 from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hierarchy.family import family
 from nearkin.transfer.hierarchy.meta import evidence, pooled_evidence, posterior_mean, source_params
-from nearkin.transfer.hierarchy.meta_learn import Climbing, meta_learned, meta_learned_work
+from nearkin.transfer.hierarchy.meta_learn import Climbing, meta_learned
 from nearkin.transfer.hyper import Hyper
 from nearkin.transfer.linearized import linearize
 
@@ -164,7 +164,7 @@ def test_known_noise_stays_known_while_weights_climb() -> None:
     flat = linearize(curved())
     tasks = [(x, y / y.std(), torch.full((8,), 0.01)) for x, y in sines(4)]
     heard: list[Event] = []
-    finish(meta_learned_work(flat, tasks, Climbing(steps=15, tasks=0)), heard.append)
+    finish(meta_learned.work(flat, tasks, Climbing(steps=15, tasks=0)), heard.append)
     told = [event.values["log evidence"] for event in heard if isinstance(event, Progress) and event.stage == "steps"]
     assert len(told) == 15
     assert told[-1] > told[0]

@@ -80,7 +80,7 @@ def test_it_runs_or_is_refused_before_any_work(
         proxy=nk.Recipe(steps=1, batch_size=8), recipe=nk.Recipe(steps=1, batch_size=8),
     )  # fmt: skip
     events: list[Event] = []
-    work = zoo.searching(task, how)
+    work = zoo.search.work(task, how)
     if not runs(method, likelihood, space):
         with pytest.raises(NearkinError) as refused:
             finish(work, events.append)

@@ -9,7 +9,7 @@ import torch
 
 import nearkin as nk
 from nearkin.core.events import Caution, Checkpoint, Event, Note, finish
-from nearkin.zoo.model_file import loaded, training
+from nearkin.zoo.model_file import loaded, train
 
 RECIPE = nk.Recipe(epochs=4, batch_size=20)
 
@@ -39,7 +39,7 @@ def trained(
             notes.append(event.text)
 
     options = {"network": "mlp?hidden=8", "seed": 0, **changes}
-    return finish(training(task, recipe=recipe, device=torch.device("cpu"), out=out, **options), listen), notes
+    return finish(train.work(task, recipe=recipe, device=torch.device("cpu"), out=out, **options), listen), notes
 
 
 def same(one: nk.Solved, other: nk.Solved) -> bool:

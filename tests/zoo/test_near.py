@@ -9,7 +9,7 @@ import torch
 
 import nearkin as nk
 from nearkin.core.errors import NearkinError, OptionError, ZooError
-from nearkin.core.events import Caution, Event, Note
+from nearkin.core.events import Caution, Event, Note, finish
 from nearkin.core.state import State
 from nearkin.distance.baselines.order import random_value
 from nearkin.distance.fisher_based.forms import DEFAULT, FALLBACK
@@ -41,7 +41,7 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Zoo:
 
 def heard(zoo: Zoo, *arguments: object, **options: object) -> tuple[nk.Ranking, list[Event]]:
     events: list[Event] = []
-    return zoo.near(*arguments, listen=events.append, **options), events  # type: ignore[arg-type]
+    return finish(zoo.near.work(*arguments, **options), events.append), events  # type: ignore[arg-type]
 
 
 def test_all_pairs_are_zero_on_the_diagonal_and_in_the_unit_interval(zoo: Zoo) -> None:

@@ -52,11 +52,11 @@ def task() -> nk.Task:
 
 
 def test_stopped_at_every_checkpoint_it_ends_alike(tmp_path: Path, task: nk.Task) -> None:
-    whole = finish(Zoo(tmp_path / "whole").searching(task, HOW))
+    whole = Zoo(tmp_path / "whole").search(task, HOW)
     zoo, stops = Zoo(tmp_path / "stopped"), 0
     while True:
         try:
-            found = finish(zoo.searching(task, HOW), stopping(2))  # type: ignore[arg-type]
+            found = finish(zoo.search.work(task, HOW), stopping(2))  # type: ignore[arg-type]
             break
         except Stop:
             stops += 1
@@ -68,27 +68,27 @@ def test_stopped_at_every_checkpoint_it_ends_alike(tmp_path: Path, task: nk.Task
 def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path, task: nk.Task) -> None:
     zoo = Zoo(tmp_path / "zoo")
     with pytest.raises(Stop):
-        finish(zoo.searching(task, HOW), stopping(2))  # type: ignore[arg-type]
+        finish(zoo.search.work(task, HOW), stopping(2))  # type: ignore[arg-type]
     (file,) = (tmp_path / "zoo" / "work").glob("search-*")
     state = State.load(file)
     State(state.tensors, {**state.facts, "search": {**state.facts["search"], "version": 0}}).save(file)
     with pytest.raises(TrainingError, match="version 0, this is 1"):
-        finish(zoo.searching(task, HOW))
-    found = finish(zoo.searching(task, HOW, restart=True))
+        zoo.search(task, HOW)
+    found = zoo.search(task, HOW, restart=True)
     assert found.outcome.evaluations == 4
 
 
 def heard(zoo: Zoo, task: nk.Task, how: Search, **options: bool) -> tuple[Architecture, list[str]]:
     events: list[Event] = []
-    found = finish(zoo.searching(task, how, **options), events.append)  # type: ignore[arg-type]
+    found = finish(zoo.search.work(task, how, **options), events.append)  # type: ignore[arg-type]
     return found, [event.text for event in events if isinstance(event, Note | Caution)]
 
 
 def test_other_questions_do_not_continue_it_and_say_so(tmp_path: Path, task: nk.Task) -> None:
     zoo = Zoo(tmp_path / "zoo")
-    whole = finish(Zoo(tmp_path / "whole").searching(task, HOW))
+    whole = Zoo(tmp_path / "whole").search(task, HOW)
     with pytest.raises(Stop):
-        finish(zoo.searching(task, HOW), stopping(2))  # type: ignore[arg-type]
+        finish(zoo.search.work(task, HOW), stopping(2))  # type: ignore[arg-type]
     (file,) = (tmp_path / "zoo" / "work").glob("search-*")
     for other in (replace(HOW, method="random"), replace(HOW, options={"population": 3, "tournament": 2})):
         _, notes = heard(zoo, task, other)
@@ -104,7 +104,7 @@ def test_a_larger_budget_continues_the_search_and_restart_does_not(tmp_path: Pat
     more = replace(HOW, budget=Budget(evaluations=5))
     for options, continued in (({}, True), ({"restart": True}, False)):
         with pytest.raises(Stop):
-            finish(zoo.searching(task, HOW), stopping(2))  # type: ignore[arg-type]
+            finish(zoo.search.work(task, HOW), stopping(2))  # type: ignore[arg-type]
         found, notes = heard(zoo, task, more, **options)
         assert any("going on" in note for note in notes) is continued
         assert found.outcome.evaluations == 5
@@ -114,7 +114,7 @@ def test_a_finished_search_is_not_used_for_another_budget(tmp_path: Path, task: 
     """Stopped in the last training; a larger budget must search further, another recipe must not."""
     zoo = Zoo(tmp_path / "zoo")
     with pytest.raises(Stop):
-        finish(zoo.searching(task, HOW), stopping(5))  # type: ignore[arg-type]
+        finish(zoo.search.work(task, HOW), stopping(5))  # type: ignore[arg-type]
     assert list((tmp_path / "zoo" / "work").glob("training-*"))
     other, notes = heard(zoo, task, replace(HOW, recipe=nk.Recipe(steps=3)))
     assert "the search is finished; continuing with the training of its best genotype" in notes
@@ -126,17 +126,17 @@ def test_a_finished_search_is_not_used_for_another_budget(tmp_path: Path, task: 
 def test_a_broken_checkpoint_is_named_and_the_search_done_again(tmp_path: Path, task: nk.Task) -> None:
     zoo = Zoo(tmp_path / "zoo")
     with pytest.raises(Stop):
-        finish(zoo.searching(task, HOW), stopping(2))  # type: ignore[arg-type]
+        finish(zoo.search.work(task, HOW), stopping(2))  # type: ignore[arg-type]
     (file,) = (tmp_path / "zoo" / "work").glob("search-*")
     file.write_bytes(file.read_bytes()[:-1000])
     found, notes = heard(zoo, task, HOW)
     assert any(str(file) in note and "done again" in note for note in notes)
-    assert figures(found) == figures(finish(Zoo(tmp_path / "whole").searching(task, HOW)))
+    assert figures(found) == figures(Zoo(tmp_path / "whole").search(task, HOW))
 
 
 def test_limits_hold(tmp_path: Path, task: nk.Task) -> None:
     zoo = Zoo(tmp_path / "zoo")
-    free, held = (finish(zoo.searching(task, replace(HOW, parameters=limit))).outcome for limit in (None, 300))
+    free, held = (zoo.search(task, replace(HOW, parameters=limit)).outcome for limit in (None, 300))
     assert max(one.facts["parameters"] for one in free.found) > 300  # else the limit would be none
     assert len(held.found) == 4
     assert max(one.facts["parameters"] for one in held.found) <= 300
@@ -148,11 +148,11 @@ def test_cells_are_kept_and_the_nearest_with_cells_gives_them(tmp_path: Path, ta
     for name, data in {"zero": "digits?detect=0&limit=120", "six": "digits?detect=6&limit=120"}.items():
         zoo.add(nk.task(data, name=name), "mlp?hidden=16", trials=1, recipe=recipe)
     assert zoo.cells("zero") is None
-    kept = finish(zoo.celling("zero", SKELETON, Budget(evaluations=2)))
-    finish(zoo.celling("six", SKELETON, Budget(evaluations=2), seed=1))
+    kept = zoo.search_cells("zero", SKELETON, Budget(evaluations=2))
+    zoo.search_cells("six", SKELETON, Budget(evaluations=2), seed=1)
     assert zoo.cells("zero") == kept
     nearest = zoo.near(task, "frechet").nearest.name
-    found = finish(zoo.searching(task, replace(HOW, method="kin", space="nearest", budget=Budget(evaluations=3))))
+    found = zoo.search(task, replace(HOW, method="kin", space="nearest", budget=Budget(evaluations=3)))
     assert found.ground.kin == nearest
     wanted = zoo.cells(nearest)
     assert wanted is not None
@@ -163,9 +163,9 @@ def test_cells_are_kept_and_the_nearest_with_cells_gives_them(tmp_path: Path, ta
 def test_without_seed_cells_random_is_a_pure_control(tmp_path: Path, task: nk.Task) -> None:
     zoo = Zoo(tmp_path / "zoo")
     zoo.add(nk.task("digits?detect=0&limit=120", name="zero"), "mlp?hidden=16", trials=1, recipe=nk.Recipe(steps=5))
-    cells = finish(zoo.celling("zero", SKELETON, Budget(evaluations=3), proxy=nk.Recipe(steps=2)))
+    cells = zoo.search_cells("zero", SKELETON, Budget(evaluations=3), proxy=nk.Recipe(steps=2))
     control = replace(HOW, method="random", space="nearest", budget=Budget(evaluations=3))
-    seeded, plain = (finish(zoo.searching(task, replace(control, seed_cells=given))) for given in (True, False))
+    seeded, plain = (zoo.search(task, replace(control, seed_cells=given)) for given in (True, False))
     assert {best.genotype for best in seeded.outcome.found} == set(cells.genotypes)
     assert {best.facts["origin"] for best in plain.outcome.found} == {"drawn"}
     assert plain.ground.space.name == seeded.ground.space.name
@@ -176,6 +176,6 @@ def test_cells_are_searched_by_any_method(tmp_path: Path) -> None:
     zoo = Zoo(tmp_path / "zoo")
     zoo.add(nk.task("digits?detect=0&limit=120", name="zero"), "mlp?hidden=16", trials=1, recipe=nk.Recipe(steps=5))
     options = {"candidates": 2, "alternations": 2}
-    found = finish(zoo.celling("zero", SKELETON, Budget(steps=2), method="fuse", options=options))
+    found = zoo.search_cells("zero", SKELETON, Budget(steps=2), method="fuse", options=options)
     assert found.method == "fuse"
     assert zoo.cells("zero") == found

@@ -10,7 +10,7 @@ from torch import nn
 
 import nearkin as nk
 from nearkin.core.errors import DataError, NearkinError, OptionError
-from nearkin.core.events import Caution, Event, Note
+from nearkin.core.events import Caution, Event, Note, finish
 from nearkin.core.state import State
 from nearkin.nets.heads import head_name, split
 from nearkin.tasks import packed
@@ -89,7 +89,7 @@ def test_large_arrays_leave_a_probe_and_say_so(zoo: Zoo, monkeypatch: pytest.Mon
     monkeypatch.setattr(packed.packed, "__defaults__", (100,))
     monkeypatch.setattr(packed, "PROBE_SAMPLES", 5)
     heard: list[Event] = []
-    zoo.add(small(), trials=1, recipe=QUICK, listen=heard.append)
+    finish(zoo.add.work(small(), trials=1, recipe=QUICK), heard.append)
     assert any(isinstance(event, Caution) and "too large" in event.text for event in heard)
     assert len(zoo.task("t").train) == 5
 
@@ -113,12 +113,12 @@ def test_a_broken_checkpoint_is_done_anew(zoo: Zoo, tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        zoo.add(task, trials=1, recipe=QUICK, listen=stop)
+        finish(zoo.add.work(task, trials=1, recipe=QUICK), stop)
     (kept,) = (tmp_path / "zoo" / "work").glob("*/training-0.safetensors")
     assert State.load(kept).facts["done"] > 0
     kept.write_bytes(kept.read_bytes()[:100])
     heard: list[Event] = []
-    zoo.add(task, trials=1, recipe=QUICK, listen=heard.append)
+    finish(zoo.add.work(task, trials=1, recipe=QUICK), heard.append)
     assert any(isinstance(event, Caution) and "done again" in event.text for event in heard)
 
 
@@ -130,8 +130,8 @@ def test_more_trials_of_unfinished_work_use_those_that_are_done(zoo: Zoo) -> Non
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        zoo.add(task, trials=2, recipe=QUICK, listen=stop_in_the_second)
-    zoo.add(task, trials=3, recipe=QUICK, listen=seen.append)
+        finish(zoo.add.work(task, trials=2, recipe=QUICK), stop_in_the_second)
+    finish(zoo.add.work(task, trials=3, recipe=QUICK), seen.append)
     assert any(isinstance(event, Note) and "trial 1 of 3 was done before" in event.text for event in seen)
     assert len(zoo.solved("t").trials) == 3
 

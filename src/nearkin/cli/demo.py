@@ -84,7 +84,7 @@ def demo(
             device=devices.device(settings.device),
             command=shlex.join(["nearkin", *sys.argv[1:]]),
         )  # fmt: skip
-        solution = run(solving.solving(nk.task(data, name=name), zoo, plan), settings)
+        solution = run(solving.solve.work(nk.task(data, name=name), zoo, plan=plan), settings)
         records = zoo.records()
     facts: dict[str, Any] = {
         **written(solution, out),
@@ -123,11 +123,11 @@ def _known(zoo: "nk.Zoo", name: str, task: "nk.Task", question: str, settings: S
     if name not in zoo:
         recipe = nk.Recipe.suited(task, epochs=EPOCHS)
         run(
-            zoo.adding(task, "lenet", trials=TRIALS, recipe=recipe, seed=settings.seed, device=settings.device),
+            zoo.add.work(task, "lenet", trials=TRIALS, recipe=recipe, seed=settings.seed, device=settings.device),
             settings,
         )
     skeleton, budget = contenders.search_skeleton(task), budgets.Budget(evaluations=CELLS)
-    found = run(zoo.celling(name, skeleton, budget, seed=settings.seed), settings)
+    found = run(zoo.search_cells.work(name, skeleton, budget, seed=settings.seed), settings)
     record = zoo.record(name)
     return (
         f"{lead}{record.metric:.1%} right of {len(task.test)} unseen (blind guess {task.guess():.1%}); "

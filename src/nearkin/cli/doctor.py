@@ -51,8 +51,8 @@ def doctor(
     if exists:
         with nk.Catalogue(Path(settings.zoo_path), create=False) as catalogue:
             if clean:
-                run(check.cleaned(catalogue), settings)
-            health = run(check.examine(catalogue), settings)
+                run(check.clean.work(catalogue), settings)
+            health = run(check.examine.work(catalogue), settings)
             untrusted = (
                 [] if health.problems else [task.name for task in catalogue.tasks() if not is_trusted(task.network)]
             )

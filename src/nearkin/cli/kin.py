@@ -86,7 +86,7 @@ def near(
             measure=measure, trials=trials, samples=samples, reading=reading, aggregate=aggregate, align=align,
             epsilon=epsilon, screen=screen, device=device.device(settings.device),
         )  # fmt: skip
-        found = run(zoo.nearing(target if target in zoo else task_of(target, zoo), how), settings).top(top)
+        found = run(zoo.near.work(target if target in zoo else task_of(target, zoo), how=how), settings).top(top)
     answer(found.to_dict(), as_json, lambda: _say_ranking(found))
 
 
@@ -147,7 +147,7 @@ def _compared(
         measure=measure, trials=trials, samples=samples, reading=reading, aggregate=aggregate, align=align,
         device=device.device(settings.device),
     )  # fmt: skip
-    return run(zoo.comparing(names, how), settings)
+    return run(zoo.matrix.work(names, how=how), settings)
 
 
 def _zoo(settings: Settings) -> Path:

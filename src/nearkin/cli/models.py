@@ -76,7 +76,7 @@ def train(
         network = named.network_string(genotypes.Genotype.parse(genotype), skeleton)
     elif network is not None:
         trust_network(network)
-    work = modelfile.training(
+    work = modelfile.train.work(
         task, network, nk.Recipe.suited(task, **recipe), settings.seed, devices.device(settings.device), out, restart
     )
     solved = run(work, settings)

@@ -161,7 +161,7 @@ def search(
             parameters=parameters, multiply_adds=multiply_adds, latency=latency and latency / 1000,
             options=named_values(option), seed_cells=seed_cells,
         )  # fmt: skip
-        work = zoo.searching(
+        work = zoo.search.work(
             target if target in zoo else task, how, seed=settings.seed, device=settings.device, restart=restart
         )
         found = run(work, settings, *listeners)

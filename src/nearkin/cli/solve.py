@@ -111,7 +111,7 @@ def solve(
     task = nk.task(data, name=name)  # before a zoo is made: bad data leaves no trace
     plans.require_answerable(task)
     with nk.Zoo(settings.zoo_path) as zoo:
-        solution = run(solving.solving(task, zoo, plan, restart=restart), settings)
+        solution = run(solving.solve.work(task, zoo, plan=plan, restart=restart), settings)
     facts = written(solution, folder)
     answer(facts, as_json, lambda: show(solution, folder))
 

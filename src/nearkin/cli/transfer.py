@@ -86,7 +86,7 @@ def transfer(
         bench = stages.Bench(zoo.catalogue.work_folder() / f"transfer-{task.fingerprint()}-{mark}", task.digest())
         if restart:
             shutil.rmtree(bench.folder, ignore_errors=True)
-        found = run(zoo.transferring(source, facing, how, seed=settings.seed, stages=bench), settings)
+        found = run(zoo.transfer.work(source, facing, how=how, seed=settings.seed, stages=bench), settings)
         shutil.rmtree(bench.folder, ignore_errors=True)  # finished: the report holds it all
     made = shlex.join(["nearkin", *sys.argv[1:]])
     write_durably(page, transfer_page.transfer_page(found, command=made).encode())

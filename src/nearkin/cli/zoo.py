@@ -11,7 +11,7 @@ from nearkin.cli.console import Restart, Settings, answer, counted, escape, name
 from nearkin.cli.recipe import recipe_options
 from nearkin.core.errors import NearkinError, require
 from nearkin.core.lazy import Lazy
-from nearkin.nets.trusted_code import is_trusted, refusal, trust_network
+from nearkin.nets.trusted_code import is_trusted, refusal
 from nearkin.tasks.metrics import metric_title
 
 if TYPE_CHECKING:
@@ -99,10 +99,8 @@ def add(
     suited = nk.Recipe.suited(task, **recipe)
     if cell:  # before anything is trained
         searched = {"method": cell_method, "options": methods.checked(cell_method, task, named_values(option))}
-    if network is not None:
-        trust_network(network)
     with nk.Zoo(path) as zoo:
-        work = zoo.adding(
+        work = zoo.add.work(
             task, network, trials=trials, recipe=suited, seed=settings.seed, device=settings.device, restart=restart
         )
         record = zoo.record(name) if there else run(work, settings)
@@ -110,7 +108,7 @@ def add(
         if cell:
             skeleton = network_of.Skeleton.of_task(task, channels=cell_channels, num_cells=2, between="pool")
             budget = budgets.Budget(evaluations=cell_evaluations)
-            cells = zoo.celling(name, skeleton, budget, seed=settings.seed, restart=restart, **searched)
+            cells = zoo.search_cells.work(name, skeleton, budget, seed=settings.seed, restart=restart, **searched)
             facts["cells"] = run(cells, settings).to_dict()
     answer(facts, as_json, lambda: _say_added(record, facts.get("cells")))
 
@@ -218,7 +216,7 @@ def export(
     """Write the zoo, or some of its tasks, as one file that `import` reads."""
     settings: Settings = context.obj
     with nk.Catalogue(Path(settings.zoo_path), create=False) as catalogue:
-        written = run(bundle.exporting(catalogue, file, names or None, overwrite=overwrite), settings)
+        written = run(bundle.export_bundle.work(catalogue, file, names or None, overwrite=overwrite), settings)
     size = file.stat().st_size
     answer(
         {"file": str(file), "tasks": written, "bytes": size},
@@ -235,7 +233,7 @@ def import_(
     """Take in the tasks of an exported zoo: all of them, or none if anything is wrong."""
     settings: Settings = context.obj
     with nk.Catalogue(Path(settings.zoo_path)) as catalogue:
-        taken = run(bundle.importing(catalogue, file), settings)
+        taken = run(bundle.import_bundle.work(catalogue, file), settings)
         records = [record for record in catalogue.tasks() if record.name in taken]
     untrusted = [record.name for record in records if not is_trusted(record.network)]
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.core.errors import DataError, MismatchError, OptionError, TrainingError, require
-from nearkin.core.events import Listener, Progress, Work, finish
+from nearkin.core.events import Progress, Work, operation
 from nearkin.core.rng import Streams, derived_seed, seeded
 from nearkin.nets.functional import check
 from nearkin.nets.heads import head_name, with_head
@@ -70,6 +70,7 @@ class Pace:
 PACE = Pace()
 
 
+@operation
 def kin_score(
     model: nn.Module,
     x: Tensor,
@@ -81,8 +82,7 @@ def kin_score(
     num_heads: int = DRAWN_HEADS,
     pace: Pace = PACE,
     seed: int = 0,
-    listen: Listener | None = None,
-) -> float:
+) -> Work[float]:
     """Mean loss over a short fine-tuning of a source's network on a target; source -> target, smaller is nearer.
 
     Values of one target under one seed may be compared, those of two targets not. Less the value of a network at its
@@ -98,7 +98,6 @@ def kin_score(
         num_heads: of drawn ones, which learn side by side on the one encoder, so that the value is no matter of luck.
         pace: number and size of the steps.
         seed: of batches, of a drawn head and of dropout.
-        listen: called with every event.
 
     >>> from nearkin.nets.registry import build
     >>> x = torch.randn(80, 4, generator=torch.Generator().manual_seed(0))
@@ -107,26 +106,6 @@ def kin_score(
     >>> kin_score(net, x, easy, num_outputs=2) < kin_score(net, x, hard, num_outputs=2)
     True
     """
-    work = kin_work(
-        model, x, y, num_outputs=num_outputs, likelihood=likelihood, head=head, num_heads=num_heads, pace=pace,
-        seed=seed,
-    )  # fmt: skip
-    return finish(work, listen)
-
-
-def kin_work(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    *,
-    num_outputs: int,
-    likelihood: str = "categorical",
-    head: Start = "zero",
-    num_heads: int = DRAWN_HEADS,
-    pace: Pace = PACE,
-    seed: int = 0,
-) -> Work[float]:
-    """The work of `kin_score`, a step at a time."""
     form = likelihood_named(likelihood)
     _check(x, y, num_outputs, likelihood, head)
     require(num_heads >= 1, f"num_heads must be 1 or more, got {num_heads}")

@@ -25,15 +25,15 @@ import torch
 from torch import Tensor
 
 from nearkin.core.errors import MismatchError, optional, require
-from nearkin.core.events import Listener, Progress, Work, finish
+from nearkin.core.events import Progress, Work, operation
 from nearkin.core.rng import Streams
 from nearkin.core.state import State
 from nearkin.distance.source_on_target import fitted_to
-from nearkin.fisher.diagonals import measuring
+from nearkin.fisher.diagonals import diagonal
 from nearkin.fisher.values import FisherDiagonal
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
-from nearkin.nets.training_loop import fitting
+from nearkin.nets.training_loop import fit
 from nearkin.tasks.task import Task
 
 Found: TypeAlias = list[tuple[str, float]]
@@ -238,6 +238,7 @@ def num_passes(rungs: Sequence[Rung], num_tasks: int) -> float:
     return sum(rung.share * min(num_tasks, rung.contenders) for rung in rungs)
 
 
+@operation
 def screened(
     index: Index,
     query: Tensor,
@@ -245,18 +246,17 @@ def screened(
     m: int = 10,
     *,
     leave_out: Collection[str] = (),
-    listen: Listener | None = None,
-) -> Found:
+) -> Work[Found]:
     """The `m` tasks nearest to a point, in the order of their true distance, which is measured on no others.
 
     >>> index = Index(Embedding(dims=4)).add(dict(zip("abcd", torch.eye(4))))
     >>> screened(index, torch.tensor([0.8, 0.6, 0.0, 0.0]), {"a": 0.3, "b": 0.2, "c": 0.1}.__getitem__, m=2)
     [('b', 0.2), ('a', 0.3)]
     """
-    work = racing(index, query, lambda name, share: measure(name), (Rung(1.0, m),), leave_out=leave_out)
-    return finish(work, listen)
+    return raced.work(index, query, lambda name, share: measure(name), (Rung(1.0, m),), leave_out=leave_out)
 
 
+@operation
 def raced(
     index: Index,
     query: Tensor,
@@ -264,8 +264,7 @@ def raced(
     rungs: Sequence[Rung] = RUNGS,
     *,
     leave_out: Collection[str] = (),
-    listen: Listener | None = None,
-) -> Found:
+) -> Work[Found]:
     """The contenders of a race's last rung, in the order of what was measured there.
 
     Args:
@@ -274,25 +273,12 @@ def raced(
         measure: the distance of a task, measured on a share of the target's samples.
         rungs: shares that rise and contenders that fall; the first contenders are the nearest of the index.
         leave_out: names that do not take part.
-        listen: called with every event.
 
     >>> index = Index(Embedding(dims=4)).add(dict(zip("abcd", torch.eye(4))))
     >>> rungs = (Rung(0.1, 3), Rung(1.0, 1))
     >>> raced(index, torch.tensor([0.8, 0.6, 0.0, 0.0]), lambda name, share: {"a": 0.3, "b": 0.2}.get(name, 0.9), rungs)
     [('b', 0.2)]
     """
-    return finish(racing(index, query, measure, rungs, leave_out=leave_out), listen)
-
-
-def racing(
-    index: Index,
-    query: Tensor,
-    measure: Callable[[str, float], float],
-    rungs: Sequence[Rung] = RUNGS,
-    *,
-    leave_out: Collection[str] = (),
-) -> Work[Found]:
-    """The work of `raced`; what could not be measured (NaN) comes last."""
     for before, after in itertools.pairwise(rungs):
         require(
             before.share <= after.share and before.contenders >= after.contenders,
@@ -330,7 +316,7 @@ class Probe:
     >>> x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
     >>> probe, embedding = Probe(network="mlp?hidden=8"), Embedding(network="mlp?hidden=8")
     >>> tasks = [Task.from_arrays("toy", x, (x[:, i] > 0).long()) for i in (0, 1)]
-    >>> p, q = (embedding.point([finish(probe.measuring(task))]) for task in tasks)
+    >>> p, q = (embedding.point([probe.fisher(task)]) for task in tasks)
     >>> bool((p - q).norm() > 0.1)
     True
     """
@@ -345,11 +331,12 @@ class Probe:
         require(self.steps >= 0, f"a probe takes 0 steps or more, got {self.steps}")
         require(self.samples >= 1, f"a probe looks at one sample or more, got {self.samples}")
 
-    def measuring(self, task: Task, trial: int = 0) -> Work[FisherDiagonal]:
+    @operation
+    def fisher(self, task: Task, trial: int = 0) -> Work[FisherDiagonal]:
         """The work of measuring it on a task, in one of its initialisations."""
         task = fitted_to(task, self.input_shape or task.input_shape)
         model = build(self.network, task.input_shape, task.num_outputs, self.seed, trial)
         if self.steps > 0:
-            yield from fitting(model, task, Recipe(steps=self.steps), seed=self.seed, stage="probe")
+            yield from fit.work(model, task, Recipe(steps=self.steps), seed=self.seed, stage="probe")
         x, y = task.test.glance(self.samples)
-        return (yield from measuring(model.eval(), x, y, likelihood=task.likelihood))
+        return (yield from diagonal.work(model.eval(), x, y, likelihood=task.likelihood))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.core.errors import DataError, MismatchError, require
-from nearkin.core.events import Listener, Note, Progress, Work, finish
+from nearkin.core.events import Note, Progress, Work, operation
 from nearkin.core.rng import Streams
 from nearkin.core.types import Params
 from nearkin.fisher.autodiff import chunk_size, rest_gradients
@@ -29,6 +29,7 @@ from nearkin.tasks.likelihood import likelihood as likelihood_named
 STACKED_FLOATS = 1 << 21  # of gradients at one layer that wait for each other
 
 
+@operation
 def diagonal(
     model: Network,
     data: Data,
@@ -41,8 +42,7 @@ def diagonal(
     seed: int = 0,
     names: Collection[str] | None = None,
     params: Params | None = None,
-    listen: Listener | None = None,
-) -> FisherDiagonal:
+) -> Work[FisherDiagonal]:
     """The diagonal Fisher information of a network on data.
 
     Args:
@@ -56,34 +56,12 @@ def diagonal(
         seed: of the draws.
         names: parameters to measure; by default all that require gradients.
         params: weights by name of a function; a module has its own.
-        listen: called with every event.
 
     >>> net = nn.Linear(2, 1)
     >>> x = torch.tensor([[1.0, 2.0], [3.0, 0.0]])
     >>> diagonal(net, x, likelihood="gaussian", labels="expected").values["weight"]
     tensor([[5., 2.]])
     """
-    work = measuring(
-        model, data, targets, likelihood=likelihood, labels=labels, batch_size=batch_size, num_samples=num_samples,
-        seed=seed, names=names, params=params,
-    )  # fmt: skip
-    return finish(work, listen)
-
-
-def measuring(
-    model: Network,
-    data: Data,
-    targets: Tensor | None = None,
-    *,
-    likelihood: str = "categorical",
-    labels: str = "observed",
-    batch_size: int = 128,
-    num_samples: int = 1,
-    seed: int = 0,
-    names: Collection[str] | None = None,
-    params: Params | None = None,
-) -> Work[FisherDiagonal]:
-    """The work of `diagonal`, a batch at a time."""
     require(labels in LABELS, f"labels must be one of {', '.join(LABELS)}, got {labels!r}")
     require(num_samples >= 1, f"num_samples must be 1 or more, got {num_samples}")
     form, rng = likelihood_named(likelihood), Streams(seed)["labels"]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.core.errors import DataError, MismatchError, OptionError, require
-from nearkin.core.events import Note, Work, finish
+from nearkin.core.events import Note, Work, operation
 from nearkin.core.types import Params
 from nearkin.fisher.jacobian import Jacobian
 from nearkin.fisher.plan import require_steady, wanted_names
@@ -27,6 +27,7 @@ Outputs: TypeAlias = Literal["all", "sum"] | int
 MEMORY_BYTES = 2 * 2**30
 
 
+@operation
 def tangent_kernel(
     model: nn.Module,
     x: Tensor,
@@ -35,7 +36,7 @@ def tangent_kernel(
     params: Collection[str] | None = None,
     batch_size: int | None = None,
     memory: int = MEMORY_BYTES,
-) -> Tensor:
+) -> Work[Tensor]:
     r"""Gram matrix $J(x) J(x)^⊤$ (exactly symmetric), or $J(x) J(x_2)^⊤$.
 
     Args:
@@ -52,19 +53,6 @@ def tangent_kernel(
     tensor([[ 2.,  3.],
             [ 3., 14.]])
     """
-    return finish(tangent_kernel_work(model, x, x2, outputs, params, batch_size, memory))
-
-
-def tangent_kernel_work(
-    model: nn.Module,
-    x: Tensor,
-    x2: Tensor | None = None,
-    outputs: Outputs = "all",
-    params: Collection[str] | None = None,
-    batch_size: int | None = None,
-    memory: int = MEMORY_BYTES,
-) -> Work[Tensor]:
-    """`tangent_kernel` as work: a note says how each weight is treated and whether in blocks; progress by samples."""
     names, shape = _checked(model, x, x2, params)
     chosen = _chosen(outputs, shape.numel())
     seen = sight(model, names, chosen, outputs == "sum", x if x2 is None else torch.cat([x, x2]))

@@ -3,12 +3,14 @@
 import math
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
+from nearkin._moved import renamed
 from nearkin.core.errors import require
-from nearkin.core.events import Checkpoint, Listener, Note, Progress, Work, finish
+from nearkin.core.events import Checkpoint, Note, Progress, Work, operation
 from nearkin.core.state import State, copied
 from nearkin.core.types import Buffers, Params
 from nearkin.nets.evaluate import Scores, evaluate
@@ -45,27 +47,8 @@ class Fit:
     reached: bool
 
 
+@operation
 def fit(
-    model: nn.Module,
-    task: Task,
-    recipe: Recipe | None = None,
-    *,
-    seed: int = 0,
-    device: torch.device | None = None,
-    listen: Listener | None = None,
-) -> Fit:
-    """Train a model on a task, in place, and measure it on the test part.
-
-    >>> x = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
-    >>> toy = Task.from_arrays("toy", x, (x[:, 0] > 0).long(), x, (x[:, 0] > 0).long())
-    >>> done = fit(nn.Linear(2, 2), toy, Recipe(steps=60, learning_rate=0.1))
-    >>> done.scores.metric > 0.95, done.history.steps_to(0.3) < 60
-    (True, True)
-    """
-    return finish(fitting(model, task, recipe, seed=seed, device=device), listen)
-
-
-def fitting(
     model: nn.Module,
     task: Task,
     recipe: Recipe | None = None,
@@ -75,7 +58,14 @@ def fitting(
     resume: State | None = None,
     stage: str = "training",
 ) -> Work[Fit]:
-    """The loop itself. Every tick it yields a `Progress` and a `Checkpoint`; `resume` is what one captured."""
+    """Train a model on a task, in place, and measure it on the test part.
+
+    >>> x = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
+    >>> toy = Task.from_arrays("toy", x, (x[:, 0] > 0).long(), x, (x[:, 0] > 0).long())
+    >>> done = fit(nn.Linear(2, 2), toy, Recipe(steps=60, learning_rate=0.1))
+    >>> done.scores.metric > 0.95, done.history.steps_to(0.3) < 60
+    (True, True)
+    """
     recipe = recipe or Recipe.suited(task)
     _check_augmentation(task, recipe)
     learn, judge = _parts(task, recipe, seed)
@@ -176,3 +166,7 @@ def _parts(task: Task, recipe: Recipe, seed: int) -> tuple[Examples, Examples | 
     require(len(task.train) >= 2, f"{task.name}: one sample is too few to set some aside; drop target and patience")
     learn, judge = split_index(labels, len(task.train), recipe.validation, seed)
     return task.train.chosen(learn), task.train.chosen(judge)
+
+
+def __getattr__(name: str) -> Any:
+    return renamed(__name__, name)

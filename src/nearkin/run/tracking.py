@@ -4,7 +4,7 @@ Both take every `Progress` of a work and log its values under `stage/name`, at t
 
 ```python
 with tensorboard("runs/four") as listen:
-    finish(searching(searcher, budget), listen)
+    finish(run_search.work(searcher, budget), listen)
 ```
 """
 

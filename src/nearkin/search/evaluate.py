@@ -14,12 +14,12 @@ from torch import nn
 
 from nearkin.core.checkpoints import signed
 from nearkin.core.errors import TrainingError, require
-from nearkin.core.events import Checkpoint, Work
+from nearkin.core.events import Checkpoint, Work, operation
 from nearkin.core.rng import derived_seed
 from nearkin.core.state import State
 from nearkin.nets.functional import check, multiply_adds, num_parameters
 from nearkin.nets.recipe import Recipe
-from nearkin.nets.training_loop import fitting
+from nearkin.nets.training_loop import fit
 from nearkin.search.genotypes.genotype import Cells, Genotype, Recurrent
 from nearkin.search.networks.auxiliary import AuxiliaryTask, InTraining
 from nearkin.search.networks.build import build_network
@@ -67,7 +67,8 @@ class Evaluated:
         return {"genotype": str(self.genotype), **{name: getattr(self, name) for name in names}}
 
 
-def evaluating(
+@operation
+def evaluate_genotype(
     genotype: Genotype,
     task: Task,
     skeleton: Skeleton,
@@ -110,7 +111,7 @@ def evaluating(
         trained: nn.Module = InTraining(network, skeleton, task.num_outputs, total, seed)
     else:
         trained = network
-    work = fitting(trained, judged, recipe, seed=seed, device=device, resume=resume, stage="evaluation")
+    work = fit.work(trained, judged, recipe, seed=seed, device=device, resume=resume, stage="evaluation")
     done = yield from signed(work, {"evaluation": signature})
     network.eval()
     return Evaluated(
@@ -167,9 +168,11 @@ class TrainedObjective(Objective):
     seed: int = 0
     validation: float = VALIDATION
 
-    def measuring(self, genotype: Genotype) -> Work[Measured]:
+    def measure(self, genotype: Genotype) -> Work[Measured]:
         """Train and judge one genotype; its own checkpoints are kept back, because the search has others."""
-        work = evaluating(genotype, self.task, self.skeleton, self.recipe, self.seed, validation=self.validation)
+        work = evaluate_genotype.work(
+            genotype, self.task, self.skeleton, self.recipe, self.seed, validation=self.validation
+        )
         done = yield from _without_checkpoints(work)
         facts = done.to_dict()
         return Measured(done.metric, {name: facts[name] for name in ("loss", "parameters", "multiply_adds", "seconds")})

@@ -26,7 +26,7 @@ class Objective(ABC):
     """A measure of genotypes: a look into a table, or a training from scratch."""
 
     @abstractmethod
-    def measuring(self, genotype: Genotype) -> Work[Measured]:
+    def measure(self, genotype: Genotype) -> Work[Measured]:
         """Measure one genotype; what takes long yields events. The same genotype gives the same score."""
 
     @abstractmethod

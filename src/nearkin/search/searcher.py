@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, TypedDict, TypeVar, cast
 
+from nearkin._moved import renamed
 from nearkin.core.budget import Budget
 from nearkin.core.errors import TrainingError, require
-from nearkin.core.events import Checkpoint, Note, Progress, Work
+from nearkin.core.events import Checkpoint, Note, Progress, Work, operation
 from nearkin.core.memory import resident_mebibytes
 from nearkin.core.plain import typed
 from nearkin.core.state import State, restoring
@@ -153,7 +154,8 @@ class _Run:
     history: list[tuple[int, float]] = field(default_factory=list)
 
 
-def searching(searcher: Searcher[S], budget: Budget, *, seed: int = 0, resume: State | None = None) -> Work[Outcome]:
+@operation
+def run_search(searcher: Searcher[S], budget: Budget, *, seed: int = 0, resume: State | None = None) -> Work[Outcome]:
     """Run a searcher to its end or that of its budget; after every step a `Progress` and a `Checkpoint`.
 
     Args:
@@ -236,3 +238,7 @@ def _resumed(searcher: Searcher[S], seed: int, saved: State) -> tuple[_Run, S]:
     run = _Run(facts["steps"], facts["seconds"], facts["history"])
     with restoring(saved.origin):
         return run, searcher.restore(State(saved.tensors, saved.facts["state"], saved.origin))
+
+
+def __getattr__(name: str) -> Any:
+    return renamed(__name__, name)

@@ -159,7 +159,7 @@ class TabularObjective(Objective):
     def __post_init__(self) -> None:
         self.table.column(self.column)
 
-    def measuring(self, genotype: Genotype) -> Work[Measured]:
+    def measure(self, genotype: Genotype) -> Work[Measured]:
         """The value in the table."""
         yield from ()
         return Measured(self.table.value(genotype, self.column))

@@ -16,9 +16,9 @@ from nearkin.nets.solved import Solved
 from nearkin.nets.training_loop import Fit
 from nearkin.tasks.derive import limited
 from nearkin.tasks.task import Task
-from nearkin.transfer.classify import classify_work
+from nearkin.transfer.classify import classify
 from nearkin.transfer.closed_form import source_means
-from nearkin.transfer.gaussian_process import gaussian_work
+from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hyper import Hyper
 from nearkin.transfer.labels.classes import Classes
 from nearkin.transfer.linearized import Linearized, linearize
@@ -69,7 +69,7 @@ def _classes(
 ) -> Work[tuple[TangentMachine, dict[str, Any]]]:
     x, y = task.train.all()
     known = Classes(alpha=settings.get("alpha"), scale=settings.get("scale"), heat=settings.get("temperature"))
-    found = yield from classify_work(flat, x, y, len(task.classes), known, seed=seed)
+    found = yield from classify.work(flat, x, y, len(task.classes), known, seed=seed)
     heat = found.heats["mean"]
     chosen = {"alpha": found.choice.alpha, "scale": found.choice.scale, "temperature": heat}
     return as_machine(found.posterior, network, heat), chosen
@@ -80,7 +80,7 @@ def _values(
 ) -> Work[tuple[TangentMachine, dict[str, Any]]]:
     x, y = task.train.all()
     known = {name: settings[name] for name in ("noise", "scale", "mean") if name in settings}
-    found = yield from gaussian_work(flat, x, y, Hyper(**known) if known else None, space="function", seed=seed)
+    found = yield from gaussian.work(flat, x, y, Hyper(**known) if known else None, space="function", seed=seed)
     machine = as_machine(found, network)
     if task.likelihood == "heteroscedastic":
         machine = widened(machine, _spread(found.leave_one_out(), y).log())

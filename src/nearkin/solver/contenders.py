@@ -17,14 +17,14 @@ from nearkin.nets.heads import head_name, with_head
 from nearkin.nets.registry import build
 from nearkin.nets.solved import FitFacts, Solved, fit_facts, fit_from, fit_state
 from nearkin.nets.spec import NetworkSpec
-from nearkin.nets.training_loop import Fit, fitting
+from nearkin.nets.training_loop import Fit, fit
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.networks.named import network_string
 from nearkin.search.networks.skeleton import Skeleton
 from nearkin.solver.closed import fitting_closed
 from nearkin.solver.pace import Pace
 from nearkin.solver.simple.machines import costs
-from nearkin.solver.simple.models import fitting_simple
+from nearkin.solver.simple.models import fit_simple
 from nearkin.solver.standing import Standing
 from nearkin.tasks.batches import num_batches
 from nearkin.tasks.task import Task
@@ -114,7 +114,7 @@ class Trained:
         return Solved(task.name, self.network, task.facts(), seed, (self.fit,))
 
 
-def training(contender: Contender, start: State | None, device: torch.device) -> Work[State]:
+def train_contender(contender: Contender, start: State | None, device: torch.device) -> Work[State]:
     """Train a contender; the work of a stage."""
     task = contender.task
     if contender.pace is None and contender.source is not None:
@@ -123,17 +123,17 @@ def training(contender: Contender, start: State | None, device: torch.device) ->
         )
         return Trained(*closed).to_state()
     if contender.pace is None:
-        simple = yield from fitting_simple(
+        simple = yield from fit_simple.work(
             contender.name, task, seconds=contender.seconds, seed=contender.seed, fixed=contender.fixed
         )
         return Trained(simple.network, simple.fit, simple.settings).to_state()
     model, recipe = _begun(contender, contender.pace.network), contender.pace.recipe
-    fit = yield from fitting(
+    result = yield from fit.work(
         model, task, recipe, seed=derived_seed(contender.seed, "solve"), device=device, resume=start,
         stage=contender.title,
     )  # fmt: skip
-    settings = {"steps": len(fit.history.losses), "batch_size": recipe.batch_size, "rate": recipe.learning_rate}
-    return Trained(contender.pace.network, fit, settings).to_state()
+    settings = {"steps": len(result.history.losses), "batch_size": recipe.batch_size, "rate": recipe.learning_rate}
+    return Trained(contender.pace.network, result, settings).to_state()
 
 
 def _begun(contender: Contender, network: str) -> nn.Module:

@@ -14,7 +14,7 @@ from nearkin.nets.registry import default_network
 from nearkin.nets.solved import Solved
 from nearkin.search.evaluate import held_out
 from nearkin.search.registry import PROXY, Ask, searcher
-from nearkin.search.searcher import Outcome, searching
+from nearkin.search.searcher import Outcome, run_search
 from nearkin.solver.contenders import (
     HAND_MADE,
     TITLES,
@@ -28,7 +28,7 @@ from nearkin.solver.contenders import (
     search_skeleton,
     searched_networks,
     standing,
-    training,
+    train_contender,
 )
 from nearkin.solver.pace import FEWEST_STEPS, Pace, paced
 from nearkin.solver.plan import SEARCH_SHARE, Plan
@@ -99,7 +99,7 @@ class Contest:
         whole = fitted_to(self.task, input_shape)
         return held_out(whole, self.plan.validation, derived_seed(self.plan.seed, "choice"))
 
-    def running(self, lots: Sequence[Lot], kin: Solved | None) -> Work[None]:
+    def run(self, lots: Sequence[Lot], kin: Solved | None) -> Work[None]:
         """All searches, then everyone's training."""
         entries = [entry for entry in self._entries(lots, kin) if self.plan.takes(entry.name)]
         require(
@@ -193,7 +193,7 @@ class Contest:
         )
 
     def _trained(self, contender: Contender, stage: str) -> Work[State]:
-        work = lambda start: training(contender, start, self.plan.device)  # noqa: E731
+        work = lambda start: train_contender(contender, start, self.plan.device)  # noqa: E731
         return (yield from self.bench.stage(stage, contender.facts(), work, key=f"train-{contender.name}"))
 
     def _searched(self, lot: Lot) -> Work[Contender]:
@@ -223,7 +223,7 @@ class Contest:
         }  # fmt: skip
 
         def work(start: State | None) -> Work[State]:
-            outcome = yield from searching(searcher(lot.method, ask), budget, seed=own, resume=start)
+            outcome = yield from run_search.work(searcher(lot.method, ask), budget, seed=own, resume=start)
             return State({}, outcome.to_dict())
 
         done = yield from self.bench.stage(lot.title, inputs, work, key=f"search-{lot.name}")

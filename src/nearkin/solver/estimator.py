@@ -19,7 +19,7 @@ from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.events import Listener, finish
 from nearkin.solver.plan import Plan
 from nearkin.solver.solution import Solution
-from nearkin.solver.solving import solving
+from nearkin.solver.solving import solve
 from nearkin.tasks.task import Task
 from nearkin.zoo.zoo import Zoo
 
@@ -112,7 +112,7 @@ class NearkinClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             device=chosen_device(self.device),
             join=self.join and self.zoo is not None,
         )
-        self.solution_: Solution = self._beside(lambda zoo: finish(solving(task, zoo, plan), self.listen))
+        self.solution_: Solution = self._beside(lambda zoo: finish(solve.work(task, zoo, plan=plan), self.listen))
         return self
 
     def predict_proba(self, X: Any) -> Array:

@@ -21,11 +21,13 @@ from nearkin.zoo.zoo import Zoo
 MAPPED = 12  # tasks on the map of a report, the target among them
 
 
-def joining(zoo: Zoo, task: Task, plan: Plan, contest: Contest, relations: Relations) -> Work[None]:
+def join_zoo(zoo: Zoo, task: Task, plan: Plan, contest: Contest, relations: Relations) -> Work[None]:
     """Put the target into the zoo, so that the next task has one more kin; what is there already is left."""
     if task.name not in zoo:
         network, recipe, seed, trials = _like_kin(zoo, task, plan, relations)
-        yield from zoo.adding(task, network, trials=trials, recipe=recipe, seed=seed, device=str(plan.device))
+        yield from zoo.add.work(
+            task, network, trials=trials, recipe=recipe, seed=seed, device=str(plan.device), from_file=True
+        )
         yield Note(f"{task.name} is in the zoo now, with its Fisher information")
     found = _best_cells(contest)
     if found:
@@ -37,7 +39,7 @@ def joining(zoo: Zoo, task: Task, plan: Plan, contest: Contest, relations: Relat
         zoo.keep_pair(GAIN, relations.cells_of, task.name, 0, facts)
 
 
-def mapping(zoo: Zoo, task: Task, plan: Plan, relations: Relations) -> Work[DistanceMatrix | None]:
+def map_tasks(zoo: Zoo, task: Task, plan: Plan, relations: Relations) -> Work[DistanceMatrix | None]:
     """Distances of the target and its nearest kin to each other; None where there are none to draw.
 
     Tasks that were solved with another kind of network, or in another input shape, are left out: to compare all with
@@ -54,7 +56,7 @@ def mapping(zoo: Zoo, task: Task, plan: Plan, relations: Relations) -> Work[Dist
     names, trials = [*same[: MAPPED - 1], task.name], len(rows[0]["trials"])
     try:
         how = Comparison(measure="frechet", trials=trials, device=plan.device)
-        return (yield from zoo.comparing(names, how))
+        return (yield from zoo.matrix.work(names, how=how))
     except NearkinError as error:
         yield Caution(f"there is no map: {error}")
         return None

@@ -17,7 +17,7 @@ from nearkin.solver.stages import Bench
 from nearkin.store.records import TaskRecord
 from nearkin.tasks.task import Task
 from nearkin.zoo.comparison import Comparison, Part
-from nearkin.zoo.near import nearing
+from nearkin.zoo.near import rank_sources
 from nearkin.zoo.search import CELLS, FULL, NEAREST, Ground
 from nearkin.zoo.zoo import Zoo
 
@@ -37,7 +37,7 @@ class _Ranked(TypedDict):
     seconds: float
 
 
-def relating(zoo: Zoo, task: Task, plan: Plan, bench: Bench) -> Work[Relations]:
+def relate(zoo: Zoo, task: Task, plan: Plan, bench: Bench) -> Work[Relations]:
     """Rankings by every measure, then whose cells and whose weights are used."""
     others = [record for record in zoo.records() if record.name != task.name]
     if not others or plan.hurried:
@@ -97,7 +97,7 @@ def _ranked(zoo: Zoo, task: Task, plan: Plan) -> Work[State]:
         screen = FEW_KIN if measure == "frechet" and len(sources) > FEW_KIN else None
         how = Comparison(measure=measure, trials=_trials(plan), screen=screen, device=plan.device)
         try:
-            rankings.append((yield from nearing(Part(zoo, sources, own), own or task, zoo.catalogue.work, how)))
+            rankings.append((yield from rank_sources(Part(zoo, sources, own), own or task, zoo.catalogue.work, how)))
         except NearkinError as error:
             missing.append(f"no ranking by {measure}: {error}")
     refused = {name: why for ranking in rankings for name, why in ranking.refused.items()}

@@ -15,12 +15,12 @@ import torch
 from nearkin.core.budget import Budget
 from nearkin.core.device import device as chosen_device
 from nearkin.core.errors import TrainingError, ZooError, require
-from nearkin.core.events import Caution, Listener, Note, Work, finish
+from nearkin.core.events import Caution, Note, Work, operation
 from nearkin.core.state import State
 from nearkin.nets.solved import Solved
 from nearkin.solver.contest import Contest, Lot
-from nearkin.solver.joining import joining, mapping
-from nearkin.solver.kin import grounds, relating
+from nearkin.solver.joining import join_zoo, map_tasks
+from nearkin.solver.kin import grounds, relate
 from nearkin.solver.plan import Plan, require_answerable
 from nearkin.solver.promises import promises
 from nearkin.solver.relations import Relations
@@ -28,13 +28,14 @@ from nearkin.solver.sentence import sentence
 from nearkin.solver.solution import KIND, Solution, measured, scores_on_test
 from nearkin.solver.stages import Bench
 from nearkin.solver.standing import ordered
-from nearkin.tasks.checks.data_checks import Checks, checking
+from nearkin.tasks.checks.data_checks import Checks, check_data
 from nearkin.tasks.sources import task as read_task
 from nearkin.tasks.task import Task
 from nearkin.zoo.search import FULL, NEAREST
 from nearkin.zoo.zoo import Zoo
 
 
+@operation
 def solve(
     target: Task | str,
     zoo: Zoo,
@@ -42,31 +43,26 @@ def solve(
     *,
     seed: int = 0,
     device: str = "auto",
-    listen: Listener | None = None,
+    plan: Plan | None = None,
+    restart: bool = False,
     **options: object,
-) -> Solution:
-    """Solve a task beside a zoo, and let it join.
+) -> Work[Solution]:
+    """Solve a task beside a zoo, and let it join; interrupted, the same call continues.
 
     Args:
         target: a task, or a data string, which is then also its name.
         zoo: solved tasks; it may be empty.
-        budget: minutes of the whole, or cells of each search; five minutes where nothing is said.
+        budget: minutes in all, or cells of each search (default: 5 minutes).
         seed: the one seed.
         device: `auto`, `cpu` or `cuda`.
-        listen: called with every event.
+        plan: everything at once, in place of budget, seed, device and options.
+        restart: discard what earlier calls left for this task's data.
         **options: of `nearkin.solver.plan.Plan`: measures, space, method, hand_made, only, validation, ….
     """
     task = read_task(target) if isinstance(target, str) else target
-    given = {} if budget is None else {"budget": budget}
-    plan = Plan(seed=seed, device=chosen_device(device), **given, **options)  # type: ignore[arg-type]
-    return finish(solving(task, zoo, plan), listen)
-
-
-def solving(task: Task, zoo: Zoo, plan: Plan, *, restart: bool = False) -> Work[Solution]:
-    """The work of `solve`, with its events; interrupted, the same call continues.
-
-    With `restart` the stages that earlier calls left for this task's data are discarded first.
-    """
+    if plan is None:
+        given = {} if budget is None else {"budget": budget}
+        plan = Plan(seed=seed, device=chosen_device(device), **given, **options)  # type: ignore[arg-type]
     require_answerable(task)
     _require_own(zoo, task)
     _require_space(zoo, plan)
@@ -74,13 +70,13 @@ def solving(task: Task, zoo: Zoo, plan: Plan, *, restart: bool = False) -> Work[
     if restart:
         shutil.rmtree(bench.folder, ignore_errors=True)
     checks = yield from _checked(task, plan, bench)
-    relations = yield from relating(zoo, task, plan, bench)
+    relations = yield from relate(zoo, task, plan, bench)
     contest = Contest(task, plan, bench)
     lots = list(_lots(zoo, relations, plan)) if plan.searches(task) else []
     if not lots:
         yield Note(_why_no_search(task, plan))
     kin = None if relations.tuned is None else zoo.solved(relations.tuned)
-    yield from contest.running(lots, kin)
+    yield from contest.run(lots, kin)
     ranked = ordered(contest.standings)
     reason = contest.standings[0].refused if contest.standings else ""
     require(bool(ranked), f"nothing could be trained for {task.name}; the first reason: {reason}", TrainingError)
@@ -94,8 +90,8 @@ def solving(task: Task, zoo: Zoo, plan: Plan, *, restart: bool = False) -> Work[
         yield Note(f"{task.name} does not join the zoo: its networks would take longer than the whole run")
     if plan.hurried or not plan.join:
         return solution
-    yield from bench.timed("joining the zoo", joining(zoo, task, plan, contest, relations))
-    matrix = yield from bench.timed("map", mapping(zoo, task, plan, relations))
+    yield from bench.timed("joining the zoo", join_zoo(zoo, task, plan, contest, relations))
+    matrix = yield from bench.timed("map", map_tasks(zoo, task, plan, relations))
     solution = replace(solution, matrix=matrix, stages=bench.spent)
     zoo.keep(task.name, KIND, solution.to_state(), {"chosen": solution.chosen, "metric": solution.metric})
     return solution
@@ -139,7 +135,7 @@ def _require_space(zoo: Zoo, plan: Plan) -> None:
 
 def _checked(task: Task, plan: Plan, bench: Bench) -> Work[Checks]:
     def work(_: State | None) -> Work[State]:
-        return State({}, (yield from checking(task, seed=plan.seed)).to_dict())
+        return State({}, (yield from check_data.work(task, seed=plan.seed)).to_dict())
 
     done = yield from bench.stage("checks of the data", {"data": task.fingerprint(), "seed": plan.seed}, work, "checks")
     checks = done.read(Checks)

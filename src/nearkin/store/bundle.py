@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from nearkin.core.errors import NearkinError, ZooError, require
-from nearkin.core.events import Progress, Work
+from nearkin.core.events import Progress, Work, operation
 from nearkin.core.files import durable_file
 from nearkin.core.opening import max_bytes
 from nearkin.core.plain import json_object, typed
@@ -48,7 +48,8 @@ class Content:
         return sorted({item.digest for _, placed in self.entries for item in placed})
 
 
-def exporting(
+@operation
+def export_bundle(
     catalogue: Catalogue, file: Path, names: Sequence[str] | None = None, *, overwrite: bool = False
 ) -> Work[list[str]]:
     """Write tasks, all when none is named, into one file; every blob is verified on the way. Returns their names."""
@@ -72,7 +73,8 @@ def exporting(
     return [record.name for record in records]
 
 
-def importing(catalogue: Catalogue, file: Path) -> Work[list[str]]:
+@operation
+def import_bundle(catalogue: Catalogue, file: Path) -> Work[list[str]]:
     """Take in every task of a bundle, or none if anything is wrong with one of them. Returns their names."""
     with _opened(file) as bundle:
         content = _content(bundle, file)

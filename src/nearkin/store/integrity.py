@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nearkin.core.errors import NearkinError, ZooError, require
-from nearkin.core.events import Progress, Work
+from nearkin.core.events import Progress, Work, operation
 from nearkin.core.files import TEMPORARY_PREFIX
 from nearkin.store.catalogue import Catalogue
 from nearkin.store.schema import BATCH
@@ -73,6 +73,7 @@ class Cleaning:
     freed: int
 
 
+@operation
 def examine(catalogue: Catalogue) -> Work[Health]:
     """Read every blob and every row. The zoo may be in use: what changes meanwhile is not taken for damage."""
     problems = catalogue.database.problems()
@@ -108,7 +109,8 @@ def _unfinished(catalogue: Catalogue) -> Iterator[Path]:
     yield from catalogue.stages.glob("*/*.part")
 
 
-def cleaned(catalogue: Catalogue, older_than_seconds: float = 3600.0) -> Work[Cleaning]:
+@operation
+def clean(catalogue: Catalogue, older_than_seconds: float = 3600.0) -> Work[Cleaning]:
     """Remove orphans and leftovers older than that; safe while others add.
 
     Blobs go under the write lock, and whoever adds looks under the same lock whether its blobs are still there. A

@@ -4,13 +4,14 @@ import torch
 from torch import Tensor
 
 from nearkin.core.errors import DataError
-from nearkin.core.events import Caution, Work
+from nearkin.core.events import Caution, Work, operation
 
 JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6)  # tried in turn, in units of the mean diagonal
 PIVOT = 1e-14  # a squared pivot below this share of the largest diagonal entry is rounding
 
 
-def cholesky(matrix: Tensor, what: str = "the kernel") -> tuple[Tensor, float]:
+@operation
+def cholesky(matrix: Tensor, what: str = "the kernel") -> Work[tuple[Tensor, float]]:
     """Lower factors of symmetric matrices `[..., R, R]`, and the jitter that the diagonals needed.
 
     Raises:
@@ -29,6 +30,11 @@ def cholesky(matrix: Tensor, what: str = "the kernel") -> tuple[Tensor, float]:
         factor, failed = torch.linalg.cholesky_ex(added)
         pivots = factor.diagonal(dim1=-2, dim2=-1).square()
         if not bool(failed.any()) and bool((pivots.amin(-1) > PIVOT * diagonal.amax(-1)).all()):
+            if share > 0:
+                yield Caution(
+                    f"{what} of {matrix.shape[-1]:,} rows is not positive definite; {share * level:.1e} was added to "
+                    f"its diagonal"
+                )
             return factor, share * level
     if not bool(matrix.isfinite().all()):
         raise DataError(f"{what} of {matrix.shape[-1]:,} rows is not finite; mend the inputs or the weights")
@@ -36,16 +42,6 @@ def cholesky(matrix: Tensor, what: str = "the kernel") -> tuple[Tensor, float]:
         f"{what} of {matrix.shape[-1]:,} rows is not positive definite, not even with {JITTERS[-1]:.0e} of its "
         f"diagonal added; give a noise above 0, or leave out duplicates"
     )
-
-
-def cholesky_work(matrix: Tensor, what: str = "the kernel") -> Work[tuple[Tensor, float]]:
-    """`cholesky` as work: a caution tells of jitter."""
-    factor, jitter = cholesky(matrix, what)
-    if jitter > 0:
-        yield Caution(
-            f"{what} of {matrix.shape[-1]:,} rows is not positive definite; {jitter:.1e} was added to its diagonal"
-        )
-    return factor, jitter
 
 
 def below(factor: Tensor, right: Tensor) -> Tensor:

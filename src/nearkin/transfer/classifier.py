@@ -13,7 +13,7 @@ from nearkin.core.errors import DataError, require
 from nearkin.core.events import Listener, finish
 from nearkin.fisher.tangent import Outputs
 from nearkin.transfer.classify import Classified
-from nearkin.transfer.closed_form import classified_work
+from nearkin.transfer.closed_form import classified
 from nearkin.transfer.estimator import Array, Estimator, as_tensor
 from nearkin.transfer.labels.classes import Classes, Method, Start
 from nearkin.transfer.labels.laplace import LaplaceClassified
@@ -125,7 +125,7 @@ class LinearizedClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         )
         self.classes_ = seen if classes is None else np.unique(classes)
         numbers, size, linearized = self._numbers(labels), len(self.classes_), self._linearize(x)
-        self.classified_ = finish(classified_work(linearized, x, numbers, size, options, self._seed()), self.listen)
+        self.classified_ = finish(classified.work(linearized, x, numbers, size, options, self._seed()), self.listen)
         return self
 
     def _points(self, X: Any, y: Any, reset: bool) -> tuple[Tensor, Array]:

@@ -12,13 +12,13 @@ import torch
 from torch import Generator, Tensor
 
 from nearkin.core.errors import DataError, MismatchError, require
-from nearkin.core.events import Caution, Note, Work, finish
+from nearkin.core.events import Caution, Note, Work, operation
 from nearkin.transfer.function_space import FunctionSpace
 from nearkin.transfer.hyper import Hyper
 from nearkin.transfer.kernel import Prior, blocks
 from nearkin.transfer.labels.calibration import temperature
 from nearkin.transfer.labels.classes import DIRICHLET, Classes
-from nearkin.transfer.labels.dirichlet import Choice, choosing, countable, dirichlet_targets, factors_of, left_out
+from nearkin.transfer.labels.dirichlet import Choice, choose, countable, dirichlet_targets, factors_of, left_out
 from nearkin.transfer.labels.probabilities import HOWS, How, checked_how, class_probabilities
 from nearkin.transfer.linearized import Linearized
 from nearkin.transfer.posterior import Posterior
@@ -102,6 +102,7 @@ class Classified:
         return replace(self, posterior=self.posterior.extended(x, targets, noise))
 
 
+@operation
 def classify(
     linearized: Linearized,
     x: Tensor,
@@ -110,7 +111,7 @@ def classify(
     options: Classes = DIRICHLET,
     *,
     seed: int = 0,
-) -> Classified:
+) -> Work[Classified]:
     """The posterior of a linearized network given labels, by Dirichlet-transformed targets.
 
     Args:
@@ -127,23 +128,10 @@ def classify(
     >>> said.probabilities(torch.tensor([[-1.5], [1.5]])).argmax(1)
     tensor([0, 1])
     """
-    return finish(classify_work(linearized, x, labels, num_classes, options, seed=seed))
-
-
-def classify_work(
-    linearized: Linearized,
-    x: Tensor,
-    labels: Tensor,
-    num_classes: int | None = None,
-    options: Classes = DIRICHLET,
-    *,
-    seed: int = 0,
-) -> Work[Classified]:
-    """`classify` as work: progress of the kernel and of the choice; notes tell what was chosen."""
     require(options.method == "dirichlet", f"classify is the Dirichlet transform, got method={options.method!r}")
     x, labels, size = checked_points(linearized, x, labels, num_classes)
-    gram = yield from linearized.kernel_work(x)
-    choice = yield from choosing(gram, labels, size, options.alpha, options.scale, seed)
+    gram = yield from linearized.kernel.work(x)
+    choice = yield from choose(gram, labels, size, options.alpha, options.scale, seed)
     targets, noise = dirichlet_targets(labels, size, choice.alpha)
     shift = targets.mean()
     factors, jitter = factors_of(choice.scale * gram, noise)

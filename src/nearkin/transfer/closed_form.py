@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.core.errors import DataError, require
-from nearkin.core.events import Work
+from nearkin.core.events import Work, operation
 from nearkin.nets.solved import Solved
 from nearkin.tasks.task import Task
-from nearkin.transfer.classify import Classified, classify_work
-from nearkin.transfer.gaussian_process import gaussian_work
+from nearkin.transfer.classify import Classified, classify
+from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.labels.classes import DIRICHLET, Classes
-from nearkin.transfer.labels.laplace import LaplaceClassified, laplace_work
+from nearkin.transfer.labels.laplace import LaplaceClassified, laplace
 from nearkin.transfer.linearized import Linearized, linearize
 from nearkin.transfer.outcome import Outcome, class_outcome, value_outcome
 from nearkin.transfer.subset import Weights
@@ -46,21 +46,22 @@ def closed_form(
     dtype = None if classes else torch.float64  # the noise of classes, log 2 or more, drowns the rounding of a kernel
     flat = linearize(model, weights, x=x[:1], dtype=dtype, means=means)
     if not classes:
-        posterior = yield from gaussian_work(flat, x, y, seed=seed)
+        posterior = yield from gaussian.work(flat, x, y, seed=seed)
         mean, variance = posterior.predict(x_test, observed=True)
         facts = {**posterior.hyper.facts(), "space": posterior.space}
         return value_outcome(name, mean, variance, y_test, time.perf_counter() - begun, facts)
-    found = yield from classified_work(flat, x, y, len(task.classes), options, seed)
+    found = yield from classified.work(flat, x, y, len(task.classes), options, seed)
     return class_outcome(name, found.probabilities(x_test), y_test, time.perf_counter() - begun, found.facts())
 
 
-def classified_work(
+@operation
+def classified(
     linearized: Linearized, x: Tensor, labels: Tensor, num_classes: int, options: Classes, seed: int = 0
 ) -> Work[Classified | LaplaceClassified]:
     """The posterior given labels by the method that was asked for; see `classify` and `laplace`."""
     if options.method == "laplace":
-        return (yield from laplace_work(linearized, x, labels, num_classes, options, seed=seed))
-    return (yield from classify_work(linearized, x, labels, num_classes, options, seed=seed))
+        return (yield from laplace.work(linearized, x, labels, num_classes, options, seed=seed))
+    return (yield from classify.work(linearized, x, labels, num_classes, options, seed=seed))
 
 
 def source_means(source: Solved) -> int | None:

@@ -32,7 +32,7 @@ from nearkin.core.rng import derived_seed
 from nearkin.nets.functional import evaluating, outputs_of
 from nearkin.nets.heads import features, head_name, with_head
 from nearkin.nets.recipe import Recipe
-from nearkin.nets.training_loop import fitting
+from nearkin.nets.training_loop import fit
 from nearkin.tasks.likelihood import LOG_VARIANCE_LIMIT
 from nearkin.tasks.split import split_index
 from nearkin.tasks.task import Task
@@ -199,7 +199,7 @@ def frozen_features(model: nn.Module, task: Task) -> tuple[Tensor, Tensor]:
 def _trained(name: str, fresh: nn.Module, task: Task, recipe: Recipe, seed: int, begun: float) -> Work[Outcome]:
     """A network, trained, on the test part; values have the variance of a twin's errors on a fifth left out."""
     twin = copy.deepcopy(fresh)
-    yield from fitting(fresh, task, recipe, seed=seed, stage=name)
+    yield from fit.work(fresh, task, recipe, seed=seed, stage=name)
     x_test, y_test = task.test.all()
     said = _outputs(fresh, x_test)
     if task.likelihood == "categorical":
@@ -209,7 +209,7 @@ def _trained(name: str, fresh: nn.Module, task: Task, recipe: Recipe, seed: int,
         variance = log_variance.clamp(-LOG_VARIANCE_LIMIT, LOG_VARIANCE_LIMIT).exp()  # as in its loss
         return value_outcome(name, mean, variance, y_test, time.perf_counter() - begun)
     learn, judge = split_index(None, len(task.train), 1 / FOLDS, seed)
-    yield from fitting(twin, replace(task, train=task.train.chosen(learn)), recipe, seed=seed, stage=f"{name}, twin")
+    yield from fit.work(twin, replace(task, train=task.train.chosen(learn)), recipe, seed=seed, stage=f"{name}, twin")
     x, y = task.train.chosen(judge).all()
     variance = (_outputs(twin, x) - y).square().mean(0).clamp_min(LEAST)
     return value_outcome(name, said, variance, y_test, time.perf_counter() - begun)

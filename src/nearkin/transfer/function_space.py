@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nearkin.core.errors import DataError, require
 from nearkin.core.events import Work
-from nearkin.transfer.cholesky import below, cholesky_work, log_determinant
+from nearkin.transfer.cholesky import below, cholesky, log_determinant
 from nearkin.transfer.kernel import Prior, blocks
 
 
@@ -104,8 +104,8 @@ class FunctionSpace:
     def extended(self, x: Tensor, noise: Tensor, basis: Tensor, targets: Tensor) -> Work["FunctionSpace"]:
         """The same with further points: the factor grows by a block."""
         corner = below(self.factor, self.prior.kernel(self.x, x).expand(len(self.factor), -1, -1))
-        rest = (yield from self.prior.kernel_work(x)) + torch.diag_embed(noise) - corner.mT @ corner
-        last, jitter = yield from cholesky_work(rest, "the kernel of the new points, given the old ones,")
+        rest = (yield from self.prior.kernel.work(x)) + torch.diag_embed(noise) - corner.mT @ corner
+        last, jitter = yield from cholesky.work(rest, "the kernel of the new points, given the old ones,")
         above = torch.cat([self.factor, torch.zeros_like(corner)], 2)
         factor = torch.cat([above, torch.cat([corner.mT, last], 2)], 1)
         return replace(
@@ -137,9 +137,9 @@ def _corners(matrix: Tensor, count: int, each: int) -> Tensor:
 
 def function_space(prior: Prior, x: Tensor, noise: Tensor, basis: Tensor, targets: Tensor) -> Work[FunctionSpace]:
     """The posterior given points with noise `[F, R]` and targets `[F, R, T]`."""
-    gram = yield from prior.kernel_work(x)
+    gram = yield from prior.kernel.work(x)
     if len(noise) == 1:
         gram.diagonal().add_(noise[0])  # in place: of many rows each copy counts
     whole = gram[None] if len(noise) == 1 else gram + torch.diag_embed(noise)
-    factor, jitter = yield from cholesky_work(whole)
+    factor, jitter = yield from cholesky.work(whole)
     return FunctionSpace(prior, x, factor, basis, targets, jitter)

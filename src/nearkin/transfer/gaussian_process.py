@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from nearkin.core.errors import OptionError
-from nearkin.core.events import Note, Work, finish
+from nearkin.core.events import Note, Work, operation
 from nearkin.transfer.function_space import function_space
 from nearkin.transfer.hyper import Hyper, Learning
 from nearkin.transfer.iterative.large import large
 from nearkin.transfer.iterative.large_weight import large_weight
 from nearkin.transfer.kernel import Prior
 from nearkin.transfer.linearized import Linearized
-from nearkin.transfer.marginal_likelihood import learn_work
+from nearkin.transfer.marginal_likelihood import learn
 from nearkin.transfer.posterior import Posterior, point_rows
 from nearkin.transfer.solver import SPACES, Solver
 from nearkin.transfer.targets import Layout, checked_noise, checked_targets, layout_of
@@ -27,6 +27,7 @@ Space: TypeAlias = Literal["auto", "function", "weight", "large", "large-weight"
 DENSE = 6000  # rows or features of a matrix that is factored; above, conjugate gradients
 
 
+@operation
 def gaussian(
     linearized: Linearized,
     x: Tensor,
@@ -35,7 +36,7 @@ def gaussian(
     noise: Tensor | None = None,
     space: Space = "auto",
     seed: int = 0,
-) -> Posterior:
+) -> Work[Posterior]:
     """The posterior of a linearized network given targets.
 
     Args:
@@ -59,25 +60,12 @@ def gaussian(
     >>> round(float(mean), 6), round(float(variance), 6), said.space
     (5.0, 1.5, 'weight')
     """
-    return finish(gaussian_work(linearized, x, y, hyper, noise, space, seed))
-
-
-def gaussian_work(
-    linearized: Linearized,
-    x: Tensor,
-    y: Tensor,
-    hyper: Hyper | None = None,
-    noise: Tensor | None = None,
-    space: Space = "auto",
-    seed: int = 0,
-) -> Work[Posterior]:
-    """`gaussian` as work: notes tell the space, cautions the jitter."""
     x = linearized.inputs(x)
     y = checked_targets(y, len(x))
     known = checked_noise(noise, len(x), y.shape[1])
     layout = layout_of(linearized, x, y, known)
     if hyper is None:
-        hyper = yield from learn_work(linearized, x, y, noise=noise, how=Learning(seed=seed))
+        hyper = yield from learn.work(linearized, x, y, noise=noise, how=Learning(seed=seed))
     prior = Prior(linearized, hyper)
     shift = y.mean(0) if hyper.mean == "constant" else torch.zeros(y.shape[1]).double()
     parts = point_rows(linearized, hyper, layout, x, y - shift, known)

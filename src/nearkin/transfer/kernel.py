@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nearkin.core.events import Work, finish
+from nearkin.core.events import Work, operation
 from nearkin.transfer.hyper import Hyper
 from nearkin.transfer.linearized import Linearized
 
@@ -46,15 +46,12 @@ class Prior:
             found.setdefault(self.hyper.scale * self.hyper.layers.get(layer, 1.0), []).extend(names)
         return found
 
-    def kernel(self, x: Tensor, x2: Tensor | None = None) -> Tensor:
+    @operation
+    def kernel(self, x: Tensor, x2: Tensor | None = None) -> Work[Tensor]:
         """`[R, S]`."""
-        return finish(self.kernel_work(x, x2))
-
-    def kernel_work(self, x: Tensor, x2: Tensor | None = None) -> Work[Tensor]:
-        """`kernel` as work."""
         total: Tensor | None = None
         for scale, names in self._parts.items():
-            found = yield from self.linearized.kernel_work(x, x2, names)
+            found = yield from self.linearized.kernel.work(x, x2, names)
             total = found.mul_(scale) if total is None else total.add_(found, alpha=scale)
         assert total is not None
         return total

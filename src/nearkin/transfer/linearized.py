@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.core.errors import DataError, MismatchError, require
-from nearkin.core.events import Work, finish
+from nearkin.core.events import Work, operation
 from nearkin.core.types import Params
 from nearkin.fisher.jacobian import Jacobian
 from nearkin.fisher.operators import JacobianOperator, jacobian_operator
 from nearkin.fisher.plan import require_steady
-from nearkin.fisher.tangent import MEMORY_BYTES, Outputs, tangent_kernel_work
+from nearkin.fisher.tangent import MEMORY_BYTES, Outputs, tangent_kernel
 from nearkin.fisher.tangent_features import Sight, features
 from nearkin.fisher.tape import frozen
 from nearkin.fisher.vectors import unflat
@@ -133,20 +133,17 @@ class Linearized:
         )
         return found
 
-    def kernel(self, x: Tensor, x2: Tensor | None = None, names: Collection[str] | None = None) -> Tensor:
+    @operation
+    def kernel(
+        self, x: Tensor, x2: Tensor | None = None, names: Collection[str] | None = None, memory: int = MEMORY_BYTES
+    ) -> Work[Tensor]:
         """K(x, x2) in float64: `[N, M]`, or `[N·C, M·C]` for `outputs="all"`; exactly symmetric without `x2`.
 
         `names` are some of the free weights; by default all of them.
         """
-        return finish(self.kernel_work(x, x2, names))
-
-    def kernel_work(
-        self, x: Tensor, x2: Tensor | None = None, names: Collection[str] | None = None, memory: int = MEMORY_BYTES
-    ) -> Work[Tensor]:
-        """`kernel` as work, with the events of the tangent kernel."""
         left, right = self.inputs(x), None if x2 is None else self.inputs(x2)
         chosen = self.names if names is None else tuple(names)
-        found = yield from tangent_kernel_work(self.model, left, right, self.outputs, chosen, memory=memory)
+        found = yield from tangent_kernel.work(self.model, left, right, self.outputs, chosen, memory=memory)
         if self.outputs == "all":
             return found.flatten(2).flatten(0, 1).double()
         return found.double() / (self.num_outputs(left) if self.outputs == "sum" else 1)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from nearkin.core.errors import DataError, MismatchError, require
-from nearkin.core.events import Caution, Note, Progress, Work, finish
+from nearkin.core.events import Caution, Note, Progress, Work, operation
 from nearkin.core.rng import Streams
 from nearkin.transfer.hyper import PLAIN, Hyper, Learning, Mean
 from nearkin.transfer.layer_scales import Climb, climbed
@@ -25,7 +25,10 @@ CONSTANT = 1e-20  # targets whose squares about the mean are below this share of
 GUESS = 0.1  # share of noise where nothing can be learned
 
 
-def learn(linearized: Linearized, x: Tensor, y: Tensor, *, noise: Tensor | None = None, how: Learning = PLAIN) -> Hyper:
+@operation
+def learn(
+    linearized: Linearized, x: Tensor, y: Tensor, *, noise: Tensor | None = None, how: Learning = PLAIN
+) -> Work[Hyper]:
     """The hyper-parameters under which targets are most probable.
 
     Args:
@@ -42,27 +45,16 @@ def learn(linearized: Linearized, x: Tensor, y: Tensor, *, noise: Tensor | None 
     >>> 0.001 < found.noise < 0.02, found.scale > 1
     (True, True)
     """
-    return finish(learn_work(linearized, x, y, noise=noise, how=how))
+    return learn_pooled.work(linearized, [(x, y, noise)], how)
 
 
-def learn_work(
-    linearized: Linearized, x: Tensor, y: Tensor, *, noise: Tensor | None = None, how: Learning = PLAIN
-) -> Work[Hyper]:
-    """`learn` as work."""
-    return learn_pooled_work(linearized, [(x, y, noise)], how)
-
-
-def learn_pooled(linearized: Linearized, tasks: Sequence[Points], how: Learning = PLAIN) -> Hyper:
+@operation
+def learn_pooled(linearized: Linearized, tasks: Sequence[Points], how: Learning = PLAIN) -> Work[Hyper]:
     """The hyper-parameters under which the targets of several tasks together are most probable.
 
     Every task has weights and constants of its own; noise, scales and the kind of mean are shared. `how.limit` is for
     each task.
     """
-    return finish(learn_pooled_work(linearized, tasks, how))
-
-
-def learn_pooled_work(linearized: Linearized, tasks: Sequence[Points], how: Learning = PLAIN) -> Work[Hyper]:
-    """`learn_pooled` as work: notes tell what was chosen, cautions what could not be learned."""
     digests: list[Digest] = []
     for number, points in enumerate(tasks):
         digests.append((yield from digested(linearized, points, how, number)))

@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor
 
 from nearkin.core.errors import MismatchError, OptionError, require
-from nearkin.core.events import Work, finish
+from nearkin.core.events import Work, operation
 from nearkin.core.state import State
 from nearkin.core.types import Params
 from nearkin.fisher.vectors import unflat
@@ -138,12 +138,9 @@ class Posterior:
             found = found + self.layout.network(self.linearized.mean(self.solver.x))
         return found, self.layout.spread(variances)
 
-    def extended(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> "Posterior":
+    @operation
+    def extended(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> Work["Posterior"]:
         """The posterior given further points, without starting again."""
-        return finish(self.extended_work(x, y, noise))
-
-    def extended_work(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> Work["Posterior"]:
-        """`extended` as work."""
         x, y = self.linearized.inputs(x), self._checked(x, y)
         known = checked_noise(noise, len(x), self.layout.num_targets)
         if self.layout.apart:

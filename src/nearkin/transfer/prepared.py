@@ -136,7 +136,7 @@ def prepared(linearized: Linearized, points: Points, how: Learning, streams: Str
         x, y, known = x[kept], y[kept], known[kept]
     network = layout.network(linearized.mean(x)) if layout.has_network_mean() else None
     kernels = linearized.layer_kernels(x) if how.layers else {}
-    gram = None if few else sum(kernels.values()) if kernels else (yield from linearized.kernel_work(x))
+    gram = None if few else sum(kernels.values()) if kernels else (yield from linearized.kernel.work(x))
     variances = noise_rows(layout, known) if len(points) == 3 and points[2] is not None else None
     require(
         variances is None or bool((variances > 0).all()),

@@ -11,9 +11,9 @@ from nearkin.core.errors import require
 from nearkin.core.events import Listener, finish
 from nearkin.fisher.tangent import Outputs
 from nearkin.transfer.estimator import Array, Estimator, as_tensor
-from nearkin.transfer.gaussian_process import Space, gaussian_work
+from nearkin.transfer.gaussian_process import Space, gaussian
 from nearkin.transfer.hyper import Hyper, Learning, Mean
-from nearkin.transfer.marginal_likelihood import learn_work
+from nearkin.transfer.marginal_likelihood import learn
 from nearkin.transfer.posterior import Posterior
 from nearkin.transfer.subset import Weights
 
@@ -88,8 +88,8 @@ class LinearizedRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         linearized, seed, hyper = self._linearize(x), self._seed(), self._given()
         if hyper is None:
             how = Learning(mean=self.mean, layers=self.layers, seed=seed)
-            hyper = finish(learn_work(linearized, x, targets, noise=known, how=how), self.listen)
-        work = gaussian_work(linearized, x, targets, hyper, known, space=self.space, seed=seed)
+            hyper = finish(learn.work(linearized, x, targets, noise=known, how=how), self.listen)
+        work = gaussian.work(linearized, x, targets, hyper, known, space=self.space, seed=seed)
         self.posterior_: Posterior = finish(work, self.listen)
         return self
 
@@ -99,7 +99,7 @@ class LinearizedRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
             return self.fit(X, y, noise)
         x, targets = self._points(X, y, reset=False)
         known = None if noise is None else as_tensor(noise)
-        self.posterior_ = finish(self.posterior_.extended_work(x, targets, known), self.listen)
+        self.posterior_ = finish(self.posterior_.extended.work(x, targets, known), self.listen)
         return self
 
     @property

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from nearkin.core.errors import DataError, require
 from nearkin.core.events import Progress, Work
-from nearkin.transfer.cholesky import below, both, cholesky_work, log_determinant
+from nearkin.transfer.cholesky import below, both, cholesky, log_determinant
 from nearkin.transfer.kernel import Prior, blocks
 
 
@@ -166,7 +166,7 @@ def _summed(features: Tensor, noise: Tensor, basis: Tensor, targets: Tensor) -> 
 def solved(prior: Prior, sums: Sums, num_constants: int) -> Work[WeightSpace]:
     """The posterior of some sums."""
     precision = sums.information + torch.eye(sums.information.shape[-1]).to(sums.information)
-    factor, _ = yield from cholesky_work(precision, "the precision of the weights")
+    factor, _ = yield from cholesky.work(precision, "the precision of the weights")
     return WeightSpace(prior, sums, factor, num_constants)
 
 

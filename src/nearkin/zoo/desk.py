@@ -18,7 +18,7 @@ from nearkin.nets.functional import check
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
 from nearkin.nets.solved import fit_facts, fit_from, fit_state
-from nearkin.nets.training_loop import Fit, fitting
+from nearkin.nets.training_loop import Fit, fit
 from nearkin.nets.trusted_code import require_trusted
 from nearkin.tasks.task import Task
 
@@ -66,7 +66,7 @@ class Desk:
         def begin(start: State | None) -> Work[Fit]:
             model = build(self.network, self.task.input_shape, self.task.num_outputs, self.seed, trial)
             check(model, self.task.input_shape, self.task.num_outputs, self.task.likelihood)
-            return fitting(
+            return fit.work(
                 model,
                 self.task,
                 self.recipe,
@@ -76,9 +76,9 @@ class Desk:
                 stage=f"{self.task.name}, trial {trial + 1} of {trials}",
             )
 
-        fit = yield from resumed(begin, self._file(f"training-{trial}"))
-        State(fit_state(fit).tensors, fit_facts(fit)).save(self._file(f"trial-{trial}"))
-        return fit
+        result = yield from resumed(begin, self._file(f"training-{trial}"))
+        State(fit_state(result).tensors, fit_facts(result)).save(self._file(f"trial-{trial}"))
+        return result
 
     def clear(self) -> None:
         """The work is in the zoo; its traces are not needed any more."""

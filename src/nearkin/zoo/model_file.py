@@ -8,21 +8,22 @@ import torch
 
 from nearkin.core.checkpoints import resumed, signed
 from nearkin.core.errors import DataError, require
-from nearkin.core.events import Caution, Note, Work
+from nearkin.core.events import Caution, Note, Work, operation
 from nearkin.core.state import State
 from nearkin.nets.functional import check
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build, default_network
 from nearkin.nets.solved import Solved, fit_facts, fit_state, solved_from
 from nearkin.nets.spec import NetworkSpec
-from nearkin.nets.training_loop import fitting
+from nearkin.nets.training_loop import fit
 from nearkin.nets.trusted_code import remember
 from nearkin.tasks.task import Task
 
 FORMAT = "nearkin-model"
 
 
-def training(
+@operation
+def train(
     task: Task, network: str | None, recipe: Recipe, seed: int, device: torch.device, out: Path, restart: bool = False
 ) -> Work[Solved]:
     """Train one network on a task and write it to `out`.
@@ -49,8 +50,8 @@ def training(
             )
             start = None
         model = build(spec, task.input_shape, task.num_outputs, seed)
-        fit = yield from fitting(model, task, recipe, seed=seed, device=device, resume=start)
-        solved = Solved(task.name, spec, task.facts(), seed, (fit,))
+        result = yield from fit.work(model, task, recipe, seed=seed, device=device, resume=start)
+        solved = Solved(task.name, spec, task.facts(), seed, (result,))
         saved(solved, out)  # before `resumed` removes the checkpoint
         if warning := remember(spec):
             yield Caution(warning)

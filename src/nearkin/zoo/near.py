@@ -18,7 +18,7 @@ from nearkin.core.errors import NearkinError, ZooError, require
 from nearkin.core.events import Caution, Checkpoint, Progress, Work
 from nearkin.core.state import State
 from nearkin.core.types import Params
-from nearkin.distance.fisher_based.alignment import aligning
+from nearkin.distance.fisher_based.alignment import aligned
 from nearkin.distance.fisher_based.frechet import distances
 from nearkin.distance.fisher_based.readings import information
 from nearkin.distance.matrix import DistanceMatrix
@@ -39,7 +39,7 @@ EMBEDDING = "task2vec"  # word under which the zoo keeps the embedding of a task
 BESIDE = ("logme",)  # shown beside the Fréchet distance, which is for search spaces and predicts little
 
 
-def nearing(shelf: Shelf, given: Task | str, work: Path, how: Comparison) -> Work[Ranking]:
+def rank_sources(shelf: Shelf, given: Task | str, work: Path, how: Comparison) -> Work[Ranking]:
     """The ranking of a zoo's tasks by their distance to a target, a name of the zoo or a new task."""
     begun, target = time.monotonic(), Target(shelf, given, work)
     sources = [record for record in shelf.records() if target.record is None or record.name != target.name]
@@ -92,7 +92,7 @@ def nearing(shelf: Shelf, given: Task | str, work: Path, how: Comparison) -> Wor
     )  # fmt: skip
 
 
-def comparing(shelf: Shelf, names: Sequence[str], work: Path, how: Comparison) -> Work[DistanceMatrix]:
+def compare_all(shelf: Shelf, names: Sequence[str], work: Path, how: Comparison) -> Work[DistanceMatrix]:
     """Distances of all pairs of the zoo's tasks; what was measured before is not measured again.
 
     Tasks whose networks need code that is not trusted are left out, with the reason.
@@ -200,7 +200,7 @@ def _frechet(
             else:
                 model = sources.model(trial)
                 if how.align:
-                    matched = yield from aligning(model, mine.model, mine.train.x[:ALIGN_SAMPLES])
+                    matched = yield from aligned.work(model, mine.model, mine.train.x[:ALIGN_SAMPLES])
                     load(model, matched.params, matched.buffers)
                 sight = Sight(model, task, likelihood(sources.facts["likelihood"]), num_train=looked_at)
                 f_ab = yield from information(sight, form.reading, width)

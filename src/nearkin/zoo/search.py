@@ -25,20 +25,20 @@ from nearkin.nets.recipe import Recipe
 from nearkin.nets.solved import Solved
 from nearkin.nets.training_loop import Fit
 from nearkin.search.cost import Costs
-from nearkin.search.evaluate import Evaluated, evaluating
+from nearkin.search.evaluate import Evaluated, evaluate_genotype
 from nearkin.search.genotypes.genotype import Genotype, Recurrent
 from nearkin.search.networks.build import Skeleton
 from nearkin.search.networks.named import network_string
 from nearkin.search.options import typed
 from nearkin.search.registry import PROXY, Ask, method_named, searcher
-from nearkin.search.searcher import Outcome, searching
+from nearkin.search.searcher import Outcome, run_search
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.registry import space as space_named
 from nearkin.search.spaces.restricted import restricted
 from nearkin.tasks.task import Task
 from nearkin.zoo.cells import KeptCells
 from nearkin.zoo.comparison import Comparison, Part, Shelf
-from nearkin.zoo.near import nearing
+from nearkin.zoo.near import rank_sources
 
 FREE = ("kin",)
 """Methods that begin with a kin's cells and look beyond what those used, should the kin turn out to be far."""
@@ -167,7 +167,7 @@ def solved(found: Architecture, task: Task, seed: int) -> Solved:
     return Solved(task.name, network_string(done.genotype, found.skeleton), task.facts(), seed, (fit,))
 
 
-def architecting(
+def search_architecture(
     cellar: Cellar,
     target: Task | str,
     work: Path,
@@ -190,7 +190,7 @@ def architecting(
     """
     task = cellar.task(target) if isinstance(target, str) else target
     method_named(how.method).require_suited(task)
-    ground = yield from grounding(cellar, target, work, how)
+    ground = yield from search_domain(cellar, target, work, how)
     final, recipe = how.final or how.skeleton, how.recipe or Recipe.suited(task)
     asked = _question(task, how, seed)
     with_budget = {**asked, "budget": vars(how.budget)}
@@ -209,7 +209,7 @@ def architecting(
         State({}, outcome.to_dict()).save(found)
     best = outcome.best.genotype
     evaluated = yield from resumed(
-        lambda start: evaluating(best, task, final, recipe, seed, start, device=device), training
+        lambda start: evaluate_genotype.work(best, task, final, recipe, seed, start, device=device), training
     )
     found.unlink(missing_ok=True)
     return Architecture(outcome, evaluated, ground, final)
@@ -219,7 +219,7 @@ CELLS = "general"
 CELL_METHOD = "evolution"
 
 
-def celling(
+def search_cells(
     task: Task,
     work: Path,
     skeleton: Skeleton,
@@ -254,10 +254,10 @@ def _searched(task: Task, ground: Ground, how: Search, seed: int, file: Path) ->
             f"an interrupted search for {task.name} had other options; this one starts anew, and the other one is kept "
             f"in {others[0]}"
         )
-    return (yield from resumed(lambda start: searching(chosen, how.budget, seed=seed, resume=start), file))
+    return (yield from resumed(lambda start: run_search.work(chosen, how.budget, seed=seed, resume=start), file))
 
 
-def grounding(cellar: Cellar, target: Task | str, work: Path, how: Search) -> Work[Ground]:
+def search_domain(cellar: Cellar, target: Task | str, work: Path, how: Search) -> Work[Ground]:
     """Where to look: the space that `how` names, and what to begin with."""
     task = cellar.task(target) if isinstance(target, str) else target
     method = method_named(how.method)
@@ -299,7 +299,7 @@ def _nearest(cellar: Cellar, target: Task | str, work: Path, how: Search) -> Wor
     if len(known) == 1:
         yield Caution(f"{known[0].name} is the only task with cells, so it is the nearest; add more with --cell")
         return known[0].name
-    ranking = yield from nearing(Part(cellar, known, own), target, work, Comparison(measure=how.measure))
+    ranking = yield from rank_sources(Part(cellar, known, own), target, work, Comparison(measure=how.measure))
     nearest = ranking.nearest
     yield Note(f"nearest by {how.measure}: {nearest.name} at {nearest.distance:.3f} ± {nearest.std:.3f}")
     return str(nearest.name)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from nearkin.core.errors import NearkinError
 from nearkin.core.events import Note, Progress, Work
 from nearkin.distance.screening import RUNGS, Embedding, Index
-from nearkin.fisher.diagonals import measuring
+from nearkin.fisher.diagonals import diagonal
 from nearkin.store.records import TaskRecord
 from nearkin.zoo.comparison import Comparison, Shelf, Target
 
@@ -66,7 +66,7 @@ def _by_index(
         informations = []
         for trial in range(trials):
             form = target.task.likelihood
-            informations.append((yield from measuring(own.model(trial), x, y, likelihood=form)))
+            informations.append((yield from diagonal.work(own.model(trial), x, y, likelihood=form)))
             target.passes += 1
         embedding = Embedding(network=repr(probe))
         points = {source.name: shelf.point(source.name, trials, embedding)

@@ -14,14 +14,14 @@ from torch import Tensor
 from nearkin.core.budget import Budget
 from nearkin.core.device import device as chosen_device
 from nearkin.core.errors import DataError, ZooError, require
-from nearkin.core.events import Caution, Listener, Work, finish
+from nearkin.core.events import Caution, Work, operation
 from nearkin.core.files import FileWriteError
 from nearkin.core.lazy import Lazy
 from nearkin.core.state import State, restoring
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.ranking import Ranking
 from nearkin.distance.screening import Embedding
-from nearkin.fisher.diagonals import measuring
+from nearkin.fisher.diagonals import diagonal
 from nearkin.fisher.values import FisherDiagonal
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import default_network, path_of
@@ -39,8 +39,8 @@ from nearkin.tasks.task import Task
 from nearkin.zoo.cells import KeptCells
 from nearkin.zoo.comparison import DEFAULT_MEASURE, Comparison
 from nearkin.zoo.desk import Desk
-from nearkin.zoo.near import comparing, nearing
-from nearkin.zoo.search import Architecture, Search, architecting, celling
+from nearkin.zoo.near import compare_all, rank_sources
+from nearkin.zoo.search import Architecture, Search, search_architecture, search_cells
 
 if TYPE_CHECKING:
     from nearkin.zoo import transfer as transferring
@@ -92,6 +92,7 @@ class Zoo:
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
 
+    @operation
     def add(
         self,
         task: Task,
@@ -101,38 +102,24 @@ class Zoo:
         recipe: Recipe | None = None,
         seed: int = 0,
         device: str = "auto",
-        listen: Listener | None = None,
-    ) -> TaskRecord:
-        """Solve a task and keep it.
+        restart: bool = False,
+        from_file: bool = False,
+    ) -> Work[TaskRecord]:
+        """Solve a task and keep it; interrupted, the same call continues.
 
         Args:
             task: what to solve; its name must be free.
             network: a network string, a class or function that can be imported, or None for one that suits the task.
             trials: independent trainings; trial t starts from the same weights for every task.
-            recipe: how to train; by default one that suits the task's size.
+            recipe: how to train (default: one that suits the task's size).
             seed: the one seed that everything random comes from.
             device: `auto`, `cpu` or `cuda`.
-            listen: called with every event.
+            restart: discard the trainings that an interrupted call left.
+            from_file: the network string was read from a file: code that it names must be trusted already. A string
+                of the caller's own is trusted (`nearkin.nets.trusted_code`).
         """
-        if isinstance(network, str):
+        if isinstance(network, str) and not from_file:
             trust_network(network)
-        return finish(self.adding(task, network, trials=trials, recipe=recipe, seed=seed, device=device), listen)
-
-    def adding(
-        self,
-        task: Task,
-        network: str | Callable[..., torch.nn.Module] | None = None,
-        *,
-        trials: int = 3,
-        recipe: Recipe | None = None,
-        seed: int = 0,
-        device: str = "auto",
-        restart: bool = False,
-    ) -> Work[TaskRecord]:
-        """The work of `add`, with its events; interrupted, the same call continues, with `restart` from the start.
-
-        A network string may come from a file here, so its code must be trusted already (`nearkin.nets.trusted_code`).
-        """
         self.catalogue.claimable(task.name)
         require(trials >= 1, f"trials must be 1 or more, got {trials}")
         text = path_of(network) if callable(network) else network or default_network(task)
@@ -168,7 +155,7 @@ class Zoo:
         found = []
         x, y = task.test.glance(FISHER_SAMPLES)
         for trial in range(len(solved.trials)):
-            fisher = yield from measuring(solved.model(trial), x, y, likelihood=task.likelihood)
+            fisher = yield from diagonal.work(solved.model(trial), x, y, likelihood=task.likelihood)
             facts = {"labels": fisher.labels, "num_samples": fisher.num_samples, "trace": fisher.trace()}
             found.append(NewArtifact("fisher", trial, fisher.to_state().to_bytes(), facts))
         return found
@@ -198,16 +185,17 @@ class Zoo:
         state = self.kept(name, "cells")
         return None if state is None else KeptCells.from_state(state, name)
 
-    def celling(self, name: str, skeleton: Skeleton, budget: Budget, **options: Any) -> Work[KeptCells]:
+    @operation
+    def search_cells(self, name: str, skeleton: Skeleton, budget: Budget, **options: Any) -> Work[KeptCells]:
         """Search a task's best cells and keep them; interrupted, the same call continues.
 
         Args:
             name: of the task.
             skeleton: what cells are set into while they are compared.
             budget: of the search.
-            **options: of `nearkin.zoo.search.celling`: method, options of the method, proxy, seed, restart.
+            **options: of `nearkin.zoo.search.search_cells`: method, options of the method, proxy, seed, restart.
         """
-        found = yield from celling(self.task(name), self.path / "work", skeleton, budget, **options)
+        found = yield from search_cells(self.task(name), self.path / "work", skeleton, budget, **options)
         self.keep_cells(name, found)
         return found
 
@@ -216,11 +204,12 @@ class Zoo:
         facts = {"space": cells.space, "method": cells.method, "count": len(cells.found)}
         self.keep(name, "cells", cells.to_state(), facts)
 
-    def searching(
+    @operation
+    def search(
         self, target: Task | str, how: Search, *, seed: int = 0, device: str = "auto", restart: bool = False
     ) -> Work[Architecture]:
-        """The work of an architecture search for a new task or one of the zoo; interrupted, the same call continues."""
-        return architecting(
+        """Search an architecture for a new task or one of the zoo; interrupted, the same call continues."""
+        return search_architecture(
             self, target, self.path / "work", how, seed=seed, device=chosen_device(device), restart=restart
         )
 
@@ -248,6 +237,7 @@ class Zoo:
         found = self.catalogue.artifacts(name, kind=kind)
         return State.from_bytes(self.catalogue.blob(found[0]), f"the {kind} of {name}") if found else None
 
+    @operation
     def near(
         self,
         target: Task | str,
@@ -255,50 +245,44 @@ class Zoo:
         *,
         top: int | None = None,
         device: str = "auto",
-        listen: Listener | None = None,
+        how: Comparison | None = None,
         **options: Any,
-    ) -> Ranking:
+    ) -> Work[Ranking]:
         """Kin of a target in order, nearest first.
 
         Args:
             target: a new task, or the name of one in the zoo.
             measure: one of `nearkin.distance.measures.MEASURES`, or `frechet`.
-            top: how many; all when not given.
+            top: how many (default: all).
             device: where networks that are missing are trained.
-            listen: called with every event.
+            how: everything at once, in place of measure, device and options.
             **options: of `nearkin.zoo.comparison.Comparison`: reading, aggregate, samples, trials, epsilon.
         """
-        how = Comparison(measure=measure, device=chosen_device(device), **options)
-        return finish(self.nearing(target, how), listen).top(top)
-
-    def nearing(self, target: Task | str, how: Comparison) -> Work[Ranking]:
-        """The work of `near`, with its events."""
+        how = how or Comparison(measure=measure, device=chosen_device(device), **options)
         yield from self._cautions()
-        return (yield from nearing(self, target, self.catalogue.work_folder(), how))
+        return (yield from rank_sources(self, target, self.catalogue.work_folder(), how)).top(top)
 
+    @operation
     def matrix(
         self,
         names: Sequence[str] | None = None,
         measure: str = "frechet",
         *,
         device: str = "auto",
-        listen: Listener | None = None,
+        how: Comparison | None = None,
         **options: Any,
-    ) -> DistanceMatrix:
-        """Distances of all pairs of tasks, all of the zoo when none is named; see `near` for the rest."""
-        how = Comparison(measure=measure, device=chosen_device(device), **options)
-        return finish(self.comparing(names, how), listen)
-
-    def comparing(self, names: Sequence[str] | None, how: Comparison) -> Work[DistanceMatrix]:
-        """The work of `matrix`, with its events."""
+    ) -> Work[DistanceMatrix]:
+        """Distances of all pairs of tasks (default: all of the zoo); see `near` for the rest."""
+        how = how or Comparison(measure=measure, device=chosen_device(device), **options)
         yield from self._cautions()
         work = self.catalogue.work_folder()
-        return (yield from comparing(self, list(names) if names else self.names(), work, how))
+        return (yield from compare_all(self, list(names) if names else self.names(), work, how))
 
     def _cautions(self) -> Work[None]:
         if not self.catalogue.database.writable:
             yield Caution(f"the zoo {self.path} is read-only: what is measured now is not kept for the next time")
 
+    @operation
     def transfer(
         self,
         source: str,
@@ -306,33 +290,23 @@ class Zoo:
         shots: int | None = None,
         seed: int = 0,
         *,
-        listen: Listener | None = None,
+        how: "transferring.Transferring | None" = None,
+        stages: "transferring.Stages | None" = None,
         **options: Any,
-    ) -> "transferring.Transfer":
+    ) -> "Work[transferring.Transfer]":
         """Learn a target from few labels in closed form, with the network of a solved task, beside the usual ways.
 
         Args:
             source: name of the solved task.
             target: a new task, or the name of one in the zoo.
-            shots: labels a class, for values samples in all; all, but 2,000 at most, if None.
+            shots: labels a class, for values samples in all (default: all, but 2,000 at most).
             seed: of the labels that are drawn.
-            listen: called with every event.
+            how: everything but the seed at once, in place of shots and options.
+            stages: where finished parts are kept.
             **options: of `nearkin.zoo.transfer.Transferring`: method, weights, how, trial, samples, steps,
                 baselines.
         """
-        how = transferring.Transferring(shots=shots, **options)
-        return finish(self.transferring(source, target, how, seed=seed), listen)
-
-    def transferring(
-        self,
-        source: str,
-        target: Task | str,
-        how: "transferring.Transferring",
-        *,
-        seed: int = 0,
-        stages: "transferring.Stages | None" = None,
-    ) -> "Work[transferring.Transfer]":
-        """The work of `transfer`, with its events; finished parts are kept in `stages`."""
+        how = how or transferring.Transferring(shots=shots, **options)
         return transferring.transferring(self, source, target, how, seed, stages)
 
     def records(self) -> list[TaskRecord]:

@@ -11,11 +11,11 @@ from torch.func import functional_call
 
 from nearkin.core.errors import DataError, MismatchError, OptionError
 from nearkin.core.events import Progress
-from nearkin.distance.fisher_based import alignment, frechet
-from nearkin.distance.fisher_based.alignment import aligned, aligned_fisher, aligning
+from nearkin.distance import frechet
+from nearkin.distance.fisher_based import alignment
+from nearkin.distance.fisher_based.alignment import aligned, aligned_fisher
 from nearkin.distance.fisher_based.unit_groups import UnitGroup, permuted, unit_groups
-from nearkin.fisher import FisherDiagonal
-from nearkin.fisher import diagonals as diagonal
+from nearkin.fisher import FisherDiagonal, diagonal
 from nearkin.nets.functional import load, view
 from nearkin.nets.recurrent import RecurrentLanguageModel
 from nearkin.nets.registry import build
@@ -198,7 +198,7 @@ def test_samples_may_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b, x = network(name, seed=1), network(name), samples(name, 9)
     whole = aligned(a, b, x)
     monkeypatch.setattr(alignment, "HELD_FLOATS", 1)
-    events = list(aligning(a, b, x))
+    events = list(aligned.work(a, b, x))
     assert [event.done for event in events if isinstance(event, Progress)] == list(range(1, 10))
     parts = aligned(a, b, x)
     assert (parts.before, parts.after) == pytest.approx((whole.before, whole.after), abs=1e-10)

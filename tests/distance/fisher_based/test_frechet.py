@@ -11,13 +11,11 @@ from torch import Tensor, nn
 import nearkin as nk
 from nearkin.core.errors import MismatchError, OptionError
 from nearkin.core.events import finish
-from nearkin.distance import full_frechet
-from nearkin.distance.fisher_based import frechet
+from nearkin.distance import frechet, full_frechet
 from nearkin.distance.fisher_based.frechet import AGGREGATES, distances, embedded
 from nearkin.distance.fisher_based.readings import backbone, information
 from nearkin.distance.source_on_target import Sight, fitted_to
-from nearkin.fisher import FisherDiagonal
-from nearkin.fisher import diagonals as diagonal
+from nearkin.fisher import FisherDiagonal, diagonal
 from nearkin.fisher.full import fisher_matrix
 from nearkin.tasks.dense import dense
 from nearkin.tasks.likelihood import likelihood

@@ -18,7 +18,7 @@ from nearkin.search.methods.fuse.candidates import Candidates, Parts
 from nearkin.search.methods.fuse.fuse import Fuse
 from nearkin.search.methods.fuse.rounds import Contest, Fusion, SideBySide, Verdict, entropy, mixture
 from nearkin.search.networks.build import Skeleton, build_network
-from nearkin.search.searcher import searching
+from nearkin.search.searcher import run_search
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.general import GeneralSpace
 from nearkin.search.spaces.limited import limited
@@ -47,7 +47,7 @@ class ByWeights(Contest):
     def settings(self) -> Mapping[str, Any]:
         return {}
 
-    def judging(self, model: Candidates, parts: Parts, streams: Streams, stage: str) -> Work[Verdict]:
+    def judge(self, model: Candidates, parts: Parts, streams: Streams, stage: str) -> Work[Verdict]:
         yield Progress(stage, 1, 1)
         sizes = tuple(float(sum(p.numel() for p in network.parameters())) for network in model.networks)
         return Verdict(sizes, sizes, sizes)
@@ -110,7 +110,7 @@ def test_the_first_step_of_alpha_is_its_rate_towards_the_smaller_validation_loss
     """Adam's first step has the length of its rate; the crippled candidate's output is a constant."""
     contest = Fusion(alternations=1, weight_steps=30, alpha_steps=1, alpha_rate=0.25)
     model = Candidates([network(GOOD, digits, 0), network(CRIPPLED[0], digits, 1)])
-    verdict = finish(contest.judging(model, parts_of(digits), Streams(0), "round"))
+    verdict = finish(contest.judge(model, parts_of(digits), Streams(0), "round"))
     assert verdict.scores[0] == pytest.approx(1 / (1 + math.exp(-0.5)), abs=1e-5)
     assert sum(verdict.scores) == pytest.approx(1)
 
@@ -118,7 +118,7 @@ def test_the_first_step_of_alpha_is_its_rate_towards_the_smaller_validation_loss
 @pytest.mark.parametrize("seed", range(5))
 def test_a_planted_good_cell_wins_against_crippled_ones(digits: nk.Task, seed: int) -> None:
     model = Candidates([network(text, digits, 10 * seed + place) for place, text in enumerate((*CRIPPLED, GOOD))])
-    verdict = finish(Fusion().judging(model, parts_of(digits), Streams(seed), "round"))
+    verdict = finish(Fusion().judge(model, parts_of(digits), Streams(seed), "round"))
     assert verdict.winner == 2
     assert verdict.scores[2] >= 0.95
     assert verdict.facts["ended"] == "certain"
@@ -137,7 +137,7 @@ def test_a_planted_good_cell_wins_against_crippled_ones(digits: nk.Task, seed: i
 def test_a_round_ends_when_alpha_has_converged(digits: nk.Task, settings: Fusion, ended: str, turns: int) -> None:
     model = Candidates([network(GOOD, digits, 0), network(CRIPPLED[0], digits, 1)])
     events: list[Event] = []
-    verdict = finish(settings.judging(model, parts_of(digits), Streams(0), "round"), events.append)
+    verdict = finish(settings.judge(model, parts_of(digits), Streams(0), "round"), events.append)
     assert verdict.facts == {"alternations": turns, "ended": ended}
     assert [event.done for event in events if isinstance(event, Progress)] == list(range(1, turns + 1))
 
@@ -150,7 +150,7 @@ def test_the_weights_rest_after_their_cycle(digits: nk.Task) -> None:
     )
     models = [Candidates([network(GOOD, digits, 0), network(CRIPPLED[1], digits, 1)]) for _ in range(2)]
     verdicts = [
-        finish(contest.judging(model, parts_of(digits), Streams(0), "round"))
+        finish(contest.judge(model, parts_of(digits), Streams(0), "round"))
         for contest, model in zip((short, long), models, strict=True)
     ]
     for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
@@ -161,7 +161,7 @@ def test_the_weights_rest_after_their_cycle(digits: nk.Task) -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_so_it_does_side_by_side(digits: nk.Task, seed: int) -> None:
     model = Candidates([network(text, digits, 10 * seed + place) for place, text in enumerate((*CRIPPLED, GOOD))])
-    verdict = finish(SideBySide().judging(model, parts_of(digits), Streams(seed), "round"))
+    verdict = finish(SideBySide().judge(model, parts_of(digits), Streams(seed), "round"))
     assert verdict.winner == 2
     assert verdict.scores == tuple(-loss for loss in verdict.losses)
     assert verdict.metrics[2] == max(verdict.metrics) > 0.2
@@ -182,10 +182,10 @@ def test_a_candidate_without_numbers_loses_side_by_side_and_stops_a_fusion(digit
     def model() -> Candidates:
         return Candidates([Broken(), nn.Sequential(nn.Flatten(), nn.Linear(64, 10))])
 
-    verdict = finish(SideBySide(steps=3).judging(model(), parts_of(digits), Streams(0), "round"))
+    verdict = finish(SideBySide(steps=3).judge(model(), parts_of(digits), Streams(0), "round"))
     assert verdict.winner == 1
     with pytest.raises(TrainingError, match="diverged; lower the learning rate"):
-        finish(QUICK.judging(model(), parts_of(digits), Streams(0), "round"))
+        finish(QUICK.judge(model(), parts_of(digits), Streams(0), "round"))
 
 
 # The search
@@ -202,7 +202,7 @@ def test_data_to_learn_from_and_to_judge_by_are_apart_and_make_up_the_training_p
 
 def test_the_test_part_is_not_touched(digits: nk.Task) -> None:
     other = replace(digits, test=digits.train.chosen(torch.arange(20)))
-    found = [finish(searching(fuse(task), Budget(steps=3))) for task in (digits, other)]
+    found = [run_search(fuse(task), Budget(steps=3)) for task in (digits, other)]
     assert found[0].best == found[1].best
     assert found[0].history == found[1].history
 
@@ -226,7 +226,7 @@ def test_the_incumbent_is_the_best_seen_and_the_search_converges_when_it_wins_in
 
 def test_a_space_that_is_used_up_ends_the_search_with_its_best(digits: nk.Task) -> None:
     space = GeneralSpace((2,), ("zero", "conv3", "conv5"))
-    found = finish(searching(fuse(digits, ByWeights(), space, patience=9), Budget(steps=20)))
+    found = run_search(fuse(digits, ByWeights(), space, patience=9), Budget(steps=20))
     assert found.reason == "every architecture of the space took part"
     assert found.evaluations == 3
     assert str(found.best.genotype) == "normal(0): 1 = conv5(0); out = 1"

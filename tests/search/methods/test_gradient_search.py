@@ -19,7 +19,7 @@ from nearkin.search.methods.darts.guards import Guards
 from nearkin.search.methods.darts.options import PARTIAL, GradientOptions
 from nearkin.search.methods.darts.state import Search, drift, quiet_loss
 from nearkin.search.networks.operations import OPERATIONS, register
-from nearkin.search.searcher import searching
+from nearkin.search.searcher import run_search
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.darts import DartsSpace
 from nearkin.search.spaces.general import GeneralSpace
@@ -153,7 +153,7 @@ def test_an_operation_that_carries_the_signal_is_found_among_those_that_do_not(
         frame = Frame(channels=4, num_cells=1, channel_fraction=1.0 if kind is Darts else 0.5)
         options = GradientOptions(frame=frame, epochs=8, batch_size=16, order=order, learning_rate=0.1,
                                   architecture_rate=0.1, edges=kind is PCDarts)  # fmt: skip
-        outcome = finish(searching(kind(stripes(64), space, options), Budget(), seed=1))  # type: ignore[call-arg]
+        outcome = run_search(kind(stripes(64), space, options), Budget(), seed=1)  # type: ignore[call-arg]
         assert outcome.best.genotype == Genotype.parse("normal(0): 1 = conv3(0); out = 1")
         assert outcome.best.score > 0.5
     finally:
@@ -229,7 +229,7 @@ def test_a_search_that_has_decided_ends_early_and_says_so() -> None:
     guards = Guards(entropy=0.999, change=0.5, window=2)
     searcher = Darts(TASK, COMPLETE, replace(SMALL, epochs=20, architecture_rate=0.1, guards=guards))
     notes: list[Any] = []
-    outcome = finish(searching(searcher, Budget()), notes.append)
+    outcome = finish(run_search.work(searcher, Budget()), notes.append)
     assert outcome.reason.startswith("the entropy is low and stable at 0.")
     assert outcome.steps < 40
     assert outcome.best.facts["stopped"] == outcome.reason

@@ -16,7 +16,7 @@ from nearkin.search.methods.random_search import DRAWN, random_search
 from nearkin.search.methods.sampling import GIVEN, Sampling, Trials
 from nearkin.search.methods.warm_start import kin_search
 from nearkin.search.objective import Measured, Objective
-from nearkin.search.searcher import searching
+from nearkin.search.searcher import run_search
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.general import GeneralSpace
 from nearkin.search.spaces.limited import limited
@@ -39,7 +39,7 @@ class Counting(Objective):
         self.function = function
         self.asked: list[Genotype] = []
 
-    def measuring(self, genotype: Genotype) -> Work[Measured]:
+    def measure(self, genotype: Genotype) -> Work[Measured]:
         yield from ()
         self.asked.append(genotype)
         return Measured(self.function(genotype))
@@ -76,7 +76,7 @@ def test_a_class_is_measured_once_and_all_are_before_the_search_ends(make: Make)
     classes = {SPACE.unique_key(genotype) for genotype in SPACE.enumerate()}
     assert len(classes) < SPACE.size()
     objective = Counting(hashed)
-    found = finish(searching(make(SPACE, objective, [SPACE.at(3)]), Budget(steps=500)))
+    found = run_search(make(SPACE, objective, [SPACE.at(3)]), Budget(steps=500))
     asked = list(map(SPACE.unique_key, objective.asked))
     assert len(asked) == len(set(asked)) == found.evaluations == len(classes)
     assert found.steps == len(classes) + 1
@@ -87,7 +87,7 @@ def test_a_class_is_measured_once_and_all_are_before_the_search_ends(make: Make)
 def test_limits_are_kept(make: Make) -> None:
     space = limited(LARGE, lambda cell: str(cell).count("conv"), 2, name="convolutions")
     objective = Counting(hashed)
-    finish(searching(make(space, objective, ()), Budget(steps=40)))
+    run_search(make(space, objective, ()), Budget(steps=40))
     assert len(objective.asked) == 40
     assert all(space.contains(genotype) for genotype in objective.asked)
 

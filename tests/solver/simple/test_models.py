@@ -22,7 +22,7 @@ from nearkin.nets.solved import Solved
 from nearkin.solver.simple import boosting, kernel, linear, models
 from nearkin.solver.simple.data import Sample, evenly, pairs_of, standard
 from nearkin.solver.simple.kernel import sharpness
-from nearkin.solver.simple.models import SIMPLE, SimpleFit, fitting_simple, title
+from nearkin.solver.simple.models import SIMPLE, SimpleFit, fit_simple, title
 from nearkin.tasks.task import Task
 from nearkin.zoo.model_file import loaded, saved
 
@@ -85,7 +85,7 @@ class TestAgainstScikitLearn:
         monkeypatch.setattr(linear, "STEPS", 1000)
         monkeypatch.setattr(linear, "TOLERANCE", 1e-6)
         monkeypatch.setattr(linear, "GAIN", 1e-7)
-        done = finish(fitting_simple("logistic", task, fixed={"C": 0.1}))
+        done = fit_simple("logistic", task, fixed={"C": 0.1})
         x, y, x_test = parts(task)
         expected = LogisticRegression(C=0.1, tol=1e-8, max_iter=5000).fit(x, y).predict_proba(x_test)
         np.testing.assert_allclose(answers(done, task).softmax(1).numpy(), expected, atol=2e-3)
@@ -96,7 +96,7 @@ class TestAgainstScikitLearn:
         self, task: Task, whole: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(kernel, "GRAM_SAMPLES", 10_000 if whole else 0)
-        done = finish(fitting_simple("svm", task, fixed={"C": 10.0, "gamma": 0.02, "sharpness": 3.0}))
+        done = fit_simple("svm", task, fixed={"C": 10.0, "gamma": 0.02, "sharpness": 3.0})
         x, y, x_test = parts(task)
         size = len(task.classes)
         decisions = np.stack(
@@ -111,7 +111,7 @@ class TestAgainstScikitLearn:
 
     def test_two_classes_agree_with_predict(self) -> None:
         task = blobs(200, 2)
-        done = finish(fitting_simple("svm", task, fixed={"C": 1.0, "gamma": 0.3}))
+        done = fit_simple("svm", task, fixed={"C": 1.0, "gamma": 0.3})
         x, y, x_test = parts(task)
         assert (
             answers(done, task).argmax(1).numpy() == SVC(gamma=0.3, break_ties=True).fit(x, y).predict(x_test)
@@ -120,7 +120,7 @@ class TestAgainstScikitLearn:
     def test_gradient_boosting(self) -> None:
         task = digits()
         settings = {"learning_rate": 0.2, "rounds": 7, "leaves": 8, "bins": 63, "least": 5, "columns": 64}
-        done = finish(fitting_simple("boosting", task, fixed=settings))
+        done = fit_simple("boosting", task, fixed=settings)
         x, y = task.train.all()
         model = HistGradientBoostingClassifier(
             learning_rate=0.2, max_iter=7, max_leaf_nodes=8, max_bins=63, min_samples_leaf=5, early_stopping=False
@@ -131,7 +131,7 @@ class TestAgainstScikitLearn:
     def test_gradient_boosting_of_some_columns(self) -> None:
         task = digits()
         settings = {"learning_rate": 0.2, "rounds": 3, "leaves": 8, "bins": 63, "least": 5, "columns": 16}
-        done = finish(fitting_simple("boosting", task, fixed=settings))
+        done = fit_simple("boosting", task, fixed=settings)
         x, y = task.train.all()
         model = HistGradientBoostingClassifier(
             learning_rate=0.2, max_iter=3, max_leaf_nodes=8, max_bins=63, min_samples_leaf=5, early_stopping=False
@@ -141,7 +141,7 @@ class TestAgainstScikitLearn:
 
     def test_ridge_regression(self) -> None:
         task = diabetes()
-        done = finish(fitting_simple("logistic", task, fixed={"alpha": 5.0}))
+        done = fit_simple("logistic", task, fixed={"alpha": 5.0})
         x, y, x_test = parts(task)
         expected = Ridge(alpha=5.0).fit(x, y).predict(x_test)
         np.testing.assert_allclose(answers(done, task)[:, 0].numpy(), expected, atol=1e-4)
@@ -149,13 +149,13 @@ class TestAgainstScikitLearn:
     def test_ridge_regression_of_more_columns_than_samples(self) -> None:
         x, y = torch.randn(20, 50), torch.randn(20, 2)
         task = Task.from_arrays("wide", x, y, x, y)
-        done = finish(fitting_simple("logistic", task, fixed={"alpha": 5.0}))
+        done = fit_simple("logistic", task, fixed={"alpha": 5.0})
         z, y_scaled, z_test = parts(task)
         np.testing.assert_allclose(answers(done, task), Ridge(alpha=5.0).fit(z, y_scaled).predict(z_test), atol=1e-4)
 
     def test_support_vector_regression(self) -> None:
         task = diabetes()
-        done = finish(fitting_simple("svm", task, fixed={"C": 1.0, "gamma": 0.1}))
+        done = fit_simple("svm", task, fixed={"C": 1.0, "gamma": 0.1})
         x, y, x_test = parts(task)
         expected = SVR(C=1.0, gamma=0.1).fit(x, y).predict(x_test)
         np.testing.assert_allclose(answers(done, task)[:, 0].numpy(), expected, atol=5e-3)
@@ -165,32 +165,32 @@ class TestAgainstScikitLearn:
 class TestEveryKind:
     def test_learns_classes(self, kind: str) -> None:
         task = iris()
-        done = finish(fitting_simple(kind, task))
+        done = fit_simple(kind, task)
         assert done.fit.scores.metric >= 0.9
         assert done.fit.scores.to_dict() == evaluate(module(done, task), task.test, task.form).to_dict()
         assert done.fit.reached
         assert json.loads(json.dumps(done.settings, allow_nan=False)) == done.settings
 
     def test_learns_values(self, kind: str) -> None:
-        assert finish(fitting_simple(kind, diabetes())).fit.scores.metric > 0.25
+        assert fit_simple(kind, diabetes()).fit.scores.metric > 0.25
 
     def test_learns_values_with_their_noise(self, kind: str) -> None:
-        plain, noisy = (finish(fitting_simple(kind, diabetes(name))) for name in ("gaussian", "heteroscedastic"))
+        plain, noisy = (fit_simple(kind, diabetes(name)) for name in ("gaussian", "heteroscedastic"))
         assert noisy.fit.scores.metric == pytest.approx(plain.fit.scores.metric, abs=1e-5)
         said = answers(noisy, diabetes("heteroscedastic"))[:, 1]
         assert said.exp().tolist() == pytest.approx([noisy.settings["noise"][0]] * len(said))
         assert 0.2 < noisy.settings["noise"][0] < 1
 
     def test_the_same_seed_gives_the_same_model(self, kind: str) -> None:
-        first, second = (finish(fitting_simple(kind, iris(), seed=4)) for _ in range(2))
+        first, second = (fit_simple(kind, iris(), seed=4) for _ in range(2))
         assert first.settings == second.settings
         for name, value in {**first.fit.params, **first.fit.buffers}.items():
             assert torch.equal(value, {**second.fit.params, **second.fit.buffers}[name])
 
     def test_fixed_settings_give_the_model_that_chose_them(self, kind: str) -> None:
         task = iris()
-        first = finish(fitting_simple(kind, task))
-        again = finish(fitting_simple(kind, task, fixed=first.settings))
+        first = fit_simple(kind, task)
+        again = fit_simple(kind, task, fixed=first.settings)
         assert torch.equal(answers(first, task), answers(again, task))
 
     def test_the_test_part_only_judges(self, kind: str) -> None:
@@ -198,13 +198,13 @@ class TestEveryKind:
         other = Task(
             task.name, task.train, task.test.chosen(torch.arange(3)), task.likelihood, task.classes, task.input_shape
         )
-        first, second = finish(fitting_simple(kind, task)), finish(fitting_simple(kind, other))
+        first, second = fit_simple(kind, task), fit_simple(kind, other)
         assert first.settings == second.settings
         assert torch.equal(answers(first, task), answers(second, task))
 
     def test_a_file_without_pickles_gives_the_same_answers(self, kind: str, tmp_path: Path) -> None:
         task = iris()
-        done = finish(fitting_simple(kind, task))
+        done = fit_simple(kind, task)
         saved(Solved(task.name, done.network, task.facts(), 0, (done.fit,)), tmp_path / "model.safetensors")
         again = loaded(tmp_path / "model.safetensors")
         with torch.inference_mode():
@@ -213,7 +213,7 @@ class TestEveryKind:
 
     def test_tells_where_it_is_and_can_be_stopped(self, kind: str) -> None:
         seen: list[Event] = []
-        finish(fitting_simple(kind, iris()), seen.append)
+        finish(fit_simple.work(kind, iris()), seen.append)
         steps = [event for event in seen if isinstance(event, Progress)]
         assert {event.stage for event in steps} == {title(kind, "categorical")}
         assert len(steps) > 5
@@ -221,7 +221,7 @@ class TestEveryKind:
         assert len(moments) == len(steps)
         state = moments[-1].capture()
         assert (dict(state.tensors), dict(state.facts)) == ({}, {})
-        work = fitting_simple(kind, iris())
+        work = fit_simple.work(kind, iris())
         for event in itertools.islice(work, 6):
             assert isinstance(event, Progress | Checkpoint | Note)
         work.close()
@@ -233,18 +233,18 @@ class TestEveryKind:
     )
     @pytest.mark.parametrize("seconds", [None, 0.001])
     def test_few_samples_give_a_valid_model(self, kind: str, task: Task, seconds: float | None) -> None:
-        done = finish(fitting_simple(kind, task, seconds=seconds))
+        done = fit_simple(kind, task, seconds=seconds)
         assert bool(answers(done, task).isfinite().all())
 
     def test_constant_inputs_give_the_shares_of_the_classes(self, kind: str) -> None:
         x, y = torch.ones(40, 2), torch.tensor([0] * 30 + [1] * 10)
         task = Task.from_arrays("constant", x, y, x, y)
-        assert finish(fitting_simple(kind, task)).fit.scores.metric == 0.75
+        assert fit_simple(kind, task).fit.scores.metric == 0.75
 
     def test_no_time_is_enough_for_a_valid_model_of_fewer_samples_or_steps(self, kind: str) -> None:
         task = blobs(3000, 3, columns=20)
-        free = finish(fitting_simple(kind, task, fixed=finish(fitting_simple(kind, iris())).settings))
-        hasty = finish(fitting_simple(kind, task, seconds=1e-3))
+        free = fit_simple(kind, task, fixed=fit_simple(kind, iris()).settings)
+        hasty = fit_simple(kind, task, seconds=1e-3)
         assert free.settings["samples"] == 3000
         assert hasty.settings["samples"] < 3000 or hasty.settings["steps"] < free.settings["steps"]
         assert hasty.fit.scores.metric > 0.5
@@ -252,40 +252,40 @@ class TestEveryKind:
     def test_text_and_images_as_outputs_are_refused(self, kind: str) -> None:
         x = torch.randn(8, 1, 4, 4)
         with pytest.raises(OptionError, match="use a network"):
-            finish(fitting_simple(kind, Task.from_arrays("dense", x, x, x, x, likelihood="dense")))
+            fit_simple(kind, Task.from_arrays("dense", x, x, x, x, likelihood="dense"))
 
     def test_settings_of_another_kind_are_refused(self, kind: str) -> None:
         with pytest.raises(OptionError, match="lack"):
-            finish(fitting_simple(kind, iris(), fixed={"depth": 3}))
+            fit_simple(kind, iris(), fixed={"depth": 3})
 
     def test_one_sample_is_refused(self, kind: str) -> None:
         x, y = torch.randn(1, 2), torch.randn(1, 1)
         with pytest.raises(DataError, match="two training samples"):
-            finish(fitting_simple(kind, Task.from_arrays("one", x, y, x, y)))
+            fit_simple(kind, Task.from_arrays("one", x, y, x, y))
 
 
 class TestRefusals:
     def test_an_unknown_kind(self) -> None:
         with pytest.raises(OptionError, match="choose one of logistic, svm, boosting"):
-            finish(fitting_simple("forest", iris()))
+            fit_simple("forest", iris())
 
     def test_no_time(self) -> None:
         with pytest.raises(OptionError, match="above 0 s"):
-            finish(fitting_simple("svm", iris(), seconds=0))
+            fit_simple("svm", iris(), seconds=0)
 
     @pytest.mark.parametrize("kind", ["svm", "boosting"])
     def test_many_classes_one_by_one(self, kind: str) -> None:
         with pytest.raises(OptionError, match="201 classes or values of blobs for itself"):
-            finish(fitting_simple(kind, blobs(402, 201)))
+            fit_simple(kind, blobs(402, 201))
 
     def test_more_weights_than_fit_into_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(models, "MOST_WEIGHTS", 8)
         with pytest.raises(OptionError, match="3 x 3 weights"):
-            finish(fitting_simple("logistic", blobs(30, 3)))
+            fit_simple("logistic", blobs(30, 3))
 
 
 def test_ten_thousand_classes_end_soon() -> None:
-    done = finish(fitting_simple("logistic", blobs(20_000, 10_000, columns=4), seconds=0.2))
+    done = fit_simple("logistic", blobs(20_000, 10_000, columns=4), seconds=0.2)
     assert done.settings["samples"] < 20_000
     assert done.fit.params["weight"].shape == (10_000, 4)
     assert bool(done.fit.params["weight"].isfinite().all())
@@ -294,7 +294,7 @@ def test_ten_thousand_classes_end_soon() -> None:
 def test_too_many_numbers_for_the_memory_are_drawn_from(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "MOST_NUMBERS", 150)
     notes: list[Event] = []
-    assert finish(fitting_simple("logistic", blobs(90, 3)), notes.append).settings["samples"] == 50
+    assert finish(fit_simple.work("logistic", blobs(90, 3)), notes.append).settings["samples"] == 50
     assert Note("logistic regression learns from 50 of 90 samples, evenly drawn") in notes
 
 

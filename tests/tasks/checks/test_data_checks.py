@@ -11,7 +11,7 @@ import torch
 from nearkin.core.errors import OptionError
 from nearkin.core.events import Progress, finish
 from nearkin.core.plain import typed
-from nearkin.tasks.checks.data_checks import Checks, Finding, balance, checking, class_shift, size, target
+from nearkin.tasks.checks.data_checks import Checks, Finding, balance, check_data, class_shift, size, target
 from nearkin.tasks.derive import corrupted
 from nearkin.tasks.sources import task as read
 from nearkin.tasks.task import Task
@@ -27,7 +27,7 @@ def table(count: int, classes: int, width: int = 4, name: str = "table") -> Task
 
 
 def checked(task: Task, **options: int) -> Checks:
-    return finish(checking(task, **options))
+    return check_data(task, **options)
 
 
 def of_kind(checks: Checks, kind: str) -> Finding:
@@ -44,7 +44,7 @@ def test_progress_rises_by_one_to_its_total_and_nothing_else_is_said() -> None:
     events: list[object] = []
     for task in (read("digits?classes=0,1"), read("digits?dense=edges"), _values(torch.randn(300, generator=rng()))):
         events.clear()
-        finish(checking(task, samples=100), events.append)
+        finish(check_data.work(task, samples=100), events.append)
         steps = [event for event in events if isinstance(event, Progress)]
         assert len(steps) == len(events)
         assert {step.stage for step in steps} == {"checks of the data"}
@@ -185,7 +185,7 @@ def test_a_lazily_read_folder(tmp_path: Path) -> None:
 
 def test_no_samples_to_look_at_is_refused() -> None:
     with pytest.raises(OptionError, match="got 0"):
-        finish(checking(table(10, 2), samples=0))
+        check_data(table(10, 2), samples=0)
 
 
 @pytest.mark.realdata

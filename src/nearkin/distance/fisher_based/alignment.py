@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from nearkin.core.errors import DataError, MismatchError, require
-from nearkin.core.events import Progress, Work, finish
+from nearkin.core.events import Progress, Work, operation
 from nearkin.core.lazy import Lazy
 from nearkin.core.types import Buffers, Params
 from nearkin.distance.fisher_based.unit_groups import UnitGroup, permuted, unit_groups
@@ -58,7 +58,8 @@ class Aligned:
     after: float
 
 
-def aligned(model_a: nn.Module, model_b: nn.Module, x: Tensor, by: str = "activations") -> Aligned:
+@operation
+def aligned(model_a: nn.Module, model_b: nn.Module, x: Tensor, by: str = "activations") -> Work[Aligned]:
     """Network a in the order of network b; it computes the same function as before.
 
     Args:
@@ -74,11 +75,6 @@ def aligned(model_a: nn.Module, model_b: nn.Module, x: Tensor, by: str = "activa
     >>> found.permutations, torch.equal(found.params["0.weight"], b[0].weight)
     ({'0.weight': tensor([1, 0])}, True)
     """
-    return finish(aligning(model_a, model_b, x, by))
-
-
-def aligning(model_a: nn.Module, model_b: nn.Module, x: Tensor, by: str = "activations") -> Work[Aligned]:
-    """The work of `aligned`, in steps."""
     require(by in BY, f"units are matched by one of {', '.join(BY)}, got {by!r}")
     require(len(x) > 1, f"units are matched over two samples or more, got {len(x)}", DataError)
     groups, others = unit_groups(model_a, x), unit_groups(model_b, x)

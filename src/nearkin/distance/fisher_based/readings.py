@@ -21,7 +21,7 @@ from nearkin.core.events import Work
 from nearkin.distance.baselines.linear_head import FORMS, RIDGES, fitted_head
 from nearkin.distance.fisher_based.widening import last_layer, widened, widened_targets
 from nearkin.distance.source_on_target import Sight
-from nearkin.fisher.diagonals import measuring
+from nearkin.fisher.diagonals import diagonal
 from nearkin.fisher.values import FisherDiagonal
 from nearkin.nets.heads import with_head
 
@@ -42,7 +42,7 @@ def information(sight: Sight, reading: str, num_outputs: int, seed: int = 0) -> 
     task, own, (x, y) = sight.task, sight.own, sight.train
     if reading == "model":
         names = backbone(sight)
-        return (yield from measuring(sight.model, x, labels="sampled", likelihood=own.name, seed=seed, names=names))
+        return (yield from diagonal.work(sight.model, x, labels="sampled", likelihood=own.name, seed=seed, names=names))
     require(
         own.name == task.likelihood,
         f"a network for a {own.name} task has no labels for {task.name}, a {task.likelihood} one; use reading='model'",
@@ -52,7 +52,7 @@ def information(sight: Sight, reading: str, num_outputs: int, seed: int = 0) -> 
         model = refitted(sight, seed=seed)
     else:
         model, y = widened(sight.model, x, num_outputs, own.name), widened_targets(own.name, y, num_outputs)
-    return (yield from measuring(model, x, y, likelihood=own.name))
+    return (yield from diagonal.work(model, x, y, likelihood=own.name))
 
 
 def backbone(sight: Sight) -> list[str]:

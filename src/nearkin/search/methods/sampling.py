@@ -217,7 +217,7 @@ class Sampling(Searcher[Trials]):
     def _measured(self, genotype: Genotype) -> Work[Measured]:
         """What the objective says; of a genotype whose training fails, that it is worse than any."""
         try:
-            return (yield from self.objective.measuring(genotype))
+            return (yield from self.objective.measure(genotype))
         except TrainingError as failed:
             yield Caution(f"a genotype counts as worst, {failed}: {genotype}")
             return Measured(-math.inf, {"failed": str(failed)})

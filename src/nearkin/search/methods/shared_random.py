@@ -242,7 +242,7 @@ class PathObjective(Objective):
             tally = tally + form.tally(outputs, y)
         return Measured(form.score(tally), {"shared loss": total / len(self.parts.judge)})
 
-    def measuring(self, genotype: Genotype) -> Work[Measured]:
+    def measure(self, genotype: Genotype) -> Work[Measured]:
         """As `measured`."""
         yield from ()
         return self.measured(genotype)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nearkin.core.errors import DataError, require
-from nearkin.core.events import Caution, Note, Work
+from nearkin.core.events import Caution, Note, Work, operation
 from nearkin.core.state import copied
 from nearkin.nets.evaluate import evaluate
 from nearkin.nets.history import History
@@ -68,7 +68,8 @@ def title(kind: str, likelihood: str) -> str:
     return (SIMPLE if likelihood == "categorical" else FOR_VALUES)[kind]
 
 
-def fitting_simple(
+@operation
+def fit_simple(
     kind: str,
     task: Task,
     *,

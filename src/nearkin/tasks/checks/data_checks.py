@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nearkin.core.errors import require
-from nearkin.core.events import Progress, Work
+from nearkin.core.events import Progress, Work, operation
 from nearkin.core.rng import Streams
 from nearkin.tasks.checks.duplicates import Scan, Sketch, block_rows, duplicates, scanned
 from nearkin.tasks.checks.label_noise import label_noise
@@ -68,7 +68,8 @@ class Checks:
         return {"findings": [finding.to_dict() for finding in self.findings], "seconds": self.seconds}
 
 
-def checking(task: Task, *, seed: int = 0, samples: int = 5000) -> Work[Checks]:
+@operation
+def check_data(task: Task, *, seed: int = 0, samples: int = 5000) -> Work[Checks]:
     """Check a task's data; labels and columns are judged by at most `samples` of it, duplicates by all of it.
 
     >>> from nearkin.core.events import finish

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from nearkin.core.errors import OptionError, require
-from nearkin.core.events import Caution, Note, Progress, Work, finish
-from nearkin.transfer.gaussian_process import gaussian, gaussian_work
+from nearkin.core.events import Caution, Note, Progress, Work, operation
+from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hierarchy.blend import Blend
 from nearkin.transfer.hierarchy.shared import Shared
 from nearkin.transfer.hierarchy.variety import Variety, variety_of
@@ -75,15 +75,12 @@ class Family:
             raise OptionError("tasks that differ are weighed with one scale; make the family without layers and extra")
         return variety_of([one.spectrum(self.hyper.mean) for one in self.digests], self.digests[0].known)
 
-    def blended(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> Blend:
+    @operation
+    def blended(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> Work[Blend]:
         """The posterior of a task over hyper-parameters too: a blend of some, weighed by the tasks seen and its own.
 
         It costs some solves in place of one, but no kernel more.
         """
-        return finish(self.blended_work(x, y, noise))
-
-    def blended_work(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> Work[Blend]:
-        """`blended` as work."""
         how = replace(self.how, mean=self.hyper.mean)
         linearized = Shared.of(self.linearized)
         digest = yield from digested(linearized, (x, y, noise), how, self.num_tasks)
@@ -93,19 +90,16 @@ class Family:
         parts: list[Posterior] = []
         for place in kept:
             hyper = shared.hyper(spectrum, place, self.hyper.mean)
-            parts.append((yield from gaussian_work(linearized, x, y, hyper, noise, seed=self.how.seed)))
+            parts.append((yield from gaussian.work(linearized, x, y, hyper, noise, seed=self.how.seed)))
             yield Progress("blend", len(parts), len(kept))
         heavy = torch.tensor([weights[place] for place in kept]).double()
         return Blend(tuple(parts), heavy / heavy.sum(), shared.freedom(spectrum))
 
-    def grown(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> "Family":
+    @operation
+    def grown(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> Work["Family"]:
         """The family with one task more; no kernel of an earlier task is computed again."""
-        return finish(self.grown_work((x, y, noise)))
-
-    def grown_work(self, points: Points) -> Work["Family"]:
-        """`grown` as work: a caution tells when the first task is forgotten."""
-        fresh = yield from digested(self.linearized, points, self.how, self.num_tasks)
-        digests = yield from _fitting([*self.digests, fresh], self.memory, len(self.digests) == self.num_tasks)
+        fresh = yield from digested(self.linearized, (x, y, noise), self.how, self.num_tasks)
+        digests = yield from _within_memory([*self.digests, fresh], self.memory, len(self.digests) == self.num_tasks)
         hyper = yield from learned(digests, self.how)
         return replace(self, hyper=hyper, digests=tuple(digests), num_tasks=self.num_tasks + 1)
 
@@ -117,7 +111,7 @@ class Family:
         before = self
         for points in tasks:
             posterior = before.adapted(*points)
-            after = finish(before.grown_work(points))
+            after = before.grown(*points)
             yield Step(posterior, before, after)
             before = after
 
@@ -137,7 +131,10 @@ class Step:
     after: Family
 
 
-def family(linearized: Linearized, tasks: Sequence[Points], how: Learning = PLAIN, memory: int = MEMORY) -> Family:
+@operation
+def family(
+    linearized: Linearized, tasks: Sequence[Points], how: Learning = PLAIN, memory: int = MEMORY
+) -> Work[Family]:
     """The family of some tasks, its hyper-parameters those under which all of them together are most probable.
 
     Args:
@@ -154,24 +151,17 @@ def family(linearized: Linearized, tasks: Sequence[Points], how: Learning = PLAI
     >>> round(float(said.mean(torch.tensor([[0.5]]))), 1), some.grown(*lines[0]).num_tasks, some.num_bytes < 2000
     (2.5, 4, True)
     """
-    return finish(family_work(linearized, tasks, how, memory))
-
-
-def family_work(
-    linearized: Linearized, tasks: Sequence[Points], how: Learning = PLAIN, memory: int = MEMORY
-) -> Work[Family]:
-    """`family` as work."""
     require(memory >= 1, f"memory is 1 byte or more, got {memory}")
     digests: list[Digest] = []
     for number, points in enumerate(tasks):
         digests.append((yield from digested(linearized, points, how, number)))
-        digests = yield from _fitting(digests, memory, len(digests) == number + 1)
+        digests = yield from _within_memory(digests, memory, len(digests) == number + 1)
         yield Progress("kernels", number + 1, len(tasks))
     hyper = yield from learned(digests, how)
     return Family(linearized, how, hyper, tuple(digests), len(tasks), memory)
 
 
-def _fitting(digests: list[Digest], memory: int, first: bool) -> Work[list[Digest]]:
+def _within_memory(digests: list[Digest], memory: int, first: bool) -> Work[list[Digest]]:
     """The latest tasks that fit, one at the least; `first` is whether nothing was forgotten before."""
     taken, kept = 0, 0
     for one in reversed(digests):

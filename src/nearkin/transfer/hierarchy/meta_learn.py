@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from nearkin.core.errors import DataError, require
-from nearkin.core.events import Note, Progress, Work, finish
+from nearkin.core.events import Note, Progress, Work, operation
 from nearkin.core.rng import Streams
 from nearkin.core.types import Params
 from nearkin.transfer.hierarchy.meta import pooled_evidence, source_params
 from nearkin.transfer.hyper import PLAIN, Hyper, Learning
 from nearkin.transfer.linearized import Linearized
-from nearkin.transfer.marginal_likelihood import learn_pooled_work
+from nearkin.transfer.marginal_likelihood import learn_pooled
 from nearkin.transfer.prepared import Points
 
 SHAPE = 1.0  # of the sizes: broad
@@ -61,9 +61,10 @@ class Climbing:
 BRISK = Climbing()
 
 
+@operation
 def meta_learned(
     linearized: Linearized, tasks: Sequence[Points], climb: Climbing = BRISK, how: Learning = PLAIN
-) -> Linearized:
+) -> Work[Linearized]:
     """The network at source weights under which tasks together are more probable.
 
     All weights climb, also those that are not free to move afterwards.
@@ -82,15 +83,8 @@ def meta_learned(
     >>> better.names == flat.names, better.fingerprint == flat.fingerprint
     (True, False)
     """
-    return finish(meta_learned_work(linearized, tasks, climb, how))
-
-
-def meta_learned_work(
-    linearized: Linearized, tasks: Sequence[Points], climb: Climbing = BRISK, how: Learning = PLAIN
-) -> Work[Linearized]:
-    """`meta_learned` as work: progress tells the mean log evidence of the tasks that a step looks at."""
     require(len(tasks) > 0, "there is no task to learn from; give one or more", DataError)
-    start = yield from learn_pooled_work(linearized, tasks, replace(how, layers=False, extra=False))
+    start = yield from learn_pooled.work(linearized, tasks, replace(how, layers=False, extra=False))
     yield Note(f"source weights climb from noise {start.noise:.1e}, scale {start.scale:.1e}, mean {start.mean}")
     theta, free = source_params(linearized), _logs(linearized, tasks, start)
     shape = SHAPE if climb.sizes and "log_noise" in free else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from nearkin.core.events import Work
+from nearkin.core.events import Work, operation
 from nearkin.fisher.tangent import MEMORY_BYTES
 from nearkin.transfer.linearized import Linearized
 
@@ -32,13 +32,14 @@ class Shared(Linearized):
         """With nothing in memory."""
         return cls(linearized.model, linearized.names, linearized.outputs)
 
-    def kernel_work(
+    @operation
+    def kernel(
         self, x: Tensor, x2: Tensor | None = None, names: Collection[str] | None = None, memory: int = MEMORY_BYTES
     ) -> Work[Tensor]:
         """As of `Linearized`, from memory where it can."""
         key = (_digest(x), None if x2 is None else _digest(x2), None if names is None else tuple(names))
         if key not in self.seen:
-            self.seen[key] = yield from super().kernel_work(x, x2, names, memory)
+            self.seen[key] = yield from super().kernel.work(x, x2, names, memory)
         found = self.seen[key].clone()  # those who ask scale it in place
         while sum(one.numel() * one.element_size() for one in self.seen.values()) > KEPT_BYTES:
             del self.seen[next(iter(self.seen))]

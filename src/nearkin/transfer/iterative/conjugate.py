@@ -176,7 +176,7 @@ def log_determinant_of(system: System, seed: int) -> float:
     return system.level + system.size * sum(logs) / len(logs)
 
 
-def solved_work(systems: Sequence[System], right: Tensor, start: Tensor | None) -> Work[tuple[Tensor, int]]:
+def solve_systems(systems: Sequence[System], right: Tensor, start: Tensor | None) -> Work[tuple[Tensor, int]]:
     """Solutions `[F, R, V]` of systems side by side, and the most steps that one took."""
     found, steps = [], 0
     for number, (system, columns) in enumerate(zip(systems, right, strict=True)):

@@ -21,7 +21,7 @@ from nearkin.core.errors import DataError, require
 from nearkin.core.events import Note, Work
 from nearkin.core.rng import Streams
 from nearkin.transfer.cholesky import below, both, cholesky, log_determinant
-from nearkin.transfer.iterative.conjugate import ENOUGH, log_determinant_of, solved_work
+from nearkin.transfer.iterative.conjugate import ENOUGH, log_determinant_of, solve_systems
 from nearkin.transfer.iterative.passes import pulled, pushed
 from nearkin.transfer.iterative.products import Covariance, covariance, sample_rows
 from nearkin.transfer.kernel import Prior, blocks
@@ -306,5 +306,5 @@ def large(
     systems = damped(prior, x, noise, seed)
     yield Note(f"{len(basis):,} rows by conjugate gradients: {systems[0].rank} pivots, {systems[0].source.told()}")
     right = torch.cat([basis.expand(len(noise), -1, -1), targets], 2)
-    inverse, steps = yield from solved_work(systems, right, start)
+    inverse, steps = yield from solve_systems(systems, right, start)
     return Large(prior, x, noise, basis, targets, inverse, seed, steps, made=systems)

@@ -26,7 +26,7 @@ from torch import Generator, Tensor
 from nearkin.core.errors import DataError, require
 from nearkin.core.events import Note, Work
 from nearkin.transfer.iterative import large
-from nearkin.transfer.iterative.conjugate import ENOUGH, log_determinant_of, solved_work
+from nearkin.transfer.iterative.conjugate import ENOUGH, log_determinant_of, solve_systems
 from nearkin.transfer.iterative.passes import pushed
 from nearkin.transfer.iterative.products import Products, products
 from nearkin.transfer.kernel import Prior, blocks
@@ -288,5 +288,5 @@ def _solution(
     systems = systems or precisions(prior, x, noise, cross.shape[1], seed)
     told = systems[0].own.source.features.told()
     yield Note(f"{cross.shape[1]:,} weights by conjugate gradients: {systems[0].rank} pivots, {told}")
-    inverse, steps = yield from solved_work(systems, cross, start)
+    inverse, steps = yield from solve_systems(systems, cross, start)
     return LargeWeight(prior, x, noise, cross, squares, inverse, num_constants, seed, steps, made=systems)

@@ -99,7 +99,7 @@ def factors_of(gram: Tensor, noise: Tensor) -> tuple[Tensor, float]:
     return found, jitter
 
 
-def choosing(
+def choose(
     gram: Tensor, labels: Tensor, num_classes: int, alpha: float | None, scale: float | None, seed: int
 ) -> Work[Choice]:
     """The α_ε and the scale under which left-out labels are most probable; those that are given stay.

@@ -20,7 +20,7 @@ import torch
 from torch import Generator, Tensor
 
 from nearkin.core.errors import DataError, MismatchError, require
-from nearkin.core.events import Caution, Note, Progress, Work, finish
+from nearkin.core.events import Caution, Note, Progress, Work, operation
 from nearkin.core.rng import derived_seed
 from nearkin.tasks.split import balanced_index
 from nearkin.transfer.classify import checked_labels, checked_points, require_room
@@ -134,6 +134,7 @@ class LaplaceClassified:
         return cross @ self.mode.weights, self.mode.covariances(cross, self.scale * self.linearized.diagonal(x))
 
 
+@operation
 def laplace(
     linearized: Linearized,
     x: Tensor,
@@ -142,7 +143,7 @@ def laplace(
     options: Classes = LAPLACE,
     *,
     seed: int = 0,
-) -> LaplaceClassified:
+) -> Work[LaplaceClassified]:
     """The posterior of a linearized network given labels, by Laplace's approximation.
 
     Args:
@@ -159,25 +160,12 @@ def laplace(
     >>> said.probabilities(torch.tensor([[-1.5], [1.5]])).argmax(1)
     tensor([0, 1])
     """
-    return finish(laplace_work(linearized, x, labels, num_classes, options, seed=seed))
-
-
-def laplace_work(
-    linearized: Linearized,
-    x: Tensor,
-    labels: Tensor,
-    num_classes: int | None = None,
-    options: Classes = LAPLACE,
-    *,
-    seed: int = 0,
-) -> Work[LaplaceClassified]:
-    """`laplace` as work."""
     require(options.method == "laplace", f"this is Laplace's approximation, got method={options.method!r}")
     x, labels, size = checked_points(linearized, x, labels, num_classes)
-    gram = yield from linearized.kernel_work(x)
+    gram = yield from linearized.kernel.work(x)
     mean = _start(linearized, x, size, options.start)
     require(float(gram.diagonal().mean()) > 0, ZERO, DataError)
-    scale = options.scale or (yield from _choosing(gram, labels, mean, options, seed))
+    scale = options.scale or (yield from _choose(gram, labels, mean, options, seed))
     mode = newton(scale * gram, labels, mean, torch.zeros_like(mean))
     if not mode.converged:
         yield Caution(f"Newton's method did not come to its end in {STEPS} steps; the posterior is a rough one")
@@ -190,7 +178,7 @@ def laplace_work(
     return LaplaceClassified(linearized, x, labels, options.start, scale, mode, heats, loss, options.how)
 
 
-def _choosing(gram: Tensor, labels: Tensor, mean: Tensor, options: Classes, seed: int) -> Work[float]:
+def _choose(gram: Tensor, labels: Tensor, mean: Tensor, options: Classes, seed: int) -> Work[float]:
     """The scale under which left-out labels are most probable; without a label to leave out, the evidence decides.
 
     Where there are many points, some of them are tried.

@@ -166,7 +166,7 @@ class Fuse(Searcher[Rounds]):
             for place, genotype in enumerate(entered)
         ]
         model = Candidates(networks)
-        return (yield from self.contest.judging(model, self.parts, streams, f"round {number + 1}"))
+        return (yield from self.contest.judge(model, self.parts, streams, f"round {number + 1}"))
 
     def _drawn(self, state: Rounds, streams: Streams) -> Work[list[Genotype]]:
         """New candidates, those given first; fewer where draws find nothing new."""

@@ -64,7 +64,7 @@ class Contest(ABC):
         """Plain JSON values that decide how a round goes."""
 
     @abstractmethod
-    def judging(self, model: Candidates, parts: Parts, streams: Streams, stage: str) -> Work[Verdict]:
+    def judge(self, model: Candidates, parts: Parts, streams: Streams, stage: str) -> Work[Verdict]:
         """Train the candidates and judge them; the streams decide the order of the samples."""
 
 
@@ -109,7 +109,7 @@ class Fusion(Contest):
         """All of them."""
         return asdict(self)
 
-    def judging(self, model: Candidates, parts: Parts, streams: Streams, stage: str) -> Work[Verdict]:
+    def judge(self, model: Candidates, parts: Parts, streams: Streams, stage: str) -> Work[Verdict]:
         """Scores are softmax(α), which add up to 1; the facts say how many alternations it took, and why it ended."""
         alpha = torch.zeros(len(model.networks), requires_grad=True)
         by_alpha = torch.optim.Adam([alpha], self.alpha_rate)
@@ -180,7 +180,7 @@ class SideBySide(Contest):
         """All of them."""
         return asdict(self)
 
-    def judging(self, model: Candidates, parts: Parts, streams: Streams, stage: str) -> Work[Verdict]:
+    def judge(self, model: Candidates, parts: Parts, streams: Streams, stage: str) -> Work[Verdict]:
         """Scores are validation losses, negative."""
         weights = _Descent(model, self.rate, self.steps)
         learn = _endless(parts.learn, self.batch_size, streams.child("learn"))
