@@ -1,4 +1,4 @@
-"""Training that is stopped in the middle and goes on to the same bits.
+"""Training that is stopped in the middle and continues to the same bits.
 
 python examples/02_stop_and_go_on.py
 """
@@ -6,32 +6,31 @@ python examples/02_stop_and_go_on.py
 import tempfile
 from pathlib import Path
 
-from torch import nn
-
 import nearkin as nk
-from nearkin.core.events import Checkpoint, finish, kept
+from nearkin.core.events import Checkpoint, Work, finish
 from nearkin.core.state import State
-from nearkin.nets.training_loop import fit
+from nearkin.run.checkpoints import FolderCheckpoints, resumed
 
 
 def main() -> None:
     task = nk.task("digits?limit=400")
     recipe = nk.Recipe(epochs=5)
-    file = Path(tempfile.mkdtemp()) / "half.safetensors"
+    folder = FolderCheckpoints(Path(tempfile.mkdtemp()))
 
-    def fresh() -> nn.Module:
-        return nk.build("lenet", task.input_shape, task.num_outputs, seed=0)
+    def training(start: State | None) -> Work[nk.Fit]:
+        model = nk.build("lenet", task.input_shape, task.num_outputs, seed=0)
+        return nk.fit.work(model, task, recipe, resume=start)
 
     def stop_at_once(event: object) -> None:
         if isinstance(event, Checkpoint):
             raise KeyboardInterrupt
 
     try:
-        finish(kept(fit.work(fresh(), task, recipe), file), stop_at_once)
+        finish(resumed(folder, "training", training), stop_at_once)
     except KeyboardInterrupt:
-        print(f"stopped after step {State.load(file).facts['done']}")
-    whole = nk.fit(fresh(), task, recipe)
-    again = fit(fresh(), task, recipe, resume=State.load(file))
+        print("stopped; stored:", folder.names())
+    again = finish(resumed(folder, "training", training))  # the same call continues
+    whole = finish(training(None))
     same = all(bool((whole.params[name] == again.params[name]).all()) for name in whole.params)
     print(f"accuracy {again.scores.metric:.3f}; the same bits as without the stop: {same}")
     assert same

@@ -66,4 +66,4 @@ def test_restart_discards_the_demonstration_and_nothing_else(tmp_path: Path) -> 
             (folder / "some.part").write_bytes(b"unfinished")
         demo._discard(zoo)
         assert zoo.names() == ["mine"]
-        assert not [*zoo.catalogue.work.iterdir(), *zoo.catalogue.stages.iterdir()]
+        assert not [*zoo.catalogue.work.glob("*"), *zoo.catalogue.stages.glob("*")]

@@ -30,7 +30,9 @@ from nearkin.core.state import State
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
 from nearkin.nets.training_loop import fit
+from nearkin.run.checkpoints import FolderCheckpoints
 from nearkin.run.journal import FOLDER, ZOO_MARK, journaled, journals
+from nearkin.run.stages import StageCache
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.methods.random_search import random_search
 from nearkin.search.objective import Measured, Objective
@@ -38,7 +40,6 @@ from nearkin.search.searcher import Outcome, run_search
 from nearkin.search.spaces.general import GeneralSpace
 from nearkin.solver.contenders import Trained
 from nearkin.solver.solution import Solution
-from nearkin.solver.stages import Bench
 from nearkin.store.bundle import MANIFEST, export_bundle, import_bundle
 from nearkin.store.read_only import ReadOnlyStore
 from nearkin.tasks.task import Task
@@ -137,8 +138,8 @@ def test_stages(solved: State, toy: Task, tmp_path: Path, count_inputs: Count) -
         yield Note("done anew")
         return done
 
-    bench = Bench(tmp_path)
-    finish(bench.stage("train", {}, work))
+    cache = StageCache(FolderCheckpoints(tmp_path))
+    finish(cache.stage("train", {}, work))
     (file,) = tmp_path.glob("*.safetensors")
     part = file.with_suffix(".part")
     data = State(done.tensors, {"state": facts, "spent": 1.0}).to_bytes()
@@ -148,10 +149,10 @@ def test_stages(solved: State, toy: Task, tmp_path: Path, count_inputs: Count) -
         file.unlink(missing_ok=True)
         part.unlink(missing_ok=True)
         (file if place else part).write_bytes(content)
-        bench = Bench(tmp_path)
-        state = finish(bench.stage("train", {}, work))
+        cache = StageCache(FolderCheckpoints(tmp_path))
+        state = finish(cache.stage("train", {}, work))
         Trained.from_state(state).solved(toy, 0).model()
-        assert bench.seconds >= 0
+        assert cache.seconds >= 0
 
     read((True, data))
     count_inputs(fuzz("stages", lambda rng: (rng.random() < 0.7, mutated_state(data, rng)), read))

@@ -8,13 +8,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from nearkin.core.errors import NearkinError, TrainingError
-from nearkin.core.events import Checkpoint, Event, Progress, finish, kept
+from nearkin.core.events import Checkpoint, Event, Progress, finish
 from nearkin.core.rng import Streams
 from nearkin.core.state import State
 from nearkin.nets import training_loop as fit_module
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
 from nearkin.nets.training_loop import Fit, fit
+from nearkin.run.checkpoints import FolderCheckpoints, saved
 from nearkin.tasks.batches import epoch_batches
 from nearkin.tasks.sources import task as read
 from nearkin.tasks.task import Task
@@ -77,7 +78,7 @@ def test_killed_anywhere_and_resumed_it_ends_in_the_same_bits(
                     raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            finish(kept(fit.work(restless(), few, RECIPES[name], seed=5), file), Stop())
+            finish(saved(fit.work(restless(), few, RECIPES[name], seed=5), FolderCheckpoints(tmp_path), "kept"), Stop())
         torch.rand(7)
         again = fit(restless(9), few, RECIPES[name], seed=5, resume=State.load(file))
         assert same(again, whole), f"stopped at checkpoint {stop_at}"

@@ -14,11 +14,12 @@ from nearkin.nets.evaluate import Scores
 from nearkin.nets.history import History
 from nearkin.nets.solved import Solved
 from nearkin.nets.training_loop import Fit
+from nearkin.run.stages import Spent
 from nearkin.solver.promises import Promise
 from nearkin.solver.quality import Quality, class_quality, value_quality
 from nearkin.solver.relations import Relations, agreements
 from nearkin.solver.solution import Solution
-from nearkin.solver.standing import Spent, Standing
+from nearkin.solver.standing import Standing
 from nearkin.tasks.checks.data_checks import Checks, Finding
 
 CELL = "normal(0): 1 = conv3(0); 2 = max3(0) + conv5(1); 3 = skip_connect(0) + conv3(2); out = concat(2, 3)"

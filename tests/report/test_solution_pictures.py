@@ -37,8 +37,8 @@ from nearkin.report.reliability import calibration_table, calibration_words, rel
 from nearkin.report.spent import gathered, spent_picture, spent_table
 from nearkin.report.theme import contrast
 from nearkin.report.words import text_width
+from nearkin.run.stages import Spent
 from nearkin.solver.quality import Quality
-from nearkin.solver.standing import Spent
 from nearkin.tasks.metrics import share_interval
 from report.solutions import CASES, crowded, of_values, planted
 

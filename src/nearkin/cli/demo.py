@@ -111,8 +111,7 @@ def _discard(zoo: "nk.Zoo") -> None:
         if name in zoo:
             zoo.remove(name)
     for folder in (zoo.catalogue.work, zoo.catalogue.stages):
-        for path in folder.glob("*"):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _known(zoo: "nk.Zoo", name: str, task: "nk.Task", question: str, settings: Settings) -> str:

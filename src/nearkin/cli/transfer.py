@@ -1,8 +1,6 @@
 """`transfer`: another task from few labels, in closed form, from the command line."""
 
-import hashlib
 import shlex
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -19,13 +17,19 @@ from nearkin.core.lazy import Lazy
 
 if TYPE_CHECKING:
     from nearkin.report import transfer_page
-    from nearkin.solver import stages
+    from nearkin.run import checkpoints, stages
     from nearkin.tasks import metrics
     from nearkin.zoo import transfer as transferring
 else:
-    transfer_page, stages, metrics, transferring = map(
+    transfer_page, checkpoints, stages, metrics, transferring = map(
         Lazy,
-        ("nearkin.report.transfer_page", "nearkin.solver.stages", "nearkin.tasks.metrics", "nearkin.zoo.transfer"),
+        (
+            "nearkin.report.transfer_page",
+            "nearkin.run.checkpoints",
+            "nearkin.run.stages",
+            "nearkin.tasks.metrics",
+            "nearkin.zoo.transfer",
+        ),
     )
 
 LONGEST = 60  # characters that a task's name gives to the name of a file
@@ -82,12 +86,13 @@ def transfer(
         )  # fmt: skip
         facing = target if target in zoo else task_of(target, zoo)
         task = zoo.task(facing) if isinstance(facing, str) else facing
-        mark = hashlib.sha256(repr((source, how, settings.seed)).encode()).hexdigest()[:16]
-        bench = stages.Bench(zoo.catalogue.work_folder() / f"transfer-{task.fingerprint()}-{mark}", task.digest())
+        asked = {"source": source, "how": repr(how), "seed": settings.seed}
+        parts = zoo.work.within(f"transfer-{task.fingerprint()}-{checkpoints.mark(asked)}")
         if restart:
-            shutil.rmtree(bench.folder, ignore_errors=True)
-        found = run(zoo.transfer.work(source, facing, how=how, seed=settings.seed, stages=bench), settings)
-        shutil.rmtree(bench.folder, ignore_errors=True)  # finished: the report holds it all
+            parts.clear()
+        cache = stages.StageCache(parts, task.digest())
+        found = run(zoo.transfer.work(source, facing, how=how, seed=settings.seed, stages=cache), settings)
+        parts.clear()  # finished: the report holds it all
     made = shlex.join(["nearkin", *sys.argv[1:]])
     write_durably(page, transfer_page.transfer_page(found, command=made).encode())
     answer({**found.to_dict(), "report": str(page)}, as_json, lambda: _say(found, page))

@@ -6,13 +6,11 @@ with `operation`: `fit(...)` runs it to the end, `fit.work(...)` yields its even
 """
 
 import functools
-import time
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, overload
 
@@ -128,7 +126,7 @@ def operation(steps: Callable[P, Work[R]]) -> Operation[P, R]:
 def finish(work: Work[T], listen: Listener | None = None) -> T:
     """Run work to its end and return its result; every event goes to the listener.
 
-    A listener that raises ends the work at that very event, so that `kept` can save the moment it stopped at.
+    A listener that raises ends the work at that very event, so that this moment can be saved.
 
     >>> def count(n):
     ...     for i in range(n):
@@ -148,28 +146,3 @@ def finish(work: Work[T], listen: Listener | None = None) -> T:
         return result
     finally:
         work.close()
-
-
-def kept(work: Work[T], file: Path, every: float = 10.0) -> Work[T]:
-    """The same work, its checkpoints written to a file: every so many seconds, and at the one it is stopped at.
-
-    The file is removed when the work is done.
-    """
-    last = time.monotonic()
-    while True:
-        try:
-            event = next(work)
-        except StopIteration as end:
-            file.unlink(missing_ok=True)
-            result: T = end.value
-            return result
-        if isinstance(event, Checkpoint) and time.monotonic() - last > every:
-            event.capture().save(file)
-            last = time.monotonic()
-        try:
-            yield event
-        except GeneratorExit:
-            if isinstance(event, Checkpoint):
-                event.capture().save(file)
-            work.close()
-            raise

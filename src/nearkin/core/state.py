@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import safetensors
 import safetensors.torch
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from nearkin.core.errors import DataError, NearkinError
+from nearkin.core.events import Checkpoint, Work
 from nearkin.core.files import durable_file
 from nearkin.core.plain import CHECKSUM, json_object, typed
 
@@ -158,3 +159,24 @@ def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Detached copies on the CPU, safe from what happens to the originals."""
     return {name: torch.clone(value.detach()).cpu() for name, value in tensors.items()}
+
+
+def signed(work: Work[T], facts: Mapping[str, Any]) -> Work[T]:
+    """The same work; its checkpoints carry these facts as well, which say what they belong to."""
+
+    def with_facts(moment: Checkpoint) -> Checkpoint:
+        def capture() -> State:
+            state = moment.capture()
+            return State(state.tensors, {**state.facts, **facts})
+
+        return Checkpoint(capture)
+
+    try:
+        while True:
+            try:
+                event = next(work)
+            except StopIteration as end:
+                return cast(T, end.value)
+            yield with_facts(event) if isinstance(event, Checkpoint) else event
+    finally:
+        work.close()

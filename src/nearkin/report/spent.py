@@ -8,7 +8,7 @@ from nearkin.report.canvas import Canvas
 from nearkin.report.page import Table
 from nearkin.report.quantities import duration, percent
 from nearkin.report.words import labels, number, plain, text_width
-from nearkin.solver.standing import Spent
+from nearkin.run.stages import Spent
 
 _ROW = 24.0
 _FONT = 12.0

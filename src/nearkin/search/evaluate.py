@@ -12,11 +12,10 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from nearkin.core.checkpoints import signed
 from nearkin.core.errors import TrainingError, require
 from nearkin.core.events import Checkpoint, Work, operation
 from nearkin.core.rng import derived_seed
-from nearkin.core.state import State
+from nearkin.core.state import State, signed
 from nearkin.nets.functional import check, multiply_adds, num_parameters
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.training_loop import fit

@@ -12,6 +12,7 @@ from nearkin.core.state import State
 from nearkin.distance.source_on_target import fitted_to
 from nearkin.nets.registry import default_network
 from nearkin.nets.solved import Solved
+from nearkin.run.stages import StageCache
 from nearkin.search.evaluate import held_out
 from nearkin.search.registry import PROXY, Ask, searcher
 from nearkin.search.searcher import Outcome, run_search
@@ -36,7 +37,6 @@ from nearkin.solver.quality import temperature
 from nearkin.solver.simple.models import SIMPLE
 from nearkin.solver.simple.models import title as simple_title
 from nearkin.solver.solution import answers
-from nearkin.solver.stages import Bench
 from nearkin.solver.standing import Standing, ordered
 from nearkin.tasks.metrics import CONFIDENCE
 from nearkin.tasks.prediction import Prediction
@@ -74,7 +74,7 @@ class Contest:
         task: the target whole.
         learn: the same, its training data split into what is learned from and what the answer is chosen by.
         plan: what was asked.
-        bench: where stages lie.
+        stages: where stages lie.
         allowance: seconds of each contender.
         standings: in the order of their turn.
         trained: weights of those that ran, by name.
@@ -84,7 +84,7 @@ class Contest:
 
     task: Task
     plan: Plan
-    bench: Bench
+    stages: StageCache
     allowance: float | None = None
     standings: list[Standing] = field(default_factory=list)
     trained: dict[str, Trained] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Contest:
             f"none of {', '.join(self.plan.only)} can take part; there are "
             f"{', '.join(entry.name for entry in self._entries(lots, kin))}",
         )
-        self.allowance = self.plan.allowance(self.bench.seconds, len(entries))
+        self.allowance = self.plan.allowance(self.stages.seconds, len(entries))
         if self.allowance is not None:
             yield Note(f"{len(entries)} contenders have {self.allowance:.1f} s each")
         for entry in entries:
@@ -173,7 +173,7 @@ class Contest:
 
     def _entered(self, entry: Entry) -> Work[None]:
         """One contender's turn; what keeps it from running is told in its standing."""
-        before = self.bench.seconds
+        before = self.stages.seconds
         try:
             contender = yield from entry.ready()
             state = yield from self._trained(contender, f"training: {contender.title}")
@@ -184,7 +184,7 @@ class Contest:
             return
         trained = Trained.from_state(state)
         whole = fitted_to(self.task, contender.task.input_shape)
-        found = standing(contender, trained, whole, self.bench.seconds - before)
+        found = standing(contender, trained, whole, self.stages.seconds - before)
         self.standings.append(found)
         self.trained[entry.name], self.contenders[entry.name] = trained, contender
         yield Note(
@@ -194,7 +194,7 @@ class Contest:
 
     def _trained(self, contender: Contender, stage: str) -> Work[State]:
         work = lambda start: train_contender(contender, start, self.plan.device)  # noqa: E731
-        return (yield from self.bench.stage(stage, contender.facts(), work, key=f"train-{contender.name}"))
+        return (yield from self.stages.stage(stage, contender.facts(), work, key=f"train-{contender.name}"))
 
     def _searched(self, lot: Lot) -> Work[Contender]:
         outcome = yield from self._outcome(lot)
@@ -226,7 +226,7 @@ class Contest:
             outcome = yield from run_search.work(searcher(lot.method, ask), budget, seed=own, resume=start)
             return State({}, outcome.to_dict())
 
-        done = yield from self.bench.stage(lot.title, inputs, work, key=f"search-{lot.name}")
+        done = yield from self.stages.stage(lot.title, inputs, work, key=f"search-{lot.name}")
         return done.read(Outcome)
 
     def _tuned(self, kin: Solved, title: str) -> Work[Contender]:
@@ -283,5 +283,5 @@ class Contest:
             "data": task.fingerprint(), "networks": list(networks), "seconds": seconds, "usual": usual,
             "recipe": recipe.to_dict(), "fewest": fewest,
         }  # fmt: skip
-        done = yield from self.bench.stage(f"training: {title}", inputs, work, key=f"pace-{name}")
+        done = yield from self.stages.stage(f"training: {title}", inputs, work, key=f"pace-{name}")
         return done.read(Pace)

@@ -8,12 +8,12 @@ from nearkin.core.events import Caution, Note, Work
 from nearkin.core.state import State
 from nearkin.distance.fisher_based.forms import DEFAULT, FALLBACK
 from nearkin.distance.ranking import Ranking
+from nearkin.run.stages import StageCache
 from nearkin.search.spaces.registry import space as space_named
 from nearkin.search.spaces.restricted import restricted
 from nearkin.solver.nearness import Threshold, Trial, shipped, threshold
 from nearkin.solver.plan import Plan
 from nearkin.solver.relations import RankingRow, Relations, agreements
-from nearkin.solver.stages import Bench
 from nearkin.store.records import TaskRecord
 from nearkin.tasks.task import Task
 from nearkin.zoo.comparison import Comparison, Part
@@ -37,7 +37,7 @@ class _Ranked(TypedDict):
     seconds: float
 
 
-def relate(zoo: Zoo, task: Task, plan: Plan, bench: Bench) -> Work[Relations]:
+def relate(zoo: Zoo, task: Task, plan: Plan, stages: StageCache) -> Work[Relations]:
     """Rankings by every measure, then whose cells and whose weights are used."""
     others = [record for record in zoo.records() if record.name != task.name]
     if not others or plan.hurried:
@@ -46,7 +46,7 @@ def relate(zoo: Zoo, task: Task, plan: Plan, bench: Bench) -> Work[Relations]:
     known = [[one.name, one.fingerprint, one.network, one.trials] for one in others]
     inputs = {"data": task.fingerprint(), "zoo": known, "measures": list(plan.measures), "trials": _trials(plan),
               "hurry": plan.seconds is not None, "form": [str(DEFAULT), str(FALLBACK)]}  # fmt: skip
-    done = yield from bench.stage("kin", inputs, lambda _: _ranked(zoo, task, plan))
+    done = yield from stages.stage("kin", inputs, lambda _: _ranked(zoo, task, plan))
     facts = done.read(_Ranked)
     rankings, missing = facts["rankings"], facts["missing"]
     if not rankings:
@@ -97,7 +97,7 @@ def _ranked(zoo: Zoo, task: Task, plan: Plan) -> Work[State]:
         screen = FEW_KIN if measure == "frechet" and len(sources) > FEW_KIN else None
         how = Comparison(measure=measure, trials=_trials(plan), screen=screen, device=plan.device)
         try:
-            rankings.append((yield from rank_sources(Part(zoo, sources, own), own or task, zoo.catalogue.work, how)))
+            rankings.append((yield from rank_sources(Part(zoo, sources, own), own or task, zoo.work, how)))
         except NearkinError as error:
             missing.append(f"no ranking by {measure}: {error}")
     refused = {name: why for ranking in rankings for name, why in ranking.refused.items()}

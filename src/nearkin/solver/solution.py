@@ -16,11 +16,12 @@ from nearkin.distance.source_on_target import fitted_to
 from nearkin.nets.evaluate import Scores, evaluate
 from nearkin.nets.functional import evaluating
 from nearkin.nets.solved import ModelFacts, Solved, TaskFacts, fit_facts, fit_state, solved_from, task_facts
+from nearkin.run.stages import Spent
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.solver.promises import Promise
 from nearkin.solver.quality import Quality, class_quality, value_quality
 from nearkin.solver.relations import Relations
-from nearkin.solver.standing import Spent, Standing
+from nearkin.solver.standing import Standing
 from nearkin.tasks.arrays import input_rows
 from nearkin.tasks.checks.data_checks import Checks
 from nearkin.tasks.examples import Examples, Scaling

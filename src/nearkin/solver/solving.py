@@ -4,7 +4,6 @@ Every stage is kept in the zoo's folder `stages`, goes on where it was interrupt
 did not change. The answer is chosen on data that nothing learned from; the test part is looked at once, to tell.
 """
 
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +17,7 @@ from nearkin.core.errors import TrainingError, ZooError, require
 from nearkin.core.events import Caution, Note, Work, operation
 from nearkin.core.state import State
 from nearkin.nets.solved import Solved
+from nearkin.run.stages import StageCache
 from nearkin.solver.contest import Contest, Lot
 from nearkin.solver.joining import join_zoo, map_tasks
 from nearkin.solver.kin import grounds, relate
@@ -26,7 +26,6 @@ from nearkin.solver.promises import promises
 from nearkin.solver.relations import Relations
 from nearkin.solver.sentence import sentence
 from nearkin.solver.solution import KIND, Solution, measured, scores_on_test
-from nearkin.solver.stages import Bench
 from nearkin.solver.standing import ordered
 from nearkin.tasks.checks.data_checks import Checks, check_data
 from nearkin.tasks.sources import task as read_task
@@ -66,12 +65,12 @@ def solve(
     require_answerable(task)
     _require_own(zoo, task)
     _require_space(zoo, plan)
-    bench = Bench(zoo.catalogue.stages / task.fingerprint(), task.digest())
+    stages = zoo.stages(task)
     if restart:
-        shutil.rmtree(bench.folder, ignore_errors=True)
-    checks = yield from _checked(task, plan, bench)
-    relations = yield from relate(zoo, task, plan, bench)
-    contest = Contest(task, plan, bench)
+        stages.checkpoints.clear()
+    checks = yield from _checked(task, plan, stages)
+    relations = yield from relate(zoo, task, plan, stages)
+    contest = Contest(task, plan, stages)
     lots = list(_lots(zoo, relations, plan)) if plan.searches(task) else []
     if not lots:
         yield Note(_why_no_search(task, plan))
@@ -90,9 +89,9 @@ def solve(
         yield Note(f"{task.name} does not join the zoo: its networks would take longer than the whole run")
     if plan.hurried or not plan.join:
         return solution
-    yield from bench.timed("joining the zoo", join_zoo(zoo, task, plan, contest, relations))
-    matrix = yield from bench.timed("map", map_tasks(zoo, task, plan, relations))
-    solution = replace(solution, matrix=matrix, stages=bench.spent)
+    yield from stages.timed("joining the zoo", join_zoo(zoo, task, plan, contest, relations))
+    matrix = yield from stages.timed("map", map_tasks(zoo, task, plan, relations))
+    solution = replace(solution, matrix=matrix, stages=stages.spent)
     zoo.keep(task.name, KIND, solution.to_state(), {"chosen": solution.chosen, "metric": solution.metric})
     return solution
 
@@ -133,11 +132,13 @@ def _require_space(zoo: Zoo, plan: Plan) -> None:
         )
 
 
-def _checked(task: Task, plan: Plan, bench: Bench) -> Work[Checks]:
+def _checked(task: Task, plan: Plan, stages: StageCache) -> Work[Checks]:
     def work(_: State | None) -> Work[State]:
         return State({}, (yield from check_data.work(task, seed=plan.seed)).to_dict())
 
-    done = yield from bench.stage("checks of the data", {"data": task.fingerprint(), "seed": plan.seed}, work, "checks")
+    done = yield from stages.stage(
+        "checks of the data", {"data": task.fingerprint(), "seed": plan.seed}, work, "checks"
+    )
     checks = done.read(Checks)
     for finding in checks.grave:
         yield Caution(finding.text)
@@ -186,7 +187,7 @@ def _solution(
     return Solution(
         solved=solved,
         chosen=best.name,
-        sentence=sentence(task.name, best, standings, quality, margins, contest.bench.seconds),
+        sentence=sentence(task.name, best, standings, quality, margins, contest.stages.seconds),
         task=task.facts(),
         quality=quality,
         temperature=heat,
@@ -200,7 +201,7 @@ def _solution(
         relations=relations,
         checks=checks,
         promises=promises(standings, relations, quality.name),
-        stages=contest.bench.spent,
+        stages=contest.stages.spent,
         matrix=None,
         pictures=task.test.inputs.take(rows) if len(rows) else torch.zeros(0),
         seed=plan.seed,

@@ -74,21 +74,6 @@ class Standing:
         return typed(cls, dict(facts), "a contestant")
 
 
-@dataclass(frozen=True)
-class Spent:
-    """What one stage took.
-
-    Attributes:
-        stage: its name.
-        seconds: of work, whenever that was done.
-        known: whether it was taken from an earlier run.
-    """
-
-    stage: str
-    seconds: float
-    known: bool = False
-
-
 def ordered(standings: Sequence[Standing]) -> list[Standing]:
     """Those that ran, best on the data of the choice first; a tie goes to the smaller loss, then to fewer parameters.
 

@@ -6,7 +6,6 @@ both decided under the zoo's one write lock: no row names a missing file, whoeve
 
 import json
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -54,7 +53,6 @@ class Catalogue:
         self.work = self.path / "work"
         self.stages = self.path / "stages"
         self.blobs = Blobs(self.path / "blobs")
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> "Catalogue":
         return self
@@ -63,19 +61,13 @@ class Catalogue:
         self.close()
 
     def close(self) -> None:
-        """Let go of the database, and remove what could only be kept for a while."""
+        """Let go of the database."""
         self.database.close()
-        if self._temporary is not None:
-            self._temporary.cleanup()
-            self._temporary = None
 
-    def work_folder(self) -> Path:
-        """Where unfinished work is kept: `work` in the zoo, or a temporary folder for a zoo that is read-only."""
-        if self.database.writable:
-            return self.work
-        if self._temporary is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="nearkin-")
-        return Path(self._temporary.name)
+    @property
+    def writable(self) -> bool:
+        """Whether this process may change the zoo."""
+        return self.database.writable
 
     def tasks(self) -> list[TaskRecord]:
         """Every task, in the order they came."""

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -22,10 +21,11 @@ from nearkin.distance.source_on_target import Sight, fitted_to
 from nearkin.fisher.values import FisherDiagonal
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.solved import Solved
+from nearkin.run.checkpoints import Checkpoints
 from nearkin.store.records import TaskRecord
 from nearkin.tasks.likelihood import likelihood
 from nearkin.tasks.task import Task
-from nearkin.zoo.desk import Desk
+from nearkin.zoo.trials import TrialCache
 
 DEFAULT_MEASURE = "kin"
 
@@ -141,7 +141,7 @@ def shares_start(source: TaskRecord) -> bool:
 class Target:
     """A task that others are compared with: one of the zoo, or a new one."""
 
-    def __init__(self, shelf: Shelf, given: Task | str, work: Path) -> None:
+    def __init__(self, shelf: Shelf, given: Task | str, work: Checkpoints) -> None:
         self.shelf, self.work = shelf, work
         self.record = shelf.record(given) if isinstance(given, str) else None
         self.task = shelf.task(given) if isinstance(given, str) else given
@@ -180,10 +180,10 @@ class Target:
             return kept
         fits = list(self.shelf.solved(self.name).trials[:trials]) if stored else []
         if len(fits) < trials:
-            desk = Desk.of(self.work, task, source.network, recipe, source.seed)
+            cache = TrialCache.of(self.work, task, source.network, recipe, source.seed)
             yield Note(f"training {source.network} on {task.name}, as the Fréchet distance wants it; it is kept")
             for trial in range(len(fits), trials):
-                fits.append((yield from desk.trial(trial, trials, how.device)))
+                fits.append((yield from cache.trial(trial, trials, how.device)))
         self._own[key] = Solved(task.name, source.network, task.facts(), source.seed, tuple(fits))
         return self._own[key]
 

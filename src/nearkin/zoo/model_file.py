@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 
-from nearkin.core.checkpoints import resumed, signed
 from nearkin.core.errors import DataError, require
 from nearkin.core.events import Caution, Note, Work, operation
-from nearkin.core.state import State
+from nearkin.core.state import State, signed
 from nearkin.nets.functional import check
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build, default_network
@@ -17,6 +16,7 @@ from nearkin.nets.solved import Solved, fit_facts, fit_state, solved_from
 from nearkin.nets.spec import NetworkSpec
 from nearkin.nets.training_loop import fit
 from nearkin.nets.trusted_code import remember
+from nearkin.run.checkpoints import FolderCheckpoints, resumed
 from nearkin.tasks.task import Task
 
 FORMAT = "nearkin-model"
@@ -38,15 +38,16 @@ def train(
         "data": task.fingerprint(), "network": spec, "recipe": recipe.to_dict(), "seed": seed,
         "torch": torch.__version__,
     }  # fmt: skip
-    checkpoint = out.with_name(out.name + ".part")
+    beside, checkpoint = FolderCheckpoints(out.parent), f"{out.name}.part"
     if restart:
-        checkpoint.unlink(missing_ok=True)
+        beside.remove(checkpoint)
 
     def trained(start: State | None) -> Work[Solved]:
         changed = [] if start is None else _changes(start, question)
         if changed:
             yield Note(
-                f"{checkpoint} is of a training with other {', '.join(changed)}; this one starts anew and replaces it"
+                f"{out.parent / checkpoint} is of a training with other {', '.join(changed)}; this one starts anew and "
+                f"replaces it"
             )
             start = None
         model = build(spec, task.input_shape, task.num_outputs, seed)
@@ -57,7 +58,7 @@ def train(
             yield Caution(warning)
         return solved
 
-    return (yield from resumed(lambda start: signed(trained(start), {"question": question}), checkpoint))
+    return (yield from resumed(beside, checkpoint, lambda start: signed(trained(start), {"question": question})))
 
 
 def _changes(checkpoint: State, question: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
@@ -28,6 +27,7 @@ from nearkin.distance.source_on_target import Sight
 from nearkin.nets.functional import load
 from nearkin.nets.solved import Solved
 from nearkin.nets.trusted_code import refusal
+from nearkin.run.checkpoints import Checkpoints, MemoryCheckpoints
 from nearkin.store.records import TaskRecord
 from nearkin.tasks.likelihood import likelihood
 from nearkin.tasks.task import Task
@@ -39,7 +39,7 @@ EMBEDDING = "task2vec"  # word under which the zoo keeps the embedding of a task
 BESIDE = ("logme",)  # shown beside the Fréchet distance, which is for search spaces and predicts little
 
 
-def rank_sources(shelf: Shelf, given: Task | str, work: Path, how: Comparison) -> Work[Ranking]:
+def rank_sources(shelf: Shelf, given: Task | str, work: Checkpoints, how: Comparison) -> Work[Ranking]:
     """The ranking of a zoo's tasks by their distance to a target, a name of the zoo or a new task."""
     begun, target = time.monotonic(), Target(shelf, given, work)
     sources = [record for record in shelf.records() if target.record is None or record.name != target.name]
@@ -92,7 +92,7 @@ def rank_sources(shelf: Shelf, given: Task | str, work: Path, how: Comparison) -
     )  # fmt: skip
 
 
-def compare_all(shelf: Shelf, names: Sequence[str], work: Path, how: Comparison) -> Work[DistanceMatrix]:
+def compare_all(shelf: Shelf, names: Sequence[str], work: Checkpoints, how: Comparison) -> Work[DistanceMatrix]:
     """Distances of all pairs of the zoo's tasks; what was measured before is not measured again.
 
     Tasks whose networks need code that is not trusted are left out, with the reason.
@@ -166,7 +166,7 @@ def _embedding(shelf: Shelf, source: TaskRecord, trial: int, how: Comparison) ->
     kind = f"{EMBEDDING} {trial} {how.samples}"
     state = shelf.kept(source.name, kind)
     if state is None:
-        values = yield from Target(shelf, source.name, Path()).embedding(source, trial, how.samples)
+        values = yield from Target(shelf, source.name, MemoryCheckpoints()).embedding(source, trial, how.samples)
         state = State(values)
         with suppress(NearkinError):  # a zoo that cannot be written to measures again the next time
             shelf.keep(source.name, kind, state)

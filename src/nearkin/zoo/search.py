@@ -4,18 +4,14 @@ The way of it: a space and genotypes to begin with, a searcher, its best genotyp
 of it is one `Work`; what is not finished lies in the zoo's `work/` and goes on from there.
 """
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
 from nearkin.core.budget import Budget
-from nearkin.core.checkpoints import resumed, stored
 from nearkin.core.errors import NearkinError, ZooError, require
 from nearkin.core.events import Caution, Note, Work
 from nearkin.core.state import State, copied
@@ -24,6 +20,7 @@ from nearkin.nets.history import History
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.solved import Solved
 from nearkin.nets.training_loop import Fit
+from nearkin.run.checkpoints import SUFFIX, Checkpoints, mark, resumed, stored
 from nearkin.search.cost import Costs
 from nearkin.search.evaluate import Evaluated, evaluate_genotype
 from nearkin.search.genotypes.genotype import Genotype, Recurrent
@@ -170,7 +167,7 @@ def solved(found: Architecture, task: Task, seed: int) -> Solved:
 def search_architecture(
     cellar: Cellar,
     target: Task | str,
-    work: Path,
+    work: Checkpoints,
     how: Search,
     *,
     seed: int = 0,
@@ -182,7 +179,7 @@ def search_architecture(
     Args:
         cellar: the zoo.
         target: a new task, or the name of one in the zoo.
-        work: folder for what is not finished.
+        work: where unfinished work is stored.
         how: what is asked.
         seed: the one seed.
         device: where the best network is trained.
@@ -195,23 +192,23 @@ def search_architecture(
     asked = _question(task, how, seed)
     with_budget = {**asked, "budget": vars(how.budget)}
     with_training = {**with_budget, "final": final.to_dict(), "recipe": recipe.to_dict()}
-    unfinished = _file(work, "search", asked)
-    found = _file(work, "found", with_budget)
-    training = _file(work, "training", with_training)
+    unfinished = _name("search", asked)
+    found = _name("found", with_budget)
+    training = _name("training", with_training)
     if restart:
-        for file in (unfinished, found, training):
-            file.unlink(missing_ok=True)
-    outcome = yield from stored(found, lambda state: state.read(Outcome))
+        for name in (unfinished, found, training):
+            work.remove(name)
+    outcome = yield from stored(work, found, lambda state: state.read(Outcome))
     if outcome is not None:
         yield Note("the search is finished; continuing with the training of its best genotype")
     else:
-        outcome = yield from _searched(task, ground, how, seed, unfinished)
-        State({}, outcome.to_dict()).save(found)
+        outcome = yield from _searched(task, ground, how, seed, work, unfinished)
+        work.write(found, State({}, outcome.to_dict()))
     best = outcome.best.genotype
     evaluated = yield from resumed(
-        lambda start: evaluate_genotype.work(best, task, final, recipe, seed, start, device=device), training
+        work, training, lambda start: evaluate_genotype.work(best, task, final, recipe, seed, start, device=device)
     )
-    found.unlink(missing_ok=True)
+    work.remove(found)
     return Architecture(outcome, evaluated, ground, final)
 
 
@@ -221,7 +218,7 @@ CELL_METHOD = "evolution"
 
 def search_cells(
     task: Task,
-    work: Path,
+    work: Checkpoints,
     skeleton: Skeleton,
     budget: Budget,
     *,
@@ -234,30 +231,31 @@ def search_cells(
     """A task's best cells in the general space, of text the recurrent one; interrupted, the same call continues."""
     space = "recurrent" if task.likelihood == "language" else CELLS
     how = Search(method=method, space=space, budget=budget, skeleton=skeleton, proxy=proxy, options=options or {})
-    file = _file(work, "cells", _question(task, how, seed))
+    unfinished = _name("cells", _question(task, how, seed))
     if restart:
-        file.unlink(missing_ok=True)
-    outcome = yield from _searched(task, Ground(space_named(space)), how, seed, file)
+        work.remove(unfinished)
+    outcome = yield from _searched(task, Ground(space_named(space)), how, seed, work, unfinished)
     return KeptCells(space, skeleton.to_dict(), outcome.method, outcome.found)
 
 
-def _searched(task: Task, ground: Ground, how: Search, seed: int, file: Path) -> Work[Outcome]:
-    """The search alone, from its checkpoint in `file` if there is one."""
+def _searched(task: Task, ground: Ground, how: Search, seed: int, work: Checkpoints, name: str) -> Work[Outcome]:
+    """The search alone, from its checkpoint if there is one."""
     costs = Costs(how.skeleton, task.input_shape, task.num_outputs)
     space = costs.limits(ground.space, parameters=how.parameters, multiply_adds=how.multiply_adds, latency=how.latency)
     ask = Ask(task=task, space=space, skeleton=how.skeleton, first=ground.first, proxy=how.proxy, seed=seed,
               options=dict(how.options))  # fmt: skip
     chosen = searcher(how.method, ask)
-    others = sorted(set(file.parent.glob(_name(file.name.partition("-")[0], task.fingerprint(), "*"))) - {file})
-    if not file.exists() and others:
+    names = work.names()
+    others = [other for other in names if other.startswith(name.rpartition("-")[0]) and other.endswith(SUFFIX)]
+    if name not in names and others:
         yield Note(
             f"an interrupted search for {task.name} had other options; this one starts anew, and the other one is kept "
             f"in {others[0]}"
         )
-    return (yield from resumed(lambda start: run_search.work(chosen, how.budget, seed=seed, resume=start), file))
+    return (yield from resumed(work, name, lambda start: run_search.work(chosen, how.budget, seed=seed, resume=start)))
 
 
-def search_domain(cellar: Cellar, target: Task | str, work: Path, how: Search) -> Work[Ground]:
+def search_domain(cellar: Cellar, target: Task | str, work: Checkpoints, how: Search) -> Work[Ground]:
     """Where to look: the space that `how` names, and what to begin with."""
     task = cellar.task(target) if isinstance(target, str) else target
     method = method_named(how.method)
@@ -287,7 +285,7 @@ def search_domain(cellar: Cellar, target: Task | str, work: Path, how: Search) -
     return Ground(restricted(whole, cells.genotypes), first, kin)
 
 
-def _nearest(cellar: Cellar, target: Task | str, work: Path, how: Search) -> Work[str]:
+def _nearest(cellar: Cellar, target: Task | str, work: Checkpoints, how: Search) -> Work[str]:
     own = target if isinstance(target, str) else None
     task = cellar.task(target) if isinstance(target, str) else target
     known = [record for record in cellar.records() if record.name != own and _suits(cellar.cells(record.name), task)]
@@ -326,11 +324,6 @@ def _question(task: Task, how: Search, seed: int) -> dict[str, Any]:
     return {"task": task.fingerprint(), "seed": seed, **how.facts(), "versions": versions}
 
 
-def _file(work: Path, kind: str, question: Mapping[str, Any]) -> Path:
-    """Where unfinished work on this very question is kept."""
-    mark = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:16]
-    return work / _name(kind, question["task"], mark)
-
-
-def _name(kind: str, fingerprint: str, mark: str) -> str:
-    return f"{kind}-{fingerprint[:16]}-{mark}.safetensors"
+def _name(kind: str, question: Mapping[str, Any]) -> str:
+    """The name of unfinished work on this very question; it begins with the kind and the task."""
+    return f"{kind}-{question['task'][:16]}-{mark(question)}{SUFFIX}"

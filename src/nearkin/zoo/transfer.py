@@ -18,6 +18,7 @@ from nearkin.core.state import State
 from nearkin.distance.source_on_target import fitted_to
 from nearkin.nets.functional import num_parameters
 from nearkin.nets.solved import Solved
+from nearkin.run.stages import StageCache
 from nearkin.tasks.derive import limited
 from nearkin.tasks.rows import glance
 from nearkin.tasks.task import Task
@@ -30,16 +31,6 @@ from nearkin.transfer.outcome import Outcome
 from nearkin.transfer.subset import Weights
 
 LABELS = 2000  # that are learned from where no number is given
-
-
-class Stages(Protocol):
-    """A cache of finished parts of a transfer, such as `nearkin.solver.stages.Bench`."""
-
-    def stage(
-        self, name: str, inputs: Mapping[str, Any], work: Callable[[State | None], Work[State]], key: str | None = None
-    ) -> Work[State]:
-        """The state that was kept for these inputs, or that the work returns."""
-        ...
 
 
 class Shelf(Protocol):
@@ -178,7 +169,7 @@ class Transfer:
 
 
 def transferring(
-    shelf: Shelf, source: str, given: Task | str, how: Transferring, seed: int = 0, stages: Stages | None = None
+    shelf: Shelf, source: str, given: Task | str, how: Transferring, seed: int = 0, stages: StageCache | None = None
 ) -> Work[Transfer]:
     """The work of transfer from a task of the zoo to another of it, or to a new one.
 
@@ -216,7 +207,7 @@ def transferring(
     )  # fmt: skip
 
 
-def _kept(stages: Stages, inputs: Mapping[str, Any], name: str, work: Callable[[], Work[Outcome]]) -> Work[Outcome]:
+def _kept(stages: StageCache, inputs: Mapping[str, Any], name: str, work: Callable[[], Work[Outcome]]) -> Work[Outcome]:
     """The outcome of one part: read if an earlier run finished it, else worked out and kept."""
 
     def state(_: State | None) -> Work[State]:

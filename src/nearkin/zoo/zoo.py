@@ -29,6 +29,8 @@ from nearkin.nets.solved import Solved, fit_facts, fit_from, fit_state, solved_f
 from nearkin.nets.spec import NetworkSpec
 from nearkin.nets.training_loop import Fit
 from nearkin.nets.trusted_code import remember, trust_network
+from nearkin.run.checkpoints import Checkpoints, FolderCheckpoints, MemoryCheckpoints
+from nearkin.run.stages import StageCache
 from nearkin.search.networks.build import Skeleton
 from nearkin.store.catalogue import Catalogue
 from nearkin.store.records import NewArtifact, NewTask, TaskRecord
@@ -38,9 +40,9 @@ from nearkin.tasks.sources import task as read_task
 from nearkin.tasks.task import Task
 from nearkin.zoo.cells import KeptCells
 from nearkin.zoo.comparison import DEFAULT_MEASURE, Comparison
-from nearkin.zoo.desk import Desk
 from nearkin.zoo.near import compare_all, rank_sources
 from nearkin.zoo.search import Architecture, Search, search_architecture, search_cells
+from nearkin.zoo.trials import TrialCache
 
 if TYPE_CHECKING:
     from nearkin.zoo import transfer as transferring
@@ -66,6 +68,13 @@ class Zoo:
     def __init__(self, path: str | Path = "nearkin-zoo") -> None:
         self.catalogue = Catalogue(Path(path))
         self.path = Path(path)
+        self.work: Checkpoints = MemoryCheckpoints()
+        if self.catalogue.writable:
+            self.work = FolderCheckpoints(self.path / "work")
+
+    def stages(self, task: Task) -> StageCache:
+        """The cache of finished stages of a task's solution."""
+        return StageCache(FolderCheckpoints(self.catalogue.stages / task.fingerprint()), task.digest())
 
     def __enter__(self) -> "Zoo":
         return self
@@ -127,10 +136,10 @@ class Zoo:
         recipe = recipe or Recipe.suited(task)
         if unused := task.constant_inputs():
             yield Caution(f"'{task.name}': {unused}")
-        desk = Desk.of(self.path / "work", task, spec, recipe, seed, restart=restart)
+        cache = TrialCache.of(self.work, task, spec, recipe, seed, restart=restart)
         fits: list[Fit] = []
         for trial in range(trials):
-            fits.append((yield from desk.trial(trial, trials, chosen_device(device))))
+            fits.append((yield from cache.trial(trial, trials, chosen_device(device))))
         solved = Solved(task.name, spec, task.facts(), seed, tuple(fits))
         artifacts = [
             NewArtifact("weights", i, fit_state(done).to_bytes(), fit_facts(done)) for i, done in enumerate(fits)
@@ -145,7 +154,7 @@ class Zoo:
                 )
             artifacts.append(NewArtifact("data", 0, data.to_bytes(), dict(data.facts)))
         record = self.catalogue.add(_new_task(task, solved, recipe), artifacts)
-        desk.clear()
+        cache.clear()
         if warning := remember(spec):
             yield Caution(warning)
         return record
@@ -195,7 +204,7 @@ class Zoo:
             budget: of the search.
             **options: of `nearkin.zoo.search.search_cells`: method, options of the method, proxy, seed, restart.
         """
-        found = yield from search_cells(self.task(name), self.path / "work", skeleton, budget, **options)
+        found = yield from search_cells(self.task(name), self.work, skeleton, budget, **options)
         self.keep_cells(name, found)
         return found
 
@@ -210,7 +219,7 @@ class Zoo:
     ) -> Work[Architecture]:
         """Search an architecture for a new task or one of the zoo; interrupted, the same call continues."""
         return search_architecture(
-            self, target, self.path / "work", how, seed=seed, device=chosen_device(device), restart=restart
+            self, target, self.work, how, seed=seed, device=chosen_device(device), restart=restart
         )
 
     def architecture(self, name: str) -> Solved | None:
@@ -260,7 +269,7 @@ class Zoo:
         """
         how = how or Comparison(measure=measure, device=chosen_device(device), **options)
         yield from self._cautions()
-        return (yield from rank_sources(self, target, self.catalogue.work_folder(), how)).top(top)
+        return (yield from rank_sources(self, target, self.work, how)).top(top)
 
     @operation
     def matrix(
@@ -275,11 +284,10 @@ class Zoo:
         """Distances of all pairs of tasks (default: all of the zoo); see `near` for the rest."""
         how = how or Comparison(measure=measure, device=chosen_device(device), **options)
         yield from self._cautions()
-        work = self.catalogue.work_folder()
-        return (yield from compare_all(self, list(names) if names else self.names(), work, how))
+        return (yield from compare_all(self, list(names) if names else self.names(), self.work, how))
 
     def _cautions(self) -> Work[None]:
-        if not self.catalogue.database.writable:
+        if not self.catalogue.writable:
             yield Caution(f"the zoo {self.path} is read-only: what is measured now is not kept for the next time")
 
     @operation
@@ -291,7 +299,7 @@ class Zoo:
         seed: int = 0,
         *,
         how: "transferring.Transferring | None" = None,
-        stages: "transferring.Stages | None" = None,
+        stages: "StageCache | None" = None,
         **options: Any,
     ) -> "Work[transferring.Transfer]":
         """Learn a target from few labels in closed form, with the network of a solved task, beside the usual ways.

@@ -1,22 +1,19 @@
-"""Stages of a run: each is done once for its inputs, goes on where it was interrupted, and tells what it took.
+"""Cache of the stages of a run: each is done once for its inputs and resumes where it was interrupted.
 
-A stage's outcome lies in a file named by all that decides it. Asked for again with the same inputs it is read, not
-made; with others it is made anew beside the old one.
+The result of a stage is stored under a name made of all that decides it. Asked for again with the same inputs it is
+read; with others it is computed, and stored beside the old one.
 """
 
-import hashlib
-import json
 import math
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar, cast
 
-from nearkin.core.checkpoints import resumed, stored
 from nearkin.core.errors import DataError, require
 from nearkin.core.events import Checkpoint, Work
 from nearkin.core.state import State
-from nearkin.solver.standing import Spent
+from nearkin.run.checkpoints import SUFFIX, Checkpoints, mark, resumed, stored
 
 T = TypeVar("T")
 
@@ -24,29 +21,44 @@ VERSION = 1
 """Of what stages keep; another one makes everything anew."""
 
 
-class Bench:
-    """Where the stages of one run lie: a folder, and what each of them took.
+@dataclass(frozen=True)
+class Spent:
+    """What one stage took.
+
+    Attributes:
+        stage: its name.
+        seconds: of work, whenever that was done.
+        known: whether it was taken from an earlier run.
+    """
+
+    stage: str
+    seconds: float
+    known: bool = False
+
+
+class StageCache:
+    """Results of the stages of one run, and the seconds that each of them took.
 
     Args:
-        folder: of their files.
+        checkpoints: where results and unfinished stages are stored.
         data: a digest of the data that all of them rest on.
 
-    >>> import tempfile
     >>> from nearkin.core.events import Note, finish
+    >>> from nearkin.run.checkpoints import MemoryCheckpoints
+    >>> memory = MemoryCheckpoints()
     >>> def work(start):
     ...     yield Note("working")
     ...     return State({}, {"sum": 3})
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     for _ in range(2):
-    ...         bench = Bench(Path(folder))
-    ...         done = finish(bench.stage("adding", {"a": 1, "b": 2}, work))
-    ...         print(done.facts["sum"], bench.spent[0].known)
+    >>> for _ in range(2):
+    ...     stages = StageCache(memory)
+    ...     done = finish(stages.stage("adding", {"a": 1, "b": 2}, work))
+    ...     print(done.facts["sum"], stages.spent[0].known)
     3 False
     3 True
     """
 
-    def __init__(self, folder: Path, data: str = "") -> None:
-        self.folder = folder
+    def __init__(self, checkpoints: Checkpoints, data: str = "") -> None:
+        self.checkpoints = checkpoints
         self.data = data
         self._spent: dict[str, Spent] = {}
 
@@ -76,12 +88,9 @@ class Bench:
             key: what the files are called; the name where nothing is said.
         """
         yield Checkpoint(_nothing)  # between stages a run can always be stopped
-        text = json.dumps(
-            {"version": VERSION, "stage": key or name, "bench": self.data, **inputs}, sort_keys=True, default=str
-        )
-        mark = f"{(key or name).replace(' ', '-')}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-        file, part = (self.folder / f"{mark}.{end}" for end in ("safetensors", "part"))
-        done = yield from stored(file, _unwrapped)
+        facts = {"version": VERSION, "stage": key or name, "bench": self.data, **inputs}
+        label = f"{(key or name).replace(' ', '-')}-{mark(facts)}"
+        done = yield from stored(self.checkpoints, f"{label}{SUFFIX}", _unwrapped)
         if done is not None:
             state, seconds = done
             self._took(name, seconds, known=True)
@@ -92,8 +101,9 @@ class Bench:
             inner, clock.seconds = (None, 0.0) if start is None else _unwrapped(start)
             return clock.timing(work(inner))
 
-        state = yield from resumed(begin, part)
-        State(state.tensors, {"state": dict(state.facts), "spent": clock.seconds}).save(file)
+        state = yield from resumed(self.checkpoints, f"{label}.part", begin)
+        kept = {"state": dict(state.facts), "spent": clock.seconds}
+        self.checkpoints.write(f"{label}{SUFFIX}", State(state.tensors, kept))
         self._took(name, clock.seconds)
         return state
 

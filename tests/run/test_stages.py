@@ -7,7 +7,8 @@ import torch
 
 from nearkin.core.events import Caution, Checkpoint, Event, Progress, Work, finish
 from nearkin.core.state import State
-from nearkin.solver.stages import Bench
+from nearkin.run.checkpoints import FolderCheckpoints
+from nearkin.run.stages import StageCache
 
 
 class Counting:
@@ -43,49 +44,53 @@ def stopping_at(number: int):
     return listen
 
 
+def cache_in(folder: Path) -> StageCache:
+    return StageCache(FolderCheckpoints(folder))
+
+
 def test_the_same_inputs_are_read_and_others_made(tmp_path: Path) -> None:
     work = Counting(3)
     for inputs in ({"a": 1}, {"a": 1}, {"a": 2}):
-        assert finish(Bench(tmp_path).stage("count", inputs, work)).facts == {"done": 3}
+        assert finish(cache_in(tmp_path).stage("count", inputs, work)).facts == {"done": 3}
     assert work.steps == 6
 
 
 def test_a_stage_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     work = Counting(5)
     with pytest.raises(Stop):
-        finish(Bench(tmp_path).stage("count", {}, work), stopping_at(4))  # the first checkpoint is before the stage
-    bench = Bench(tmp_path)
-    done = finish(bench.stage("count", {}, work))
+        finish(cache_in(tmp_path).stage("count", {}, work), stopping_at(4))  # the first checkpoint is before the stage
+    cache = cache_in(tmp_path)
+    done = finish(cache.stage("count", {}, work))
     assert (work.steps, done.facts, done.tensors["x"].item()) == (5, {"done": 5}, 5.0)
-    assert bench.spent[0].seconds > 0
+    assert cache.spent[0].seconds > 0
     assert not list(tmp_path.glob("*.part"))
 
 
 def test_a_broken_file_is_named_and_made_anew(tmp_path: Path) -> None:
     work = Counting(2)
-    finish(Bench(tmp_path).stage("count", {}, work))
+    finish(cache_in(tmp_path).stage("count", {}, work))
     [file] = tmp_path.glob("*.safetensors")
     file.write_bytes(b"broken")
     heard: list[Event] = []
-    assert finish(Bench(tmp_path).stage("count", {}, work), heard.append).facts == {"done": 2}
+    assert finish(cache_in(tmp_path).stage("count", {}, work), heard.append).facts == {"done": 2}
     assert work.steps == 4
     assert any(isinstance(event, Caution) and str(file) in event.text for event in heard)
 
 
 def test_seconds_of_one_name_are_added_and_known_only_if_all_are(tmp_path: Path) -> None:
-    finish(Bench(tmp_path).stage("count", {"part": 1}, Counting(1), key="one"))
-    bench = Bench(tmp_path)
-    finish(bench.stage("count", {"part": 1}, Counting(1), key="one"))
-    assert bench.spent[0].known
-    finish(bench.stage("count", {"part": 2}, Counting(1), key="two"))
-    assert len(bench.spent) == 1
-    assert not bench.spent[0].known
-    assert bench.seconds == bench.spent[0].seconds
+    finish(cache_in(tmp_path).stage("count", {"part": 1}, Counting(1), key="one"))
+    cache = cache_in(tmp_path)
+    finish(cache.stage("count", {"part": 1}, Counting(1), key="one"))
+    assert cache.spent[0].known
+    finish(cache.stage("count", {"part": 2}, Counting(1), key="two"))
+    assert len(cache.spent) == 1
+    assert not cache.spent[0].known
+    assert cache.seconds == cache.spent[0].seconds
 
 
 def test_the_time_of_the_listener_is_not_the_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("nearkin.solver.stages.time.perf_counter", lambda: now)
+    monkeypatch.setattr("nearkin.run.stages.time.perf_counter", lambda: now)
 
     def work(start: State | None) -> Work[State]:
         nonlocal now
@@ -98,6 +103,6 @@ def test_the_time_of_the_listener_is_not_the_stages(tmp_path: Path, monkeypatch:
         nonlocal now
         now += 100
 
-    bench = Bench(tmp_path)
-    finish(bench.stage("slow", {}, work), listen)
-    assert bench.seconds == 2.0
+    cache = cache_in(tmp_path)
+    finish(cache.stage("slow", {}, work), listen)
+    assert cache.seconds == 2.0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nearkin.core.checkpoints import DAMAGED, resumed, stored
+from laws.checkpoints import CheckpointsLaws
 from nearkin.core.errors import DataError, TrainingError
 from nearkin.core.events import Caution, Checkpoint, Event, Note, Progress, Work, finish
 from nearkin.core.state import State
@@ -15,6 +15,15 @@ from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
 from nearkin.nets.solved import fit_state
 from nearkin.nets.training_loop import Fit, fit
+from nearkin.run.checkpoints import (
+    DAMAGED,
+    Checkpoints,
+    FolderCheckpoints,
+    MemoryCheckpoints,
+    resumed,
+    saved,
+    stored,
+)
 from nearkin.tasks.task import Task
 
 FLIPS = 60
@@ -47,7 +56,7 @@ def test_a_flipped_bit_of_a_checkpoint_is_never_trained_with(
         flipped[rng.randrange(len(data)) if turn else 9] ^= 1 << rng.randrange(8)
         file.write_bytes(flipped)
         heard: list[Event] = []
-        done = finish(resumed(begin, file), heard.append)
+        done = finish(resumed(FolderCheckpoints(tmp_path), file.name, begin), heard.append)
         cautions = [event.text for event in heard if isinstance(event, Caution)]
         assert len(cautions) == 1
         assert cautions[0].startswith(str(file))
@@ -64,7 +73,7 @@ def test_a_whole_checkpoint_is_used(begin: Callable[[State | None], Work[Fit]], 
     file = tmp_path / "training-0.safetensors"
     checkpoint(begin).save(file)
     heard: list[Event] = []
-    done = finish(resumed(begin, file), heard.append)
+    done = finish(resumed(FolderCheckpoints(tmp_path), file.name, begin), heard.append)
     assert any(isinstance(event, Note) and "going on at step" in event.text for event in heard)
     assert fit_state(done).to_bytes() == fit_state(finish(begin(None))).to_bytes()
     assert not list(tmp_path.iterdir())
@@ -74,7 +83,7 @@ def test_one_of_another_run_is_an_error_and_stays(begin: Callable[[State | None]
     file, state = tmp_path / "training-0.safetensors", checkpoint(begin)
     State(state.tensors, {**state.facts, "seed": 7}).save(file)
     with pytest.raises(TrainingError, match="made with another seed"):
-        finish(resumed(begin, file))
+        finish(resumed(FolderCheckpoints(tmp_path), file.name, begin))
     assert State.load(file).facts["seed"] == 7
 
 
@@ -84,28 +93,79 @@ def test_one_whose_tensors_do_not_fit_starts_from_the_beginning(
     file, state = tmp_path / "training-0.safetensors", checkpoint(begin)
     for name in state.tensors:
         State({**state.tensors, name: torch.zeros(5, 7)}, state.facts).save(file)
-        done = finish(resumed(begin, file))
+        done = finish(resumed(FolderCheckpoints(tmp_path), file.name, begin))
         assert fit_state(done).to_bytes() == fit_state(finish(begin(None))).to_bytes(), name
-
-
-def test_without_resume_the_file_is_not_looked_at(begin: Callable[[State | None], Work[Fit]], tmp_path: Path) -> None:
-    file = tmp_path / "training-0.safetensors"
-    file.write_bytes(b"something")
-    heard: list[Event] = []
-    finish(resumed(begin, file, resume=False), heard.append)
-    assert all(isinstance(event, Progress | Checkpoint) for event in heard)
 
 
 def test_stored_values_that_cannot_be_read_are_put_aside(tmp_path: Path) -> None:
     file = tmp_path / "found.safetensors"
     State({}, {"a": 1}).save(file)
-    assert finish(stored(file, lambda state: state.facts["a"])) == 1
-    assert finish(stored(file, lambda state: state.facts["b"])) is None
+    assert finish(stored(FolderCheckpoints(tmp_path), file.name, lambda state: state.facts["a"])) == 1
+    assert finish(stored(FolderCheckpoints(tmp_path), file.name, lambda state: state.facts["b"])) is None
     assert [path.name for path in tmp_path.iterdir()] == ["found.safetensors.damaged"]
-    assert finish(stored(file, lambda state: state)) is None
+    assert finish(stored(FolderCheckpoints(tmp_path), file.name, lambda state: state)) is None
 
     def refuse(state: State) -> None:
         raise DataError("no")
 
     State({}, {}).save(file)
-    assert finish(stored(file, refuse)) is None
+    assert finish(stored(FolderCheckpoints(tmp_path), file.name, refuse)) is None
+
+
+def counting(limit: int, start: int = 0) -> Work[int]:
+    """Adds up 1 … limit, with a checkpoint after each."""
+    total = sum(range(start + 1))
+    for number in range(start + 1, limit + 1):
+        total += number
+        yield Progress("count", number, limit)
+        now = number
+        yield Checkpoint(lambda now=now: State({"now": torch.tensor([now])}))  # type: ignore[misc]
+    return total
+
+
+@pytest.mark.parametrize("stop_at", range(1, 6))
+def test_stopped_at_any_checkpoint_it_goes_on_there(tmp_path: Path, stop_at: int) -> None:
+    where, seen = FolderCheckpoints(tmp_path), 0
+
+    def listen(event: Event) -> None:
+        nonlocal seen
+        if isinstance(event, Checkpoint):
+            seen += 1
+            if seen == stop_at:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        finish(saved(counting(6), where, "kept"), listen)
+    state = where.read("kept")
+    assert state is not None
+    now = int(state.tensors["now"])
+    assert now == stop_at
+    assert finish(saved(counting(6, start=now), where, "kept")) == 21
+    assert where.names() == [], "a finished work leaves no checkpoint"
+
+
+def test_checkpoints_are_taken_now_and_then(tmp_path: Path) -> None:
+    where = FolderCheckpoints(tmp_path)
+    work = saved(counting(3), where, "kept", every=0.0)
+    next(work)
+    next(work)
+    state = where.read("kept")
+    assert state is not None
+    assert int(state.tensors["now"]) == 1
+    work.close()
+
+
+class TestFolder(CheckpointsLaws):
+    """Files of a folder."""
+
+    @pytest.fixture
+    def where(self, tmp_path: Path) -> Checkpoints:
+        return FolderCheckpoints(tmp_path / "not" / "there")
+
+
+class TestMemory(CheckpointsLaws):
+    """A dictionary."""
+
+    @pytest.fixture
+    def where(self) -> Checkpoints:
+        return MemoryCheckpoints()
