@@ -12,10 +12,11 @@ from nearkin.core.state import State
 from nearkin.nets.evaluate import evaluate
 from nearkin.nets.functional import multiply_adds, num_parameters
 from nearkin.nets.recipe import Recipe
-from nearkin.search.evaluate import Evaluated, TrainedObjective, evaluate_genotype, held_out
+from nearkin.search.evaluate import Evaluated, TrainedObjective, evaluate_genotype
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.networks.auxiliary import AuxiliaryLoss, InTraining
 from nearkin.search.networks.build import CellNetwork, Skeleton, build_network
+from nearkin.tasks.derive import held_out
 from nearkin.tasks.likelihood import Categorical, Gaussian
 from nearkin.tasks.readers.text import language_task
 from nearkin.tasks.task import Task

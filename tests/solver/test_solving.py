@@ -162,7 +162,7 @@ def _copy(one: nk.Zoo, other: nk.Zoo, name: str) -> None:
 
 
 def _seen(solution: Solution, task: nk.Task) -> Any:
-    from nearkin.distance.source_on_target import fitted_to
+    from nearkin.tasks.pixels import fitted_to
 
     return fitted_to(task, tuple(solution.solved.facts["input_shape"])).test
 

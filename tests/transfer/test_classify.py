@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from nearkin.core.errors import DataError, MismatchError, OptionError
 from nearkin.core.events import Caution, finish
 from nearkin.nets.registry import build
-from nearkin.transfer import Linearized, linearize
+from nearkin.transfer import Linearized, closed_form, linearize
 from nearkin.transfer.classify import Classified, classify
-from nearkin.transfer.closed_form import classified
 from nearkin.transfer.labels.calibration import calibration, class_loss, interval_error, temperature
 from nearkin.transfer.labels.classes import METHODS, Classes
 from nearkin.transfer.labels.dirichlet import Judge, dirichlet_targets, left_out
@@ -53,7 +52,7 @@ def labels(x: Tensor) -> Tensor:
 def classified(
     flat: Linearized, x: Tensor, labels: Tensor, num_classes: int = C, **options: Any
 ) -> Classified | LaplaceClassified:
-    return classified(flat, x, labels, num_classes, Classes(**options))
+    return closed_form.classified(flat, x, labels, num_classes, Classes(**options))
 
 
 def near(found: Tensor, wanted: Tensor, bound: float = 1e-6) -> bool:

@@ -81,7 +81,7 @@ def near(
 ) -> None:  # fmt: skip
     """Kin of a target in order: of all that is solved, what is this task like?"""
     settings: Settings = context.obj
-    with nk.Zoo(_zoo(settings)) as zoo:
+    with nk.Zoo(settings.zoo_path, create=False) as zoo:
         how = comparison.Comparison(
             measure=measure, trials=trials, samples=samples, reading=reading, aggregate=aggregate, align=align,
             epsilon=epsilon, screen=screen, device=device.device(settings.device),
@@ -106,7 +106,7 @@ def matrix(
 ) -> None:
     """Distances of all pairs of tasks: rows are sources, columns targets; what was measured before is kept."""
     settings: Settings = context.obj
-    with nk.Zoo(_zoo(settings)) as zoo:
+    with nk.Zoo(settings.zoo_path, create=False) as zoo:
         found = _compared(zoo, settings, names, measure, trials, samples, reading, aggregate, align)
         if out is not None:
             _write(out, found, zoo)
@@ -127,7 +127,7 @@ def map_(
 ) -> None:
     """A picture of the task space: every task a point, near kin close together."""
     settings: Settings = context.obj
-    with nk.Zoo(_zoo(settings)) as zoo:
+    with nk.Zoo(settings.zoo_path, create=False) as zoo:
         found = _compared(zoo, settings, names, measure, trials, samples, reading, aggregate, align)
         _write(out, found, zoo)
     size = out.stat().st_size
@@ -148,13 +148,6 @@ def _compared(
         device=device.device(settings.device),
     )  # fmt: skip
     return run(zoo.matrix.work(names, how=how), settings)
-
-
-def _zoo(settings: Settings) -> Path:
-    """The zoo's folder, which must be there: a question makes no zoo."""
-    path = Path(settings.zoo_path)
-    nk.Catalogue(path, create=False).close()
-    return path
 
 
 def task_of(text: str, zoo: "nk.Zoo") -> "nk.Task":

@@ -123,8 +123,7 @@ def evaluate(
         )
         task = nk.task(source)
     else:
-        nk.Catalogue(Path(settings.zoo_path), create=False).close()
-        with nk.Zoo(settings.zoo_path) as zoo:
+        with nk.Zoo(settings.zoo_path, create=False) as zoo:
             solved = zoo.solved(model)
             task = nk.task(data) if data is not None else zoo.task(model)
     scores = solved.scores_on(task, trial, devices.device(settings.device))

@@ -207,8 +207,7 @@ def export_model(
     if given.is_file():
         solved = _of_file(given)
     else:
-        nk.Catalogue(Path(settings.zoo_path), create=False).close()
-        with nk.Zoo(settings.zoo_path) as zoo:
+        with nk.Zoo(settings.zoo_path, create=False) as zoo:
             solved = zoo.solved(model) if trial is not None else _of_zoo(zoo, model)
     written = outside.exported(solved, to, file, trial or 0)
     facts = {"model": model, "to": to, "network": solved.network, **written}

@@ -76,10 +76,8 @@ def transfer(
     page = out or Path(f"{_slug(source)}-to-{_slug(target)}.html")
     require(page.suffix in (".html", ".htm"), f"{page} ends in {page.suffix!r}; write the report to a file .html")
     require(not page.is_dir(), f"{page} is a folder; give a file with --out")
-    path = Path(settings.zoo_path)
-    nk.Catalogue(path, create=False).close()
-    page.parent.mkdir(parents=True, exist_ok=True)  # before the work: a place that cannot be written to is told at once
-    with nk.Zoo(path) as zoo:
+    with nk.Zoo(settings.zoo_path, create=False) as zoo:
+        page.parent.mkdir(parents=True, exist_ok=True)  # a place that cannot be written to is told before the work
         how = transferring.Transferring(
             shots=shots, method=cast(Any, method), weights=weights, how=cast(Any, probabilities), trial=trial,
             samples=samples, steps=steps, baselines=baselines,

@@ -28,12 +28,12 @@ from nearkin.core.errors import MismatchError, optional, require
 from nearkin.core.events import Progress, Work, operation
 from nearkin.core.rng import Streams
 from nearkin.core.state import State
-from nearkin.distance.source_on_target import fitted_to
 from nearkin.fisher.diagonals import diagonal
 from nearkin.fisher.values import FisherDiagonal
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
 from nearkin.nets.training_loop import fit
+from nearkin.tasks.pixels import fitted_to
 from nearkin.tasks.task import Task
 
 Found: TypeAlias = list[tuple[str, float]]

@@ -17,39 +17,9 @@ from nearkin.nets.functional import evaluating
 from nearkin.nets.heads import features, head_name
 from nearkin.tasks.examples import Batch
 from nearkin.tasks.likelihood import Likelihood
-from nearkin.tasks.pixels import coloured, grey, resized
 from nearkin.tasks.task import Task
 
 PASS = 512  # samples in one forward pass
-
-
-def fitted_to(task: Task, input_shape: tuple[int, ...]) -> Task:
-    """The task with inputs of that shape: itself, or its images resized and their channels made one or three.
-
-    >>> images = Task.from_arrays("noise", torch.rand(10, 3, 8, 8), torch.arange(10) % 2)
-    >>> fitted_to(images, (1, 14, 14)).input_shape
-    (1, 14, 14)
-    """
-    if task.input_shape == input_shape:
-        return task
-    if len(task.input_shape) != 3 or len(input_shape) != 3:
-        raise MismatchError(
-            f"{task.name} has inputs of shape {task.input_shape}, the network reads {input_shape}; only images can be "
-            f"brought to another shape"
-        )
-    channels, height, width = input_shape
-    if (task.input_shape[1], task.input_shape[2]) != (height, width):
-        task = resized(task, (height, width))
-    if task.input_shape[0] != channels and channels == 1:
-        task = grey(task)
-    elif task.input_shape[0] != channels and channels == 3:
-        task = coloured(task)
-    if task.input_shape != input_shape:
-        raise MismatchError(
-            f"{task.name} has {task.input_shape[0]} channels, the network reads {channels}; one and three can be made "
-            f"of each other, others cannot"
-        )
-    return task
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ and an auxiliary head, stands in `auxiliary`: a module around it, and the loss o
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
@@ -14,7 +14,6 @@ from torch import nn
 
 from nearkin.core.errors import TrainingError, require
 from nearkin.core.events import Checkpoint, Work, operation
-from nearkin.core.rng import derived_seed
 from nearkin.core.state import State, signed
 from nearkin.nets.functional import check, multiply_adds, num_parameters
 from nearkin.nets.recipe import Recipe
@@ -26,7 +25,7 @@ from nearkin.search.networks.cells import CellNetwork
 from nearkin.search.networks.skeleton import Skeleton
 from nearkin.search.objective import Measured, Objective
 from nearkin.tasks.batches import num_batches
-from nearkin.tasks.split import split_index
+from nearkin.tasks.derive import held_out
 from nearkin.tasks.task import Task
 
 VALIDATION = 0.2  # share of the training data by which an objective judges
@@ -125,28 +124,6 @@ def evaluate_genotype(
         len(done.history.losses),
         network,
     )
-
-
-def held_out(task: Task, share: float, seed: int) -> Task:
-    """The task with a part of its training data set aside as its test part; the test part itself is left out.
-
-    Classes are held out alike; of a text the end is.
-
-    >>> x = torch.randn(20, 2)
-    >>> task = Task.from_arrays("sign", x, (torch.arange(20) % 2), x[:4], torch.tensor([0, 1, 0, 1]))
-    >>> part = held_out(task, 0.2, seed=0)
-    >>> len(part.train), len(part.test), part.test.labels().tolist()
-    (16, 4, [0, 1, 0, 1])
-    """
-    count = len(task.train)
-    if task.likelihood == "language":
-        require(0 < share < 1, f"the share set aside must lie between 0 and 1, got {share}")
-        cut = min(count - 1, round((1 - share) * count))
-        learn, judge = torch.arange(cut), torch.arange(cut, count)
-    else:
-        labels = task.train.labels() if task.likelihood == "categorical" else None
-        learn, judge = split_index(labels, count, share, derived_seed(seed, "held out"))
-    return replace(task, train=task.train.chosen(learn), test=task.train.chosen(judge), source="")
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from nearkin.solver.simple.models import fit_simple
 from nearkin.solver.standing import Standing
 from nearkin.tasks.batches import num_batches
 from nearkin.tasks.task import Task
+from nearkin.zoo.search import Ground
 
 HAND_MADE = {"vgg16": "VGG-16", "resnet18": "ResNet-18", "densenet121": "DenseNet-121"}
 TITLES = {**HAND_MADE, "lenet": "LeNet", "mlp": "multilayer perceptron"}
@@ -49,11 +50,15 @@ class Contender:
         title: for readers.
         kind: one of `standing.KINDS`.
         task: what it learns from (`train`) and is judged by (`test`), in its own input shape.
-        pace: its network and recipe; None for what is not trained in steps.
+        domain: where its architecture is searched; None where it is known.
+        method: of that search.
+        networks: its network in growing size, one of which is chosen by time; empty for what is not trained in steps.
+        usual: place among these where time has no limit.
         source: the kin's trained network that it begins with, if any.
         seed: of weights and order.
-        seconds: for what is not trained in steps, the most that it may take.
-        fixed: settings of such a model that were chosen before.
+        seconds: the most that its training may take.
+        pace: its network and recipe, once they are chosen.
+        fixed: settings of a model that is not trained in steps, chosen before.
         told: what is known beside: genotype, search, settings.
     """
 
@@ -61,10 +66,14 @@ class Contender:
     title: str
     kind: str
     task: Task
-    pace: Pace | None = None
+    domain: Ground | None = None
+    method: str = ""
+    networks: tuple[str, ...] = ()
+    usual: int = 0
     source: Solved | None = None
     seed: int = 0
     seconds: float | None = None
+    pace: Pace | None = None
     fixed: Mapping[str, Any] | None = None
     told: Mapping[str, Any] = field(default_factory=dict)
 
@@ -77,7 +86,7 @@ class Contender:
             "pace": self.pace and self.pace.to_dict(),
             "source": origin,
             "seed": self.seed,
-            "seconds": None if self.fixed is not None else self.seconds,
+            "seconds": self.seconds if self.pace is None and self.fixed is None else None,
             "fixed": None if self.fixed is None else dict(self.fixed),
         }
 

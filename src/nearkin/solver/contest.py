@@ -1,19 +1,16 @@
 """The contest: searches and trainings under one allowance of time, judged on data that none of them learned from."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from nearkin.core.errors import NearkinError, require
 from nearkin.core.events import Caution, Note, Work
 from nearkin.core.rng import derived_seed
 from nearkin.core.state import State
-from nearkin.distance.source_on_target import fitted_to
 from nearkin.nets.registry import default_network
 from nearkin.nets.solved import Solved
 from nearkin.run.stages import StageCache
-from nearkin.search.evaluate import held_out
 from nearkin.search.registry import PROXY, Ask, searcher
 from nearkin.search.searcher import Outcome, run_search
 from nearkin.solver.contenders import (
@@ -38,32 +35,14 @@ from nearkin.solver.simple.models import SIMPLE
 from nearkin.solver.simple.models import title as simple_title
 from nearkin.solver.solution import answers
 from nearkin.solver.standing import Standing, ordered
+from nearkin.tasks.derive import held_out
 from nearkin.tasks.metrics import CONFIDENCE
+from nearkin.tasks.pixels import fitted_to
 from nearkin.tasks.prediction import Prediction
 from nearkin.tasks.task import Task
 from nearkin.zoo.search import Ground
 
 FEWEST_FOR_HEAT = 50  # samples below which a temperature is no better than none
-
-
-@dataclass(frozen=True)
-class Lot:
-    """A search of the contest: what it is called, where it looks, and how."""
-
-    name: str
-    title: str
-    ground: Ground
-    method: str
-
-
-@dataclass(frozen=True)
-class Entry:
-    """Someone who could take part: name, title, kind, and the work that makes it ready for its training."""
-
-    name: str
-    title: str
-    kind: str
-    ready: Callable[[], Work[Contender]]
 
 
 @dataclass
@@ -99,37 +78,52 @@ class Contest:
         whole = fitted_to(self.task, input_shape)
         return held_out(whole, self.plan.validation, derived_seed(self.plan.seed, "choice"))
 
-    def run(self, lots: Sequence[Lot], kin: Solved | None) -> Work[None]:
-        """All searches, then everyone's training."""
-        entries = [entry for entry in self._entries(lots, kin) if self.plan.takes(entry.name)]
+    def run(self, searches: Sequence[Contender], kin: Solved | None) -> Work[None]:
+        """Search, size and train every contender that the plan takes."""
+        known = [*searches, *self._contenders(kin)]
+        if self.plan.hurried:
+            known = [contender for contender in known if contender.kind == "simple"]
+        contenders = [contender for contender in known if self.plan.takes(contender.name)]
         require(
-            bool(entries),
+            bool(contenders),
             f"none of {', '.join(self.plan.only)} can take part; there are "
-            f"{', '.join(entry.name for entry in self._entries(lots, kin))}",
+            f"{', '.join(contender.name for contender in known)}",
         )
-        self.allowance = self.plan.allowance(self.stages.seconds, len(entries))
+        self.allowance = self.plan.allowance(self.stages.seconds, len(contenders))
         if self.allowance is not None:
-            yield Note(f"{len(entries)} contenders have {self.allowance:.1f} s each")
-        for entry in entries:
-            yield from self._entered(entry)
+            yield Note(f"{len(contenders)} contenders have {self.allowance:.1f} s each")
+        for contender in contenders:
+            yield from self._judge(replace(contender, seconds=self.allowance))
 
-    def _entries(self, lots: Sequence[Lot], kin: Solved | None) -> Iterator[Entry]:
-        """Everyone who could take part, in the order of their turn."""
-        if not self.plan.hurried:
-            for lot in lots:
-                yield Entry(lot.name, lot.title, "searched", partial(self._searched, lot))
-            if kin is not None:
-                title = f"{kin.network} of {kin.name}, fine-tuned"
-                yield Entry("finetune", title, "tuned", partial(self._tuned, kin, title))
-                title = f"{kin.network} of {kin.name}, in closed form"
-                yield Entry("transfer", title, "transfer", partial(self._closed, kin, title))
-            images = len(self.task.input_shape) == 3
-            for name in (default_network(self.task), *(self.plan.hand_made if images else ())):
-                title = TITLES.get(name, name)
-                yield Entry(name, title, "made", partial(self._made, name, title))
-        for kind in SIMPLE:
-            title = simple_title(kind, self.task.likelihood)
-            yield Entry(kind, title, "simple", partial(self._simple, kind, title))
+    def search(self, name: str, title: str, domain: Ground, method: str) -> Contender:
+        """A contender whose architecture is searched."""
+        return Contender(
+            name=name, title=title, kind="searched", task=self.learn, domain=domain, method=method,
+            usual=USUAL_CELLS, seed=self.plan.seed,
+        )  # fmt: skip
+
+    def _contenders(self, kin: Solved | None) -> Iterator[Contender]:
+        """All contenders whose architecture is known, in the order of their turn."""
+        if kin is not None:
+            seen, told = self._learn_in(tuple(kin.facts["input_shape"])), {"settings": {"kin": kin.name}}
+            yield Contender(
+                name="finetune", title=f"{kin.network} of {kin.name}, fine-tuned", kind="tuned", task=seen,
+                networks=(kin.network,), source=kin, seed=kin.seed, told=told,
+            )  # fmt: skip
+            yield Contender(
+                name="transfer", title=f"{kin.network} of {kin.name}, in closed form", kind="transfer", task=seen,
+                source=kin, seed=self.plan.seed, told=told,
+            )  # fmt: skip
+        images = len(self.task.input_shape) == 3
+        for name in (default_network(self.task), *(self.plan.hand_made if images else ())):
+            networks = hand_made_networks(name, self.plan.width) if name in HAND_MADE else [name]
+            yield Contender(
+                name=name, title=TITLES.get(name, name), kind="made", task=self.learn, networks=tuple(networks),
+                usual=USUAL_WIDTH, seed=self.plan.seed,
+            )  # fmt: skip
+        for name in SIMPLE:
+            title = simple_title(name, self.task.likelihood)
+            yield Contender(name=name, title=title, kind="simple", task=self.learn, seed=self.plan.seed)
 
     def final(self, name: str) -> Work[tuple[Solved, int]]:
         """A contender trained once more, as before, with all training data at hand; and from how many it learned."""
@@ -171,22 +165,25 @@ class Contest:
         contender = self.contenders[name]
         return answers(self.trained[name].solved(contender.task, contender.seed), self.learn.test, 1.0)
 
-    def _entered(self, entry: Entry) -> Work[None]:
+    def _judge(self, contender: Contender) -> Work[None]:
         """One contender's turn; what keeps it from running is told in its standing."""
         before = self.stages.seconds
         try:
-            contender = yield from entry.ready()
+            if contender.domain is not None:
+                contender = yield from self._searched(contender, contender.domain)
+            if contender.networks:
+                contender = yield from self._sized(contender)
             state = yield from self._trained(contender, f"training: {contender.title}")
         except NearkinError as error:
-            yield Caution(f"{entry.title} takes no part: {error}")
-            refused = Standing(name=entry.name, title=entry.title, kind=entry.kind, refused=str(error))
+            yield Caution(f"{contender.title} takes no part: {error}")
+            refused = Standing(name=contender.name, title=contender.title, kind=contender.kind, refused=str(error))
             self.standings.append(refused)
             return
         trained = Trained.from_state(state)
         whole = fitted_to(self.task, contender.task.input_shape)
         found = standing(contender, trained, whole, self.stages.seconds - before)
         self.standings.append(found)
-        self.trained[entry.name], self.contenders[entry.name] = trained, contender
+        self.trained[contender.name], self.contenders[contender.name] = trained, contender
         yield Note(
             f"{found.title}: {found.validation:.4f} on validation data, {found.parameters:,} parameters, "
             f"{found.seconds:.1f} s"
@@ -196,92 +193,53 @@ class Contest:
         work = lambda start: train_contender(contender, start, self.plan.device)  # noqa: E731
         return (yield from self.stages.stage(stage, contender.facts(), work, key=f"train-{contender.name}"))
 
-    def _searched(self, lot: Lot) -> Work[Contender]:
-        outcome = yield from self._outcome(lot)
-        self.outcomes[lot.name] = outcome
-        best = outcome.best.genotype
-        settings = {"space": lot.ground.space.name, "seed_cells": bool(lot.ground.first)}
-        told = {"genotype": str(best), "search": outcome.to_dict(), "settings": settings}
-        left = None if self.allowance is None else (1 - SEARCH_SHARE) * self.allowance
-        pace = yield from self._paced(
-            lot.name, lot.title, searched_networks(best, self.learn), self.learn, left, USUAL_CELLS, searched=True
-        )
-        return Contender(
-            name=lot.name, title=lot.title, kind="searched", task=self.learn, pace=pace, seed=self.plan.seed, told=told
-        )
-
-    def _outcome(self, lot: Lot) -> Work[Outcome]:
+    def _searched(self, contender: Contender, domain: Ground) -> Work[Contender]:
+        """The contender with the best architecture that its search finds."""
         skeleton, budget = search_skeleton(self.learn), self.plan.search_budget(self.allowance)
-        own = derived_seed(self.plan.seed, "solve", lot.name)  # a search from nothing must not draw the kin's own cells
-        ask = Ask(
-            task=self.learn, space=lot.ground.space, skeleton=skeleton, first=lot.ground.first, seed=self.plan.seed
-        )
+        own = derived_seed(self.plan.seed, "solve", contender.name)  # no search may draw what another one begins with
+        ask = Ask(task=self.learn, space=domain.space, skeleton=skeleton, first=domain.first, seed=self.plan.seed)
         inputs: dict[str, Any] = {
-            "data": self.learn.fingerprint(), "method": lot.method, "space": lot.ground.space.name,
-            "first": [str(one) for one in lot.ground.first], "skeleton": skeleton.to_dict(), "proxy": PROXY.to_dict(),
-            "budget": vars(budget), "seed": own,
+            "data": self.learn.fingerprint(), "method": contender.method, "space": domain.space.name,
+            "first": [str(genotype) for genotype in domain.first], "skeleton": skeleton.to_dict(),
+            "proxy": PROXY.to_dict(), "budget": vars(budget), "seed": own,
         }  # fmt: skip
 
         def work(start: State | None) -> Work[State]:
-            outcome = yield from run_search.work(searcher(lot.method, ask), budget, seed=own, resume=start)
+            outcome = yield from run_search.work(searcher(contender.method, ask), budget, seed=own, resume=start)
             return State({}, outcome.to_dict())
 
-        done = yield from self.stages.stage(lot.title, inputs, work, key=f"search-{lot.name}")
-        return done.read(Outcome)
-
-    def _tuned(self, kin: Solved, title: str) -> Work[Contender]:
-        seen = self._learn_in(tuple(kin.facts["input_shape"]))
-        pace = yield from self._paced("finetune", title, [kin.network], seen, self.allowance)
-        return Contender(
-            name="finetune", title=title, kind="tuned", task=seen, pace=pace, source=kin, seed=kin.seed,
-            told={"settings": {"kin": kin.name}},
-        )  # fmt: skip
-
-    def _closed(self, kin: Solved, title: str) -> Work[Contender]:
-        yield from ()
-        return Contender(
-            name="transfer", title=title, kind="transfer", task=self._learn_in(tuple(kin.facts["input_shape"])),
-            source=kin, seconds=self.allowance, seed=self.plan.seed, told={"settings": {"kin": kin.name}},
-        )  # fmt: skip
-
-    def _made(self, name: str, title: str) -> Work[Contender]:
-        networks = hand_made_networks(name, self.plan.width) if name in HAND_MADE else [name]
-        pace = yield from self._paced(name, title, networks, self.learn, self.allowance, USUAL_WIDTH)
-        title = made_title(pace.network)
-        return Contender(name=name, title=title, kind="made", task=self.learn, pace=pace, seed=self.plan.seed)
-
-    def _simple(self, kind: str, title: str) -> Work[Contender]:
-        yield from ()
-        return Contender(
-            name=kind, title=title, kind="simple", task=self.learn, seconds=self.allowance, seed=self.plan.seed
+        done = yield from self.stages.stage(contender.title, inputs, work, key=f"search-{contender.name}")
+        outcome = done.read(Outcome)
+        self.outcomes[contender.name] = outcome
+        best = outcome.best.genotype
+        settings = {"space": domain.space.name, "seed_cells": bool(domain.first)}
+        return replace(
+            contender,
+            networks=tuple(searched_networks(best, self.learn)),
+            seconds=None if self.allowance is None else (1 - SEARCH_SHARE) * self.allowance,
+            told={"genotype": str(best), "search": outcome.to_dict(), "settings": settings},
         )
 
-    def _paced(
-        self,
-        name: str,
-        title: str,
-        networks: Sequence[str],
-        task: Task,
-        seconds: float | None,
-        usual: int = 0,
-        searched: bool = False,
-    ) -> Work[Pace]:
-        """Size and steps, decided once: a run that goes on later, at another speed, keeps them.
+    def _sized(self, contender: Contender) -> Work[Contender]:
+        """The contender with a network and steps that fit its time, decided once: a resumed run keeps them.
 
         A searched network learns as fast as it did while it was compared, and no shorter.
         """
-        recipe, fewest = self.plan.recipe(task), FEWEST_STEPS
-        if searched:
+        task, recipe, fewest = contender.task, self.plan.recipe(contender.task), FEWEST_STEPS
+        if contender.domain is not None:
             rate = self.plan.training.get("learning_rate", PROXY.learning_rate)
             recipe, fewest = replace(recipe, learning_rate=rate), PROXY.steps or FEWEST_STEPS
 
         def work(_: State | None) -> Work[State]:
             yield from ()
-            return State({}, paced(networks, task, recipe, seconds, usual, fewest).to_dict())
+            pace = paced(contender.networks, task, recipe, contender.seconds, contender.usual, fewest)
+            return State({}, pace.to_dict())
 
         inputs = {
-            "data": task.fingerprint(), "networks": list(networks), "seconds": seconds, "usual": usual,
-            "recipe": recipe.to_dict(), "fewest": fewest,
+            "data": task.fingerprint(), "networks": list(contender.networks), "seconds": contender.seconds,
+            "usual": contender.usual, "recipe": recipe.to_dict(), "fewest": fewest,
         }  # fmt: skip
-        done = yield from self.stages.stage(f"training: {title}", inputs, work, key=f"pace-{name}")
-        return done.read(Pace)
+        done = yield from self.stages.stage(f"training: {contender.title}", inputs, work, key=f"pace-{contender.name}")
+        pace = done.read(Pace)
+        title = made_title(pace.network) if contender.kind == "made" else contender.title
+        return replace(contender, pace=pace, title=title)

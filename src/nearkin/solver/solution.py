@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.state import State, restoring
 from nearkin.distance.matrix import DistanceMatrix
-from nearkin.distance.source_on_target import fitted_to
 from nearkin.nets.evaluate import Scores, evaluate
 from nearkin.nets.functional import evaluating
 from nearkin.nets.solved import ModelFacts, Solved, TaskFacts, fit_facts, fit_state, solved_from, task_facts
@@ -26,6 +25,7 @@ from nearkin.tasks.arrays import input_rows
 from nearkin.tasks.checks.data_checks import Checks
 from nearkin.tasks.examples import Examples, Scaling
 from nearkin.tasks.likelihood import Gaussian, likelihood
+from nearkin.tasks.pixels import fitted_to
 from nearkin.tasks.prediction import Prediction
 from nearkin.tasks.rows import Rows, Values, glance
 from nearkin.tasks.task import Task

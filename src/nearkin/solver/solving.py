@@ -18,7 +18,8 @@ from nearkin.core.events import Caution, Note, Work, operation
 from nearkin.core.state import State
 from nearkin.nets.solved import Solved
 from nearkin.run.stages import StageCache
-from nearkin.solver.contest import Contest, Lot
+from nearkin.solver.contenders import Contender
+from nearkin.solver.contest import Contest
 from nearkin.solver.joining import join_zoo, map_tasks
 from nearkin.solver.kin import grounds, relate
 from nearkin.solver.plan import Plan, require_answerable
@@ -71,11 +72,11 @@ def solve(
     checks = yield from _checked(task, plan, stages)
     relations = yield from relate(zoo, task, plan, stages)
     contest = Contest(task, plan, stages)
-    lots = list(_lots(zoo, relations, plan)) if plan.searches(task) else []
-    if not lots:
+    searches = _searches(contest, zoo, relations) if plan.searches(task) else ()
+    if not searches:
         yield Note(_why_no_search(task, plan))
     kin = None if relations.tuned is None else zoo.solved(relations.tuned)
-    yield from contest.run(lots, kin)
+    yield from contest.run(searches, kin)
     ranked = ordered(contest.standings)
     reason = contest.standings[0].refused if contest.standings else ""
     require(bool(ranked), f"nothing could be trained for {task.name}; the first reason: {reason}", TrainingError)
@@ -145,20 +146,17 @@ def _checked(task: Task, plan: Plan, stages: StageCache) -> Work[Checks]:
     return checks
 
 
-def _lots(zoo: Zoo, relations: Relations, plan: Plan) -> Sequence[Lot]:
+def _searches(contest: Contest, zoo: Zoo, relations: Relations) -> Sequence[Contender]:
     """The searches of a contest: in the kin's space if there is one, at random in the same space, in the whole."""
-    near, whole = grounds(zoo, relations)
-    full = Lot("full-search", "search in the whole space", whole, plan.method)
+    (near, whole), method = grounds(zoo, relations), contest.plan.method
+    full = contest.search("full-search", "search in the whole space", whole, method)
     if near is None:
-        return full, Lot("random-search", "random search in the whole space", whole, "random")
+        return full, contest.search("random-search", "random search in the whole space", whole, "random")
+    control = replace(near, first=())  # the paper's control: draws alone, without the kin's own cells
+    title = f"random search in the space of {near.kin}, without its own cells"
     return (
-        Lot("kin-search", f"search from the cells of {near.kin}", near, plan.method),
-        Lot(  # the paper's control: draws alone, without the kin's own cells
-            "random-search",
-            f"random search in the space of {near.kin}, without its own cells",
-            replace(near, first=()),
-            "random",
-        ),
+        contest.search("kin-search", f"search from the cells of {near.kin}", near, method),
+        contest.search("random-search", title, control, "random"),
         full,
     )
 

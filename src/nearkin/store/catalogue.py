@@ -6,12 +6,12 @@ both decided under the zoo's one write lock: no row names a missing file, whoeve
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any
 
 import sqlalchemy as sql
 
@@ -20,11 +20,18 @@ from nearkin.core.files import FileWriteError
 from nearkin.store import schema
 from nearkin.store.blobs import Blobs
 from nearkin.store.database import opened
-from nearkin.store.records import ArtifactRecord, NewArtifact, NewTask, Placed, TaskRecord, json_text, require_name
+from nearkin.store.protocol import Store
+from nearkin.store.records import (
+    ArtifactRecord,
+    NewArtifact,
+    NewTask,
+    Placed,
+    Supply,
+    TaskRecord,
+    json_text,
+    require_name,
+)
 from nearkin.store.schema import BATCH
-
-Supply: TypeAlias = Callable[[str], bytes]
-"""The bytes of a blob by its digest."""
 
 
 class Catalogue:
@@ -238,3 +245,6 @@ def _forget_unnamed(connection: sql.Connection, digests: Sequence[str]) -> None:
     named = sql.exists().where(schema.artifacts.c.digest == table.c.digest)
     for digest in digests:
         connection.execute(sql.delete(table).where(table.c.digest == digest, ~named))
+
+
+_IMPLEMENTED: type[Store] = Catalogue  # for the type checker: the protocol is met

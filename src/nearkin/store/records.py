@@ -4,11 +4,11 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import sqlalchemy as sql
 
@@ -17,6 +17,9 @@ from nearkin.store import schema
 
 LONGEST_NAME = 100
 _UNPLAIN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+Supply: TypeAlias = Callable[[str], bytes]
+"""The bytes of a blob by its digest."""
 
 
 def require_name(name: str) -> str:

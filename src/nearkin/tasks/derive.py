@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nearkin.core.errors import DataError, OptionError, require
 from nearkin.core.numbers import quoted, whole_number
-from nearkin.core.rng import Streams
+from nearkin.core.rng import Streams, derived_seed
 from nearkin.tasks.examples import Examples
 from nearkin.tasks.rows import Joined, Rows, Values
 from nearkin.tasks.split import balanced_index, split_index, stratified_index
@@ -174,3 +174,25 @@ def _categorical(task: Task, change: str) -> None:
         f"{task.name}: {change} needs a task with classes, this one is {task.likelihood}",
         DataError,
     )
+
+
+def held_out(task: Task, share: float, seed: int) -> Task:
+    """The task with a part of its training data set aside as its test part; the test part itself is left out.
+
+    Classes are held out alike; of a text the end is.
+
+    >>> x = torch.randn(20, 2)
+    >>> task = Task.from_arrays("sign", x, (torch.arange(20) % 2), x[:4], torch.tensor([0, 1, 0, 1]))
+    >>> part = held_out(task, 0.2, seed=0)
+    >>> len(part.train), len(part.test), part.test.labels().tolist()
+    (16, 4, [0, 1, 0, 1])
+    """
+    count = len(task.train)
+    if task.likelihood == "language":
+        require(0 < share < 1, f"the share set aside must lie between 0 and 1, got {share}")
+        cut = min(count - 1, round((1 - share) * count))
+        learn, judge = torch.arange(cut), torch.arange(cut, count)
+    else:
+        labels = task.train.labels() if task.likelihood == "categorical" else None
+        learn, judge = split_index(labels, count, share, derived_seed(seed, "held out"))
+    return replace(task, train=task.train.chosen(learn), test=task.train.chosen(judge), source="")

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nearkin.core.errors import DataError, require
+from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.opening import require_bytes
 from nearkin.tasks.augment import luma
 from nearkin.tasks.examples import Examples
@@ -193,3 +193,32 @@ def _repeated(images: Tensor) -> Tensor:
 
 def _mirrored(images: Tensor, total: float) -> Tensor:
     return total - images
+
+
+def fitted_to(task: Task, input_shape: tuple[int, ...]) -> Task:
+    """The task with inputs of that shape: itself, or its images resized and their channels made one or three.
+
+    >>> images = Task.from_arrays("noise", torch.rand(10, 3, 8, 8), torch.arange(10) % 2)
+    >>> fitted_to(images, (1, 14, 14)).input_shape
+    (1, 14, 14)
+    """
+    if task.input_shape == input_shape:
+        return task
+    if len(task.input_shape) != 3 or len(input_shape) != 3:
+        raise MismatchError(
+            f"{task.name} has inputs of shape {task.input_shape}, the network reads {input_shape}; only images can be "
+            f"brought to another shape"
+        )
+    channels, height, width = input_shape
+    if (task.input_shape[1], task.input_shape[2]) != (height, width):
+        task = resized(task, (height, width))
+    if task.input_shape[0] != channels and channels == 1:
+        task = grey(task)
+    elif task.input_shape[0] != channels and channels == 3:
+        task = coloured(task)
+    if task.input_shape != input_shape:
+        raise MismatchError(
+            f"{task.name} has {task.input_shape[0]} channels, the network reads {channels}; one and three can be made "
+            f"of each other, others cannot"
+        )
+    return task

@@ -17,13 +17,14 @@ from nearkin.distance.fisher_based.readings import information
 from nearkin.distance.measures import measure_named
 from nearkin.distance.probing import embedding
 from nearkin.distance.screening import Embedding
-from nearkin.distance.source_on_target import Sight, fitted_to
+from nearkin.distance.source_on_target import Sight
 from nearkin.fisher.values import FisherDiagonal
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.solved import Solved
 from nearkin.run.checkpoints import Checkpoints
 from nearkin.store.records import TaskRecord
 from nearkin.tasks.likelihood import likelihood
+from nearkin.tasks.pixels import fitted_to
 from nearkin.tasks.task import Task
 from nearkin.zoo.trials import TrialCache
 

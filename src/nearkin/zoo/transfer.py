@@ -15,11 +15,11 @@ from nearkin.core.errors import DataError, require
 from nearkin.core.events import Caution, Note, Work
 from nearkin.core.rng import Streams, derived_seed
 from nearkin.core.state import State
-from nearkin.distance.source_on_target import fitted_to
 from nearkin.nets.functional import num_parameters
 from nearkin.nets.solved import Solved
 from nearkin.run.stages import StageCache
 from nearkin.tasks.derive import limited
+from nearkin.tasks.pixels import fitted_to
 from nearkin.tasks.rows import glance
 from nearkin.tasks.task import Task
 from nearkin.transfer.classify import NUMBERS

@@ -53,7 +53,11 @@ FISHER_SAMPLES = 2048  # of the test part, drawn once and for all
 
 
 class Zoo:
-    """Solved tasks, kept in a folder that is made if absent.
+    """Solved tasks, kept in a folder.
+
+    Args:
+        path: the folder.
+        create: make the zoo where there is none.
 
     >>> import tempfile
     >>> from nearkin.tasks.sources import task
@@ -65,8 +69,8 @@ class Zoo:
     >>> folder.cleanup()
     """
 
-    def __init__(self, path: str | Path = "nearkin-zoo") -> None:
-        self.catalogue = Catalogue(Path(path))
+    def __init__(self, path: str | Path = "nearkin-zoo", create: bool = True) -> None:
+        self.catalogue = Catalogue(Path(path), create)
         self.path = Path(path)
         self.work: Checkpoints = MemoryCheckpoints()
         if self.catalogue.writable:

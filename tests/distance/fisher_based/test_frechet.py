@@ -14,11 +14,12 @@ from nearkin.core.events import finish
 from nearkin.distance import frechet, full_frechet
 from nearkin.distance.fisher_based.frechet import AGGREGATES, distances, embedded
 from nearkin.distance.fisher_based.readings import backbone, information
-from nearkin.distance.source_on_target import Sight, fitted_to
+from nearkin.distance.source_on_target import Sight
 from nearkin.fisher import FisherDiagonal, diagonal
 from nearkin.fisher.full import fisher_matrix
 from nearkin.tasks.dense import dense
 from nearkin.tasks.likelihood import likelihood
+from nearkin.tasks.pixels import fitted_to
 from nearkin.tasks.task import Task
 
 
