@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import nearkin as nk
-from nearkin.cli.console import Restart, Settings, answer, counted, run, say
+from nearkin.cli.console import Restart, Settings, answer, run, say
 from nearkin.cli.solve import show, written
 from nearkin.cli.zoo import Json
 from nearkin.core.lazy import Lazy
+from nearkin.core.text import counted
 
 if TYPE_CHECKING:
     from nearkin.core import budget as budgets

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import nearkin as nk
-from nearkin.cli.console import Settings, answer, counted, escape, run, say, table
+from nearkin.cli.console import Settings, answer, escape, run, say, table
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import NearkinError, ZooError, require
 from nearkin.core.files import write_durably
 from nearkin.core.lazy import Lazy
+from nearkin.core.text import counted
 
 if TYPE_CHECKING:
     from nearkin.core import device

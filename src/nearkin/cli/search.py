@@ -13,7 +13,6 @@ from nearkin.cli.console import (
     Resume,
     Settings,
     answer,
-    counted,
     escape,
     named_values,
     note_resume,
@@ -26,6 +25,7 @@ from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import require
 from nearkin.core.events import Listener
 from nearkin.core.lazy import Lazy
+from nearkin.core.text import counted
 from nearkin.tasks.metrics import metric_title
 
 if TYPE_CHECKING:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 import nearkin as nk
-from nearkin.cli.console import Settings, answer, counted, escape, run, say, table
+from nearkin.cli.console import Settings, answer, escape, run, say, table
 from nearkin.cli.kin import task_of
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import require
 from nearkin.core.files import write_durably
 from nearkin.core.lazy import Lazy
+from nearkin.core.text import counted
 
 if TYPE_CHECKING:
     from nearkin.report import transfer_page

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import nearkin as nk
-from nearkin.cli.console import Restart, Settings, answer, counted, escape, named_values, run, say, table
+from nearkin.cli.console import Restart, Settings, answer, escape, named_values, run, say, table
 from nearkin.cli.recipe import recipe_options
 from nearkin.core.errors import NearkinError, require
 from nearkin.core.lazy import Lazy
+from nearkin.core.text import counted
 from nearkin.nets.trusted_code import is_trusted, refusal, trust_network
 from nearkin.tasks.metrics import metric_title
 

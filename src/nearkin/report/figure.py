@@ -7,6 +7,7 @@ from markupsafe import Markup
 
 from nearkin.report.axes import NARROW, WIDTH
 from nearkin.report.page import Table
+from nearkin.report.svg import svg_width
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,3 @@ def figure(
     wide = draw(WIDTH, name)
     small = draw(NARROW, f"{name}-narrow") if narrow else ""
     return Figure(label, Markup(wide), Markup(small), caption, table, svg_width(wide))
-
-
-def svg_width(svg: str) -> int:
-    """Pixels of a picture of ours.
-
-    >>> svg_width('<svg class="a" width="420" height="9">')
-    420
-    """
-    return round(float(svg.partition('width="')[2].partition('"')[0]))

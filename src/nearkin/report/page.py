@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from nearkin import __version__
+from nearkin.core.text import MISSING, fact_text, number, plain
 from nearkin.core.types import Facts
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.report.heatmap import DRAWN, NUMBERED, heatmap, reason
@@ -20,7 +20,6 @@ from nearkin.report.kin import answer, nearest_kin, position, require_drawable, 
 from nearkin.report.layout import layout
 from nearkin.report.taskmap import WIDTH, taskmap
 from nearkin.report.theme import page_style
-from nearkin.report.words import NOT_COMPARABLE, number, plain
 
 _ALL_PAIRS = 40
 _NEAREST = 10
@@ -173,11 +172,11 @@ def _kin_table(matrix: DistanceMatrix, target: str | None) -> Table:
     rows = []
     for kin in nearest_kin(matrix):
         first, second = (names[place] for place in kin.order[:1]), (names[place] for place in kin.order[1:2])
-        back = number(mean[kin.target][kin.source], places) if kin.source is not None else NOT_COMPARABLE
+        back = number(mean[kin.target][kin.source], places) if kin.source is not None else MISSING
         shown = (number(kin.distance, places), _spread(kin.std, places), back)
-        wins = f"{kin.wins} of {kin.trials}" if kin.trials else NOT_COMPARABLE
-        follow = (next(second, NOT_COMPARABLE), number(kin.margin, places), wins)
-        rows.append((names[kin.target], next(first, NOT_COMPARABLE), *shown, *follow))
+        wins = f"{kin.wins} of {kin.trials}" if kin.trials else MISSING
+        follow = (next(second, MISSING), number(kin.margin, places), wins)
+        rows.append((names[kin.target], next(first, MISSING), *shown, *follow))
     heads = ("Target", "Nearest kin", "Distance", "±", "Back", "Second", "Farther by", "First in")
     marked = None if target is None else position(matrix, target)
     return Table("The nearest kin of every task", heads, rows, frozenset({2, 3, 4, 6, 7}), marked)
@@ -203,9 +202,9 @@ def _pairs(matrix: DistanceMatrix) -> Table:
             rows.append((names[b], names[a], str(rank), *shown, number(back - there, places), ""))
         for a in range(size):
             if a != b and a not in kin.order:
-                blank = (NOT_COMPARABLE,) * 3
+                blank = (MISSING,) * 3
                 why = reason(matrix, a, b).strip(" ()") or "not comparable"
-                rows.append((names[b], names[a], *blank, number(mean[b][a], places), NOT_COMPARABLE, why))
+                rows.append((names[b], names[a], *blank, number(mean[b][a], places), MISSING, why))
     noted = any(row[-1] for row in rows)
     heads = ("Target", "Source", "Rank", "Distance", "±", "Back", "Difference", "Note")
     cut = len(heads) if noted else len(heads) - 1
@@ -235,28 +234,9 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def fact_text(value: object) -> str:
-    """A plain value as a cell.
-
-    >>> fact_text([1, 8, 8]), fact_text(True), fact_text(None), fact_text(-0.25)
-    ('1 × 8 × 8', 'yes', '–', '−0.25')
-    """
-    if value is None or value == "":
-        return NOT_COMPARABLE
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.4g}".replace("-", "−")
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, list | tuple) and all(isinstance(part, int) for part in value):
-        return " × ".join(map(str, value))
-    return plain(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
-
-
 def _values(matrix: DistanceMatrix) -> tuple[list[str], list[list[float]], list[list[float]]]:
     return [plain(task) for task in matrix.tasks], matrix.mean.tolist(), matrix.std.tolist()
 
 
 def _spread(std: float, places: int) -> str:
-    return number(std, places) if std > 0 else NOT_COMPARABLE
+    return number(std, places) if std > 0 else MISSING

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from nearkin import __version__
 from nearkin.core.errors import NearkinError
-from nearkin.report.words import plain
+from nearkin.core.text import plain
 from nearkin.store.read_only import ReadOnlyStore
 from nearkin.store.records import TaskRecord
 from nearkin.web.frame import policy, render, task_link

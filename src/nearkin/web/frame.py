@@ -15,8 +15,8 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from nearkin import __version__
+from nearkin.core.text import plain
 from nearkin.report.theme import page_style
-from nearkin.report.words import plain
 
 PAGES = (("Tasks", "/"), ("Map", "/map"), ("Work", "/work"))
 

@@ -7,10 +7,10 @@ from urllib.parse import urlencode
 
 from markupsafe import Markup
 
+from nearkin.core.text import plain
 from nearkin.nets.trusted_code import is_trusted
 from nearkin.report.kin import MOST_TASKS
 from nearkin.report.page import map_page
-from nearkin.report.words import plain
 from nearkin.store.read_only import Distance, ReadOnlyStore
 from nearkin.store.records import TaskRecord
 from nearkin.web.frame import Link, command, render, task_link

@@ -8,10 +8,10 @@ from markupsafe import Markup
 
 from nearkin.core.errors import NearkinError
 from nearkin.core.state import State
+from nearkin.core.text import MISSING, number, plain
 from nearkin.nets.trusted_code import refusal
 from nearkin.report.drawing.genotype import drawing
 from nearkin.report.kin import Words
-from nearkin.report.words import NOT_COMPARABLE, number, plain
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.networks.named import parsed
 from nearkin.solver.solution import KIND
@@ -97,7 +97,7 @@ def _trial(item: ArtifactRecord) -> tuple[str, ...]:
         str(item.trial),
         *figures,
         _figure(facts.get("seconds"), ".1f"),
-        NOT_COMPARABLE if reached is None else "yes" if reached else "no",
+        MISSING if reached is None else "yes" if reached else "no",
     )
 
 
@@ -119,7 +119,7 @@ def _kin(zoo: ReadOnlyStore, task: TaskRecord) -> list[dict[str, Any]]:
                     str(rank),
                     task_link(one.name),
                     number(one.distance),
-                    number(one.std) if one.std > 0 else NOT_COMPARABLE,
+                    number(one.std) if one.std > 0 else MISSING,
                     number(one.back),
                     str(one.trials),
                 )
@@ -187,5 +187,5 @@ def _is_number(value: object) -> bool:
 
 def _figure(value: Any, form: str) -> str:
     if not _is_number(value):
-        return NOT_COMPARABLE
+        return MISSING
     return format(int(value) if form == "d" else value, form)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from nearkin.report.words import plain
+from nearkin.core.text import duration, plain
 from nearkin.run.journal import DONE, RUNNING, Entry, read_journals
 from nearkin.store.read_only import ReadOnlyStore
 from nearkin.web.curve import curve
@@ -82,19 +82,6 @@ def _when(entry: Entry, now: float) -> str:
     silent = now - entry.updated
     heard = f", last heard of {duration(silent)} ago" if running and silent > SILENT_SECONDS else ""
     return f"{'for' if running else 'after'} {length}, since {began}{heard}" if running else f"{began}, {length}"
-
-
-def duration(seconds: float) -> str:
-    """A length of time in one or two units.
-
-    >>> duration(4.2), duration(75), duration(7384), duration(200_000)
-    ('4 s', '1 min 15 s', '2 h 3 min', '2 d 7 h')
-    """
-    whole = max(0, int(seconds))
-    for size, unit, lower, name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            return f"{whole // size} {unit} {whole % size // lower} {name}"
-    return f"{whole} s"
 
 
 _BLANK: dict[str, Any] = {
