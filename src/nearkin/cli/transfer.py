@@ -16,7 +16,7 @@ from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import require
 from nearkin.core.files import write_durably
 from nearkin.core.lazy import Lazy
-from nearkin.core.text import counted
+from nearkin.core.text import counted, duration
 
 if TYPE_CHECKING:
     from nearkin.report import transfer_page
@@ -101,16 +101,14 @@ def _slug(name: str) -> str:
 
 
 def _say(found: "transferring.Transfer", page: Path) -> None:
-    labels = (
-        f"{counted(found.num_train, 'label')}" if found.metric_name == "accuracy" else f"{found.num_train:,} values"
-    )
+    labels = counted(found.num_train, "label" if found.metric_name == "accuracy" else "value")
     metric, best = metrics.metric_title(found.metric_name), found.best_constant
     constant = f"a blind guess: {found.guess:.4f}"
     if best is not None and best > found.guess:
         constant += f"; the best constant answer: {best:.4f}"
     say(
         f"[bold]{escape(found.source)}[/bold] → [bold]{escape(found.target)}[/bold]: {metric} "
-        f"{found.metric:.4f} from {labels} in {found.seconds:.1f} s ({constant})"
+        f"{found.metric:.4f} from {labels} in {duration(found.seconds)} ({constant})"
     )
     say("")
     figures = [metric, "nll", "ece", "seconds"]

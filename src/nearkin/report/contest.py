@@ -8,8 +8,8 @@ import numpy as np
 
 from nearkin.core.text import MISSING, brief, counted, listed, metric_places, number, plain
 from nearkin.report.axes import FONT, NARROW, Field, flowed, frame, scale_around, whisker
+from nearkin.report.html import Table
 from nearkin.report.labels import Box, labels, place, text_width
-from nearkin.report.page import Table
 from nearkin.report.svg import Canvas
 from nearkin.solver.solution import Solution
 from nearkin.solver.standing import KINDS, Standing, ordered

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from nearkin.core.numbers import real_number
 from nearkin.core.text import MISSING, counted, duration, metric_places, number, plain
 from nearkin.report.axes import NARROW, Field, Scale, frame, scale_around
+from nearkin.report.html import Table
 from nearkin.report.labels import labels, spread, text_width
-from nearkin.report.page import Table
 from nearkin.report.svg import Canvas, Point
 from nearkin.solver.solution import Solution
 from nearkin.solver.standing import Standing

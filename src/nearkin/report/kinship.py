@@ -9,9 +9,9 @@ import torch
 from nearkin.core.text import MISSING, decimals, number, percent, plain
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.report.axes import NARROW, Field, scale_around, whisker, x_axis
+from nearkin.report.html import Table
 from nearkin.report.kin import position
 from nearkin.report.labels import labels, text_width
-from nearkin.report.page import Table
 from nearkin.report.svg import Canvas
 from nearkin.solver.relations import Relations
 

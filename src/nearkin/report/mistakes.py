@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nearkin.core.text import counted, percent, plain
-from nearkin.report.page import Table
+from nearkin.report.html import Table
 from nearkin.report.svg import png_uri
 from nearkin.solver.solution import Solution
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from nearkin.core.text import counted, decimals, number
 from nearkin.report.axes import NARROW, Field, Scale, frame, scale_around, whisker
-from nearkin.report.page import Table
+from nearkin.report.html import Table
 from nearkin.report.svg import Canvas
 from nearkin.solver.quality import Quality
 from nearkin.tasks.metrics import share_interval

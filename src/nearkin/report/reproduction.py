@@ -5,7 +5,7 @@ from typing import Any
 
 from nearkin import __version__
 from nearkin.core.text import counted, fact_text, plain, verbatim
-from nearkin.report.page import Table
+from nearkin.report.html import Table
 from nearkin.solver.solution import Solution
 from nearkin.transfer.machine import PATH
 

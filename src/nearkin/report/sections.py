@@ -7,9 +7,8 @@ from nearkin.core.text import counted, metric_places, number, percent, plain
 from nearkin.report import confusion, curves, kinship, mistakes, reliability, spent
 from nearkin.report.architecture import architecture_words, architectures
 from nearkin.report.contest import contest, contest_table, contest_words, learned_words, refusals
-from nearkin.report.figure import Figure, figure
+from nearkin.report.html import Figure, Table, figure
 from nearkin.report.layout import layout
-from nearkin.report.page import Table
 from nearkin.report.taskmap import taskmap
 from nearkin.solver.quality import Quality
 from nearkin.solver.relations import Relations

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from nearkin.core.text import brief, counted, decimals, duration, number, plain
 from nearkin.report import reproduction, sections
-from nearkin.report.page import render
+from nearkin.report.html import render
 from nearkin.report.sections import Section
 from nearkin.solver.promises import Promise
 from nearkin.solver.solution import Solution

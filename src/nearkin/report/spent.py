@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from nearkin.core.text import duration, number, percent, plain
 from nearkin.report.axes import NARROW
+from nearkin.report.html import Table
 from nearkin.report.labels import labels, text_width
-from nearkin.report.page import Table
 from nearkin.report.svg import Canvas
 from nearkin.solver.standing import Spent
 

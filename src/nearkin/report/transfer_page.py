@@ -6,7 +6,7 @@ from typing import Any
 from nearkin import __version__
 from nearkin.core.text import counted, duration, fact_text, metric_places, number, plain, verbatim
 from nearkin.report import transfer_ways as ways
-from nearkin.report.page import Table, render
+from nearkin.report.html import Table, render
 from nearkin.report.reproduction import setting
 from nearkin.report.sections import Section
 from nearkin.tasks.metrics import metric_title, share_interval

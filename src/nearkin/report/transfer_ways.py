@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from nearkin.core.text import counted, duration, metric_places, number, percent, plain
-from nearkin.report.figure import figure
-from nearkin.report.page import Table
+from nearkin.report.html import Table, figure
 from nearkin.report.reliability import certainty_words
 from nearkin.report.sections import Section
 from nearkin.report.transfer_pictures import certainty_picture, ways_picture

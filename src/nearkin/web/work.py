@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from nearkin.core.text import duration, plain
+from nearkin.core.text import counted, duration, plain
 from nearkin.run.journal import DONE, RUNNING, Entry, read_journals
 from nearkin.store.read_only import ReadOnlyStore
 from nearkin.web.curve import curve
@@ -36,14 +36,14 @@ def run_facts(entry: Entry, now: float) -> dict[str, Any]:
     share = min(1.0, entry.done / entry.total) if entry.total else None
     if entry.state != RUNNING:  # a bar that tells nothing would move for ever
         share = 1.0 if entry.state == DONE else share or 0.0
-    total = f" of {entry.total:,}" if entry.total is not None else ""
+    total = f" of {counted(entry.total)}" if entry.total is not None else ""
     return {
         "id": plain(entry.id),
         "command": plain(shlex.join(["nearkin", *_without_zoo(entry.command)])),
         "state": plain(entry.state),
         "when": _when(entry, now),
         "stage": plain(entry.stage),
-        "progress": f"{entry.done:,}{total}" if entry.stage else "",
+        "progress": f"{counted(entry.done)}{total}" if entry.stage else "",
         "share": share,
         "figures": [{"name": plain(name), "value": f"{value:.4g}"} for name, value in entry.values.items()],
         "curves": _curves(entry),
