@@ -5,9 +5,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from nearkin.report.axes import WIDTH, Field, Scale, frame, scale_around, spread
-from nearkin.report.canvas import Canvas
-from nearkin.report.words import text_width
+from nearkin.report.axes import WIDTH, Field, Scale, frame, scale_around
+from nearkin.report.labels import spread, text_width
+from nearkin.report.svg import Canvas
 from results import table
 
 PAGE = Path(__file__).parents[1] / "docs" / "figures" / "transfer-scaling.md"
@@ -185,7 +185,7 @@ def picture(figures: dict[str, Any]) -> str:
         colour, wide, dashed = STYLES.get(name, PEER)
         places = [(x(float(n)), y(max(value, 0.05))) for n, value in curves[name]]
         if len(places) > 1:
-            draw.polyline(places, stroke=colour, width=wide, dashed=dashed, tip=name)
+            draw.line(*places, stroke=colour, width=wide, dashed=dashed, tip=name)
         for (n, value), place in zip(curves[name], places, strict=True):
             tip = f"{name}: {number(value)} s at {n:,} points"
             draw.circle(*place, 3.2 if name in STYLES else 2.4, fill=colour, tip=tip)
@@ -193,7 +193,7 @@ def picture(figures: dict[str, Any]) -> str:
     heights = spread([end[1] for end in ends], ROOM, field.top + 4, field.bottom)
     for name, end, height in zip(order, ends, heights, strict=True):
         left = field.right + 16
-        draw.polyline((end, (max(end[0], field.right) + 4, end[1]), (left - 3, height)), stroke="line", width=0.7)
+        draw.line(end, (max(end[0], field.right) + 4, end[1]), (left - 3, height), width=0.7)
         colour = {"arrow": "muted"}.get(STYLES.get(name, PEER)[0], STYLES.get(name, PEER)[0])
         draw.text(left, height + 4, name, size=NAME, fill=colour, bold=name in STYLES)
     said = "; ".join(f"{name} {number(found[-1][1])} s at {found[-1][0]:,}" for name, found in curves.items())

@@ -16,6 +16,8 @@ MOVED = {
     "nearkin.distance.readings": "nearkin.distance.fisher_based.readings",
     "nearkin.fisher.diagonal": "nearkin.fisher.diagonals",
     "nearkin.nets.fit": "nearkin.nets.training_loop",
+    "nearkin.report.canvas": "nearkin.report.svg",
+    "nearkin.report.words": "nearkin.report.labels",
     "nearkin.search.budget": "nearkin.core.budget",
     "nearkin.search.darts": "nearkin.search.spaces.darts",
     "nearkin.search.evolution": "nearkin.search.methods.evolution",

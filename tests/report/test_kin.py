@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from nearkin.core.errors import OptionError
+from nearkin.core.text import decimals, number, plain
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.report.kin import answer, nearest_kin, plain_answer
-from nearkin.report.words import decimals, labels, number, plain, shortened, text_width
+from nearkin.report.labels import labels, shortened, text_width
 
 
 def of(*trials: list[list[float]], names: str = "abcdefghij") -> DistanceMatrix:

@@ -11,8 +11,9 @@ import torch
 
 from nearkin.core.errors import OptionError
 from nearkin.distance.matrix import DistanceMatrix
+from nearkin.report.html import render
 from nearkin.report.kin import plain_answer
-from nearkin.report.page import map_page, render
+from nearkin.report.page import map_page
 
 Space = Callable[..., DistanceMatrix]
 HOSTILE = ("<script>alert(1)</script>", '"><img src=x onerror=alert(2)>', "{{ 7 * 7 }}", "' onload='x")

@@ -18,13 +18,12 @@ import torch
 
 from nearkin.core.errors import OptionError
 from nearkin.distance.matrix import DistanceMatrix
-from nearkin.report.canvas import Canvas
 from nearkin.report.heatmap import cell_colour, heatmap
 from nearkin.report.kin import nearest_kin
-from nearkin.report.placement import Box, overlap, place
+from nearkin.report.labels import Box, overlap, place, text_width
+from nearkin.report.svg import Canvas
 from nearkin.report.taskmap import arrows, taskmap
 from nearkin.report.theme import DARK, LIGHT, contrast, picture_style, readable_on
-from nearkin.report.words import text_width
 
 Space = Callable[..., DistanceMatrix]
 Element = ElementTree.Element
@@ -100,7 +99,7 @@ def test_the_same_bytes_whatever_the_reader_has_set(draw: Callable[[DistanceMatr
 def test_hostile_names_stay_text(draw: Callable[[DistanceMatrix], str], space: Space) -> None:
     svg = draw(space(5, names=HOSTILE))
     tags = {element.tag.removeprefix(SVG) for element in parsed(svg).iter()}
-    assert tags <= {"svg", "title", "desc", "style", "path", "text", "image"}
+    assert tags <= {"svg", "title", "desc", "style", "path", "rect", "circle", "polygon", "text", "image"}
     assert "<script" not in svg
     assert "<img" not in svg
     assert "a & b $x^2$ \\frac" in texts(svg)
@@ -139,17 +138,11 @@ def test_squares_grow_with_the_deviation() -> None:
     spread = torch.linspace(0.02, 0.2, size, dtype=torch.float64)
     values[1, 0], values[0, 0] = 0.5 + spread, 0.5 - spread
     svg = heatmap(DistanceMatrix(tuple(f"t{k}" for k in range(size)), "frechet", values))
-    paths = [p for p in parsed(svg).iter(f"{SVG}path") if p.get("fill") == "none" and p.get("stroke-width") == "0.8"]
-    sides = [_extent(path)[0] for path in paths]
+    squares = [r for r in parsed(svg).iter(f"{SVG}rect") if r.get("fill") == "none" and r.get("stroke-width") == "0.8"]
+    sides = [float(square.attrib["width"]) for square in squares]
     assert len(sides) == size - 1
     ratios = np.array(sides) / spread[1:].numpy()
     assert np.allclose(ratios, ratios[-1], rtol=0.02)
-
-
-def _extent(path: Element) -> tuple[float, float]:
-    numbers = np.array(re.findall(r"-?[\d.]+", path.attrib["d"]), dtype=float).reshape(-1, 2)
-    across, down = np.ptp(numbers, axis=0)
-    return float(across), float(down)
 
 
 def test_one_outline_for_every_column_that_has_kin(space: Space) -> None:

@@ -109,7 +109,7 @@ def test_every_picture_is_well_formed_and_has_a_name(case: str) -> None:
         assert root.get("role") == "img"
         assert all(alternative[name].strip() for name in root.attrib["aria-labelledby"].split())
         assert {element.tag.removeprefix(SVG) for element in root.iter()} <= {
-            "svg", "title", "desc", "style", "path", "text", "rect", "polygon", "image",
+            "svg", "title", "desc", "style", "path", "text", "rect", "circle", "polygon", "image",
         }  # fmt: skip
     images = re.findall(r"<img [^>]*>", page)
     assert all(re.search(r'alt="[^"]+"', image) for image in images)

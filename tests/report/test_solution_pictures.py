@@ -15,9 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.image import imread
 
-from nearkin.core.palette import DARK, LIGHT
-from nearkin.report.axes import Scale, scale_around, spread
-from nearkin.report.canvas import Canvas
+from nearkin.core.text import brief, duration, percent
+from nearkin.report.axes import Scale, scale_around
 from nearkin.report.confusion import (
     DARKEST,
     classes_table,
@@ -30,13 +29,12 @@ from nearkin.report.confusion import (
 from nearkin.report.contest import contest, contest_table, spots
 from nearkin.report.curves import learning, learning_picture, learning_table, search_picture, searching
 from nearkin.report.kinship import DRAWN, ranking_picture, ranking_table, shown_rows
+from nearkin.report.labels import Box, overlap, spread, text_width
 from nearkin.report.mistakes import LARGEST, png, shown
-from nearkin.report.placement import Box, overlap
-from nearkin.report.quantities import brief, duration, percent
 from nearkin.report.reliability import calibration_table, calibration_words, reliability_picture, residual_picture
 from nearkin.report.spent import gathered, spent_picture, spent_table
-from nearkin.report.theme import contrast
-from nearkin.report.words import text_width
+from nearkin.report.svg import Canvas
+from nearkin.report.theme import DARK, LIGHT, contrast
 from nearkin.run.stages import Spent
 from nearkin.solver.quality import Quality
 from nearkin.tasks.metrics import share_interval
@@ -114,11 +112,8 @@ def test_marks_lie_where_their_figures_are_and_whiskers_are_wilsons() -> None:
             if ends[0][0] == ends[1][0]:
                 upright.append(ends)
     ((x, bottom), (_, top)) = upright[0]
-    (ring,) = [
-        path for path in root.iter(f"{SVG}path") if "nk-s-target" in path.get("class", "") and "C" in path.attrib["d"]
-    ]
-    heights = [y for _, y in points_of(ring)]
-    middle = (min(heights) + max(heights)) / 2
+    (ring,) = [circle for circle in root.iter(f"{SVG}circle") if "nk-s-target" in circle.get("class", "")]
+    middle = float(ring.attrib["cy"])
     assert (middle - bottom) / (top - bottom) == pytest.approx((one.test - low) / (high - low), abs=0.01)
     ticks = {
         element.text: float(element.attrib["x"])
@@ -256,8 +251,7 @@ def test_every_answer_is_a_point_of_the_scatter(width: int) -> None:
 def test_bars_are_as_long_as_their_stages() -> None:
     stages = [Spent("a", 10.0), Spent("b", 5.0, True), Spent("c", 2.5)]
     svg = spent_picture(stages, 760)
-    bars = [points_of(path) for path in parsed(svg).iter(f"{SVG}path")]
-    lengths = [max(x for x, _ in bar) - min(x for x, _ in bar) for bar in bars]
+    lengths = [float(bar.attrib["width"]) for bar in parsed(svg).iter(f"{SVG}rect")]
     assert lengths[1] / lengths[0] == pytest.approx(0.5, abs=0.01)
     assert lengths[2] / lengths[0] == pytest.approx(0.25, abs=0.01)
     assert "5.0 s (kept)" in texts(svg)
@@ -340,17 +334,23 @@ def test_scales_of_few_values_have_a_width(values: list[float]) -> None:
     assert scale.ticks()
 
 
-def test_dots_and_dashes_of_the_canvas() -> None:
+def test_shapes_of_the_canvas() -> None:
     canvas = Canvas(50, 50)
     canvas.dots([(10, 10), (20, 30)], 2, fill="kin")
     canvas.line((0, 0), (10, 0), dashed=True, width=2)
-    canvas.polyline([(0, 0), (5, 5), (10, 0)], stroke="ink")
-    canvas.rect((1, 1), (4, 4), fill="target", opacity=0.5)
-    cloud, dashed, line, box = parsed(canvas.svg("t", "title", "words")).iter(f"{SVG}path")
-    assert points_of(cloud)[:4] == [(12, 10), (10, 12), (8, 10), (10, 8)]
+    canvas.line((0, 0), (5, 5), (10, 0), stroke="ink")
+    canvas.rect((1, 1), (4, 4), fill="target", opacity=0.5, radius=2)
+    canvas.circle(3, 4, 5, fill="#123456", tip="a tip")
+    root = parsed(canvas.svg("t", "title", "words"))
+    cloud, dashed, line = root.iter(f"{SVG}path")
+    assert cloud.attrib["d"] == "M12,10l-2,2l-2,-2l2,-2zM22,30l-2,2l-2,-2l2,-2z"
     assert dashed.attrib["stroke-dasharray"]
-    assert len(points_of(line)) == 3
-    assert box.attrib["opacity"] == "0.5"
+    assert (dashed.get("class"), dashed.get("fill"), dashed.get("pointer-events")) == ("nk-s-line", "none", "none")
+    assert points_of(line) == [(0, 0), (5, 5), (10, 0)]
+    (box,), (circle,) = root.iter(f"{SVG}rect"), root.iter(f"{SVG}circle")
+    assert (box.get("opacity"), box.get("rx"), box.get("class")) == ("0.5", "2", "nk-f-target")
+    assert (circle.get("fill"), circle.get("class"), circle.get("pointer-events")) == ("#123456", None, None)
+    assert circle[0].text == "a tip"
 
 
 @pytest.mark.parametrize(

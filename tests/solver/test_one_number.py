@@ -12,9 +12,8 @@ import torch
 import nearkin as nk
 from nearkin.cli.solve import written
 from nearkin.core.budget import Budget
+from nearkin.core.text import metric_places, number
 from nearkin.nets.evaluate import evaluate
-from nearkin.report.quantities import places_of
-from nearkin.report.words import number
 from nearkin.solver.plan import Plan
 from nearkin.solver.solution import Solution, as_seen
 from nearkin.solver.solving import solve
@@ -54,7 +53,7 @@ def test_every_place_tells_the_same_metric(zoo: nk.Zoo, winner: str, tmp_path: P
     count = len(target.test)
     assert f"{metric:.1%} of {count} unseen samples right" in solution.sentence
     assert solution.sentence.split(";")[0] in page
-    assert f"{number(metric, places_of(count))} on the test part is the answer’s own figure" in page
+    assert f"{number(metric, metric_places(count))} on the test part is the answer’s own figure" in page
     standing = kept["standing"]
     assert standing["samples"] == kept["samples"]["available"] == 80
     assert kept["samples"]["finals"] == {winner: 100}

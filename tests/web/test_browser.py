@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from nearkin.core.events import Caution, Note, Progress
-from nearkin.core.palette import DARK, LIGHT
+from nearkin.report.theme import DARK, LIGHT
 from nearkin.run.journal import journaled
 from nearkin.store.catalogue import Catalogue
 from nearkin.web.frame import task_link

@@ -122,15 +122,6 @@ def escape(text: str) -> str:
     return markup.escape(text)
 
 
-def counted(number: int, noun: str) -> str:
-    """A number with its noun.
-
-    >>> counted(1, "task"), counted(1200, "blob")
-    ('1 task', '1,200 blobs')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> None:
     """Rows under a head, on stdout; columns named in `right` are set flush right."""
     if len(rows) > TABLE_ROWS:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import nearkin as nk
-from nearkin.cli.console import Restart, Settings, answer, counted, run, say
+from nearkin.cli.console import Restart, Settings, answer, run, say
 from nearkin.cli.solve import show, written
 from nearkin.cli.zoo import Json
 from nearkin.core.lazy import Lazy
+from nearkin.core.text import counted, duration
 
 if TYPE_CHECKING:
     from nearkin.core import budget as budgets
@@ -77,7 +78,7 @@ def demo(
         talk(
             f"\n[bold]Now a new task comes:[/bold] {name}, {question} Whose kin is it?\n"
             f"nearkin compares Fisher information, begins a search with the nearest kin's cells, and holds what it\n"
-            f"finds against what a person would try first, each with the same time; {60 * MINUTES:.0f} s in all."
+            f"finds against what a person would try first, each with the same time; {duration(60 * MINUTES)} in all."
         )
         plan = plans.Plan(
             budget=budgets.Budget(minutes=MINUTES), only=ONLY, seed=settings.seed,
@@ -97,7 +98,7 @@ def demo(
         show(solution, out)
         say(
             f"The new task is the zoo's seventh now, so the next one has one more kin. All of it took "
-            f"{facts['demo_seconds']:.0f} s.\n"
+            f"{duration(facts['demo_seconds'])}.\n"
             f"Look closer:        nearkin --zoo {out / 'zoo'} show {TARGET[0]}\n"
             f"A task of your own: nearkin solve mine folder:photos/   (docs/guides/solve.md)"
         )

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import nearkin as nk
-from nearkin.cli.console import Settings, answer, counted, escape, run, say, table
+from nearkin.cli.console import Settings, answer, escape, run, say, table
 from nearkin.cli.zoo import NOT_TRUSTED, Json
 from nearkin.core.lazy import Lazy
+from nearkin.core.text import counted
 from nearkin.nets.trusted_code import is_trusted
 
 if TYPE_CHECKING:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import nearkin as nk
-from nearkin.cli.console import Settings, answer, counted, escape, run, say, table
+from nearkin.cli.console import Settings, answer, escape, run, say, table
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import NearkinError, ZooError, require
 from nearkin.core.files import write_durably
 from nearkin.core.lazy import Lazy
+from nearkin.core.text import byte_text, counted, duration
 
 if TYPE_CHECKING:
     from nearkin.core import device
@@ -134,7 +135,7 @@ def map_(
     answer(
         {**found.to_dict(), "out": str(out), "bytes": size},
         as_json,
-        lambda: say(f"wrote the map of {counted(len(found.tasks), 'task')} to {escape(str(out))}, {size / 1e3:.0f} kB"),
+        lambda: say(f"wrote the map of {counted(len(found.tasks), 'task')} to {escape(str(out))}, {byte_text(size)}"),
     )
 
 
@@ -205,7 +206,7 @@ def _say_ranking(found: "Ranking") -> None:
     for name, reason in found.refused.items():
         say(f"[dim]not compared: {escape(name)}: {escape(reason)}[/dim]")
     passes = f", {found.passes:.3g} Fisher passes" if found.passes > 1 else ""
-    say(f"[dim]{counted(len(found), 'source')}, {found.seconds:.1f} s{passes}; smaller is nearer[/dim]")
+    say(f"[dim]{counted(len(found), 'source')}, {duration(found.seconds)}{passes}; smaller is nearer[/dim]")
 
 
 def _say_matrix(found: "DistanceMatrix", out: Path | None) -> None:

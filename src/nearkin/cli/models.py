@@ -11,6 +11,7 @@ from nearkin.cli.recipe import recipe_options
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import DataError, require
 from nearkin.core.lazy import Lazy
+from nearkin.core.text import counted, duration
 from nearkin.nets.trusted_code import trust_network
 from nearkin.tasks.metrics import metric_title
 
@@ -81,7 +82,7 @@ def train(
     )
     solved = run(work, settings)
     done = solved.trials[0]
-    facts = {
+    facts: dict[str, Any] = {
         "file": str(out),
         "data": task.source,
         "network": solved.network,
@@ -97,8 +98,8 @@ def train(
     def show() -> None:
         say(
             f"[bold]{escape(str(out))}[/bold]: {metric_title(task.form.metric)} {done.scores.metric:.4f} on the test "
-            f"part (a blind guess: {task.guess():.4f}), {solved.network} with {facts['parameters']:,} weights, "
-            f"{facts['steps']} steps in {done.seconds:.1f} s"
+            f"part (a blind guess: {task.guess():.4f}), {solved.network} with "
+            f"{counted(facts['parameters'], 'weight')}, {facts['steps']} steps in {duration(done.seconds)}"
         )
 
     answer(facts, as_json, show)
@@ -132,7 +133,8 @@ def evaluate(
     def show() -> None:
         say(
             f"[bold]{escape(model)}[/bold] on {escape(task.name)}: {metric_title(task.form.metric)} "
-            f"{scores.metric:.4f}, loss {scores.loss:.4f}, {scores.count:,} samples (a blind guess: {task.guess():.4f})"
+            f"{scores.metric:.4f}, loss {scores.loss:.4f}, {counted(scores.count, 'sample')} "
+            f"(a blind guess: {task.guess():.4f})"
         )
 
     answer(facts, as_json, show)

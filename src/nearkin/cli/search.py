@@ -13,7 +13,6 @@ from nearkin.cli.console import (
     Resume,
     Settings,
     answer,
-    counted,
     escape,
     named_values,
     note_resume,
@@ -26,6 +25,7 @@ from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import require
 from nearkin.core.events import Listener
 from nearkin.core.lazy import Lazy
+from nearkin.core.text import counted, duration
 from nearkin.tasks.metrics import metric_title
 
 if TYPE_CHECKING:
@@ -255,14 +255,14 @@ def _say_found(facts: dict[str, Any], task: "nk.Task", target: str) -> None:
     kin = f", the space of {escape(facts['kin'])}, {begun}" if facts["kin"] else ""
     say(
         f"[bold]{escape(facts['target'])}[/bold]: {metric_title(task.form.metric)} {facts['metric']:.4f} on the "
-        f"test part (a blind guess: {task.guess():.4f}), {facts['parameters']:,} weights, "
-        f"{facts['multiply_adds']:,} multiply-adds"
+        f"test part (a blind guess: {task.guess():.4f}), {counted(facts['parameters'], 'weight')}, "
+        f"{counted(facts['multiply_adds'], 'multiply-add')}"
     )
     say(f"  {escape(facts['genotype'])}")
     say(
         f"[dim]{escape(facts['method'])} in {escape(facts['space'])}{kin}: {asked}, "
-        f"{facts['search']['seconds']:.1f} s ({escape(facts['search']['reason'])}); trained in "
-        f"{facts['training']['seconds']:.1f} s[/dim]"
+        f"{duration(facts['search']['seconds'])} ({escape(facts['search']['reason'])}); trained in "
+        f"{duration(facts['training']['seconds'])}[/dim]"
     )
     if "out" in facts:
         say(f"[dim]nearkin export-model {escape(facts['out'])} --to python writes it as a file of its own[/dim]")

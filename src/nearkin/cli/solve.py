@@ -16,6 +16,7 @@ from nearkin.cli.zoo import Json
 from nearkin.core.errors import require
 from nearkin.core.files import write_durably
 from nearkin.core.lazy import Lazy
+from nearkin.core.text import MISSING, counted
 
 if TYPE_CHECKING:
     from nearkin.core import budget as budgets
@@ -157,9 +158,9 @@ def _contest(ranked: "Sequence[standings.Standing]", solution: "Solution") -> No
             one.title,
             f"{one.validation:.4f}",
             f"{one.test:.4f}",
-            "–" if one.samples is None else f"{one.samples:,}",
-            f"{one.parameters:,}",
-            f"{one.multiply_adds:,}",
+            MISSING if one.samples is None else counted(one.samples),
+            counted(one.parameters),
+            counted(one.multiply_adds),
             f"{one.seconds:.1f}",
         )
         for one in ranked

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 import nearkin as nk
-from nearkin.cli.console import Settings, answer, counted, escape, run, say, table
+from nearkin.cli.console import Settings, answer, escape, run, say, table
 from nearkin.cli.kin import task_of
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import require
 from nearkin.core.files import write_durably
 from nearkin.core.lazy import Lazy
+from nearkin.core.text import counted, duration
 
 if TYPE_CHECKING:
     from nearkin.report import transfer_page
@@ -103,16 +104,14 @@ def _slug(name: str) -> str:
 
 
 def _say(found: "transferring.Transfer", page: Path) -> None:
-    labels = (
-        f"{counted(found.num_train, 'label')}" if found.metric_name == "accuracy" else f"{found.num_train:,} values"
-    )
+    labels = counted(found.num_train, "label" if found.metric_name == "accuracy" else "value")
     metric, best = metrics.metric_title(found.metric_name), found.best_constant
     constant = f"a blind guess: {found.guess:.4f}"
     if best is not None and best > found.guess:
         constant += f"; the best constant answer: {best:.4f}"
     say(
         f"[bold]{escape(found.source)}[/bold] → [bold]{escape(found.target)}[/bold]: {metric} "
-        f"{found.metric:.4f} from {labels} in {found.seconds:.1f} s ({constant})"
+        f"{found.metric:.4f} from {labels} in {duration(found.seconds)} ({constant})"
     )
     say("")
     figures = [metric, "nll", "ece", "seconds"]

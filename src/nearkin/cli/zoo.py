@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import nearkin as nk
-from nearkin.cli.console import Restart, Settings, answer, counted, escape, named_values, run, say, table
+from nearkin.cli.console import Restart, Settings, answer, escape, named_values, run, say, table
 from nearkin.cli.recipe import recipe_options
 from nearkin.core.errors import NearkinError, require
 from nearkin.core.lazy import Lazy
+from nearkin.core.text import byte_text, counted, duration
 from nearkin.nets.trusted_code import is_trusted, refusal
 from nearkin.tasks.metrics import metric_title
 
@@ -162,8 +163,8 @@ def show(context: typer.Context, name: Name, as_json: Json = False) -> None:
             ("likelihood", record.likelihood),
             ("classes", f"{record.num_classes}: {classes}"),
             ("input", "×".join(map(str, facts["input_shape"]))),
-            ("samples", f"{facts['num_train']:,} to learn from, {facts['num_test']:,} to judge by"),
-            ("network", f"{record.network}, {record.parameters:,} weights"),
+            ("samples", f"{counted(facts['num_train'])} to learn from, {counted(facts['num_test'])} to judge by"),
+            ("network", f"{record.network}, {counted(record.parameters, 'weight')}"),
             *([] if facts["trusted"] else [("", f"{NOT_TRUSTED}: {refusal(record.network)}")]),
             (
                 metric_title(facts["metric_name"]),
@@ -172,7 +173,7 @@ def show(context: typer.Context, name: Name, as_json: Json = False) -> None:
             ),
             ("ε", f"{record.epsilon:.4f}"),
             ("seed", str(record.seed)),
-            ("added", f"{record.created}, {record.seconds:.1f} s of training"),
+            ("added", f"{record.created}, {duration(record.seconds)} of training"),
         ]
         say(f"[bold]{escape(record.name)}[/bold]")
         table(["", ""], rows)
@@ -186,7 +187,7 @@ def show(context: typer.Context, name: Name, as_json: Json = False) -> None:
                     _figure(item.get("metric"), ".4f"),
                     str(item.get("steps", "")),
                     _figure(item.get("seconds"), ".1f"),
-                    f"{item['bytes'] / 1024:,.0f} kB",
+                    byte_text(item["bytes"]),
                 )
                 for item in kept
             ],
@@ -272,7 +273,7 @@ def _row(record: "TaskRecord") -> list[str]:
         record.network + ("" if is_trusted(record.network) else f" ({NOT_TRUSTED})"),
         f"{record.metric:.4f}",
         str(record.trials),
-        f"{record.parameters:,}",
+        counted(record.parameters),
         f"{record.seconds:.1f}",
     ]
 
@@ -281,7 +282,8 @@ def _say_added(record: "TaskRecord", cells: Mapping[str, Any] | None = None) -> 
     say(
         f"[bold]{escape(record.name)}[/bold]: {metric_title(record.facts['metric_name'])} {record.metric:.4f} ± "
         f"{record.facts['metric_std']:.4f} on the test part (a blind guess: {record.facts['guess']:.4f}), "
-        f"{record.network} with {record.parameters:,} weights, {record.trials} trials, {record.seconds:.1f} s"
+        f"{record.network} with {counted(record.parameters, 'weight')}, {counted(record.trials, 'trial')}, "
+        f"{duration(record.seconds)}"
     )
     if cells is not None:
         best = cells["found"][0]

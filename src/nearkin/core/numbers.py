@@ -46,18 +46,6 @@ def byte_count(text: str) -> int | None:
     return round(float(match[1]) * float(step) ** ("", "k", "m", "g", "t").index(unit[:1].lower()))
 
 
-def shown_bytes(count: int) -> str:
-    """A number of bytes as people read it.
-
-    >>> shown_bytes(4 * 2**30), shown_bytes(1_600_000_000), shown_bytes(12)
-    ('4 GiB', '1.49 GiB', '12 bytes')
-    """
-    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}" if count < 1000 * size else f"{count / size:,.0f} {unit}"
-    return f"{count} bytes"
-
-
 def quoted(text: str, most: int = 60) -> str:
     """A received text for an error message, cut where it is long.
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from nearkin.core.errors import DataError, OptionError, require
-from nearkin.core.numbers import byte_count, quoted, shown_bytes
+from nearkin.core.numbers import byte_count, quoted
+from nearkin.core.text import byte_text
 
 VARIABLE = "NEARKIN_MAX_BYTES"
 DEFAULT_MAX_BYTES = 4 * 2**30
@@ -62,7 +63,7 @@ the limit with nearkin --max-bytes or $NEARKIN_MAX_BYTES
     limit = max_bytes()
     require(
         count <= limit,
-        f"{what} takes {shown_bytes(count)}, the limit is {shown_bytes(limit)}; make it smaller, or raise the limit "
+        f"{what} takes {byte_text(count)}, the limit is {byte_text(limit)}; make it smaller, or raise the limit "
         f"with nearkin --max-bytes or ${VARIABLE}",
         DataError,
     )

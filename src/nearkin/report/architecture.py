@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from nearkin.core.errors import NearkinError
+from nearkin.core.text import plain
 from nearkin.report.drawing.genotype import drawing
-from nearkin.report.figure import svg_width
-from nearkin.report.words import plain
+from nearkin.report.svg import svg_width
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.solver.solution import Solution
 from nearkin.solver.standing import Standing, ordered

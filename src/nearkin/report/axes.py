@@ -1,12 +1,14 @@
-"""Axes of a chart: values on a line of pixels, round ticks, a frame with its words, labels that keep apart."""
+"""Axes of a chart: values on a line of pixels, round ticks, a frame with its names, whiskers, a legend in rows."""
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from nearkin.report.canvas import Canvas, Point
-from nearkin.report.quantities import brief
-from nearkin.report.words import number, text_width
+from matplotlib.ticker import LogLocator, MaxNLocator
+
+from nearkin.core.text import brief, number
+from nearkin.report.labels import text_width
+from nearkin.report.svg import Canvas, Point
 
 WIDTH, NARROW = 760, 358
 """Pixels of a chart on a wide page, and on a phone."""
@@ -39,8 +41,19 @@ class Scale:
 
     def ticks(self, most: int = 6) -> list[float]:
         """Round values within: 1, 2 or 5 times powers of ten, about `most` at most."""
-        found = _decades(self.low, self.high, most) if self.log else _steps(self.low, self.high, most)
-        return [tick for tick in found if tick == round(tick)] if self.whole else found
+        for factors in ((1, 2, 5), (1, 3), (1,)) if self.log else ():
+            ticks = self._inside(LogLocator(subs=factors, numticks=400).tick_values(self.low, self.high))
+            if len(ticks) <= most:
+                break
+        if self.log and len(ticks) > 1:
+            return ticks[:: math.ceil(len(ticks) / most)]
+        found = MaxNLocator(most, steps=[1, 2, 5, 10], integer=self.whole, min_n_ticks=1)
+        return self._inside(found.tick_values(self.low, self.high))
+
+    def _inside(self, ticks: Iterable[float]) -> list[float]:
+        along = replace(self, start=0.0, end=1.0)
+        kept = (tick for tick in ticks if tick > 0 or not self.log)
+        return [float(f"{tick:.12g}") for tick in kept if -1e-9 <= along(tick) <= 1 + 1e-9]
 
     def label(self, tick: float, most: int = 6) -> str:
         """A tick in words, with the decimals that its neighbours need."""
@@ -95,18 +108,26 @@ class Field:
 
 
 def frame(draw: Canvas, field: Field, x: Scale, y: Scale, words: tuple[str, str]) -> None:
-    """Grid, ticks and the names of both axes: that of y above its axis, that of x below to the right."""
-    across = max(2, int((field.right - field.left) / 70))
+    """Level grid lines, ticks and the names of both axes: that of y above its axis, that of x below to the right."""
     down = max(2, int((field.bottom - field.top) / 45))
     for tick in y.ticks(down):
-        draw.line((field.left, y(tick)), (field.right, y(tick)), stroke="line", width=0.8)
-        draw.text(field.left - 7, y(tick) + 4, y.label(tick, down), size=FONT, fill="muted", anchor="right")
-    for tick in x.ticks(across):
-        draw.line((x(tick), field.bottom), (x(tick), field.bottom + 4), stroke="muted", width=1.0)
-        draw.text(x(tick), field.bottom + 17, x.label(tick, across), size=FONT, fill="muted", anchor="center")
-    draw.line((field.left, field.bottom), (field.right, field.bottom), stroke="muted", width=1.0)
+        draw.line((field.left, y(tick)), (field.right, y(tick)), width=0.8)
+        draw.text(field.left - 7, y(tick) + 4, y.label(tick, down), size=FONT, fill="muted", anchor="end")
     draw.text(0, field.top - 10, words[1], size=FONT, fill="muted")
-    draw.text(field.right, field.bottom + 33, words[0], size=FONT, fill="muted", anchor="right")
+    x_axis(draw, field, x, words[0])
+
+
+def x_axis(draw: Canvas, field: Field, x: Scale, word: str, *, grid: bool = False) -> None:
+    """The axis below a field with its ticks and its name, and with upright grid lines where there is no y axis."""
+    across = max(2, int((field.right - field.left) / 70))
+    for tick in x.ticks(across):
+        if grid:
+            draw.line((x(tick), field.top), (x(tick), field.bottom), width=0.8)
+        else:
+            draw.line((x(tick), field.bottom), (x(tick), field.bottom + 4), stroke="muted")
+        draw.text(x(tick), field.bottom + 17, x.label(tick, across), size=FONT, fill="muted", anchor="middle")
+    draw.line((field.left, field.bottom), (field.right, field.bottom), stroke="muted")
+    draw.text(field.right, field.bottom + 33, word, size=FONT, fill="muted", anchor="end")
 
 
 def whisker(draw: Canvas, low: Point, high: Point, *, stroke: str, width: float = 1.2, cap: float = 3.0) -> None:
@@ -116,29 +137,6 @@ def whisker(draw: Canvas, low: Point, high: Point, *, stroke: str, width: float 
     for x, y in (low, high):
         ends = ((x - cap, y), (x + cap, y)) if upright else ((x, y - cap), (x, y + cap))
         draw.line(*ends, stroke=stroke, width=width)
-
-
-def spread(wanted: Sequence[float], room: float, low: float, high: float) -> list[float]:
-    """Places near the wanted ones, in their order, `room` apart and within bounds as far as that can be.
-
-    >>> spread([10, 11, 50], 5, 0, 100)
-    [8.0, 13.0, 50.0]
-    """
-    order = sorted(range(len(wanted)), key=lambda k: (wanted[k], k))
-    pools: list[list[float]] = []  # mean level and count of neighbours that touch, each shifted by those before it
-    for rank, k in enumerate(order):
-        level = min(max(wanted[k], low), high) - rank * room
-        pools.append([level, 1.0])
-        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
-            (one, few), (other, more) = pools[-2], pools.pop()
-            pools[-1] = [(one * few + other * more) / (few + more), few + more]
-    levels = [level for level, count in pools for _ in range(int(count))]
-    last = max(len(wanted) - 1, 0) * room
-    places = [min(max(level, low), max(high - last, low)) + rank * room for rank, level in enumerate(levels)]
-    found = [0.0] * len(wanted)
-    for place, k in zip(places, order, strict=True):
-        found[k] = float(place)
-    return found
 
 
 def flowed(words: Sequence[str], room: float, lead: float, gap: float = 18.0) -> list[Point]:
@@ -155,24 +153,3 @@ def flowed(words: Sequence[str], room: float, lead: float, gap: float = 18.0) ->
         places.append((x, row))
         x += wide + gap
     return places
-
-
-def _steps(low: float, high: float, most: int) -> list[float]:
-    raw = (high - low) / max(most, 1)
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
-    first = math.ceil(low / step - 1e-6)
-    last = math.floor(high / step + 1e-6)
-    return [round(place * step, 12) for place in range(first, last + 1)]
-
-
-def _decades(low: float, high: float, most: int) -> list[float]:
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    for factors in ((1, 2, 5), (1, 3), (1,)):
-        ticks = [float(f"{factor}e{power}") for power in range(first, last + 1) for factor in factors]
-        inside = [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
-        if len(inside) <= most:
-            break
-    if len(inside) > most:
-        inside = inside[:: -(-len(inside) // most)]
-    return inside or [low]

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Sequence
 
+from nearkin.core.text import MISSING, counted, percent, plain
 from nearkin.report.axes import NARROW
-from nearkin.report.canvas import Canvas
-from nearkin.report.page import Table
-from nearkin.report.quantities import counted, percent
-from nearkin.report.words import NOT_COMPARABLE, labels, plain, text_width
+from nearkin.report.html import Table
+from nearkin.report.labels import labels, text_width
+from nearkin.report.svg import Canvas
 from nearkin.solver.quality import Quality
 
 DRAWN = 20
@@ -79,14 +79,14 @@ class _Drawing:
         room = max(self.left + side + max(over - self.cell / 2, 2.0), 210.0)
         draw = Canvas(min(self.width, round(room)), round(self.top + side + 6))
         draw.text(self.left, 12, "said →", size=11, fill="muted")
-        draw.text(self.left - 8, self.top - 7, "given ↓", size=11, fill="muted", anchor="right")
+        draw.text(self.left - 8, self.top - 7, "given ↓", size=11, fill="muted", anchor="end")
         middle = self.font * 0.36
         names = [plain(text) for text in self.quality.classes]
         for place, short in enumerate(self.short):
             along = (place + 0.5) * self.cell
-            draw.text(self.left - 8, self.top + along + middle, short, size=self.font, anchor="right", tip=names[place])
+            draw.text(self.left - 8, self.top + along + middle, short, size=self.font, anchor="end", tip=names[place])
             if self.level:
-                draw.text(self.left + along, self.top - 7, short, size=self.font, anchor="center", tip=names[place])
+                draw.text(self.left + along, self.top - 7, short, size=self.font, anchor="middle", tip=names[place])
             else:
                 draw.text(
                     self.left + along + middle, self.top - 6, short, size=self.font, angle=_TURN, tip=names[place]
@@ -109,7 +109,7 @@ class _Drawing:
         draw.rect((x, y), (self.cell, self.cell), fill="kin" if a == b else "target", opacity=full, tip=tip)
         words = str(count)
         font = min(13.0, self.cell * 0.42, 13.0 * (self.cell - 4) / text_width(words, 13.0))
-        draw.text(x + self.cell / 2, y + self.cell / 2 + font * 0.36, words, size=round(font, 1), anchor="center")
+        draw.text(x + self.cell / 2, y + self.cell / 2 + font * 0.36, words, size=round(font, 1), anchor="middle")
 
     def _description(self) -> str:
         worst = worst_confusions(self.quality)
@@ -167,14 +167,14 @@ def classes_table(quality: Quality) -> Table | None:
         most = max(others, key=lambda b: counts[a][b], default=None)
         rows.append((
             name, counted(given), _share(right, given), _share(right, said),
-            NOT_COMPARABLE if most is None else f"{names[most]} ({counts[a][most]})",
+            MISSING if most is None else f"{names[most]} ({counts[a][most]})",
         ))  # fmt: skip
     heads = ("Class", "Test samples", "Found (recall)", "Right when said (precision)", "Most often taken for")
     return Table("Class by class", heads, rows, frozenset({1, 2, 3}))
 
 
 def _share(part: int, whole: int) -> str:
-    return percent(part / whole) if whole else NOT_COMPARABLE
+    return percent(part / whole) if whole else MISSING
 
 
 def confusion_words(quality: Quality) -> str:

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nearkin.core.text import MISSING, brief, counted, listed, metric_places, number, plain
 from nearkin.report.axes import FONT, NARROW, Field, flowed, frame, scale_around, whisker
-from nearkin.report.canvas import Canvas
-from nearkin.report.page import Table
-from nearkin.report.placement import Box, place
-from nearkin.report.quantities import brief, counted, metric, places_of
-from nearkin.report.words import NOT_COMPARABLE, labels, listed, number, plain, text_width
+from nearkin.report.html import Table
+from nearkin.report.labels import Box, labels, place, text_width
+from nearkin.report.svg import Canvas
 from nearkin.solver.solution import Solution
 from nearkin.solver.standing import KINDS, Standing, ordered
 from nearkin.tasks.metrics import share_interval
@@ -74,7 +73,7 @@ class _Drawing:
 
     def __init__(self, solution: Solution, width: int) -> None:
         self.solution, self.spots = solution, spots(solution)
-        self.places = places_of(solution.quality.count)
+        self.places = metric_places(solution.quality.count)
         narrow = width <= NARROW
         self.kinds = [kind for kind in KINDS if any(spot.standing.kind == kind for spot in self.spots)]
         words = [KINDS[kind] for kind in self.kinds] + ["on validation data"]
@@ -128,7 +127,7 @@ class _Drawing:
 
     def _tip(self, spot: Spot) -> str:
         one, places = spot.standing, self.places
-        test, validation = metric(one.test, places), metric(one.validation, places)
+        test, validation = number(one.test, places), number(one.validation, places)
         within = f" ({number(spot.interval[0], places)} to {number(spot.interval[1], places)})" if spot.interval else ""
         return f"{plain(one.title)}: test {test}{within}, validation {validation}, {counted(one.parameters)} parameters"
 
@@ -138,7 +137,7 @@ class _Drawing:
         if self.y.low < guess < self.y.high:
             left, right = self.field.left, self.field.right
             self.canvas.line((left, self.y(guess)), (right, self.y(guess)), stroke="muted", dashed=True)
-            self.canvas.text(right, self.y(guess) - 4, "a blind guess", size=10, fill="muted", anchor="right")
+            self.canvas.text(right, self.y(guess) - 4, "a blind guess", size=10, fill="muted", anchor="end")
 
     def _bars(self, spot: Spot, x: float) -> None:
         """The interval of the test metric, and a dash at the validation metric."""
@@ -194,7 +193,7 @@ def mark(draw: Canvas, kind: str, x: float, y: float, size: float, fill: str, ti
 
 def contest_table(solution: Solution) -> Table:
     """All that ran, best on validation data first."""
-    places, rows, marked = places_of(solution.quality.count), [], None
+    places, rows, marked = metric_places(solution.quality.count), [], None
     for rank, spot in enumerate(spots(solution)):
         one, low_high = spot.standing, spot.interval
         if spot.chosen:
@@ -203,10 +202,10 @@ def contest_table(solution: Solution) -> Table:
         cells = (
             f"✔ {plain(one.title)} (chosen)" if spot.chosen else plain(one.title),
             _SHORT.get(one.kind, one.kind),
-            metric(one.validation, places),
-            metric(one.test, places) + within,
-            metric(solution.finals.get(one.name), places),
-            NOT_COMPARABLE if one.samples is None else counted(one.samples),
+            number(one.validation, places),
+            number(one.test, places) + within,
+            number(solution.finals.get(one.name), places),
+            MISSING if one.samples is None else counted(one.samples),
             counted(one.parameters),
             counted(one.multiply_adds),
             number(one.seconds, 1),
@@ -249,7 +248,7 @@ def learned_words(solution: Solution) -> str:
 
 def contest_words(solution: Solution) -> list[str]:
     """What the contest says, in a few sentences."""
-    ran, places = spots(solution), places_of(solution.quality.count)
+    ran, places = spots(solution), metric_places(solution.quality.count)
     chosen = next((spot for spot in ran if spot.chosen), None)
     others = [spot for spot in ran if not spot.chosen]
     if chosen is None or not others:
@@ -290,7 +289,7 @@ def _lead(solution: Solution, own: Standing, second: Standing, places: int) -> s
     first, next_one = plain(own.title), plain(second.title)
     if gap < 0:
         return f"The answer is {first}, though {next_one} did better on the validation data."
-    lead = f"Best on the validation data was {first} ({metric(own.validation, places)}), "
+    lead = f"Best on the validation data was {first} ({number(own.validation, places)}), "
     lead += f"ahead of {next_one} by {number(gap, places)}" if gap > 0 else f"level with {next_one}"
     if second.name not in solution.margins:
         return f"{lead}."

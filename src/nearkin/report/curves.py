@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nearkin.core.numbers import real_number
-from nearkin.report.axes import NARROW, Field, Scale, frame, scale_around, spread
-from nearkin.report.canvas import Canvas, Point
-from nearkin.report.page import Table
-from nearkin.report.quantities import counted, duration, places_of
-from nearkin.report.words import NOT_COMPARABLE, labels, number, plain, text_width
+from nearkin.core.text import MISSING, counted, duration, metric_places, number, plain
+from nearkin.report.axes import NARROW, Field, Scale, frame, scale_around
+from nearkin.report.html import Table
+from nearkin.report.labels import labels, spread, text_width
+from nearkin.report.svg import Canvas, Point
 from nearkin.solver.solution import Solution
 from nearkin.solver.standing import Standing
 
@@ -98,15 +98,14 @@ class _Drawing:
                 points = [*itertools.chain.from_iterable(corners), points[-1]]
             colour, wide = ("target", 2.6) if curve.chosen else ("kin", 1.3)
             if len(points) > 1:
-                draw.polyline(points, stroke=colour, width=wide, tip=curve.title)
+                draw.line(*points, stroke=colour, width=wide, tip=curve.title)
             draw.circle(*points[-1], 3.4 if curve.chosen else 2.4, fill=colour)
         ends = [(self.x(curve.points[-1][0]), self.y(curve.points[-1][1])) for curve in self.curves]
         heights = spread([y for _, y in ends], _ROOM, self.field.top + 4, self.field.bottom)
         for curve, short, end, height in zip(self.curves, self.short, ends, heights, strict=True):
             left = self.field.right + 16
-            draw.polyline(
-                (end, (max(end[0], self.field.right) + 4, end[1]), (left - 3, height)), stroke="arrow", width=0.7
-            )
+            corner = (max(end[0], self.field.right) + 4, end[1])
+            draw.line(end, corner, (left - 3, height), stroke="arrow", width=0.7)
             colour = "target" if curve.chosen else "ink"
             draw.text(left, height + 4, short, size=_NAME, fill=colour, bold=curve.chosen, tip=curve.title)
         return draw.svg(name, title, description)
@@ -119,7 +118,7 @@ def learning_table(curves: Sequence[Curve]) -> Table:
 
 def search_table(solution: Solution, curves: Sequence[Curve]) -> Table:
     """Best scores at the quarters of every search."""
-    return _table("Best score on the way", "Cells tried", curves, places_of(solution.quality.count))
+    return _table("Best score on the way", "Cells tried", curves, metric_places(solution.quality.count))
 
 
 def _table(caption: str, unit: str, curves: Sequence[Curve], places: int) -> Table:
@@ -142,10 +141,10 @@ def searches_table(solution: Solution) -> Table | None:
             score = facts.get("best", {}).get("score")
             rows.append((
                 plain(one.title),
-                plain(str(facts.get("method", NOT_COMPARABLE))),
+                plain(str(facts.get("method", MISSING))),
                 counted(facts.get("evaluations", 0)),
                 number(float(facts.get("seconds", math.nan)), 1),
-                NOT_COMPARABLE if score is None else number(float(score), places_of(solution.quality.count)),
+                MISSING if score is None else number(float(score), metric_places(solution.quality.count)),
                 _ended(plain(str(facts.get("reason", "")))),
             ))  # fmt: skip
     heads = ("Search", "Method", "Cells tried", "Seconds", "Best score", "Ended by")
@@ -162,4 +161,4 @@ def _ended(reason: str) -> str:
     minutes = real_number(number_of)
     if unit == "minutes" and minutes is not None:
         return duration(60 * minutes)
-    return reason or NOT_COMPARABLE
+    return reason or MISSING

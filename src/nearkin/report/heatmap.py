@@ -7,11 +7,12 @@ import matplotlib
 import numpy as np
 from matplotlib.colors import to_hex
 
+from nearkin.core.text import MISSING, number, plain, with_spread
 from nearkin.distance.matrix import DistanceMatrix
-from nearkin.report.canvas import Canvas
-from nearkin.report.kin import nearest_kin, plain_answer, require_drawable, scale_of, with_spread
+from nearkin.report.kin import nearest_kin, plain_answer, require_drawable, scale_of
+from nearkin.report.labels import labels, text_width
+from nearkin.report.svg import Canvas
 from nearkin.report.theme import readable_on
-from nearkin.report.words import NOT_COMPARABLE, labels, number, plain, text_width
 
 NUMBERED = 12
 """Up to so many tasks every cell bears its number."""
@@ -111,12 +112,12 @@ class _Drawing:
     def _headings(self) -> None:
         draw, middle = self.canvas, self.font * 0.36
         draw.text(self.left, 14, "target →", size=11, fill="muted")
-        draw.text(self.left - 8, self.top - 8, "source ↓", size=11, fill="muted", anchor="right")
+        draw.text(self.left - 8, self.top - 8, "source ↓", size=11, fill="muted", anchor="end")
         for place, (name, short) in enumerate(zip(self.names, self.short, strict=True)):
             along = (place + 0.5) * self.cell
-            draw.text(self.left - 8, self.top + along + middle, short, size=self.font, anchor="right", tip=name)
+            draw.text(self.left - 8, self.top + along + middle, short, size=self.font, anchor="end", tip=name)
             if self.level:
-                draw.text(self.left + along, self.top - 8, short, size=self.font, anchor="center", tip=name)
+                draw.text(self.left + along, self.top - 8, short, size=self.font, anchor="middle", tip=name)
             else:
                 draw.text(self.left + along + middle, self.top - 7, short, size=self.font, angle=_TURN, tip=name)
 
@@ -143,7 +144,7 @@ class _Drawing:
         middle = x + self.cell / 2
         if not math.isfinite(value):
             size = min(16.0, self.cell * 0.6)
-            draw.text(middle, y + self.cell / 2 + size * 0.32, NOT_COMPARABLE, size=size, fill=ink, anchor="center")
+            draw.text(middle, y + self.cell / 2 + size * 0.32, MISSING, size=size, fill=ink, anchor="middle")
         elif self.size <= NUMBERED:
             self._numbers(middle, y, source, target, ink)
         elif source != target:
@@ -154,11 +155,11 @@ class _Drawing:
         size = min(14.0, 14.0 * (self.cell - 10) / text_width(value, 14.0))
         with_bar = math.isfinite(spread) and spread > 0
         lift = 0.02 if with_bar else -0.1
-        self.canvas.text(middle, top + self.cell * (0.5 - lift), value, size=size, fill=ink, anchor="center")
+        self.canvas.text(middle, top + self.cell * (0.5 - lift), value, size=size, fill=ink, anchor="middle")
         if with_bar:
             words = f"± {number(spread, self.places)}"
             small = min(10.5, 10.5 * (self.cell - 8) / text_width(words, 10.5))
-            self.canvas.text(middle, top + self.cell * 0.77, words, size=small, fill=ink, anchor="center")
+            self.canvas.text(middle, top + self.cell * 0.77, words, size=small, fill=ink, anchor="middle")
 
     def _square(self, x: float, y: float, spread: float, ink: str) -> None:
         if math.isfinite(spread) and spread > 0:
@@ -195,8 +196,8 @@ class _Drawing:
             fill = cell_colour((step + 0.5) / steps, 0.0, 1.0)
             draw.rect((left + step * length / steps, top), (length / steps + 0.3, 12), fill=fill)
         draw.text(left, top + 26, number(self.low, self.places), size=11, fill="muted")
-        draw.text(left + length, top + 26, number(self.high, self.places), size=11, fill="muted", anchor="right")
-        draw.text(left + length / 2, top + 26, "near to far", size=11, fill="muted", anchor="center")
+        draw.text(left + length, top + 26, number(self.high, self.places), size=11, fill="muted", anchor="end")
+        draw.text(left + length / 2, top + 26, "near to far", size=11, fill="muted", anchor="middle")
         middle = left + length + 32
         self._outline(middle - 6.5, top - 1, 13, 2.0)
         draw.text(middle + 16, top + 10, "nearest other task of its column", size=11, fill="muted")
@@ -212,7 +213,7 @@ class _Drawing:
             if self.size > DRAWN:
                 draw.rect((middle - 6.5, line - 10), (13, 13), fill="panel", stroke="line")
             else:
-                draw.text(middle, line, NOT_COMPARABLE, size=13, fill="muted", anchor="center")
+                draw.text(middle, line, MISSING, size=13, fill="muted", anchor="middle")
             draw.text(middle + 16, line, "could not be compared", size=11, fill="muted")
 
 

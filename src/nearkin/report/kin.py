@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nearkin.core.errors import OptionError, require
+from nearkin.core.text import decimals, number, plain, with_spread
 from nearkin.distance.matrix import DistanceMatrix
-from nearkin.report.words import decimals, number, plain
 
 MOST_TASKS = 150
 _TOLD_WHOLE = 6
@@ -102,16 +102,6 @@ def scale_of(matrix: DistanceMatrix) -> int:
     mean = matrix.mean.tolist()
     between = [value for a, row in enumerate(mean) for b, value in enumerate(row) if a != b]
     return decimals(between or [mean[0][0]])
-
-
-def with_spread(mean: float, std: float, places: int) -> str:
-    """`mean ± std`, or the mean alone where no spread is known.
-
-    >>> with_spread(0.2512, 0.0311, 3), with_spread(0.25, 0.0, 2), with_spread(float("nan"), 0.0, 2)
-    ('0.251 ± 0.031', '0.25', '–')
-    """
-    known = math.isfinite(mean) and math.isfinite(std) and std > 0
-    return f"{number(mean, places)} ± {number(std, places)}" if known else number(mean, places)
 
 
 def answer(matrix: DistanceMatrix, target: str | None = None) -> Words:

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
+from nearkin.core.text import MISSING, decimals, number, percent, plain
 from nearkin.distance.matrix import DistanceMatrix
-from nearkin.report.axes import FONT, NARROW, Field, Scale, scale_around, whisker
-from nearkin.report.canvas import Canvas
+from nearkin.report.axes import NARROW, Field, scale_around, whisker, x_axis
+from nearkin.report.html import Table
 from nearkin.report.kin import position
-from nearkin.report.page import Table
-from nearkin.report.quantities import percent
-from nearkin.report.words import NOT_COMPARABLE, decimals, labels, number, plain, text_width
+from nearkin.report.labels import labels, text_width
+from nearkin.report.svg import Canvas
 from nearkin.solver.relations import Relations
 
 DRAWN = 15
@@ -67,16 +67,17 @@ def ranking_picture(
     limit = _limit(measure, relations)
     values = [float(value) for row in shown for value in (*_reach(row), *row.get("trials", ()))]
     x = scale_around(values if limit is None else [*values, limit], field.left + 6, field.right - 8)
-    _grid(draw, field, x, "mean over trials, nearer to the left" if narrow else f"{plain(measure)}: nearer to the left")
+    word = "mean over trials" if narrow else plain(measure)
+    x_axis(draw, field, x, f"{word}{', ' if narrow else ': '}nearer to the left", grid=True)
     if limit is not None:
         draw.line((x(limit), field.top), (x(limit), field.bottom), stroke="target", dashed=True, width=1.2)
-        draw.text(x(limit), field.top - 2, "limit", size=10, fill="target", anchor="center")
+        draw.text(x(limit), field.top - 2, "limit", size=10, fill="target", anchor="middle")
     places = decimals([float(row["distance"]) for row in rows])
     for rank, (row, text, role) in enumerate(zip(shown, short, roles, strict=True)):
         y = field.top + _ROW * (rank + 0.5)
         tip = f"{plain(str(row['name']))}: {_value(row, places)}"
         first = rank == 0
-        draw.text(field.left - 10, y + 4, text, size=12, anchor="right", bold=first, tip=tip)
+        draw.text(field.left - 10, y + 4, text, size=12, anchor="end", bold=first, tip=tip)
         low, high = _reach(row)
         if high > low:
             whisker(draw, (x(low), y), (x(high), y), stroke="kin", cap=4)
@@ -84,21 +85,12 @@ def ranking_picture(
             draw.dots([(x(float(value)), y) for value in row["trials"]], 2.2, fill="muted")
         draw.circle(x(float(row["distance"])), y, 5.5 if first else 4.5, fill="kin", stroke="paper", width=1.0, tip=tip)
         if role:
-            draw.text(width - 4, y + 4, role, size=10.5, fill="target", anchor="right")
+            draw.text(width - 4, y + 4, role, size=10.5, fill="target", anchor="end")
     nearest = shown[0]
     spoken = f"Nearest is {plain(str(nearest['name']))} at {_value(nearest, places)}."
     if len(rows) > len(shown):
         spoken += f" {len(shown)} of {len(rows)} are drawn."
     return draw.svg(name, f"Kin by {title_of(measure)}", spoken)
-
-
-def _grid(draw: Canvas, field: Field, x: Scale, words: str) -> None:
-    most = max(2, int((field.right - field.left) / 60))
-    for tick in x.ticks(most):
-        draw.line((x(tick), field.top), (x(tick), field.bottom), stroke="line", width=0.8)
-        draw.text(x(tick), field.bottom + 16, x.label(tick, most), size=FONT, fill="muted", anchor="center")
-    draw.line((field.left, field.bottom), (field.right, field.bottom), stroke="muted")
-    draw.text(field.right, field.bottom + 33, words, size=FONT, fill="muted", anchor="right")
 
 
 def shown_rows(rows: Sequence[Row], relations: Relations) -> list[Row]:
@@ -140,9 +132,9 @@ def ranking_table(measure: str, rows: Sequence[Row]) -> Table:
     for rank, row in enumerate(rows, 1):
         std = float(row.get("std") or 0.0)
         spread = (
-            number(std, places) if std > 0 else NOT_COMPARABLE,
-            percent(float(row["wins"])) if "wins" in row else NOT_COMPARABLE,
-            percent(float(row["sure"])) if "sure" in row else NOT_COMPARABLE,
+            number(std, places) if std > 0 else MISSING,
+            percent(float(row["wins"])) if "wins" in row else MISSING,
+            percent(float(row["sure"])) if "sure" in row else MISSING,
         )
         others = (number(float(row.get("beside", {}).get(name, math.nan))) for name in beside)
         weak = f"weak: {number(float(row['weak']))} on its own task" if "weak" in row else ""

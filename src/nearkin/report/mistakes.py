@@ -1,18 +1,15 @@
 """Mistakes: the inputs that were answered wrongly and surely, as small PNG pictures inside the page."""
 
-import base64
-import io
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from matplotlib.image import imsave
 from torch import Tensor
 from torch.nn import functional
 
-from nearkin.report.page import Table
-from nearkin.report.quantities import counted, percent
-from nearkin.report.words import plain
+from nearkin.core.text import counted, percent, plain
+from nearkin.report.html import Table
+from nearkin.report.svg import png_uri
 from nearkin.solver.solution import Solution
 
 LARGEST = 64
@@ -61,10 +58,7 @@ def png(image: Tensor) -> str:
     >>> png(torch.zeros(1, 2, 2)).startswith("data:image/png;base64,")
     True
     """
-    pixels = shown(image)
-    written = io.BytesIO()
-    imsave(written, pixels, format="png", metadata={"Software": ""})
-    return f"data:image/png;base64,{base64.b64encode(written.getvalue()).decode()}"
+    return png_uri(shown(image))
 
 
 def shown(image: Tensor) -> np.ndarray:

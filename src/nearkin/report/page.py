@@ -1,83 +1,19 @@
-"""Pages: one HTML file each, with all it needs inside, and nothing fetched."""
+"""The map of a task space as one HTML page."""
 
-import base64
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
+from collections.abc import Mapping
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
-from nearkin import __version__
+from nearkin.core.text import MISSING, fact_text, number, plain
 from nearkin.core.types import Facts
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.report.heatmap import DRAWN, NUMBERED, heatmap, reason
+from nearkin.report.html import Figure, Table, figure, render
 from nearkin.report.kin import answer, nearest_kin, position, require_drawable, scale_of
-from nearkin.report.layout import layout
-from nearkin.report.taskmap import WIDTH, taskmap
-from nearkin.report.theme import page_style
-from nearkin.report.words import NOT_COMPARABLE, number, plain
+from nearkin.report.layout import Layout, layout
+from nearkin.report.taskmap import taskmap
 
 _ALL_PAIRS = 40
 _NEAREST = 10
-_NARROW = 358
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of a page.
-
-    Attributes:
-        caption: what it shows.
-        heads: names of the columns.
-        rows: cells as text.
-        numeric: columns that are set to the right.
-        marked: a row that is set off.
-        tight: columns of single words, which are not broken.
-        sortable: whether readers may order it by a column.
-    """
-
-    caption: str
-    heads: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    numeric: frozenset[int] = frozenset()
-    marked: int | None = None
-    tight: frozenset[int] = frozenset()
-    sortable: bool = True
-
-
-@cache
-def environment() -> Environment:
-    """Templates of this room; every value is escaped unless it is `Markup`."""
-    loader = PackageLoader("nearkin.report", "templates")
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-
-
-def render(template: str, **values: Any) -> str:
-    """A page from a template that extends `base.html`.
-
-    The page may run the one script it brings and load nothing: the browser is told so by its content policy.
-    """
-    return environment().get_template(template).render(page=_frame(), **values)
-
-
-@cache
-def _frame() -> Mapping[str, str]:
-    """What `base.html` puts around every page."""
-    folder = files("nearkin.report") / "templates"
-    script = "".join((folder / name).read_text("utf-8") for name in ("sort.js", "print.js"))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return {
-        "theme": Markup(page_style()),
-        "style": Markup((folder / "style.css").read_text("utf-8")),
-        "script": Markup(script),
-        "script_hash": Markup(f"sha256-{digest}"),
-        "version": __version__,
-    }
 
 
 def map_page(
@@ -105,37 +41,75 @@ def map_page(
     >>> page.startswith("<!DOCTYPE html>"), "each other’s nearest kin" in page
     (True, True)
     """
+    values = map_values(matrix, taskinfo, target=target, title=title, about=about, command=command)
+    return render("map.html", map=values)
+
+
+def map_values(
+    matrix: DistanceMatrix,
+    taskinfo: Mapping[str, Facts] | None = None,
+    *,
+    target: str | None = None,
+    title: str = "Task map",
+    about: str = "",
+    command: str = "",
+) -> Mapping[str, Any]:
+    """What the macros of `map_parts.html` show; arguments as in `map_page`."""
     require_drawable(matrix)
     placed, size, trials = layout(matrix), len(matrix.tasks), len(matrix.trials)
-    picture = heatmap(matrix) if size > 1 else ""
     counted = "one trial" if trials == 1 else f"{trials} trials"
     facts = [("tasks", str(size)), ("measure", plain(matrix.title)), ("measured in", counted)]
     if trials > 1 and size > 2:
         agreed = sum(kin.wins == kin.trials > 0 for kin in nearest_kin(matrix))
         facts.append(("same nearest kin in every trial", f"{agreed} of {size} tasks"))
-    return render(
-        "map.html",
-        title=plain(title),
-        answer=answer(matrix, target),
-        target=None if target is None else plain(target),
-        facts=facts,
-        map=Markup(taskmap(matrix, target, placed=placed)) if size > 1 else "",
-        map_width=WIDTH,
-        map_narrow=Markup(taskmap(matrix, target, width=_NARROW, placed=placed)) if 1 < size <= _ALL_PAIRS else "",
-        heatmap=Markup(picture),
-        heatmap_width=picture.partition('width="')[2].partition('"')[0],
-        spread_shown=_spread_shown(size) if trials > 1 else "",
-        stress=_stress(placed.stress) if size > 3 else "",
-        shift=number(-placed.shift) if placed.shift else "",
-        ranking=_ranking(matrix, target) if target is not None and size > 1 else None,
-        kin=_kin_table(matrix, target),
-        pairs=_pairs(matrix),
-        pairs_title=_pairs_title(matrix),
-        tasks=_tasks(matrix, taskinfo or {}, target),
-        measure=plain(matrix.title),
-        about=plain(about),
-        trials=trials,
-        command=plain(command),
+    return {
+        "title": plain(title),
+        "answer": answer(matrix, target),
+        "target": None if target is None else plain(target),
+        "facts": facts,
+        "figures": _figures(matrix, target, placed) if size > 1 else None,
+        "shift": number(-placed.shift) if placed.shift else "",
+        "ranking": ranking_table(matrix, target) if target is not None and size > 1 else None,
+        "kin": _kin_table(matrix, target),
+        "pairs": pairs_table(matrix),
+        "tasks": _tasks(matrix, taskinfo or {}, target),
+        "measure": plain(matrix.title),
+        "about": plain(about),
+        "trials": trials,
+        "command": plain(command),
+    }
+
+
+def _figures(matrix: DistanceMatrix, target: str | None, placed: Layout) -> tuple[Figure, Figure]:
+    """The map and the heat map."""
+    size, several = len(matrix.tasks), len(matrix.trials) > 1
+    unknown = "the trials do not tell them apart" if several else "they are equal or one is unknown"
+    near = (
+        "Tasks that lie near each other are near by the measure. Every task is linked with its nearest kin. An arrow "
+        "points from source to target in the direction that is nearer, the wider the more the two directions differ; a "
+        f"plain line means that {unknown}."
+    )
+    halo = "The radius of a halo is the task’s mean deviation over trials." if several else ""
+    pairs = (
+        "A row is a source, the task that is already solved; a column is a target, the task to be solved. Bright is "
+        "near. Read down a column to find what helps its task; the nearest is outlined."
+    )
+    own = "The diagonal compares a task with itself and has no part in the colours."
+    return (
+        figure(
+            lambda width, _: taskmap(matrix, target, width=width, placed=placed),
+            "nk-map",
+            "Map",
+            " ".join(filter(None, (near, halo, _stress(placed.stress) if size > 3 else ""))),
+            narrow=size <= _ALL_PAIRS,
+        ),
+        figure(
+            lambda *_: heatmap(matrix),
+            "nk-heatmap",
+            "Heat map",
+            " ".join(filter(None, (pairs, _spread_shown(size) if several else "", own))),
+            narrow=False,
+        ),
     )
 
 
@@ -157,7 +131,8 @@ def _spread_shown(size: int) -> str:
     return "The side of an inner square grows with the standard deviation over trials." if size <= DRAWN else ""
 
 
-def _ranking(matrix: DistanceMatrix, target: str) -> Table:
+def ranking_table(matrix: DistanceMatrix, target: str) -> Table:
+    """The kin of a target, nearest first."""
     names, mean, std, places = *_values(matrix), scale_of(matrix)
     own = position(matrix, target)
     rows = [
@@ -173,24 +148,17 @@ def _kin_table(matrix: DistanceMatrix, target: str | None) -> Table:
     rows = []
     for kin in nearest_kin(matrix):
         first, second = (names[place] for place in kin.order[:1]), (names[place] for place in kin.order[1:2])
-        back = number(mean[kin.target][kin.source], places) if kin.source is not None else NOT_COMPARABLE
+        back = number(mean[kin.target][kin.source], places) if kin.source is not None else MISSING
         shown = (number(kin.distance, places), _spread(kin.std, places), back)
-        wins = f"{kin.wins} of {kin.trials}" if kin.trials else NOT_COMPARABLE
-        follow = (next(second, NOT_COMPARABLE), number(kin.margin, places), wins)
-        rows.append((names[kin.target], next(first, NOT_COMPARABLE), *shown, *follow))
+        wins = f"{kin.wins} of {kin.trials}" if kin.trials else MISSING
+        follow = (next(second, MISSING), number(kin.margin, places), wins)
+        rows.append((names[kin.target], next(first, MISSING), *shown, *follow))
     heads = ("Target", "Nearest kin", "Distance", "±", "Back", "Second", "Farther by", "First in")
     marked = None if target is None else position(matrix, target)
     return Table("The nearest kin of every task", heads, rows, frozenset({2, 3, 4, 6, 7}), marked)
 
 
-def _pairs_title(matrix: DistanceMatrix) -> str:
-    size = len(matrix.tasks)
-    if size > _ALL_PAIRS:
-        return f"The {_NEAREST} nearest sources of every target"
-    return f"All {size * (size - 1)} pairs"
-
-
-def _pairs(matrix: DistanceMatrix) -> Table:
+def pairs_table(matrix: DistanceMatrix) -> Table:
     """Every pair, or of a large matrix the nearest sources of every target, nearest first."""
     names, mean, std, places = *_values(matrix), scale_of(matrix)
     size, rows = len(names), []
@@ -203,13 +171,15 @@ def _pairs(matrix: DistanceMatrix) -> Table:
             rows.append((names[b], names[a], str(rank), *shown, number(back - there, places), ""))
         for a in range(size):
             if a != b and a not in kin.order:
-                blank = (NOT_COMPARABLE,) * 3
+                blank = (MISSING,) * 3
                 why = reason(matrix, a, b).strip(" ()") or "not comparable"
-                rows.append((names[b], names[a], *blank, number(mean[b][a], places), NOT_COMPARABLE, why))
+                rows.append((names[b], names[a], *blank, number(mean[b][a], places), MISSING, why))
     noted = any(row[-1] for row in rows)
     heads = ("Target", "Source", "Rank", "Distance", "±", "Back", "Difference", "Note")
     cut = len(heads) if noted else len(heads) - 1
-    return Table(_pairs_title(matrix), heads[:cut], [row[:cut] for row in rows], frozenset({2, 3, 4, 5, 6}))
+    whole = f"All {size * (size - 1)} pairs"
+    title = whole if size <= _ALL_PAIRS else f"The {_NEAREST} nearest sources of every target"
+    return Table(title, heads[:cut], [row[:cut] for row in rows], frozenset({2, 3, 4, 5, 6}))
 
 
 def _tasks(matrix: DistanceMatrix, taskinfo: Mapping[str, Facts], target: str | None) -> Table | None:
@@ -235,28 +205,9 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def fact_text(value: object) -> str:
-    """A plain value as a cell.
-
-    >>> fact_text([1, 8, 8]), fact_text(True), fact_text(None), fact_text(-0.25)
-    ('1 × 8 × 8', 'yes', '–', '−0.25')
-    """
-    if value is None or value == "":
-        return NOT_COMPARABLE
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.4g}".replace("-", "−")
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, list | tuple) and all(isinstance(part, int) for part in value):
-        return " × ".join(map(str, value))
-    return plain(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
-
-
 def _values(matrix: DistanceMatrix) -> tuple[list[str], list[list[float]], list[list[float]]]:
     return [plain(task) for task in matrix.tasks], matrix.mean.tolist(), matrix.std.tolist()
 
 
 def _spread(std: float, places: int) -> str:
-    return number(std, places) if std > 0 else NOT_COMPARABLE
+    return number(std, places) if std > 0 else MISSING

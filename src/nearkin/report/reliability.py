@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from statistics import fmean, median
 from typing import TypeAlias
 
+from nearkin.core.text import counted, decimals, number
 from nearkin.report.axes import NARROW, Field, Scale, frame, scale_around, whisker
-from nearkin.report.canvas import Canvas
-from nearkin.report.page import Table
-from nearkin.report.quantities import counted
-from nearkin.report.words import decimals, number
+from nearkin.report.html import Table
+from nearkin.report.svg import Canvas
 from nearkin.solver.quality import Quality
 from nearkin.tasks.metrics import share_interval
 

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from nearkin import __version__
-from nearkin.report.page import Table, fact_text
-from nearkin.report.quantities import counted
-from nearkin.report.words import plain, verbatim
+from nearkin.core.text import counted, fact_text, plain, verbatim
+from nearkin.report.html import Table
 from nearkin.solver.solution import Solution
 from nearkin.transfer.machine import PATH
 

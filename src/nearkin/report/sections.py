@@ -3,15 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nearkin.core.text import counted, metric_places, number, percent, plain
 from nearkin.report import confusion, curves, kinship, mistakes, reliability, spent
 from nearkin.report.architecture import architecture_words, architectures
 from nearkin.report.contest import contest, contest_table, contest_words, learned_words, refusals
-from nearkin.report.figure import Figure, figure
+from nearkin.report.html import Figure, Table, figure
 from nearkin.report.layout import layout
-from nearkin.report.page import Table
-from nearkin.report.quantities import counted, metric, percent, places_of
 from nearkin.report.taskmap import taskmap
-from nearkin.report.words import number, plain
 from nearkin.solver.quality import Quality
 from nearkin.solver.relations import Relations
 from nearkin.solver.solution import Solution
@@ -45,17 +43,17 @@ def contest_section(solution: Solution) -> Section:
 
 def _final(solution: Solution) -> str:
     """What `finals` are, with their figures."""
-    finals, places = solution.finals, places_of(solution.quality.count)
+    finals, places = solution.finals, metric_places(solution.quality.count)
     if solution.chosen not in finals:
         return ""
     count, whole = solution.samples.get("finals", {}).get(solution.chosen), solution.task.get("num_train")
     learned = f", from {counted(count)} of {counted(whole)} training samples" if count and whole else ""
     said = (
         f"The winner was then trained again, with the validation data among its training data{learned}: "
-        f"{metric(finals[solution.chosen], places)} on the test part is the answer’s own figure."
+        f"{number(finals[solution.chosen], places)} on the test part is the answer’s own figure."
     )
     others = [one for one in solution.standings if one.name in finals and one.name != solution.chosen]
-    told = " and ".join(f"{plain(one.title)}, {metric(finals[one.name], places)}" for one in others)
+    told = " and ".join(f"{plain(one.title)}, {number(finals[one.name], places)}" for one in others)
     return f"{said} So was the best simple model: {told}." if told else said
 
 
@@ -171,7 +169,7 @@ def quality_section(solution: Solution) -> Section:
 
 
 def _worth(quality: Quality) -> list[str]:
-    places, (low, high) = places_of(quality.count), quality.interval
+    places, (low, high) = metric_places(quality.count), quality.interval
     blind = "always the majority class of the training labels" if quality.name == ACCURACY else "always the mean"
     constant = f"The constant baseline, {blind}, gives {number(quality.guess, places)}"
     if (quality.best_constant or 0.0) > quality.guess:

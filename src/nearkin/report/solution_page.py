@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
+from nearkin.core.text import brief, counted, decimals, duration, number, plain
 from nearkin.report import reproduction, sections
-from nearkin.report.page import render
-from nearkin.report.quantities import brief, counted, duration
+from nearkin.report.html import render
 from nearkin.report.sections import Section
-from nearkin.report.words import decimals, number, plain
 from nearkin.solver.promises import Promise
 from nearkin.solver.solution import Solution
 from nearkin.tasks.checks.data_checks import Finding

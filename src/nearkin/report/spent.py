@@ -3,11 +3,11 @@
 import math
 from collections.abc import Sequence
 
+from nearkin.core.text import duration, number, percent, plain
 from nearkin.report.axes import NARROW
-from nearkin.report.canvas import Canvas
-from nearkin.report.page import Table
-from nearkin.report.quantities import duration, percent
-from nearkin.report.words import labels, number, plain, text_width
+from nearkin.report.html import Table
+from nearkin.report.labels import labels, text_width
+from nearkin.report.svg import Canvas
 from nearkin.run.stages import Spent
 
 _ROW = 24.0
@@ -28,7 +28,7 @@ def spent_picture(stages: Sequence[Spent], width: int, name: str = "nk-spent") -
         top = 4 + _ROW * place
         long = max(1.5, room * stage.seconds / longest)
         tip = f"{plain(stage.stage)}: {value}"
-        draw.text(left - 8, top + 15, text, size=_FONT, anchor="right", tip=tip)
+        draw.text(left - 8, top + 15, text, size=_FONT, anchor="end", tip=tip)
         if stage.known:
             draw.rect((left, top + 4), (long, _ROW - 9), fill="panel", stroke="kin", width=1.2, tip=tip)
         else:

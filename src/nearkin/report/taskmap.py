@@ -6,19 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from nearkin.core.text import number, plain, with_spread
 from nearkin.distance.matrix import DistanceMatrix
-from nearkin.report.canvas import Canvas
-from nearkin.report.kin import (
-    nearest_kin,
-    plain_answer,
-    position,
-    require_drawable,
-    scale_of,
-    with_spread,
-)
+from nearkin.report.kin import nearest_kin, plain_answer, position, require_drawable, scale_of
+from nearkin.report.labels import Box, labels, place, text_width
 from nearkin.report.layout import Layout, layout
-from nearkin.report.placement import Box, place
-from nearkin.report.words import labels, number, plain, text_width
+from nearkin.report.svg import Canvas
 
 Array = NDArray[np.float64]
 
@@ -247,7 +240,7 @@ class _Drawing:
             notes.append("halo: deviation over trials")
         for line, note in enumerate(notes):
             where = (
-                (14.0, top + 34 + 14 * line, "left") if self.narrow else (self.width - 14, top + 3 + 16 * line, "right")
+                (14.0, top + 34 + 14 * line, "start") if self.narrow else (self.width - 14, top + 3 + 16 * line, "end")
             )
             draw.text(where[0], where[1], note, size=11, fill="muted", anchor=where[2])
 

@@ -5,7 +5,29 @@ A picture names roles, never colours, so that one style block serves both scheme
 
 from collections.abc import Mapping
 
-from nearkin.core.palette import DARK, FONTS, LIGHT
+LIGHT: Mapping[str, str] = {
+    "ink": "#1b2230",
+    "muted": "#566072",
+    "line": "#d3d8e0",
+    "paper": "#ffffff",
+    "panel": "#f4f6f9",
+    "kin": "#0067a8",
+    "target": "#b34700",
+    "arrow": "#7d8798",
+}
+DARK: Mapping[str, str] = {
+    "ink": "#e9ecf1",
+    "muted": "#a5aebd",
+    "line": "#3b4351",
+    "paper": "#14181f",
+    "panel": "#1d222b",
+    "kin": "#62b8ef",
+    "target": "#f4a340",
+    "arrow": "#8792a4",
+}
+"""Blue and orange stay apart for every common kind of colour blindness."""
+
+FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif"
 
 
 def contrast(one: str, other: str) -> float:
@@ -32,7 +54,7 @@ def picture_style() -> str:
 
     A picture is transparent within a page; opened alone it brings its own paper.
     """
-    rules = [f".nk-picture text{{font-family:{FONTS}}}", ".nk-halo{paint-order:stroke;stroke-linejoin:round}"]
+    rules = [f".nk-picture text{{font-family:{FONTS}}}", ".nk-picture path,.nk-halo{stroke-linejoin:round}"]
     return "\n".join([*rules, *_roles(LIGHT), _dark("\n".join(_roles(DARK)))])
 
 

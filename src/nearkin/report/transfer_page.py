@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from nearkin import __version__
+from nearkin.core.text import counted, duration, fact_text, metric_places, number, plain, verbatim
 from nearkin.report import transfer_ways as ways
-from nearkin.report.page import Table, fact_text, render
-from nearkin.report.quantities import counted, duration, places_of
+from nearkin.report.html import Table, render
 from nearkin.report.reproduction import setting
 from nearkin.report.sections import Section
-from nearkin.report.words import number, plain, verbatim
 from nearkin.tasks.metrics import metric_title, share_interval
 from nearkin.transfer.finetune import STEPS
 from nearkin.zoo.transfer import Transfer
@@ -74,7 +73,7 @@ def transfer_page(found: Transfer, *, command: str = "") -> str:
 
 
 def _tiles(found: Transfer) -> list[tuple[str, str, str]]:
-    places = places_of(found.num_test)
+    places = metric_places(found.num_test)
     value, span = number(found.metric, places), f"a blind guess: {number(found.guess, places)}"
     if ways.of_classes(found):
         low, high = share_interval(found.metric, found.num_test)
@@ -102,22 +101,9 @@ def _chosen(found: Transfer) -> Section:
     for key, value in found.outcome.facts.items():
         name, why = _CHOSEN.get(key, (plain(key).replace("_", " ").capitalize(), ""))
         if value is not None and value != {}:
-            rows.append((name, _figured(value), why))
+            rows.append((name, setting(value), why))
     words = "The training part chose what was not given; the test part decided nothing."
     return {"rows": rows, "words": words if rows else "Nothing was noted of what was chosen."}
-
-
-def _figured(value: object) -> str:
-    """A number in four figures, however small; else as `setting` has it.
-
-    >>> _figured(0.0001), _figured(3.2e-08), _figured({"head": 2.0})
-    ('0.0001', '3.2 × 10⁻⁸', 'head: 2')
-    """
-    if isinstance(value, float) and value != 0 and not 1e-4 <= abs(value) < 1e6:
-        digits, power = f"{value:.3e}".split("e")
-        raised = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-        return f"{float(digits):g} × 10{raised}".replace("-", "−")
-    return setting(value)
 
 
 def _origin(found: Transfer) -> Section:
@@ -126,7 +112,7 @@ def _origin(found: Transfer) -> Section:
     name = plain(metric_title(str(known.get("metric_name") or "metric")))
     words = []
     if metric is not None:
-        places = places_of(int(known.get("num_test") or 0))
+        places = metric_places(int(known.get("num_test") or 0))
         words.append(
             f"On its own task, {plain(found.source)} has {name} {number(float(metric), places)} on "
             f"{counted(int(known.get('num_test') or 0))} test samples. A source that knows little of its own task, or "

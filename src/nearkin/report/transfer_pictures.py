@@ -3,10 +3,10 @@
 import math
 from collections.abc import Sequence
 
-from nearkin.report.axes import FONT, NARROW, Field, Scale, scale_around, whisker
-from nearkin.report.canvas import Canvas
-from nearkin.report.quantities import counted
-from nearkin.report.words import labels, number, plain, text_width
+from nearkin.core.text import counted, number, plain
+from nearkin.report.axes import FONT, NARROW, Field, Scale, scale_around, whisker, x_axis
+from nearkin.report.labels import labels, text_width
+from nearkin.report.svg import Canvas
 from nearkin.tasks.metrics import share_interval
 from nearkin.transfer.outcome import Outcome
 
@@ -29,9 +29,9 @@ def ways_picture(
     draw = Canvas(width, round(field.bottom + 40))
     bounds = (0.0, 1.0) if shares else (-math.inf, 1.0)
     x = scale_around([guess, *(end for pair in ends for end in pair)], field.left, field.right, bounds=bounds)
-    _level(draw, field, x, metric)
+    x_axis(draw, field, x, metric, grid=True)
     draw.line((x(guess), field.top - 4), (x(guess), field.bottom), stroke="muted", dashed=True, tip="a blind guess")
-    anchor = "left" if x(guess) < (field.left + field.right) / 2 else "right"
+    anchor = "start" if x(guess) < (field.left + field.right) / 2 else "end"
     draw.text(x(guess), field.top - 10, "a blind guess", size=FONT, fill="muted", anchor=anchor)
     for place, (one, text, (low, high)) in enumerate(zip(ways, short, ends, strict=True)):
         y, colour = field.top + _ROW * (place + 0.5), "target" if place == 0 else "kin"
@@ -44,16 +44,6 @@ def ways_picture(
         draw.circle(x(one.metric), y, 5.5, fill=colour, stroke="paper", tip=tip)
     spoken = "; ".join(f"{plain(one.name)} {number(one.metric)}" for one in ways)
     return draw.svg(name, f"The {metric} of every way", f"{spoken}. A blind guess: {number(guess)}.")
-
-
-def _level(draw: Canvas, field: Field, x: Scale, word: str) -> None:
-    """Upright grid lines with their values, and the axis' name below to the right."""
-    most = max(2, int((field.right - field.left) / 80))
-    for tick in x.ticks(most):
-        draw.line((x(tick), field.top), (x(tick), field.bottom), stroke="line", width=0.8)
-        draw.text(x(tick), field.bottom + 16, x.label(tick, most), size=FONT, fill="muted", anchor="center")
-    draw.line((field.left, field.bottom), (field.right, field.bottom), stroke="muted", width=1.0)
-    draw.text(field.right, field.bottom + 33, word, size=FONT, fill="muted", anchor="right")
 
 
 def certainty_picture(ways: Sequence[Outcome], shares: bool, width: int, name: str = "nk-certainty") -> str:
@@ -78,10 +68,10 @@ def certainty_picture(ways: Sequence[Outcome], shares: bool, width: int, name: s
         _panel(draw, field, one, shares, chosen=place == 0)
         if across == 0:
             draw.text(9, field.top + side / 2, "share right" if shares else "share inside", size=FONT, fill="muted",
-                      anchor="center", angle=90)  # fmt: skip
+                      anchor="middle", angle=90)  # fmt: skip
         if place + columns >= len(ways):
             word = "how sure it was" if shares else "level of the interval"
-            draw.text(field.right, field.bottom + 33, word, size=FONT, fill="muted", anchor="right")
+            draw.text(field.right, field.bottom + 33, word, size=FONT, fill="muted", anchor="end")
     spoken = "; ".join(f"{plain(one.name)} is off by {number(one.ece)}" for one in ways)
     return draw.svg(name, "Certainty and truth", f"On the dashed lines certainty is earned. {spoken}.")
 
@@ -95,12 +85,12 @@ def _panel(draw: Canvas, field: Field, one: Outcome, shares: bool, *, chosen: bo
     for tick in _HALVES:
         draw.line((field.left, y(tick)), (field.right, y(tick)), stroke="line", width=0.8)
         draw.line((x(tick), field.top), (x(tick), field.bottom), stroke="line", width=0.8)
-        draw.text(field.left - 6, y(tick) + 4, f"{tick:g}", size=FONT, fill="muted", anchor="right")
-        draw.text(x(tick), field.bottom + 16, f"{tick:g}", size=FONT, fill="muted", anchor="center")
+        draw.text(field.left - 6, y(tick) + 4, f"{tick:g}", size=FONT, fill="muted", anchor="end")
+        draw.text(x(tick), field.bottom + 16, f"{tick:g}", size=FONT, fill="muted", anchor="middle")
     draw.line((x(0), y(0)), (x(1), y(1)), stroke="muted", dashed=True)
     if not shares:
         points = [(x(said), y(true)) for said, true, _ in one.bins]
-        draw.polyline([(x(0), y(0)), *points], stroke=colour, width=1.8)
+        draw.line((x(0), y(0)), *points, stroke=colour, width=1.8)
         for (said, true, _), point in zip(one.bins, points, strict=True):
             draw.circle(
                 *point, 2.6, fill=colour, tip=f"{number(true)} of the values are inside the {said:.0%} intervals"

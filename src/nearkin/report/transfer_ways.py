@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 
-from nearkin.report.figure import figure
-from nearkin.report.page import Table
-from nearkin.report.quantities import counted, duration, percent, places_of
+from nearkin.core.text import counted, duration, metric_places, number, percent, plain
+from nearkin.report.html import Table, figure
 from nearkin.report.reliability import certainty_words
 from nearkin.report.sections import Section
 from nearkin.report.transfer_pictures import certainty_picture, ways_picture
-from nearkin.report.words import number, plain
 from nearkin.tasks.metrics import metric_title, share_interval
 from nearkin.transfer.outcome import Outcome
 from nearkin.zoo.transfer import Transfer
@@ -25,7 +23,7 @@ _INTERVALS = (
 
 def sentence(found: Transfer) -> str:
     """The result in plain words."""
-    what, places = metric_of(found), places_of(found.num_test)
+    what, places = metric_of(found), metric_places(found.num_test)
     said = (
         f"From {learned(found)} the network of {plain(found.source)} reaches {what} {number(found.metric, places)} on "
         f"{plain(found.target)} without training, in {duration(found.seconds)}"
@@ -57,7 +55,7 @@ def learned(found: Transfer) -> str:
 
 def ways_section(found: Transfer) -> Section:
     """All ways, by picture and table."""
-    ways, metric, places = (found.outcome, *found.baselines), metric_of(found), places_of(found.num_test)
+    ways, metric, places = (found.outcome, *found.baselines), metric_of(found), metric_places(found.num_test)
     rows = [
         (plain(one.name), number(one.metric, places), number(one.nll), number(one.ece), duration(one.seconds))
         for one in ways

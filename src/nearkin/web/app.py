@@ -14,13 +14,13 @@ from starlette.routing import Route
 
 from nearkin import __version__
 from nearkin.core.errors import NearkinError
-from nearkin.report.words import plain
+from nearkin.core.text import plain
 from nearkin.store.read_only import ReadOnlyStore
 from nearkin.store.records import TaskRecord
 from nearkin.web.frame import policy, render, task_link
 from nearkin.web.guard import Allowed, Guard, is_loopback
 from nearkin.web.overview import list_page, map_view, task_facts
-from nearkin.web.reports import report_html, report_policy
+from nearkin.web.reports import answer_policy, report_html
 from nearkin.web.task import task_page
 from nearkin.web.work import work_facts, work_page
 
@@ -72,7 +72,7 @@ def _task(zoo: ReadOnlyStore, request: Request) -> str | Response:
     if len(parts) == 2 and parts[1] == "report":
         found = report_html(zoo, _named(zoo, name))
         if found is not None:
-            return HTMLResponse(found, headers={"Content-Security-Policy": report_policy()})
+            return HTMLResponse(found, headers={"Content-Security-Policy": answer_policy()})
         raise Missing(f"No report of {plain(name)} is kept.", (name,))
     return _nowhere(zoo, request)
 

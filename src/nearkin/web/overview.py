@@ -5,15 +5,14 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode
 
-from markupsafe import Markup
-
+from nearkin.core.text import plain
 from nearkin.nets.trusted_code import is_trusted
+from nearkin.report.html import Link, Table
 from nearkin.report.kin import MOST_TASKS
-from nearkin.report.page import map_page
-from nearkin.report.words import plain
+from nearkin.report.page import map_values
 from nearkin.store.read_only import Distance, ReadOnlyStore
 from nearkin.store.records import TaskRecord
-from nearkin.web.frame import Link, command, render, task_link
+from nearkin.web.frame import command, render, task_link
 from nearkin.web.measured import aggregates, matrix_of
 
 PAGE = 200  # tasks of one page
@@ -59,6 +58,7 @@ def list_page(zoo: ReadOnlyStore, query: Mapping[str, str]) -> str:
         if 1 <= other <= last
     }
     heads = ("Task", "Data", "Network", "Metric", "Trials", "Weights", "Seconds", "Search", "Added")
+    caption = f"Solved tasks{'' if last == 1 else f', page {number} of {last}'}; a head sorts"
     return render(
         "web_list.html",
         "/",
@@ -66,11 +66,7 @@ def list_page(zoo: ReadOnlyStore, query: Mapping[str, str]) -> str:
         total=len(tasks),
         found=len(found),
         words=words,
-        heads=heads,
-        rows=rows,
-        numeric={3, 4, 5, 6},
-        page=number,
-        last=last,
+        table=Table(caption, heads, rows, frozenset({3, 4, 5, 6}), kind="close"),
         near=near,
         command=command(zoo.path, "add", "zero", "digits?detect=0"),
     )
@@ -80,7 +76,7 @@ def map_view(zoo: ReadOnlyStore, query: Mapping[str, str]) -> str:
     """The map over distances that are kept; nothing is measured for it."""
     kept, order = zoo.measures(), [task.name for task in zoo.tasks()]
     values: dict[str, Any] = {"total": len(order), "command": command(zoo.path, "matrix")}
-    values |= {"header": "", "main": "", "choices": [], "cut": "", "missing": 0}
+    values |= {"map": None, "choices": [], "cut": "", "missing": 0}
     if kept:
         keys = [one.key for one in kept]
         key = query["measure"] if query.get("measure") in keys else keys[0]
@@ -92,31 +88,20 @@ def map_view(zoo: ReadOnlyStore, query: Mapping[str, str]) -> str:
         values |= {"choices": _choices(keys, key, told, aggregate), "missing": len(order) - len(shown)}
         if len(shown) > MOST_TASKS:
             values["cut"] = f"A map of {len(shown)} tasks cannot be read; these are the first {MOST_TASKS}."
-        header, main = _drawn(tuple(_hashable(found)), key, aggregate, tuple(shown[:MOST_TASKS]), values["command"])
-        values |= {"header": Markup(header), "main": Markup(main)}
+        values["map"] = _map(tuple(_hashable(found)), key, aggregate, tuple(shown[:MOST_TASKS]), values["command"])
     return render("web_map.html", "/map", str(zoo.path), **values)
 
 
 @lru_cache(maxsize=8)
-def _drawn(rows: tuple[Any, ...], key: str, aggregate: str, order: tuple[str, ...], command: str) -> tuple[str, str]:
-    """Head and body of the map's page; the same distances are drawn once."""
+def _map(rows: tuple[Any, ...], key: str, aggregate: str, order: tuple[str, ...], command: str) -> Mapping[str, Any]:
+    """What the map shows; the same distances are drawn once."""
     found = [Distance(source, target, trial, dict(values)) for source, target, trial, values in rows]
     matrix = matrix_of(found, f"{key}, {aggregate}", aggregate, order)
-    page = map_page(matrix, about=ABOUT.get(key.partition(" ")[0], ""), command=command)
-    return _within(page, "header"), _within(page, "main")
+    return map_values(matrix, about=ABOUT.get(key.partition(" ")[0], ""), command=command)
 
 
 def _hashable(found: Sequence[Distance]) -> list[tuple[str, str, int, tuple[tuple[str, Any], ...]]]:
     return sorted((one.source, one.target, one.trial, tuple(sorted(one.values.items()))) for one in found)
-
-
-def _within(page: str, tag: str) -> str:
-    """What stands in the one element of that name.
-
-    >>> _within("<body><main>a <b>c</b></main></body>", "main")
-    'a <b>c</b>'
-    """
-    return page.partition(f"<{tag}>")[2].rpartition(f"</{tag}>")[0]
 
 
 def _choices(keys: Sequence[str], key: str, told: Sequence[str], aggregate: str) -> list[tuple[Link, bool]]:

@@ -8,10 +8,11 @@ from markupsafe import Markup
 
 from nearkin.core.errors import NearkinError
 from nearkin.core.state import State
+from nearkin.core.text import MISSING, counted, duration, number, plain
 from nearkin.nets.trusted_code import refusal
 from nearkin.report.drawing.genotype import drawing
+from nearkin.report.html import Table
 from nearkin.report.kin import Words
-from nearkin.report.words import NOT_COMPARABLE, number, plain
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.networks.named import parsed
 from nearkin.solver.solution import KIND
@@ -44,15 +45,23 @@ def task_page(zoo: ReadOnlyStore, task: TaskRecord) -> str:
         num_classes=task.num_classes,
         has_report=any(item.kind == KIND for item in artifacts),
         report=f"{task_link(task.name).href}/report",
-        trials=[_trial(item) for item in weights],
+        trials=Table(
+            "Every trial on unseen data",
+            ("Trial", "Metric", "Loss", "Steps", "Seconds", "Goal reached"),
+            [_trial(item) for item in weights],
+            frozenset(range(5)),
+        ),
         curves=_read(lambda: _curves(zoo, weights[:CURVES])),
         kin=_kin(zoo, task),
         cells=_read(lambda: _cells(zoo, artifacts)),
         searched=_read(lambda: _searched(artifacts)),
         recipe=[(plain(key).replace("_", " "), plain(str(value))) for key, value in _recipe(task).items()],
-        artifacts=[
-            (item.kind, str(item.trial), f"{item.size / 1024:.0f}", f"{item.digest[:12]}…") for item in artifacts
-        ],
+        artifacts=Table(
+            "Files of the task",
+            ("Kind", "Trial", "Kilobytes", "Digest"),
+            [(item.kind, str(item.trial), counted(item.size / 1024), f"{item.digest[:12]}…") for item in artifacts],
+            frozenset({1, 2}),
+        ),
         near=command(zoo.path, "near", task.name),
         search=command(zoo.path, "search", task.name),
         add_cells=command(zoo.path, "add", task.name, task.data or "DATA", "--cell"),
@@ -69,20 +78,20 @@ def _answer(task: TaskRecord) -> Words:
 
 
 def _facts(task: TaskRecord) -> list[tuple[str, str]]:
-    samples = [task.facts.get(key) for key in ("num_train", "num_test")]
+    train, test = (task.facts.get(key) for key in ("num_train", "num_test"))
     told = [
         ("data", plain(task.data) or "arrays, kept in the zoo"),
         ("network", plain(task.network)),
-        ("weights", f"{task.parameters:,}"),
+        ("weights", counted(task.parameters)),
         ("likelihood", plain(task.likelihood)),
         ("input", " × ".join(map(str, task.input_shape))),
         ("ε", f"{task.epsilon:.4f}"),
         ("seed", str(task.seed)),
-        ("training", f"{task.seconds:.1f} s"),
+        ("training", duration(task.seconds)),
         ("added", plain(task.created).replace("T", " ")[:19]),
     ]
-    if all(isinstance(count, int) for count in samples):
-        told.insert(4, ("samples", f"{samples[0]:,} to learn from, {samples[1]:,} to judge by"))
+    if isinstance(train, int) and isinstance(test, int):
+        told.insert(4, ("samples", f"{counted(train)} to learn from, {counted(test)} to judge by"))
     if reason := refusal(task.network):
         told.insert(2, ("not trusted", plain(reason)))
     return told
@@ -97,7 +106,7 @@ def _trial(item: ArtifactRecord) -> tuple[str, ...]:
         str(item.trial),
         *figures,
         _figure(facts.get("seconds"), ".1f"),
-        NOT_COMPARABLE if reached is None else "yes" if reached else "no",
+        MISSING if reached is None else "yes" if reached else "no",
     )
 
 
@@ -106,7 +115,7 @@ def _curves(zoo: ReadOnlyStore, weights: Sequence[ArtifactRecord]) -> list[Curve
     return [one for one in found if one is not None]
 
 
-def _kin(zoo: ReadOnlyStore, task: TaskRecord) -> list[dict[str, Any]]:
+def _kin(zoo: ReadOnlyStore, task: TaskRecord) -> list[Table]:
     """For every kept measure the nearest sources."""
     tables = []
     for kept in zoo.measures():
@@ -119,13 +128,16 @@ def _kin(zoo: ReadOnlyStore, task: TaskRecord) -> list[dict[str, Any]]:
                     str(rank),
                     task_link(one.name),
                     number(one.distance),
-                    number(one.std) if one.std > 0 else NOT_COMPARABLE,
+                    number(one.std) if one.std > 0 else MISSING,
                     number(one.back),
                     str(one.trials),
                 )
                 for rank, one in enumerate(sources[:NEAREST], 1)
             ]
-            tables.append({"measure": plain(f"{kept.key}, {told[0]}"), "rows": rows, "total": len(sources)})
+            cut = "" if len(rows) == len(sources) else f", the nearest {len(rows)} of {len(sources)}"
+            caption = f"By {plain(kept.key)}, {plain(told[0])}; smaller is nearer{cut}"
+            heads = ("Rank", "Source", "Distance", "±", "Back", "Trials")
+            tables.append(Table(caption, heads, rows, frozenset({0, 2, 3, 4, 5}), head=1))
     return tables
 
 
@@ -187,5 +199,5 @@ def _is_number(value: object) -> bool:
 
 def _figure(value: Any, form: str) -> str:
     if not _is_number(value):
-        return NOT_COMPARABLE
+        return MISSING
     return format(int(value) if form == "d" else value, form)

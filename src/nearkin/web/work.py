@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from nearkin.report.words import plain
+from nearkin.core.text import counted, duration, plain
 from nearkin.run.journal import DONE, RUNNING, Entry, read_journals
 from nearkin.store.read_only import ReadOnlyStore
 from nearkin.web.curve import curve
@@ -36,14 +36,14 @@ def run_facts(entry: Entry, now: float) -> dict[str, Any]:
     share = min(1.0, entry.done / entry.total) if entry.total else None
     if entry.state != RUNNING:  # a bar that tells nothing would move for ever
         share = 1.0 if entry.state == DONE else share or 0.0
-    total = f" of {entry.total:,}" if entry.total is not None else ""
+    total = f" of {counted(entry.total)}" if entry.total is not None else ""
     return {
         "id": plain(entry.id),
         "command": plain(shlex.join(["nearkin", *_without_zoo(entry.command)])),
         "state": plain(entry.state),
         "when": _when(entry, now),
         "stage": plain(entry.stage),
-        "progress": f"{entry.done:,}{total}" if entry.stage else "",
+        "progress": f"{counted(entry.done)}{total}" if entry.stage else "",
         "share": share,
         "figures": [{"name": plain(name), "value": f"{value:.4g}"} for name, value in entry.values.items()],
         "curves": _curves(entry),
@@ -82,19 +82,6 @@ def _when(entry: Entry, now: float) -> str:
     silent = now - entry.updated
     heard = f", last heard of {duration(silent)} ago" if running and silent > SILENT_SECONDS else ""
     return f"{'for' if running else 'after'} {length}, since {began}{heard}" if running else f"{began}, {length}"
-
-
-def duration(seconds: float) -> str:
-    """A length of time in one or two units.
-
-    >>> duration(4.2), duration(75), duration(7384), duration(200_000)
-    ('4 s', '1 min 15 s', '2 h 3 min', '2 d 7 h')
-    """
-    whole = max(0, int(seconds))
-    for size, unit, lower, name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            return f"{whole // size} {unit} {whole % size // lower} {name}"
-    return f"{whole} s"
 
 
 _BLANK: dict[str, Any] = {

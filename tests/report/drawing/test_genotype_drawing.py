@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from laws.space import rng
 from nearkin.core.errors import OptionError
-from nearkin.core.palette import DARK, LIGHT
 from nearkin.report.drawing.genotype import drawing
 from nearkin.report.drawing.layers import crossings, heights
+from nearkin.report.labels import text_width
+from nearkin.report.theme import DARK, LIGHT
 from nearkin.search.genotypes.genotype import Chain, Genotype
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.darts import DartsSpace
@@ -104,10 +105,11 @@ def test_boxes_lie_in_the_picture_apart_from_each_other_and_hold_their_words(gen
         assert c <= e or g <= a or d <= f or h <= b
     for words in root.iter(f"{SVG}text"):
         x, y, size = (float(words.attrib[key]) for key in ("x", "y", "font-size"))
-        half = 0.3 * size * len(words.text or "")
+        wide = text_width(words.text or "", size)
+        left = x - wide / 2 if words.get("text-anchor") == "middle" else x
         if (words.text or "").endswith(" cell"):
             continue
-        assert any(a <= x - half and x + half <= c and b < y < d for a, b, c, d in boxes)
+        assert any(a <= left and left + wide <= c and b < y < d for a, b, c, d in boxes)
 
 
 @pytest.mark.parametrize("genotype", GRAPHS, ids=range(len(GRAPHS)))

@@ -8,6 +8,8 @@ to the height of their neighbours as their sizes allow.
 import itertools
 from collections.abc import Collection, Sequence
 
+from nearkin.report.labels import set_apart
+
 SWEEPS = 24
 _STIFF = 3.0
 
@@ -91,22 +93,12 @@ def _pull(item: int, others: Sequence[int], places: Sequence[float], bends: Coll
 def _settle(
     column: Sequence[int], sizes: Sequence[float], places: list[float], pulls: Sequence[tuple[float, float]]
 ) -> None:
-    """Set a column's items, in their order and without overlap, as near as can be to where they are drawn.
-
-    Shifted by the room that earlier items take, positions need only be monotone: neighbours out of order are pooled.
-    """
-    room = list(itertools.accumulate(((sizes[a] + sizes[b]) / 2 for a, b in itertools.pairwise(column)), initial=0.0))
-    pools: list[tuple[float, float, int]] = []
-    for (target, weight), taken in zip(pulls, room, strict=False):
-        level, count = target - taken, 1
-        while pools and pools[-1][0] > level:
-            before, heft, many = pools.pop()
-            level = (level * weight + before * heft) / (weight + heft)
-            weight, count = weight + heft, count + many
-        pools.append((level, weight, count))
-    levels = itertools.chain.from_iterable([level] * count for level, _, count in pools)
-    for item, base, taken in zip(column, levels, room, strict=False):
-        places[item] = base + taken
+    """Set the items of a column, in their order and without overlap, as near as can be to where they are drawn."""
+    if column:
+        wanted, weights = zip(*pulls, strict=True)
+        gaps = [(sizes[a] + sizes[b]) / 2 for a, b in itertools.pairwise(column)]
+        for item, place in zip(column, set_apart(wanted, gaps, weights), strict=True):
+            places[item] = float(place)
 
 
 def _mean(values: Sequence[float], otherwise: float) -> float:

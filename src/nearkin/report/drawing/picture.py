@@ -3,9 +3,11 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 from nearkin.report.drawing.layers import heights
-from nearkin.report.drawing.svg import Point, Sheet, curve, point, text_width
+from nearkin.report.labels import text_width
+from nearkin.report.svg import Canvas, Point, Style, curve, point
 from nearkin.search.genotypes.canonical import Graph
 from nearkin.search.genotypes.cell import IDENTITIES, ZEROS
 
@@ -13,7 +15,9 @@ _NODE, _LABEL, _BEND = 28.0, 20.0, 4.0
 _AIR = 8.0
 _SMALL = 11.0
 _NEAR, _FAR = 20.0, 60.0
-_HEAD = 6.0
+
+HEAD, LINE = 6.0, 1.4
+"""How far before the tip of an arrow its line ends, and the width of lines."""
 
 
 @dataclass(frozen=True)
@@ -58,19 +62,19 @@ class Picture:
         """Pixels from top to bottom."""
         return 2 * max(abs(y) + item.height / 2 for y, item in zip(self.y, self.items, strict=True))
 
-    def draw(self, sheet: Sheet, origin: Point) -> None:
+    def draw(self, draw: Canvas, origin: Point) -> None:
         """Draw it; the origin is the middle of its left side."""
         for way in self.ways:
-            self._line(sheet, way, origin)
+            self._line(draw, way, origin)
         for number, item in enumerate(self.items):
             if item.label:
-                self._item(sheet, number, item, origin)
+                self._item(draw, number, item, origin)
 
     def _middle(self, number: int, origin: Point) -> Point:
         left, right = self.columns[self.items[number].column]
         return origin[0] + (left + right) / 2, origin[1] + self.y[number]
 
-    def _line(self, sheet: Sheet, way: Sequence[int], origin: Point) -> None:
+    def _line(self, draw: Canvas, way: Sequence[int], origin: Point) -> None:
         """One line from node to node, level where it passes a column, and a head where it ends."""
         role = "arrow" if way[0] in self.reached else "line"
         x, y = self._middle(way[0], origin)
@@ -83,21 +87,40 @@ class Picture:
             here = (origin[0] + right, y)
         x, y = self._middle(way[-1], origin)
         tip = (x - self.items[way[-1]].width / 2, y)
-        sheet.line(path + curve(here, (tip[0] - _HEAD, y)), stroke=role)
-        sheet.head(tip, fill=role)
+        draw.path(path + curve(here, (tip[0] - HEAD, y)), stroke=role, width=LINE)
+        arrow_head(draw, tip, fill=role)
 
-    def _item(self, sheet: Sheet, number: int, item: Item, origin: Point) -> None:
+    def _item(self, draw: Canvas, number: int, item: Item, origin: Point) -> None:
         place, size = self._middle(number, origin), (item.width, item.height)
         if number > self.num_nodes:
-            sheet.box(place, size, fill="panel", stroke=colour_of(item.label), radius=item.height / 2)
-            sheet.text(place, item.label, size=_SMALL)
+            box(draw, place, size, fill="panel", stroke=colour_of(item.label), radius=item.height / 2)
+            label(draw, place, item.label, size=_SMALL)
         elif self.num_inputs <= number < self.num_nodes:
             reached = number in self.reached
-            sheet.box(place, size, fill="paper", stroke="ink" if reached else "muted", radius=14, dashed=not reached)
-            sheet.text(place, item.label, fill="ink" if reached else "muted", bold=reached)
+            box(draw, place, size, fill="paper", stroke="ink" if reached else "muted", radius=14, dashed=not reached)
+            label(draw, place, item.label, fill="ink" if reached else "muted", bold=reached)
         else:
-            sheet.box(place, size, fill="panel", stroke="ink", radius=4)
-            sheet.text(place, item.label)
+            box(draw, place, size, fill="panel", stroke="ink", radius=4)
+            label(draw, place, item.label)
+
+
+def box(draw: Canvas, middle: Point, size: Point, *, radius: float = 6.0, **style: Unpack[Style]) -> None:
+    """A rectangle with round corners around its middle."""
+    draw.rect((middle[0] - size[0] / 2, middle[1] - size[1] / 2), size, radius=radius, **style)
+
+
+def label(
+    draw: Canvas, middle: Point, words: str, *, size: float = 12.0, fill: str = "ink", bold: bool = False
+) -> None:
+    """A text around its middle."""
+    draw.text(middle[0], middle[1] + 0.35 * size, words, size=size, fill=fill, bold=bold, anchor="middle")
+
+
+def arrow_head(draw: Canvas, tip: Point, *, fill: str, down: bool = False) -> None:
+    """The head of an arrow that points to the right, or down."""
+    x, y = tip
+    back = ((x - 3.5, y - 7), (x + 3.5, y - 7)) if down else ((x - 7, y - 3.5), (x - 7, y + 3.5))
+    draw.polygon((tip, *back), fill=fill)
 
 
 def graph_picture(graph: Graph, inputs: Sequence[str], output: str) -> Picture:
@@ -111,7 +134,7 @@ def graph_picture(graph: Graph, inputs: Sequence[str], output: str) -> Picture:
             reached.add(target)
     names = [*inputs, *map(str, range(graph.num_inputs, graph.num_nodes)), output]
     items = [
-        Item(2 * level, max(_NODE, text_width(name) + 14), _NODE, name)
+        Item(2 * level, max(_NODE, text_width(name, 12, bold=True) + 14), _NODE, name)
         for level, name in zip((*depth, max(depth) + 1), names, strict=True)
     ]
     ways = []
