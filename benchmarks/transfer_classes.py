@@ -33,7 +33,7 @@ from nearkin.nets.training_loop import fit
 from nearkin.tasks.derive import limited
 from nearkin.tasks.rows import glance
 from nearkin.transfer.classify import classify
-from nearkin.transfer.finetune import baselining
+from nearkin.transfer.finetune import run_baselines
 from nearkin.transfer.labels.calibration import temperature
 from nearkin.transfer.labels.classes import LAPLACE
 from nearkin.transfer.labels.dirichlet import left_out
@@ -87,7 +87,7 @@ def measured(pair: str, seed: int, shots: int) -> dict[str, Any]:
     model, solved = source(pair, seed)
     few = with_shots(task(PAIRS[pair][1]), shots, seed)
     few = replace(few, test=few.test.chosen(glance(len(few.test), TEST)))
-    others = finish(baselining(model, few, seed=seed))
+    others = finish(run_baselines(model, few, seed=seed))
     return {
         "pair": pair, "seed": seed, "shots": shots, "source": round(solved, 4), "num_test": len(few.test),
         "ways": {one.name: figures(one) for one in (*closed_forms(model, few), *others)},

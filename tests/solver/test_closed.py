@@ -13,7 +13,7 @@ from nearkin.nets.functional import load
 from nearkin.nets.registry import build
 from nearkin.nets.solved import Solved
 from nearkin.report.reproduction import usage
-from nearkin.solver.closed import MOST, fitting_closed
+from nearkin.solver.closed import MOST, fit_closed_form
 from nearkin.solver.plan import Plan
 from nearkin.tasks.derive import limited
 from nearkin.tasks.papers.sinusoids import Sinusoids
@@ -25,7 +25,7 @@ def kin(kin_zoo: nk.Zoo) -> Solved:
 
 
 def test_a_fit_is_its_string_and_tensors(kin_zoo: nk.Zoo, target: nk.Task) -> None:
-    network, fit, settings = finish(fitting_closed(kin(kin_zoo), target))
+    network, fit, settings = finish(fit_closed_form(kin(kin_zoo), target))
     assert fit.scores.metric > 0.8
     assert settings["samples"] == 200
     model = build(network, target.input_shape, target.num_outputs, seed=0)
@@ -35,15 +35,15 @@ def test_a_fit_is_its_string_and_tensors(kin_zoo: nk.Zoo, target: nk.Task) -> No
 
 
 def test_fixed_settings_are_kept_and_more_data_is_learned_from(kin_zoo: nk.Zoo, target: nk.Task) -> None:
-    _, _, first = finish(fitting_closed(kin(kin_zoo), limited(target, 120)))
-    _, _, later = finish(fitting_closed(kin(kin_zoo), target, fixed=first))
+    _, _, first = finish(fit_closed_form(kin(kin_zoo), limited(target, 120)))
+    _, _, later = finish(fit_closed_form(kin(kin_zoo), target, fixed=first))
     assert later == pytest.approx({**first, "samples": 200})
     part = {**first, "samples": 40}
-    assert finish(fitting_closed(kin(kin_zoo), target, fixed=part))[2]["samples"] == 80
+    assert finish(fit_closed_form(kin(kin_zoo), target, fixed=part))[2]["samples"] == 80
 
 
 def test_little_time_means_few_samples(kin_zoo: nk.Zoo, target: nk.Task) -> None:
-    hurried, easy = (finish(fitting_closed(kin(kin_zoo), target, seconds=s))[2]["samples"] for s in (1e-6, 1e6))
+    hurried, easy = (finish(fit_closed_form(kin(kin_zoo), target, seconds=s))[2]["samples"] for s in (1e-6, 1e6))
     assert (hurried, easy) == (20, 200)
     assert easy <= MOST
 
@@ -55,10 +55,10 @@ def test_values(tmp_path: Path, likelihood: str) -> None:
         zoo.add(curves[0], "mlp?hidden=32", trials=1)
         source = zoo.solved(curves[0].name)
     target = curves[1] if likelihood == "gaussian" else replace(curves[1], likelihood=likelihood)
-    network, fit, settings = finish(fitting_closed(source, target))
+    network, fit, settings = finish(fit_closed_form(source, target))
     assert fit.scores.metric > 0
     assert settings["mean"] in ("constant", "network")
-    again = finish(fitting_closed(source, target, fixed=settings))
+    again = finish(fit_closed_form(source, target, fixed=settings))
     assert again[0] == network
     assert again[1].scores.metric == pytest.approx(fit.scores.metric, abs=1e-6)
 

@@ -20,7 +20,7 @@ from nearkin.nets.training_loop import fit
 from nearkin.tasks.sources import task
 from nearkin.tasks.task import Task
 from nearkin.transfer.closed_form import closed_form
-from nearkin.transfer.finetune import BASELINES, baselining, linear_head
+from nearkin.transfer.finetune import BASELINES, linear_head, run_baselines
 from nearkin.transfer.labels.classes import Classes
 from nearkin.transfer.outcome import class_outcome, value_outcome
 from nearkin.zoo.transfer import Transferring, with_shots
@@ -57,7 +57,7 @@ def model() -> nn.Module:
 def test_every_way_learns_and_none_changes_the_source(kind: str, model: nn.Module, request) -> None:
     facing: Task = request.getfixturevalue(kind)
     before = view(model).params
-    others = finish(baselining(model, facing, 300))
+    others = finish(run_baselines(model, facing, 300))
     mine = finish(closed_form(model, facing))
     assert [one.name for one in others] == ["linear head", "last layer", "Bayesian last layer", "all weights"]
     for one in (mine, *others):
@@ -105,7 +105,7 @@ def test_bad_requests_end_in_one_line(lines: Task, values: Task, model: nn.Modul
     with pytest.raises(OptionError, match="mean or sampled"):
         Transferring(how="median")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="steps must be 1 or more"):
-        finish(baselining(model, lines, 0))
+        finish(run_baselines(model, lines, 0))
     images = Task.from_arrays("images", torch.rand(6, 1, 4, 4), torch.rand(6, 1, 4, 4), likelihood="dense")
     with pytest.raises(DataError, match="for classes and values"):
         finish(closed_form(model, images))

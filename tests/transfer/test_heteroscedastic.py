@@ -12,7 +12,7 @@ import nearkin as nk
 from nearkin.core.events import finish
 from nearkin.nets.evaluate import evaluate
 from nearkin.nets.solved import Solved
-from nearkin.solver.closed import fitting_closed
+from nearkin.solver.closed import fit_closed_form
 from nearkin.solver.contenders import Trained
 from nearkin.transfer import family, linearize
 from nearkin.transfer.closed_form import closed_form, source_means
@@ -80,7 +80,7 @@ def test_the_means_alone_transfer_better_over_five_seeds(zoo: nk.Zoo, source: So
 @pytest.mark.parametrize("likelihood", ["gaussian", "heteroscedastic"])
 def test_the_contender_of_solve_is_the_same_model_and_is_read_again(source: Solved, likelihood: str) -> None:
     task = target_task(0, likelihood)
-    trained = Trained(*finish(fitting_closed(source, task)))
+    trained = Trained(*finish(fit_closed_form(source, task)))
     model = trained.solved(task, seed=0).model()
     again = evaluate(model, task.test, task.form)
     assert again.metric == trained.fit.scores.metric

@@ -31,7 +31,7 @@ AGAIN = 2  # times as many samples at the most when it is fitted once more, with
 SHARE = 0.3  # of the time for kernels; factors, the choice and further judging have the rest
 
 
-def fitting_closed(
+def fit_closed_form(
     source: Solved,
     task: Task,
     *,

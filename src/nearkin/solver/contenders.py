@@ -21,7 +21,7 @@ from nearkin.nets.training_loop import Fit, fit
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.networks.named import network_string
 from nearkin.search.networks.skeleton import Skeleton
-from nearkin.solver.closed import fitting_closed
+from nearkin.solver.closed import fit_closed_form
 from nearkin.solver.pace import Pace
 from nearkin.solver.simple.machines import costs
 from nearkin.solver.simple.models import fit_simple
@@ -127,7 +127,7 @@ def train_contender(contender: Contender, start: State | None, device: torch.dev
     """Train a contender; the work of a stage."""
     task = contender.task
     if contender.pace is None and contender.source is not None:
-        closed = yield from fitting_closed(
+        closed = yield from fit_closed_form(
             contender.source, task, seconds=contender.seconds, seed=contender.seed, fixed=contender.fixed
         )
         return Trained(*closed).to_state()

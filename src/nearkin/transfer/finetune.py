@@ -64,7 +64,7 @@ def run_each(name: str, work: Callable[[], Work[Outcome]]) -> Work[Outcome]:
     return (yield from work())
 
 
-def baselining(
+def run_baselines(
     model: nn.Module,
     task: Task,
     steps: int = STEPS,

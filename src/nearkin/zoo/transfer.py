@@ -24,7 +24,7 @@ from nearkin.tasks.rows import glance
 from nearkin.tasks.task import Task
 from nearkin.transfer.classify import NUMBERS
 from nearkin.transfer.closed_form import closed_form, require_known, source_means
-from nearkin.transfer.finetune import STEPS, baselining, run_each
+from nearkin.transfer.finetune import STEPS, run_baselines, run_each
 from nearkin.transfer.labels.classes import Classes, Method
 from nearkin.transfer.labels.probabilities import How
 from nearkin.transfer.outcome import Outcome
@@ -168,7 +168,7 @@ class Transfer:
         }
 
 
-def transferring(
+def transfer_network(
     shelf: Shelf, source: str, given: Task | str, how: Transferring, seed: int = 0, stages: StageCache | None = None
 ) -> Work[Transfer]:
     """The work of transfer from a task of the zoo to another of it, or to a new one.
@@ -199,7 +199,7 @@ def transferring(
     asked = None if isinstance(given, str) else target.source
     others: tuple[Outcome, ...] = ()
     if how.baselines:
-        others = yield from baselining(model, few, how.steps, derived_seed(seed, "baselines"), means, part)
+        others = yield from run_baselines(model, few, how.steps, derived_seed(seed, "baselines"), means, part)
     return Transfer(
         source, target.name, solved.network, task.form.metric, how.shots, len(few.train), len(few.test),
         replace(task, test=few.test).guess(), found, others, _origin(solved, how.trial, model),

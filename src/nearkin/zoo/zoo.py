@@ -319,7 +319,7 @@ class Zoo:
                 baselines.
         """
         how = how or transferring.Transferring(shots=shots, **options)
-        return transferring.transferring(self, source, target, how, seed, stages)
+        return transferring.transfer_network(self, source, target, how, seed, stages)
 
     def records(self) -> list[TaskRecord]:
         """What the catalogue tells of every task, oldest first."""
