@@ -38,7 +38,7 @@ from nearkin.search.methods.random_search import random_search
 from nearkin.search.objective import Measured, Objective
 from nearkin.search.searcher import Outcome, run_search
 from nearkin.search.spaces.general import GeneralSpace
-from nearkin.solver.contenders import Trained
+from nearkin.solver.contenders import trained_network
 from nearkin.solver.solution import Solution
 from nearkin.store.bundle import MANIFEST, export_bundle, import_bundle
 from nearkin.store.read_only import ReadOnlyStore
@@ -134,7 +134,7 @@ def test_stages(solved: State, toy: Task, tmp_path: Path, count_inputs: Count) -
 
     def work(start: State | None) -> Work[State]:
         if start is not None:
-            Trained.from_state(start)
+            trained_network(start, toy, 0)
         yield Note("done anew")
         return done
 
@@ -151,7 +151,7 @@ def test_stages(solved: State, toy: Task, tmp_path: Path, count_inputs: Count) -
         (file if place else part).write_bytes(content)
         cache = StageCache(FolderCheckpoints(tmp_path))
         state = finish(cache.stage("train", {}, work))
-        Trained.from_state(state).solved(toy, 0).model()
+        trained_network(state, toy, 0)[0].model()
         assert cache.seconds >= 0
 
     read((True, data))

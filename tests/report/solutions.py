@@ -18,8 +18,8 @@ from nearkin.run.stages import Spent
 from nearkin.solver.promises import Promise
 from nearkin.solver.quality import Quality, class_quality, value_quality
 from nearkin.solver.relations import Relations, agreements
+from nearkin.solver.result import Result
 from nearkin.solver.solution import Solution
-from nearkin.solver.standing import Standing
 from nearkin.tasks.checks.data_checks import Checks, Finding
 
 CELL = "normal(0): 1 = conv3(0); 2 = max3(0) + conv5(1); 3 = skip_connect(0) + conv3(2); out = concat(2, 3)"
@@ -76,11 +76,11 @@ def search(rng: Generator, genotype: str, evaluations: int, top: float) -> dict[
     }  # fmt: skip
 
 
-def contestants(rng: Generator) -> list[Standing]:
+def contestants(rng: Generator) -> list[Result]:
     """A usual contest."""
 
-    def one(name: str, title: str, kind: str, validation: float, test: float, parameters: int, **more: Any) -> Standing:
-        return Standing(
+    def one(name: str, title: str, kind: str, validation: float, test: float, parameters: int, **more: Any) -> Result:
+        return Result(
             name=name, title=title, kind=kind, validation=validation, loss=1 - validation, test=test,
             parameters=parameters, multiply_adds=31 * parameters, seconds=5 + parameters / 9000, network=name,
             **{"samples": 1150, **more},
@@ -97,7 +97,7 @@ def contestants(rng: Generator) -> list[Standing]:
         one("lenet", "LeNet", "made", 0.965, 0.961, 44_426, curve=curve(rng, 800, 0.04)),
         one("resnet18", "ResNet-18, 1/8 width", "made", 0.976, 0.972, 701_466, curve=curve(rng, 400, 0.008)),
         one("densenet121", "DenseNet-121, 1/16 width", "made", 0.958, 0.950, 480_290, curve=curve(rng, 300, 0.06)),
-        Standing(name="vgg16", title="VGG-16", kind="made", refused="images of 8 × 8 are too small for its five pools"),
+        Result(name="vgg16", title="VGG-16", kind="made", refused="images of 8 × 8 are too small for its five pools"),
         one("logistic", "logistic regression", "simple", 0.953, 0.947, 650),
         one("svm", "RBF support vector machine", "simple", 0.981, 0.981, 52_010),
         one("boosting", "gradient boosting", "simple", 0.960, 0.958, 18_600),
@@ -246,7 +246,7 @@ def alone() -> Solution:
     """Everything refused but one simple model."""
     whole = without_kin()
     kept = tuple(
-        one if one.name == "logistic" else Standing(name=one.name, title=one.title, kind=one.kind, refused="no time")
+        one if one.name == "logistic" else Result(name=one.name, title=one.title, kind=one.kind, refused="no time")
         for one in whole.standings
     )
     return replace(

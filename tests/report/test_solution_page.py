@@ -18,8 +18,8 @@ from nearkin.report.contest import contest_words, learned_words
 from nearkin.report.curves import learning, learning_picture
 from nearkin.report.kinship import MAPPED, mapped, threshold_words
 from nearkin.report.solution_page import solution_page
+from nearkin.solver.result import ordered
 from nearkin.solver.solution import Solution
-from nearkin.solver.standing import ordered
 from report.solutions import CASES, CELL, HOSTILE, planted
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -15,9 +15,9 @@ from nearkin.core.errors import DataError, MismatchError, NearkinError, OptionEr
 from nearkin.core.events import Checkpoint, Event, Note, finish
 from nearkin.nets.evaluate import evaluate
 from nearkin.solver.plan import Plan
+from nearkin.solver.result import ordered
 from nearkin.solver.solution import Solution
 from nearkin.solver.solving import kept_solution, solve
-from nearkin.solver.standing import ordered
 from nearkin.store.integrity import examine
 
 

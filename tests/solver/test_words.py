@@ -8,20 +8,20 @@ from nearkin.distance.ranking import Ranking
 from nearkin.solver.promises import promises
 from nearkin.solver.quality import Quality
 from nearkin.solver.relations import Relations, agreements
+from nearkin.solver.result import Result, ordered
 from nearkin.solver.sentence import sentence
-from nearkin.solver.standing import Standing, ordered
 
 
-def searched(name: str, validation: float, history: list[tuple[int, float]]) -> Standing:
+def searched(name: str, validation: float, history: list[tuple[int, float]]) -> Result:
     best = max(score for _, score in history)
     search = {"best": {"score": best}, "history": [list(row) for row in history], "evaluations": history[-1][0]}
-    return Standing(
+    return Result(
         name=name, title=f"search {name}", kind="searched", validation=validation, parameters=1000, search=search
     )
 
 
-def made(name: str, validation: float, parameters: int = 5000, kind: str = "made") -> Standing:
-    return Standing(name=name, title=name.upper(), kind=kind, validation=validation, parameters=parameters)
+def made(name: str, validation: float, parameters: int = 5000, kind: str = "made") -> Result:
+    return Result(name=name, title=name.upper(), kind=kind, validation=validation, parameters=parameters)
 
 
 KIN = searched("kin-search", 0.95, [(1, 0.90), (2, 0.93), (8, 0.94)])
@@ -30,7 +30,7 @@ DRAWN = searched("random-search", 0.90, [(8, 0.9)])
 GOOD = Quality(0.951, "accuracy", (0.94, 0.96), 1000, 0.1, 0.1)
 
 
-def held(standings: list[Standing], relations: Relations | None = None) -> dict[str, bool | None]:
+def held(standings: list[Result], relations: Relations | None = None) -> dict[str, bool | None]:
     return {one.claim: one.held for one in promises(standings, relations or Relations())}
 
 
@@ -61,20 +61,20 @@ def test_promises_compare_on_the_data_of_the_choice() -> None:
 
 def test_what_took_no_part_cannot_be_told() -> None:
     assert set(held([made("svm", 0.9, kind="simple")]).values()) == {None}
-    refused = Standing(name="full-search", title="full", kind="searched", refused="no time")
+    refused = Result(name="full-search", title="full", kind="searched", refused="no time")
     assert claim("as good a network as one in the whole", held([KIN, refused])) is None
 
 
 def test_fine_tuning_is_held_against_the_same_network_from_nothing() -> None:
-    tuned = Standing(name="finetune", title="t", kind="tuned", validation=0.95, network="lenet?width=2")
+    tuned = Result(name="finetune", title="t", kind="tuned", validation=0.95, network="lenet?width=2")
     assert claim("Fine-tuning", held([tuned, made("lenet", 0.93)])) is True
     assert claim("Fine-tuning", held([tuned, made("lenet", 0.96)])) is False
     assert claim("Fine-tuning", held([tuned, made("mlp", 0.90)])) is None
 
 
 def test_closed_form_is_held_against_fine_tuning() -> None:
-    tuned = Standing(name="finetune", title="t", kind="tuned", validation=0.95)
-    closed = Standing(name="transfer", title="c", kind="transfer", validation=0.95)
+    tuned = Result(name="finetune", title="t", kind="tuned", validation=0.95)
+    closed = Result(name="transfer", title="c", kind="transfer", validation=0.95)
     assert claim("in closed form", held([tuned, closed])) is True
     assert claim("in closed form", held([tuned, replace(closed, validation=0.9)])) is False
     assert claim("in closed form", held([tuned])) is None
@@ -112,5 +112,5 @@ def test_a_simple_model_that_wins_is_recommended() -> None:
 
 
 def test_the_order_is_by_validation_and_leaves_out_who_did_not_run() -> None:
-    gone = Standing(name="gone", title="", kind="made", refused="no time")
+    gone = Result(name="gone", title="", kind="made", refused="no time")
     assert [one.name for one in ordered([gone, DRAWN, KIN, FULL])] == ["kin-search", "full-search", "random-search"]

@@ -13,7 +13,7 @@ from nearkin.core.events import finish
 from nearkin.nets.evaluate import evaluate
 from nearkin.nets.solved import Solved
 from nearkin.solver.closed import fit_closed_form
-from nearkin.solver.contenders import Trained
+from nearkin.solver.contenders import trained_network, training_state
 from nearkin.transfer import family, linearize
 from nearkin.transfer.closed_form import closed_form, source_means
 from nearkin.transfer.finetune import bayesian_last_layer
@@ -80,10 +80,10 @@ def test_the_means_alone_transfer_better_over_five_seeds(zoo: nk.Zoo, source: So
 @pytest.mark.parametrize("likelihood", ["gaussian", "heteroscedastic"])
 def test_the_contender_of_solve_is_the_same_model_and_is_read_again(source: Solved, likelihood: str) -> None:
     task = target_task(0, likelihood)
-    trained = Trained(*finish(fit_closed_form(source, task)))
-    model = trained.solved(task, seed=0).model()
+    solved, _ = trained_network(training_state(*finish(fit_closed_form(source, task))), task, seed=0)
+    model = solved.model()
     again = evaluate(model, task.test, task.form)
-    assert again.metric == trained.fit.scores.metric
+    assert again.metric == solved.trials[0].scores.metric
     expected = finish(closed_form(source.model(), task, means=1))
     assert again.metric == pytest.approx(expected.metric, abs=1e-4)
     assert model(GRID).shape == (200, task.num_outputs)

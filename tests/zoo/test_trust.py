@@ -23,7 +23,7 @@ from nearkin.nets import trusted_code
 from nearkin.nets.registry import build, path_of
 from nearkin.nets.trusted_code import OWN, TrustError, is_trusted, refusal, remember, trust, trust_network
 from nearkin.search.networks.named import PATH as SEARCHED
-from nearkin.solver.contenders import Trained
+from nearkin.solver.contenders import trained_network, training_state
 from nearkin.solver.plan import Plan
 from nearkin.solver.relations import Relations
 from nearkin.solver.simple.machines import BoostedTrees, KernelMachine, LinearMachine
@@ -101,13 +101,13 @@ def readers(canary: Canary, folder: Path) -> dict[str, Callable[[], Any]]:
     modelfile.saved(solved, folder / "model.safetensors")
     solution = planted()
     replace(solution, solved=replace(solution.solved, network=network)).save(folder / "solution.safetensors")
-    stage = Trained(network, solved.trials[0], {}).to_state()
+    stage = training_state(network, solved.trials[0], {})
     zoo = nk.Zoo(folder / "zoo")
 
     def near_kin() -> Any:
         from nearkin.solver.joining import join_zoo
 
-        contest = type("Contest", (), {"outcomes": {}, "standings": [], "learn": task()})()
+        contest = type("Contest", (), {"outcomes": {}, "results": [], "learn": task()})()
         ranking = {"frechet": [{"name": "evil", "distance": 0.1, "trials": [0.1]}]}
         row = replace(zoo.record("zero"), name="evil", network=network)
         shelf = type("Shelf", (nk.Zoo,), {"record": lambda self, name: row})(folder / "zoo")
@@ -119,7 +119,7 @@ def readers(canary: Canary, folder: Path) -> dict[str, Callable[[], Any]]:
         "architecture": lambda: zoo.architecture("zero").model(),  # type: ignore[union-attr]
         "model file": lambda: modelfile.loaded(folder / "model.safetensors").model(),
         "solution": lambda: Solution.load(folder / "solution.safetensors").model,
-        "stage": lambda: Trained.from_state(stage).solved(task(), 0).model(),
+        "stage": lambda: trained_network(stage, task(), 0)[0].model(),
         "adding": lambda: zoo.add(task("new"), network, trials=1, recipe=recipe, from_file=True),
         "joining": near_kin,
         "probe": lambda: nk.distance.screening.Probe(network=network).fisher(task()),

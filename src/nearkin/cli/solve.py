@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from nearkin.core import device as devices
     from nearkin.report import solution_page
     from nearkin.solver import plan as plans
+    from nearkin.solver import result as standings
     from nearkin.solver import solving
-    from nearkin.solver import standing as standings
     from nearkin.solver.solution import Solution
 else:
     devices, solution_page, budgets, plans, solving, standings = map(
@@ -35,7 +35,7 @@ else:
             "nearkin.core.budget",
             "nearkin.solver.plan",
             "nearkin.solver.solving",
-            "nearkin.solver.standing",
+            "nearkin.solver.result",
         ),
     )
 
@@ -150,7 +150,7 @@ def _kin_lines(solution: "Solution") -> list[str]:
     return [f"Nearest kin: {by}; {escape(relations.why)}.\n"]
 
 
-def _contest(ranked: "Sequence[standings.Standing]", solution: "Solution") -> None:
+def _contest(ranked: "Sequence[standings.Result]", solution: "Solution") -> None:
     metric = solution.quality.title
     rows = [
         (

@@ -9,8 +9,8 @@ from nearkin.core.text import plain
 from nearkin.report.drawing.genotype import drawing
 from nearkin.report.svg import svg_width
 from nearkin.search.genotypes.genotype import Genotype
+from nearkin.solver.result import Result, ordered
 from nearkin.solver.solution import Solution
-from nearkin.solver.standing import Standing, ordered
 
 MOST = 4
 """Drawings of a page."""
@@ -45,7 +45,7 @@ def architectures(solution: Solution) -> list[Architecture]:
     return [_drawn(one, place, solution.chosen) for place, one in enumerate(kept[:MOST])]
 
 
-def _drawn(one: Standing, place: int, chosen: str) -> Architecture:
+def _drawn(one: Result, place: int, chosen: str) -> Architecture:
     try:
         svg = drawing(Genotype.parse(one.genotype), name=f"nk-cell-{place}")
     except NearkinError:

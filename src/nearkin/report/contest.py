@@ -11,8 +11,8 @@ from nearkin.report.axes import FONT, NARROW, Field, flowed, frame, scale_around
 from nearkin.report.html import Table
 from nearkin.report.labels import Box, labels, place, text_width
 from nearkin.report.svg import Canvas
+from nearkin.solver.result import KINDS, Result, ordered
 from nearkin.solver.solution import Solution
-from nearkin.solver.standing import KINDS, Standing, ordered
 from nearkin.tasks.metrics import share_interval
 
 CLOSE = 0.01
@@ -32,7 +32,7 @@ _SHORT = {
 class Spot:
     """A contestant in the picture: its costs, its test metric with 95 % interval, its metric on validation data."""
 
-    standing: Standing
+    standing: Result
     value: float
     interval: tuple[float, float] | None
     chosen: bool
@@ -283,7 +283,7 @@ def _smaller(chosen: Spot, others: Sequence[Spot]) -> list[str]:
     return [f"Smaller, and within {CLOSE} on the validation data: {plain(least.standing.title)}, with {sizes}."]
 
 
-def _lead(solution: Solution, own: Standing, second: Standing, places: int) -> str:
+def _lead(solution: Solution, own: Result, second: Result, places: int) -> str:
     """By how much the chosen one was ahead of the next, and whether that may be chance."""
     gap = (own.validation or 0.0) - (second.validation or 0.0)
     first, next_one = plain(own.title), plain(second.title)

@@ -11,8 +11,8 @@ from nearkin.report.axes import NARROW, Field, Scale, frame, scale_around
 from nearkin.report.html import Table
 from nearkin.report.labels import labels, spread, text_width
 from nearkin.report.svg import Canvas, Point
+from nearkin.solver.result import Result
 from nearkin.solver.solution import Solution
-from nearkin.solver.standing import Standing
 
 _NAME = 11.0
 _ROOM = 14.0
@@ -39,7 +39,7 @@ def searching(solution: Solution) -> list[Curve]:
     return _curves(solution, found)
 
 
-def _history(one: Standing) -> list[Point]:
+def _history(one: Result) -> list[Point]:
     return [(float(count), float(score)) for count, score in (one.search or {}).get("history", ())]
 
 

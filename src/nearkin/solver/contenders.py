@@ -23,9 +23,9 @@ from nearkin.search.networks.named import network_string
 from nearkin.search.networks.skeleton import Skeleton
 from nearkin.solver.closed import fit_closed_form
 from nearkin.solver.pace import Pace
+from nearkin.solver.result import Result
 from nearkin.solver.simple.machines import costs
 from nearkin.solver.simple.models import fit_simple
-from nearkin.solver.standing import Standing
 from nearkin.tasks.batches import num_batches
 from nearkin.tasks.task import Task
 from nearkin.zoo.search import Ground
@@ -48,7 +48,7 @@ class Contender:
     Attributes:
         name: one word.
         title: for readers.
-        kind: one of `standing.KINDS`.
+        kind: one of `result.KINDS`.
         task: what it learns from (`train`) and is judged by (`test`), in its own input shape.
         domain: where its architecture is searched; None where it is known.
         method: of that search.
@@ -91,36 +91,25 @@ class Contender:
         }
 
 
-class _TrainedFacts(TypedDict):
-    """What the state of a trained contender says beside its tensors."""
+class TrainingFacts(TypedDict):
+    """What the stored training of a contender says beside its tensors."""
 
     network: str
     fit: FitFacts
     settings: dict[str, Any]
 
 
-@dataclass(frozen=True, eq=False)
-class Trained:
-    """A contender after its training: the network string, the weights, what was decided on the way."""
+def training_state(network: str, fit: Fit, settings: Mapping[str, Any]) -> State:
+    """A finished training, as a stage stores it."""
+    facts = {"network": network, "fit": fit_facts(fit), "settings": dict(settings)}
+    return State(fit_state(fit).tensors, facts)
 
-    network: str
-    fit: Fit
-    settings: Mapping[str, Any]
 
-    def to_state(self) -> State:
-        """The form that a stage keeps."""
-        facts = {"network": self.network, "fit": fit_facts(self.fit), "settings": dict(self.settings)}
-        return State(fit_state(self.fit).tensors, facts)
-
-    @classmethod
-    def from_state(cls, state: State) -> "Trained":
-        """The inverse of `to_state`."""
-        facts = state.read(_TrainedFacts)
-        return cls(facts["network"], fit_from(state, facts["fit"]), facts["settings"])
-
-    def solved(self, task: Task, seed: int) -> Solved:
-        """As a solved task, which can build the model again."""
-        return Solved(task.name, self.network, task.facts(), seed, (self.fit,))
+def trained_network(state: State, task: Task, seed: int) -> tuple[Solved, dict[str, Any]]:
+    """The trained network of a stored training, and what was decided on the way."""
+    facts = state.read(TrainingFacts)
+    fit = fit_from(state, facts["fit"])
+    return Solved(task.name, facts["network"], task.facts(), seed, (fit,)), facts["settings"]
 
 
 def train_contender(contender: Contender, start: State | None, device: torch.device) -> Work[State]:
@@ -130,19 +119,19 @@ def train_contender(contender: Contender, start: State | None, device: torch.dev
         closed = yield from fit_closed_form(
             contender.source, task, seconds=contender.seconds, seed=contender.seed, fixed=contender.fixed
         )
-        return Trained(*closed).to_state()
+        return training_state(*closed)
     if contender.pace is None:
         simple = yield from fit_simple.work(
             contender.name, task, seconds=contender.seconds, seed=contender.seed, fixed=contender.fixed
         )
-        return Trained(simple.network, simple.fit, simple.settings).to_state()
+        return training_state(simple.network, simple.fit, simple.settings)
     model, recipe = _begun(contender, contender.pace.network), contender.pace.recipe
     result = yield from fit.work(
         model, task, recipe, seed=derived_seed(contender.seed, "solve"), device=device, resume=start,
         stage=contender.title,
     )  # fmt: skip
     settings = {"steps": len(result.history.losses), "batch_size": recipe.batch_size, "rate": recipe.learning_rate}
-    return Trained(contender.pace.network, result, settings).to_state()
+    return training_state(contender.pace.network, result, settings)
 
 
 def _begun(contender: Contender, network: str) -> nn.Module:
@@ -157,36 +146,36 @@ def _begun(contender: Contender, network: str) -> nn.Module:
     return with_head(model, task.num_outputs, derived_seed(contender.seed, "head"), head)
 
 
-def samples_learned(trained: Trained, task: Task) -> int:
+def samples_learned(settings: Mapping[str, Any], task: Task) -> int:
     """How many training samples a model learned from: a drawn part, or those of its first epoch if it did not end."""
-    if "samples" in trained.settings:
-        return int(trained.settings["samples"])
-    count, settings = len(task.train), trained.settings
+    if "samples" in settings:
+        return int(settings["samples"])
+    count = len(task.train)
     return min(count, round(int(settings["steps"]) * count / num_batches(count, int(settings["batch_size"]))))
 
 
-def standing(contender: Contender, trained: Trained, whole: Task, seconds: float) -> Standing:
-    """What a trained contender is worth; `whole` is its task with the true test part."""
-    solved = trained.solved(contender.task, contender.seed)
-    model = solved.model()
+def result_of(contender: Contender, state: State, whole: Task, seconds: float) -> Result:
+    """What a trained contender achieved; `whole` is its task with the true test part."""
+    solved, settings = trained_network(state, contender.task, contender.seed)
+    model, fit = solved.model(), solved.trials[0]
     parameters, work = costs(model, contender.task.input_shape)
-    scores = trained.fit.scores
-    return Standing(
+    return Result(
         name=contender.name,
         title=contender.title,
         kind=contender.kind,
-        validation=scores.metric,
-        loss=scores.loss,
+        validation=fit.scores.metric,
+        loss=fit.scores.loss,
         test=evaluate(model, whole.test, whole.form).metric,
         parameters=parameters,
         multiply_adds=work,
         seconds=seconds,
-        samples=samples_learned(trained, contender.task),
-        network=trained.network,
+        samples=samples_learned(settings, contender.task),
+        network=solved.network,
         genotype=contender.told.get("genotype", ""),
         search=contender.told.get("search"),
-        curve=thinned(trained.fit.history.losses.tolist()),
-        settings={**trained.settings, **contender.told.get("settings", {})},
+        curve=thinned(fit.history.losses.tolist()),
+        settings={**settings, **contender.told.get("settings", {})},
+        solved=solved,
     )
 
 

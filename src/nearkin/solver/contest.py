@@ -19,22 +19,22 @@ from nearkin.solver.contenders import (
     USUAL_CELLS,
     USUAL_WIDTH,
     Contender,
-    Trained,
     hand_made_networks,
     made_title,
+    result_of,
     samples_learned,
     search_skeleton,
     searched_networks,
-    standing,
     train_contender,
+    trained_network,
 )
 from nearkin.solver.pace import FEWEST_STEPS, Pace, paced
 from nearkin.solver.plan import SEARCH_SHARE, Plan
 from nearkin.solver.quality import temperature
+from nearkin.solver.result import Result, ordered
 from nearkin.solver.simple.models import SIMPLE
 from nearkin.solver.simple.models import title as simple_title
 from nearkin.solver.solution import answers
-from nearkin.solver.standing import Standing, ordered
 from nearkin.tasks.derive import held_out
 from nearkin.tasks.metrics import CONFIDENCE
 from nearkin.tasks.pixels import fitted_to
@@ -55,9 +55,8 @@ class Contest:
         plan: what was asked.
         stages: where stages lie.
         allowance: seconds of each contender.
-        standings: in the order of their turn.
-        trained: weights of those that ran, by name.
-        contenders: those, by name.
+        results: in the order of their turn.
+        contenders: those that ran, by name.
         outcomes: of the searches, by name.
     """
 
@@ -65,8 +64,7 @@ class Contest:
     plan: Plan
     stages: StageCache
     allowance: float | None = None
-    standings: list[Standing] = field(default_factory=list)
-    trained: dict[str, Trained] = field(default_factory=dict)
+    results: list[Result] = field(default_factory=list)
     contenders: dict[str, Contender] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
 
@@ -129,11 +127,16 @@ class Contest:
         """A contender trained once more, as before, with all training data at hand; and from how many it learned."""
         old = self.contenders[name]
         whole = fitted_to(self.task, old.task.input_shape)
-        fixed = self.trained[name].settings if old.pace is None else None
+        told = old.told.get("settings", {})
+        chosen = {key: value for key, value in self._result(name).settings.items() if key not in told}
+        fixed = chosen if old.pace is None else None
         contender = replace(old, task=whole, fixed=fixed, title=f"{old.title}, trained again")
         state = yield from self._trained(contender, f"final: {old.title}")
-        trained = Trained.from_state(state)
-        return trained.solved(whole, old.seed), samples_learned(trained, whole)
+        solved, settings = trained_network(state, whole, old.seed)
+        return solved, samples_learned(settings, whole)
+
+    def _result(self, name: str) -> Result:
+        return next(result for result in self.results if result.name == name)
 
     def heat(self, name: str) -> float:
         """The temperature of a contender's class scores, learned on the data of the choice; 1 where that is too few."""
@@ -144,7 +147,7 @@ class Contest:
 
     def margins(self) -> dict[str, tuple[float, float, float]]:
         """How far the best is ahead of the next and of the best simple model, with 95 % intervals, sample by sample."""
-        ranked = ordered(self.standings)
+        ranked = ordered(self.results)
         simple = [one for one in ranked if one.kind == "simple"][:1]
         rivals = {one.name for one in (*ranked[1:2], *simple)} - {ranked[0].name}
         return {name: self._ahead(ranked[0].name, name) for name in sorted(rivals)}
@@ -162,11 +165,12 @@ class Contest:
         return ahead, ahead - half, ahead + half
 
     def _said(self, name: str) -> Prediction:
-        contender = self.contenders[name]
-        return answers(self.trained[name].solved(contender.task, contender.seed), self.learn.test, 1.0)
+        solved = self._result(name).solved
+        assert solved is not None, f"{name} did not run"
+        return answers(solved, self.learn.test, 1.0)
 
     def _judge(self, contender: Contender) -> Work[None]:
-        """One contender's turn; what keeps it from running is told in its standing."""
+        """One contender's turn; what keeps it from running is told in its result."""
         before = self.stages.seconds
         try:
             if contender.domain is not None:
@@ -176,17 +180,16 @@ class Contest:
             state = yield from self._trained(contender, f"training: {contender.title}")
         except NearkinError as error:
             yield Caution(f"{contender.title} takes no part: {error}")
-            refused = Standing(name=contender.name, title=contender.title, kind=contender.kind, refused=str(error))
-            self.standings.append(refused)
+            refused = Result(name=contender.name, title=contender.title, kind=contender.kind, refused=str(error))
+            self.results.append(refused)
             return
-        trained = Trained.from_state(state)
         whole = fitted_to(self.task, contender.task.input_shape)
-        found = standing(contender, trained, whole, self.stages.seconds - before)
-        self.standings.append(found)
-        self.trained[contender.name], self.contenders[contender.name] = trained, contender
+        result = result_of(contender, state, whole, self.stages.seconds - before)
+        self.results.append(result)
+        self.contenders[contender.name] = contender
         yield Note(
-            f"{found.title}: {found.validation:.4f} on validation data, {found.parameters:,} parameters, "
-            f"{found.seconds:.1f} s"
+            f"{result.title}: {result.validation:.4f} on validation data, {result.parameters:,} parameters, "
+            f"{result.seconds:.1f} s"
         )
 
     def _trained(self, contender: Contender, stage: str) -> Work[State]:

@@ -87,6 +87,6 @@ def _best_cells(contest: Contest) -> list[Best]:
 
 def _gain(contest: Contest) -> float | None:
     """What beginning with the kin's cells brought against beginning with nothing, on the data of the choice."""
-    worth = {one.name: one.validation for one in contest.standings}
+    worth = {one.name: one.validation for one in contest.results}
     kin, nothing = worth.get("kin-search"), worth.get("full-search")
     return None if kin is None or nothing is None else kin - nothing

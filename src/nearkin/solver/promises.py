@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nearkin.solver.relations import Relations
-from nearkin.solver.standing import Standing
+from nearkin.solver.result import Result
 
 ALIKE = 0.005  # of a metric: differences below are no difference
 
@@ -25,7 +25,7 @@ class Promise:
     evidence: str
 
 
-def promises(standings: Sequence[Standing], relations: Relations, metric: str = "accuracy") -> tuple[Promise, ...]:
+def promises(standings: Sequence[Result], relations: Relations, metric: str = "accuracy") -> tuple[Promise, ...]:
     """What the papers promise of near kin, each with the figures of this run; one run proves nothing, it shows."""
     by_name = {one.name: one for one in standings if one.validation is not None}
     return (
@@ -39,7 +39,7 @@ def promises(standings: Sequence[Standing], relations: Relations, metric: str = 
     )
 
 
-def _faster(found: dict[str, Standing]) -> Promise:
+def _faster(found: dict[str, Result]) -> Promise:
     claim = "Beginning with the kin's cells reaches the accuracy of a search from nothing in half of its evaluations."
     kin, full = (found[name].search if name in found else None for name in ("kin-search", "full-search"))
     if kin is None or full is None:
@@ -54,7 +54,7 @@ def _faster(found: dict[str, Standing]) -> Promise:
     )
 
 
-def _against(found: dict[str, Standing], other: str, claim: str) -> Promise:
+def _against(found: dict[str, Result], other: str, claim: str) -> Promise:
     first = "kin-search" if "kin-search" in found else "full-search"
     if first not in found or other not in found or first == other:
         return Promise(claim, None, _absent("kin-search" if first == other else other))
@@ -64,7 +64,7 @@ def _against(found: dict[str, Standing], other: str, claim: str) -> Promise:
     return Promise(claim, held, f"{_value(ours):.4f} against {_value(theirs):.4f} on the data of the choice")
 
 
-def _smaller(found: dict[str, Standing]) -> Promise:
+def _smaller(found: dict[str, Result]) -> Promise:
     claim = "The searched network is as good as the best hand-made one and smaller."
     searched = _best(found, "searched")
     made = _best(found, "made")
@@ -74,7 +74,7 @@ def _smaller(found: dict[str, Standing]) -> Promise:
     return Promise(claim, held, f"{_sized(searched)} against {_sized(made)} of {made.title}")
 
 
-def _tuned(found: dict[str, Standing]) -> Promise:
+def _tuned(found: dict[str, Result]) -> Promise:
     claim = "Fine-tuning the nearest kin does better than the same kind of network trained from nothing."
     tuned = found.get("finetune")
     same = None if tuned is None else found.get(tuned.network.split("?")[0])
@@ -84,7 +84,7 @@ def _tuned(found: dict[str, Standing]) -> Promise:
     return Promise(claim, _value(tuned) > _value(same) + ALIKE, evidence)
 
 
-def _closed(found: dict[str, Standing]) -> Promise:
+def _closed(found: dict[str, Result]) -> Promise:
     claim = "The nearest kin's network does as well in closed form as fine-tuned."
     closed, tuned = found.get("transfer"), found.get("finetune")
     if closed is None or tuned is None:
@@ -103,15 +103,15 @@ def _agreed(relations: Relations) -> Promise:
     return Promise(claim, held, evidence)
 
 
-def _best(found: dict[str, Standing], kind: str) -> Standing | None:
+def _best(found: dict[str, Result], kind: str) -> Result | None:
     return max((one for one in found.values() if one.kind == kind), key=_value, default=None)
 
 
-def _value(one: Standing) -> float:
+def _value(one: Result) -> float:
     return one.validation if one.validation is not None else float("-inf")
 
 
-def _sized(one: Standing) -> str:
+def _sized(one: Result) -> str:
     return f"{_value(one):.4f} with {one.parameters:,} parameters"
 
 

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 
 from nearkin.solver.quality import Quality
-from nearkin.solver.standing import Standing
+from nearkin.solver.result import Result
 
 
 def sentence(
     target: str,
-    best: Standing,
-    standings: Sequence[Standing],
+    best: Result,
+    standings: Sequence[Result],
     quality: Quality,
     margins: Mapping[str, tuple[float, float, float]],
     seconds: float,
@@ -25,12 +25,12 @@ def sentence(
     return f"{target}: {worth} by {_who(best)}, {size}{_rival(best, standings, margins)}."
 
 
-def _who(best: Standing) -> str:
+def _who(best: Result) -> str:
     """The model in words."""
     return f"the network from a {best.title}" if best.kind == "searched" else best.title
 
 
-def _rival(best: Standing, standings: Sequence[Standing], margins: Mapping[str, tuple[float, float, float]]) -> str:
+def _rival(best: Result, standings: Sequence[Result], margins: Mapping[str, tuple[float, float, float]]) -> str:
     """How the best simple model compares, which a user would have tried first."""
     if best.kind == "simple":
         tried = any(one.kind != "simple" and one.validation is not None for one in standings)

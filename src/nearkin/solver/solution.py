@@ -20,7 +20,7 @@ from nearkin.search.genotypes.genotype import Genotype
 from nearkin.solver.promises import Promise
 from nearkin.solver.quality import Quality, class_quality, value_quality
 from nearkin.solver.relations import Relations
-from nearkin.solver.standing import Standing
+from nearkin.solver.result import Result
 from nearkin.tasks.arrays import input_rows
 from nearkin.tasks.checks.data_checks import Checks
 from nearkin.tasks.examples import Examples, Scaling
@@ -56,7 +56,7 @@ class _Facts(TypedDict):
     task: TaskFacts
     quality: Quality
     temperature: float
-    standings: tuple[Standing, ...]
+    standings: tuple[Result, ...]
     margins: dict[str, tuple[float, float, float]]
     finals: dict[str, float]
     relations: Relations
@@ -103,7 +103,7 @@ class Solution:
     task: Mapping[str, Any]
     quality: Quality
     temperature: float
-    standings: tuple[Standing, ...]
+    standings: tuple[Result, ...]
     margins: Mapping[str, tuple[float, float, float]]
     finals: Mapping[str, float]
     relations: Relations
@@ -131,7 +131,7 @@ class Solution:
         return self.solved.model()
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> Result:
         """The chosen contestant's."""
         return next(one for one in self.standings if one.name == self.chosen)
 

@@ -25,9 +25,9 @@ from nearkin.solver.kin import grounds, relate
 from nearkin.solver.plan import Plan, require_answerable
 from nearkin.solver.promises import promises
 from nearkin.solver.relations import Relations
+from nearkin.solver.result import ordered
 from nearkin.solver.sentence import sentence
 from nearkin.solver.solution import KIND, Solution, measured, scores_on_test
-from nearkin.solver.standing import ordered
 from nearkin.tasks.checks.data_checks import Checks, check_data
 from nearkin.tasks.sources import task as read_task
 from nearkin.tasks.task import Task
@@ -77,8 +77,8 @@ def solve(
         yield Note(_why_no_search(task, plan))
     kin = None if relations.tuned is None else zoo.solved(relations.tuned)
     yield from contest.run(searches, kin)
-    ranked = ordered(contest.standings)
-    reason = contest.standings[0].refused if contest.standings else ""
+    ranked = ordered(contest.results)
+    reason = contest.results[0].refused if contest.results else ""
     require(bool(ranked), f"nothing could be trained for {task.name}; the first reason: {reason}", TrainingError)
     best, simple = ranked[0], next((one for one in ranked if one.kind == "simple"), None)
     finals: dict[str, tuple[Solved, int]] = {}
@@ -177,11 +177,11 @@ def _solution(
     relations: Relations,
     finals: dict[str, tuple[Solved, int]],
 ) -> Solution:
-    best = ordered(contest.standings)[0]
+    best = ordered(contest.results)[0]
     (solved, _), heat = finals[best.name], contest.heat(best.name)
     quality = measured(task, solved, heat)
     rows = torch.tensor([one.row for one in quality.mistakes], dtype=torch.int64)
-    standings, margins = tuple(contest.standings), contest.margins()
+    standings, margins = tuple(contest.results), contest.margins()
     return Solution(
         solved=solved,
         chosen=best.name,

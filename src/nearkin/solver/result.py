@@ -1,10 +1,11 @@
-"""Standings: what took part in the contest for a task, and what each was worth."""
+"""Results of a contest: what each contender achieved, and their order."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from nearkin.core.plain import typed
+from nearkin.nets.solved import Solved
 
 KINDS = {
     "searched": "a searched architecture",
@@ -17,8 +18,8 @@ KINDS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
-    """One contestant after the contest.
+class Result:
+    """What one contender achieved.
 
     It learned from one part of the training data and was judged on another, `validation`; by that the answer was
     chosen. Its `test` metric is told beside it and decided nothing.
@@ -40,6 +41,7 @@ class Standing:
         search: what its search told (`Outcome.to_dict`), None where it had none.
         settings: what was decided for it: steps, width, regularisation.
         refused: why it did not run, in one line; empty where it did.
+        solved: its trained network, while the contest runs; it is not stored with the result.
     """
 
     name: str
@@ -58,28 +60,31 @@ class Standing:
     search: Mapping[str, Any] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     refused: str = ""
+    solved: Solved | None = field(default=None, compare=False, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; `Standing.from_dict` makes it again."""
-        return {**asdict(self), "curve": [list(pair) for pair in self.curve]}
+        """Plain JSON values; `Result.from_dict` makes it again."""
+        facts = asdict(replace(self, solved=None))
+        del facts["solved"]
+        return {**facts, "curve": [list(pair) for pair in self.curve]}
 
     @classmethod
-    def from_dict(cls, facts: Mapping[str, Any]) -> "Standing":
+    def from_dict(cls, facts: Mapping[str, Any]) -> "Result":
         """The inverse of `to_dict`.
 
-        >>> one = Standing(name="svm", title="RBF SVM", kind="simple", validation=0.9, curve=((0, 1.5),))
-        >>> Standing.from_dict(one.to_dict()) == one
+        >>> one = Result(name="svm", title="RBF SVM", kind="simple", validation=0.9, curve=((0, 1.5),))
+        >>> Result.from_dict(one.to_dict()) == one
         True
         """
         return typed(cls, dict(facts), "a contestant")
 
 
-def ordered(standings: Sequence[Standing]) -> list[Standing]:
+def ordered(standings: Sequence[Result]) -> list[Result]:
     """Those that ran, best on the data of the choice first; a tie goes to the smaller loss, then to fewer parameters.
 
-    >>> few, many = (Standing(name=n, title=n, kind="made", validation=0.9, loss=1.0, parameters=p)
+    >>> few, many = (Result(name=n, title=n, kind="made", validation=0.9, loss=1.0, parameters=p)
     ...              for n, p in (("few", 10), ("many", 99)))
-    >>> [one.name for one in ordered([many, few, Standing(name="none", title="", kind="made", refused="no time")])]
+    >>> [one.name for one in ordered([many, few, Result(name="none", title="", kind="made", refused="no time")])]
     ['few', 'many']
     """
     ran = [one for one in standings if one.validation is not None]
