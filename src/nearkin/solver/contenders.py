@@ -154,9 +154,8 @@ def samples_learned(settings: Mapping[str, Any], task: Task) -> int:
     return min(count, round(int(settings["steps"]) * count / num_batches(count, int(settings["batch_size"]))))
 
 
-def result_of(contender: Contender, state: State, whole: Task, seconds: float) -> Result:
+def result_of(contender: Contender, solved: Solved, settings: Mapping[str, Any], whole: Task, seconds: float) -> Result:
     """What a trained contender achieved; `whole` is its task with the true test part."""
-    solved, settings = trained_network(state, contender.task, contender.seed)
     model, fit = solved.model(), solved.trials[0]
     parameters, work = costs(model, contender.task.input_shape)
     return Result(
@@ -175,7 +174,6 @@ def result_of(contender: Contender, state: State, whole: Task, seconds: float) -
         search=contender.told.get("search"),
         curve=thinned(fit.history.losses.tolist()),
         settings={**settings, **contender.told.get("settings", {})},
-        solved=solved,
     )
 
 

@@ -57,6 +57,7 @@ class Contest:
         allowance: seconds of each contender.
         results: in the order of their turn.
         contenders: those that ran, by name.
+        solved: their trained networks, by name.
         outcomes: of the searches, by name.
     """
 
@@ -66,6 +67,7 @@ class Contest:
     allowance: float | None = None
     results: list[Result] = field(default_factory=list)
     contenders: dict[str, Contender] = field(default_factory=dict)
+    solved: dict[str, Solved] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -128,15 +130,13 @@ class Contest:
         old = self.contenders[name]
         whole = fitted_to(self.task, old.task.input_shape)
         told = old.told.get("settings", {})
-        chosen = {key: value for key, value in self._result(name).settings.items() if key not in told}
+        result = next(result for result in self.results if result.name == name)
+        chosen = {key: value for key, value in result.settings.items() if key not in told}
         fixed = chosen if old.pace is None else None
         contender = replace(old, task=whole, fixed=fixed, title=f"{old.title}, trained again")
         state = yield from self._trained(contender, f"final: {old.title}")
         solved, settings = trained_network(state, whole, old.seed)
         return solved, samples_learned(settings, whole)
-
-    def _result(self, name: str) -> Result:
-        return next(result for result in self.results if result.name == name)
 
     def heat(self, name: str) -> float:
         """The temperature of a contender's class scores, learned on the data of the choice; 1 where that is too few."""
@@ -165,9 +165,7 @@ class Contest:
         return ahead, ahead - half, ahead + half
 
     def _said(self, name: str) -> Prediction:
-        solved = self._result(name).solved
-        assert solved is not None, f"{name} did not run"
-        return answers(solved, self.learn.test, 1.0)
+        return answers(self.solved[name], self.learn.test, 1.0)
 
     def _judge(self, contender: Contender) -> Work[None]:
         """One contender's turn; what keeps it from running is told in its result."""
@@ -184,9 +182,10 @@ class Contest:
             self.results.append(refused)
             return
         whole = fitted_to(self.task, contender.task.input_shape)
-        result = result_of(contender, state, whole, self.stages.seconds - before)
+        solved, settings = trained_network(state, contender.task, contender.seed)
+        result = result_of(contender, solved, settings, whole, self.stages.seconds - before)
         self.results.append(result)
-        self.contenders[contender.name] = contender
+        self.contenders[contender.name], self.solved[contender.name] = contender, solved
         yield Note(
             f"{result.title}: {result.validation:.4f} on validation data, {result.parameters:,} parameters, "
             f"{result.seconds:.1f} s"

@@ -1,11 +1,10 @@
 """Results of a contest: what each contender achieved, and their order."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from nearkin.core.plain import typed
-from nearkin.nets.solved import Solved
 
 KINDS = {
     "searched": "a searched architecture",
@@ -41,7 +40,6 @@ class Result:
         search: what its search told (`Outcome.to_dict`), None where it had none.
         settings: what was decided for it: steps, width, regularisation.
         refused: why it did not run, in one line; empty where it did.
-        solved: its trained network, while the contest runs; it is not stored with the result.
     """
 
     name: str
@@ -60,13 +58,10 @@ class Result:
     search: Mapping[str, Any] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     refused: str = ""
-    solved: Solved | None = field(default=None, compare=False, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `Result.from_dict` makes it again."""
-        facts = asdict(replace(self, solved=None))
-        del facts["solved"]
-        return {**facts, "curve": [list(pair) for pair in self.curve]}
+        return {**asdict(self), "curve": [list(pair) for pair in self.curve]}
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> "Result":
