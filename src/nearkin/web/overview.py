@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 from markupsafe import Markup
 
+from nearkin.distance.registry import about
 from nearkin.nets.trusted_code import is_trusted
 from nearkin.report.kin import MOST_TASKS
 from nearkin.report.page import map_page
@@ -18,11 +19,6 @@ from nearkin.web.measured import aggregates, matrix_of
 
 PAGE = 200  # tasks of one page
 LOOKED_FOR = ("name", "data", "network", "likelihood")
-ABOUT = {
-    "frechet": "It compares what two networks know of the target's data: the Fisher information of the source's "
-    "network with that of the target's own, both scaled to the same total. 0 means that they rest on the same weights "
-    "in the same measure, 1 that they share none.",
-}
 
 
 def task_facts(task: TaskRecord) -> dict[str, Any]:
@@ -102,7 +98,7 @@ def _drawn(rows: tuple[Any, ...], key: str, aggregate: str, order: tuple[str, ..
     """Head and body of the map's page; the same distances are drawn once."""
     found = [Distance(source, target, trial, dict(values)) for source, target, trial, values in rows]
     matrix = matrix_of(found, f"{key}, {aggregate}", aggregate, order)
-    page = map_page(matrix, about=ABOUT.get(key.partition(" ")[0], ""), command=command)
+    page = map_page(matrix, about=about(key.partition(" ")[0]), command=command)
     return _within(page, "header"), _within(page, "main")
 
 

@@ -11,11 +11,11 @@ from torch.func import functional_call
 
 from nearkin.core.errors import DataError, MismatchError, OptionError
 from nearkin.core.events import Progress
-from nearkin.distance.fisher_based import alignment, frechet
+from nearkin.distance import frechet
+from nearkin.distance.fisher_based import alignment
 from nearkin.distance.fisher_based.alignment import aligned, aligned_fisher, aligning
 from nearkin.distance.fisher_based.unit_groups import UnitGroup, permuted, unit_groups
-from nearkin.fisher import FisherDiagonal
-from nearkin.fisher import diagonals as diagonal
+from nearkin.fisher import FisherDiagonal, diagonal
 from nearkin.nets.functional import load, view
 from nearkin.nets.recurrent import RecurrentLanguageModel
 from nearkin.nets.registry import build
