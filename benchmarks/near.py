@@ -16,7 +16,7 @@ import torch
 
 import nearkin as nk
 from nearkin.store import schema
-from nearkin.zoo.near import EMBEDDING
+from nearkin.zoo.comparison import EMBEDDING
 from results import keep, table
 
 PAGE = Path(__file__).parents[1] / "docs" / "figures" / "near-benchmark.md"

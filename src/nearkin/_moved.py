@@ -13,6 +13,7 @@ from typing import Any
 MOVED = {
     "nearkin.distance.frechet": "nearkin.distance.fisher_based.frechet",
     "nearkin.distance.kin": "nearkin.distance.kin_score",
+    "nearkin.distance.measures": "nearkin.distance.registry",
     "nearkin.distance.readings": "nearkin.distance.fisher_based.readings",
     "nearkin.fisher.diagonal": "nearkin.fisher.diagonals",
     "nearkin.nets.fit": "nearkin.nets.training_loop",
@@ -31,6 +32,7 @@ MOVED = {
     "nearkin.search.named": "nearkin.search.networks.named",
     "nearkin.search.network": "nearkin.search.networks.build",
     "nearkin.search.operations": "nearkin.search.networks.operations",
+    "nearkin.search.options": "nearkin.core.options",
     "nearkin.search.random_search": "nearkin.search.methods.random_search",
     "nearkin.search.restricted": "nearkin.search.spaces.restricted",
     "nearkin.search.sampling": "nearkin.search.methods.sampling",

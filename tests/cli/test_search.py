@@ -1,5 +1,6 @@
 """`add --cell`, `search` and `export-model` as a person or a script calls them."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -191,7 +192,7 @@ def test_the_options_of_a_method_are_listed_without_a_target(call: Call) -> None
     for words in (("--method", "evolution", "--options"), ("--options", "--method", "evolution")):
         said = call("search", *words)
         assert said.code == 0, said.err
-        assert "population  10       members alive" in said.out
+        assert re.search(r"population +10 +members alive", said.out)
     assert "evolution" in call("search", "--options").out
     assert "unknown method 'evolve'" in call("search", "--method", "evolve", "--options").err
 

@@ -1,9 +1,11 @@
 """What every store of solved tasks must hold to, whatever database it stands on.
 
-A test class inherits `StoreLaws` and gives a fixture `store`: an empty catalogue.
+A test class inherits `StoreLaws` and gives two fixtures: `store`, an empty store, and `other`, a second connection to
+the same one. Only the public interface is used.
 """
 
 import hashlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from nearkin.core.errors import NearkinError, OptionError, ZooError
 from nearkin.store.catalogue import Catalogue
 from nearkin.store.integrity import examine
-from nearkin.store.records import NewArtifact, NewTask
+from nearkin.store.records import NewArtifact, NewTask, Placed
 
 
 def new_task(name: str = "even", **changes: Any) -> NewTask:
@@ -43,6 +45,22 @@ def weights(text: str = "w", trials: int = 2) -> list[NewArtifact]:
 
 def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+class Then(list[NewArtifact]):
+    """Artifacts; once all of them were read, and before their rows are written, an action is run."""
+
+    def __init__(self, artifacts: Iterable[NewArtifact], action: Callable[[], object]) -> None:
+        super().__init__(artifacts)
+        self.action = action
+
+    def __iter__(self) -> Iterator[NewArtifact]:
+        yield from super().__iter__()
+        self.action()
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 class StoreLaws:
@@ -88,13 +106,10 @@ class StoreLaws:
         assert [store.blob(item) for item in store.artifacts("even")] == [file.data for file in weights("first")]
         assert sorted(store.blobs.digests()) == sorted(digest(file.data) for file in weights("first"))
 
-    def test_a_name_taken_while_the_files_were_written_is_refused(
-        self, store: Catalogue, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        store.add(new_task(), weights("first"))
-        monkeypatch.setattr(store, "claimable", lambda name: name)
+    def test_a_name_taken_while_the_files_were_written_is_refused(self, store: Catalogue, other: Catalogue) -> None:
+        late = Then(weights("second"), lambda: other.add(new_task(), weights("first")))
         with pytest.raises(ZooError, match="already has a task named even"):
-            store.add(new_task(), weights("second"))
+            store.add(new_task(), late)
         assert sorted(store.blobs.digests()) == sorted(digest(file.data) for file in weights("first"))
 
     @pytest.mark.parametrize(
@@ -152,19 +167,13 @@ class StoreLaws:
         assert examine(store).sound
 
     @pytest.mark.parametrize("action", ["add", "attach"])
-    def test_a_failure_between_files_and_rows_leaves_the_zoo_as_it_was(
-        self, store: Catalogue, monkeypatch: pytest.MonkeyPatch, action: str
-    ) -> None:
+    def test_a_failure_between_files_and_rows_leaves_the_zoo_as_it_was(self, store: Catalogue, action: str) -> None:
         store.add(new_task("old"), weights("old"))
         before = store.tasks(), store.artifacts()
-
-        def fail(*_: Any) -> None:
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(store, "_insert", fail)
-        with pytest.raises(KeyboardInterrupt):
-            store.add(new_task("new"), weights("new")) if action == "add" else store.attach("old", weights("new"))
-        monkeypatch.undo()
+        broken = [*weights("new"), NewArtifact("odd", 0, b"odd", {"odd": object()})]  # refused when its row is written
+        for artifacts, error in ((Then(weights("new"), interrupt), KeyboardInterrupt), (broken, ZooError)):
+            with pytest.raises(error):
+                store.add(new_task("new"), artifacts) if action == "add" else store.attach("old", artifacts)
         assert (store.tasks(), store.artifacts()) == before
         assert examine(store).orphans == ()
         assert examine(store).sound
@@ -181,17 +190,8 @@ class StoreLaws:
         assert store.tasks() == []
         assert list(store.blobs.digests()) == []
 
-    def test_a_blob_that_went_before_the_commit_is_written_again(
-        self, store: Catalogue, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        admit = store.admit
-
-        def after_a_clean_up(*arguments: Any) -> Any:
-            store.discard(list(store.blobs.digests()))
-            return admit(*arguments)
-
-        monkeypatch.setattr(store, "admit", after_a_clean_up)
-        store.add(new_task(), weights())
+    def test_a_blob_that_went_before_the_commit_is_written_again(self, store: Catalogue, other: Catalogue) -> None:
+        store.add(new_task(), Then(weights(), lambda: other.discard(list(other.blobs.digests()))))
         assert [store.blob(item) for item in store.artifacts("even")] == [file.data for file in weights()]
 
     def test_discarding_spares_what_a_task_names(self, store: Catalogue) -> None:
@@ -225,9 +225,25 @@ class StoreLaws:
             with pytest.raises(ZooError, match=f"the {key} of even is"):
                 new_task(**{key: text})
 
-    def test_a_second_door_sees_the_same_zoo(self, store: Catalogue) -> None:
+    def test_a_failure_while_rows_are_written_takes_them_back(self, store: Catalogue) -> None:
+        missing = Placed("weights", 0, digest(b"nowhere"), 7, {})
+        with pytest.raises(KeyboardInterrupt):
+            store.admit([(new_task("a"), []), (new_task("b"), [missing])], lambda _: interrupt() or b"")
+        assert store.tasks() == []
+
+    def test_pairs_are_kept_replaced_and_forgotten(self, store: Catalogue, other: Catalogue) -> None:
+        for name in ("a", "b"):
+            store.add(new_task(name))
+        store.keep_pair("m", "a", "b", 0, {"value": 0.1})
+        store.keep_pair("m", "a", "b", 0, {"value": 0.2})
+        store.keep_pair("m", "a", "b", 1, {"value": 0.3})
+        assert other.pairs("m", "b") == {("a", 0): {"value": 0.2}, ("a", 1): {"value": 0.3}}
+        assert store.pairs("m", "a") == {} == store.pairs("n", "b")
+        store.remove("a")
+        assert other.pairs("m", "b") == {}
+
+    def test_a_second_connection_sees_the_same_zoo(self, store: Catalogue, other: Catalogue) -> None:
         store.add(new_task(), weights())
-        with Catalogue(store.path, create=False) as other:
-            assert other.tasks() == store.tasks()
-            other.remove("even")
+        assert other.tasks() == store.tasks()
+        other.remove("even")
         assert store.tasks() == []

@@ -6,8 +6,8 @@ import pytest
 
 import nearkin as nk
 from nearkin.core.errors import OptionError
+from nearkin.core.options import typed
 from nearkin.search.networks.build import Skeleton
-from nearkin.search.options import typed
 from nearkin.search.registry import METHODS, Ask, searcher
 from nearkin.search.spaces.general import GeneralSpace
 

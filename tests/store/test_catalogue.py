@@ -22,6 +22,11 @@ class TestSqlite(laws.StoreLaws):
         with Catalogue(tmp_path / "zoo") as catalogue:
             yield catalogue
 
+    @pytest.fixture
+    def other(self, store: Catalogue) -> Iterator[Catalogue]:
+        with Catalogue(store.path, create=False) as catalogue:
+            yield catalogue
+
 
 def in_another_process(script: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run a script that may use `new_task` and `weights`; what nearkin says of it is printed as one line."""

@@ -9,18 +9,18 @@ import torch
 
 import nearkin as nk
 from nearkin.core.errors import NearkinError, OptionError, ZooError
-from nearkin.core.events import Caution, Event, Note, finish
+from nearkin.core.events import Caution, Event, Note, Progress, finish
 from nearkin.core.state import State
 from nearkin.distance.baselines.order import random_value
+from nearkin.distance.fisher_based.between_tasks import FrechetDistance
 from nearkin.distance.fisher_based.forms import DEFAULT, FALLBACK
 from nearkin.distance.fisher_based.frechet import AGGREGATES
 from nearkin.distance.fisher_based.readings import refitted
 from nearkin.distance.matrix import DistanceMatrix
-from nearkin.distance.measures import MEASURES
-from nearkin.distance.source_on_target import Sight
+from nearkin.distance.registry import MEASURES
+from nearkin.distance.source_on_target import SourceOnTarget
 from nearkin.store import schema
 from nearkin.store.records import NewArtifact
-from nearkin.zoo.comparison import Comparison
 from nearkin.zoo.zoo import Zoo
 
 QUICK = nk.Recipe(steps=60, batch_size=32)
@@ -57,7 +57,7 @@ def test_all_pairs_are_zero_on_the_diagonal_and_in_the_unit_interval(zoo: Zoo) -
 
 def test_what_was_measured_is_not_measured_again(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     first = zoo.matrix()
-    monkeypatch.setattr("nearkin.zoo.near.information", None)  # nothing may be measured now
+    monkeypatch.setattr("nearkin.distance.fisher_based.between_tasks.information", None)  # nothing may be measured now
     assert torch.equal(zoo.matrix().trials, first.trials)
     layered = zoo.matrix(aggregate="layer")  # every aggregate comes from the same measurement
     assert not torch.equal(layered.trials, first.trials)
@@ -74,8 +74,7 @@ def test_distances_of_other_forms_are_not_mixed_up(tmp_path: Path) -> None:
         for name in ("zero", "six"):
             zoo.add(nk.task(TASKS[name], name=name), "mlp?hidden=8", trials=1, recipe=QUICK)
         wrong = {aggregate: 0.987 for aggregate in AGGREGATES if aggregate != DEFAULT.aggregate}
-        how = Comparison(measure="frechet")
-        for key in ("frechet model 1000", "frechet padded 1000", how.key("padded")):
+        for key in ("frechet model 1000", "frechet padded 1000", FrechetDistance().key("padded", 1000)):
             zoo.keep_pair(key, "zero", "six", 0, wrong)
         found = zoo.matrix()
         assert found.form == str(DEFAULT)
@@ -140,7 +139,7 @@ def test_task_embeddings_are_measured_once_a_task(zoo: Zoo, monkeypatch: pytest.
     """One head for the target, whatever the number of sources; those of sources are kept."""
     fitted: list[str] = []
 
-    def counted(sight: Sight, **options: Any) -> Any:
+    def counted(sight: SourceOnTarget, **options: Any) -> Any:
         fitted.append(sight.task.name)
         return refitted(sight, **options)
 
@@ -236,6 +235,14 @@ def test_every_measure_ranks_the_same_images_with_the_same_labels_first(zoo: Zoo
         assert twin.nearest.name == "zero"
 
 
+def test_options_of_a_measure_change_its_value_and_events_of_training_are_passed_on(zoo: Zoo) -> None:
+    short, events = heard(zoo, "six", "short-finetune", samples=100, trials=1, steps="3")
+    assert short.measure == "kin"
+    assert short.nearest.distance != zoo.near("six", samples=100, trials=1).nearest.distance
+    steps = [event for event in events if isinstance(event, Progress) and event.stage == "kin"]
+    assert [event.done for event in steps] == [1, 2, 3] * 2
+
+
 def test_measures_do_not_mind_the_order_of_samples(zoo: Zoo) -> None:
     x, y = nk.task(TASKS["zero"]).train.all()
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
@@ -275,7 +282,10 @@ def test_regression_and_image_tasks_find_kin(tmp_path: Path) -> None:
         images = zoo.near("edges", "frechet")
         assert [kin.name for kin in images] == ["same"]
         assert [kin.name for kin in zoo.near("edges")] == ["same"]  # kin knows images too
-        with pytest.raises(NearkinError, match="knows targets that are categorical, not dense; use frechet"):
+        with pytest.raises(
+            NearkinError,
+            match="targets that are categorical, not dense; use kin, kin-drawn, frechet, source, random, finetune",
+        ):
             zoo.near("edges", "leep")
 
 
@@ -309,6 +319,10 @@ def test_bad_questions_get_one_line(zoo: Zoo, tmp_path: Path) -> None:
         zoo.near("zeroo", "logme")
     with pytest.raises(NearkinError, match="reading is one of auto, padded, model, refit"):
         zoo.near("zero", "frechet", reading="none")
+    with pytest.raises(OptionError, match="the measure logme has no option reading; it has none"):
+        zoo.near("zero", "logme", reading="model")
+    with pytest.raises(OptionError, match="the measure kin is measured on every task; leave screen=1 out"):
+        zoo.near("zero", "kin", screen=1)
     with pytest.raises(NearkinError, match="is named twice"):
         zoo.matrix(["zero", "zero"])
     with pytest.raises(ZooError, match="two tasks or more"):

@@ -10,7 +10,7 @@ import torch
 
 import nearkin as nk
 from nearkin.distance.fisher_based.readings import READINGS
-from nearkin.distance.measures import MEASURES
+from nearkin.distance.registry import MEASURES
 from nearkin.tasks.rows import Values
 from nearkin.zoo.zoo import Zoo
 
@@ -58,7 +58,7 @@ def test_every_measure_is_the_same_bit_for_bit_with_other_test_labels(zoo: Zoo, 
     assert ranked(zoo, task, measure) == ranked(zoo, with_test_targets(task, permuted), measure)
 
 
-@pytest.mark.parametrize("measure", [name for name, known in MEASURES.items() if "gaussian" in known.forms])
+@pytest.mark.parametrize("measure", [name for name, known in MEASURES.items() if "gaussian" in known.targets])
 def test_so_it_is_for_values(zoo: Zoo, measure: str) -> None:
     task = values()
     assert ranked(zoo, task, measure) == ranked(zoo, with_test_targets(task, permuted), measure)

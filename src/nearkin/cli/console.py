@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich import progress as bars
     from rich import table as tables
 
+    from nearkin.core.options import Option
     from nearkin.run import journal
 else:
     consoles, markup, tables, bars, journal = map(
@@ -136,6 +137,14 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[st
     if not console.is_terminal:  # no terminal limits the width
         console = consoles.Console(highlight=False, width=200)
     console.print(shown)
+
+
+def show_options(owner: str, options: "Sequence[Option]") -> None:
+    """The options of a measure or a search method with their defaults; nothing where it has none."""
+    rows = [(option.name, str(option.default).lower(), option.summary) for option in options]
+    if rows:
+        say("")
+        table([f"option of {owner}", "default", ""], rows)
 
 
 def _plain_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

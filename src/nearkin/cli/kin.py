@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import typer
+from typer.core import TyperCommand
 
 import nearkin as nk
-from nearkin.cli.console import Settings, answer, escape, run, say, table
+from nearkin.cli.console import Settings, answer, escape, named_values, run, say, show_options, table
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import NearkinError, ZooError, require
 from nearkin.core.files import write_durably
@@ -18,46 +20,59 @@ from nearkin.core.text import byte_text, counted, duration
 
 if TYPE_CHECKING:
     from nearkin.core import device
+    from nearkin.distance import registry as measures
     from nearkin.distance.matrix import DistanceMatrix
     from nearkin.distance.ranking import Ranking
     from nearkin.report import page, taskmap
     from nearkin.zoo import comparison
 else:
-    device, comparison, page, taskmap = map(
-        Lazy, ("nearkin.core.device", "nearkin.zoo.comparison", "nearkin.report.page", "nearkin.report.taskmap")
+    device, measures, comparison, page, taskmap = map(
+        Lazy,
+        (
+            "nearkin.core.device",
+            "nearkin.distance.registry",
+            "nearkin.zoo.comparison",
+            "nearkin.report.page",
+            "nearkin.report.taskmap",
+        ),
     )
 
-ABOUT = {
-    "frechet": "Distance between the Fisher information of the source's network and of the target's own, both on the "
-    "target's training data and at unit trace: 0 where both rest on the same weights in the same measure, 1 where they "
-    "share none. Networks of one trial start from the same weights.",
-}
-
-MEASURE_NAMES = (
-    "kin, kin-drawn, frechet, logme, leep, hscore, nce, knn, head, gradnorm, task2vec, task2vec-asymmetric, evidence, "
-    "cka, mmd, fid, source, random or finetune; smaller is nearer for all."
-)
+Measured = Annotated[
+    str | None, typer.Option(metavar="NAME", help="How tasks are compared; nearkin near --help lists all.")
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="Of the measure, such as steps=32; may be repeated."),
+]
 Trials = Annotated[int | None, typer.Option(min=1, help="Trials; by default as many as all tasks have.")]
 Samples = Annotated[int, typer.Option(min=2, help="Samples of a target that networks look at.")]
-Reading = Annotated[
-    str,
-    typer.Option(
-        help="Of frechet: padded (the target's labels), model (label-free), refit, or auto: padded where labels can be "
-        "padded and starts are shared, else model."
-    ),
-]
-Aggregate = Annotated[
-    str, typer.Option(help="Of frechet: weight, filter, layer, sorted, mixed, or auto: what suits the reading best.")
-]
-Align = Annotated[bool, typer.Option("--align", help="Of frechet: match neurons before weights are compared.")]
+Reading = Annotated[str | None, typer.Option(help="The same as --option reading=TEXT.")]
+Aggregate = Annotated[str | None, typer.Option(help="The same as --option aggregate=TEXT.")]
+Align = Annotated[bool, typer.Option("--align", help="The same as --option align=true.")]
 Names = Annotated[
     list[str] | None, typer.Argument(help="Tasks of the zoo; all when none is named.", autocompletion=task_names)
 ]
 
 
+class MeasureHelp(TyperCommand):
+    """A command whose help ends with the list of measures."""
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Show the help; the registry is imported for it, and for nothing else at the start of a command."""
+        super().format_help(ctx, formatter)
+        rows = [
+            (name + (" (default)" if name == measures.DEFAULT else ""), measure.summary, ", ".join(measure.needs))
+            for name, measure in measures.MEASURES.items()
+        ]
+        say("[bold]Measures[/bold]; smaller is nearer for all of them")
+        table(["measure", "value", "needs"], rows)
+        for measure in measures.MEASURES.values():
+            show_options(measure.name, measure.options)
+
+
 def register(app: typer.Typer) -> None:
     """Hang the commands into the application."""
-    app.command("near")(near)
+    app.command("near", cls=MeasureHelp)(near)
     app.command("matrix")(matrix)
     app.command("map")(map_)
 
@@ -67,15 +82,16 @@ def near(
     target: Annotated[
         str, typer.Argument(help="A task of the zoo, or a data string.", autocompletion=task_names)
     ],
-    measure: Annotated[str, typer.Option(help=MEASURE_NAMES)] = "kin",
+    measure: Annotated[str | None, typer.Option(metavar="NAME", help="How tasks are compared; see below.")] = None,
     top: Annotated[int | None, typer.Option(min=1, help="How many kin to show.")] = None,
     trials: Trials = None,
     samples: Samples = 1000,
-    reading: Reading = "auto",
-    aggregate: Aggregate = "auto",
+    option: Options = None,
+    reading: Reading = None,
+    aggregate: Aggregate = None,
     align: Align = False,
     screen: Annotated[
-        int | None, typer.Option(min=1, help="Of frechet: measure it on so many tasks only, found by screening.")
+        int | None, typer.Option(min=1, help="Measure so many tasks only, found by screening, where the measure can.")
     ] = None,
     epsilon: Annotated[float, typer.Option(min=0, max=1, help="Networks below 1 − ε are named.")] = 0.2,
     as_json: Json = False,
@@ -84,8 +100,8 @@ def near(
     settings: Settings = context.obj
     with nk.Zoo(settings.zoo_path, create=False) as zoo:
         how = comparison.Comparison(
-            measure=measure, trials=trials, samples=samples, reading=reading, aggregate=aggregate, align=align,
-            epsilon=epsilon, screen=screen, device=device.device(settings.device),
+            measure=measure or measures.DEFAULT, options=_options(option, reading, aggregate, align), trials=trials,
+            samples=samples, epsilon=epsilon, screen=screen, device=device.device(settings.device),
         )  # fmt: skip
         found = run(zoo.near.work(target if target in zoo else task_of(target, zoo), how=how), settings).top(top)
     answer(found.to_dict(), as_json, lambda: _say_ranking(found))
@@ -94,11 +110,12 @@ def near(
 def matrix(
     context: typer.Context,
     names: Names = None,
-    measure: Annotated[str, typer.Option(help="As in near.")] = "frechet",
+    measure: Measured = None,
     trials: Trials = None,
     samples: Samples = 1000,
-    reading: Reading = "auto",
-    aggregate: Aggregate = "auto",
+    option: Options = None,
+    reading: Reading = None,
+    aggregate: Aggregate = None,
     align: Align = False,
     out: Annotated[
         Path | None, typer.Option(help="Also write a picture (.svg or .html) or the figures (.json).")
@@ -108,7 +125,11 @@ def matrix(
     """Distances of all pairs of tasks: rows are sources, columns targets; what was measured before is kept."""
     settings: Settings = context.obj
     with nk.Zoo(settings.zoo_path, create=False) as zoo:
-        found = _compared(zoo, settings, names, measure, trials, samples, reading, aggregate, align)
+        how = comparison.Comparison(
+            measure=measure or measures.STRUCTURE, options=_options(option, reading, aggregate, align), trials=trials,
+            samples=samples, device=device.device(settings.device),
+        )  # fmt: skip
+        found = run(zoo.matrix.work(names, how=how), settings)
         if out is not None:
             _write(out, found, zoo)
     answer({**found.to_dict(), **({"out": str(out)} if out else {})}, as_json, lambda: _say_matrix(found, out))
@@ -118,18 +139,23 @@ def map_(
     context: typer.Context,
     names: Names = None,
     out: Annotated[Path, typer.Option(help="The page to write: .html, or .svg for the map alone.")] = Path("map.html"),
-    measure: Annotated[str, typer.Option(help="As in near.")] = "frechet",
+    measure: Measured = None,
     trials: Trials = None,
     samples: Samples = 1000,
-    reading: Reading = "auto",
-    aggregate: Aggregate = "auto",
+    option: Options = None,
+    reading: Reading = None,
+    aggregate: Aggregate = None,
     align: Align = False,
     as_json: Json = False,
 ) -> None:
     """A picture of the task space: every task a point, near kin close together."""
     settings: Settings = context.obj
     with nk.Zoo(settings.zoo_path, create=False) as zoo:
-        found = _compared(zoo, settings, names, measure, trials, samples, reading, aggregate, align)
+        how = comparison.Comparison(
+            measure=measure or measures.STRUCTURE, options=_options(option, reading, aggregate, align), trials=trials,
+            samples=samples, device=device.device(settings.device),
+        )  # fmt: skip
+        found = run(zoo.matrix.work(names, how=how), settings)
         _write(out, found, zoo)
     size = out.stat().st_size
     answer(
@@ -139,16 +165,10 @@ def map_(
     )
 
 
-def _compared(
-    zoo: "nk.Zoo", settings: Settings, names: list[str] | None, measure: str, trials: int | None, samples: int,
-    reading: str, aggregate: str, align: bool,
-) -> "DistanceMatrix":  # fmt: skip
-    """All pairs, as `matrix` and `map` ask for them."""
-    how = comparison.Comparison(
-        measure=measure, trials=trials, samples=samples, reading=reading, aggregate=aggregate, align=align,
-        device=device.device(settings.device),
-    )  # fmt: skip
-    return run(zoo.matrix.work(names, how=how), settings)
+def _options(option: list[str] | None, reading: str | None, aggregate: str | None, align: bool) -> dict[str, Any]:
+    """Options of the measure, from `--option` and from the flags that have names of their own."""
+    flags = {"reading": reading, "aggregate": aggregate, "align": align or None}
+    return {**named_values(option), **{name: value for name, value in flags.items() if value is not None}}
 
 
 def task_of(text: str, zoo: "nk.Zoo") -> "nk.Task":
@@ -177,7 +197,7 @@ def _write(out: Path, found: "DistanceMatrix", zoo: "nk.Zoo") -> None:
         require(out.suffix in (".html", ".htm"), f"{out} ends in {out.suffix!r}; write to .html, .svg or .json")
         info = {name: _info(zoo, name) for name in found.tasks}
         text = page.map_page(
-            found, info, about=ABOUT.get(found.measure, ""), command=shlex.join(["nearkin", *sys.argv[1:]])
+            found, info, about=measures.about(found.measure), command=shlex.join(["nearkin", *sys.argv[1:]])
         )
     write_durably(out, text.encode())
 

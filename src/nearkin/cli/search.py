@@ -1,11 +1,13 @@
 """`search` and `export-model`: an architecture for a task, and a network out of the house."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import typer
+from typer.core import TyperCommand
 
 import nearkin as nk
 from nearkin.cli.console import (
@@ -18,9 +20,10 @@ from nearkin.cli.console import (
     note_resume,
     run,
     say,
+    show_options,
     table,
 )
-from nearkin.cli.kin import task_of
+from nearkin.cli.kin import Measured, task_of
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import require
 from nearkin.core.events import Listener
@@ -29,8 +32,8 @@ from nearkin.core.text import counted, duration
 from nearkin.tasks.metrics import metric_title
 
 if TYPE_CHECKING:
-    from nearkin.core import budget as budgets
     from nearkin.core import device as devices
+    from nearkin.distance import registry as measures
     from nearkin.run import tracking
     from nearkin.search import registry as methods
     from nearkin.search.networks import build as network
@@ -40,11 +43,11 @@ if TYPE_CHECKING:
     from nearkin.zoo import model_file as modelfile
     from nearkin.zoo import search as architecture
 else:
-    budgets, devices, tracking, methods, network, solutions, solving, architecture, modelfile, outside = map(
+    devices, measures, tracking, methods, network, solutions, solving, architecture, modelfile, outside = map(
         Lazy,
         (
-            "nearkin.core.budget",
             "nearkin.core.device",
+            "nearkin.distance.registry",
             "nearkin.run.tracking",
             "nearkin.search.registry",
             "nearkin.search.networks.build",
@@ -56,15 +59,12 @@ else:
         ),
     )
 
-EVALUATIONS = 24  # of methods that would never end by themselves
-DEEP = 5  # cells of methods with a reduction cell, so that there is one behind each kind
-
 Track = Annotated[str | None, typer.Option(metavar="DIR", help="Also write the figures for TensorBoard.")]
 
 
 def register(app: typer.Typer) -> None:
     """Hang the commands into the application."""
-    app.command("search")(search)
+    app.command("search", cls=MethodHelp)(search)
     app.command("export-model")(export_model)
 
 
@@ -73,23 +73,31 @@ def _list_options(context: typer.Context, wanted: bool) -> None:
     if not wanted:
         return
     name = context.params.get("method")
-    for method in [methods.method_named(name)] if name else methods.METHODS.values():
-        say(f"[bold]{method.name}[/bold]: {escape(method.summary)}" + ("" if method.options else "; no options"))
-        rows = [(option.name, str(option.default).lower(), option.summary) for option in method.options]
-        if rows:
-            table(["option", "default", ""], rows)
+    _show_methods([methods.method_named(name)] if name else list(methods.METHODS.values()))
     raise typer.Exit
+
+
+def _show_methods(known: "Sequence[methods.Method]") -> None:
+    """Methods with what ends them, the depth they compare genotypes in, and their options."""
+    rows = [(one.name, one.summary, one.ends.replace("`", "") or "budget", str(one.num_cells)) for one in known]
+    table(["method", "does", "ends", "cells"], rows)
+    for method in known:
+        show_options(method.name, method.options)
+
+
+class MethodHelp(TyperCommand):
+    """A command whose help ends with the list of search methods and their options."""
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Show the help; the registry is imported for it, and for nothing else at the start of a command."""
+        super().format_help(ctx, formatter)
+        _show_methods(list(methods.METHODS.values()))
 
 
 def search(
     context: typer.Context,
     target: Annotated[str, typer.Argument(help="A task of the zoo, or a data string.", autocompletion=task_names)],
-    method: Annotated[
-        str,
-        typer.Option(
-            is_eager=True, help="fuse, side-by-side, random, random-shared, evolution, local, kin, darts or pcdarts."
-        ),
-    ] = "fuse",
+    method: Annotated[str, typer.Option(metavar="NAME", is_eager=True, help="How to search; see below.")] = "fuse",
     space: Annotated[
         str,
         typer.Option(
@@ -100,7 +108,9 @@ def search(
     steps: Annotated[int | None, typer.Option(min=1, help="Stop after so many steps of the method.")] = None,
     evaluations: Annotated[int | None, typer.Option(min=1, help="Stop after so many genotypes.")] = None,
     channels: Annotated[int, typer.Option(min=2, help="Width of the cells.")] = 16,
-    cells: Annotated[int | None, typer.Option(min=1, help="Cells of the network; 2, of darts and pcdarts 5.")] = None,
+    cells: Annotated[
+        int | None, typer.Option(min=1, help="Cells of the network; by default what suits the method.")
+    ] = None,
     final_channels: Annotated[int | None, typer.Option(min=2, help="Width of the network that is trained.")] = None,
     final_cells: Annotated[int | None, typer.Option(min=1, help="Cells of the network that is trained.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Of the last training.")] = None,
@@ -110,10 +120,10 @@ def search(
     parameters: Annotated[int | None, typer.Option(min=1, help="Most weights that a network may have.")] = None,
     multiply_adds: Annotated[int | None, typer.Option(min=1, help="Most multiply-adds for one input.")] = None,
     latency: Annotated[float | None, typer.Option(help="Most milliseconds for one input, measured here.")] = None,
-    measure: Annotated[str, typer.Option(help="What nearest means; see nearkin near.")] = "frechet",
+    measure: Measured = None,
     option: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Of the method, such as candidates=5 or order=2; may be repeated."),
+        typer.Option(metavar="NAME=VALUE", help="Of the method, see below; may be repeated."),
     ] = None,
     options: Annotated[
         bool,
@@ -146,10 +156,11 @@ def search(
         overwrite or out is None or not out.exists(), f"{out} is there already; choose another --out, or --overwrite"
     )
     require(out is None or out.suffix == ".safetensors", f"a model file ends in .safetensors, got {out}; name it so")
-    budget = _budget(method, minutes, steps, evaluations)
+    chosen = methods.method_named(method)
+    budget = chosen.budget(minutes, steps, evaluations)
     with nk.Zoo(settings.zoo_path) as zoo, _trackers(tensorboard, mlflow, target) as listeners:
         task = zoo.task(target) if target in zoo else task_of(target, zoo)
-        depth = cells or (DEEP if methods.method_named(method).supernet else 2)
+        depth = cells or chosen.num_cells
         skeleton = network.Skeleton.of_task(task, channels=channels, num_cells=depth)
         final = network.Skeleton.of_task(
             task, channels=final_channels or channels, num_cells=final_cells or depth,
@@ -157,7 +168,8 @@ def search(
         )  # fmt: skip
         recipe = nk.Recipe.suited(task, augment=augment, **({} if epochs is None else {"epochs": epochs}))
         how = architecture.Search(
-            method=method, space=space, budget=budget, skeleton=skeleton, final=final, recipe=recipe, measure=measure,
+            method=method, space=space, budget=budget, skeleton=skeleton, final=final, recipe=recipe,
+            measure=measure or measures.STRUCTURE,
             parameters=parameters, multiply_adds=multiply_adds, latency=latency and latency / 1000,
             options=named_values(option), seed_cells=seed_cells,
         )  # fmt: skip
@@ -229,12 +241,6 @@ def _of_zoo(zoo: "nk.Zoo", name: str) -> "nk.Solved":
     """The best that the zoo has of a task: what solve chose, what search found, its first trial."""
     solution = solving.kept_solution(zoo, name)
     return solution.solved if solution is not None else zoo.architecture(name) or zoo.solved(name)
-
-
-def _budget(method: str, minutes: float | None, steps: int | None, evaluations: int | None) -> "budgets.Budget":
-    if methods.method_named(method).endless and minutes is None and steps is None and evaluations is None:
-        evaluations = EVALUATIONS
-    return budgets.Budget(minutes=minutes, steps=steps, evaluations=evaluations)
 
 
 @contextmanager

@@ -63,7 +63,9 @@ def solve(
         typer.Option(min=1, help="Cells of each search, instead of minutes: the same seed, the same answer."),
     ] = None,
     space: Annotated[str, typer.Option(help="nearest, full, or a task whose cells to begin with.")] = "nearest",
-    method: Annotated[str, typer.Option(help="evolution, local, random, kin, fuse or side-by-side.")] = "evolution",
+    method: Annotated[
+        str, typer.Option(help="How architectures are searched; see nearkin search --help.")
+    ] = "evolution",
     measures: Annotated[str, typer.Option(help="By which kin are sought; see nearkin near.")] = "frechet,kin,logme",
     networks: Annotated[
         str, typer.Option(help="Hand-made networks of the contest; 'none' for none.")

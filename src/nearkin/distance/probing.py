@@ -9,7 +9,7 @@ from nearkin.core.events import Work
 from nearkin.core.types import Params
 from nearkin.distance.baselines.task2vec import task2vec_embedding
 from nearkin.distance.fisher_based.readings import refitted
-from nearkin.distance.source_on_target import Sight
+from nearkin.distance.source_on_target import SourceOnTarget
 from nearkin.fisher.diagonals import diagonal
 from nearkin.nets.registry import build
 from nearkin.tasks.task import Task
@@ -28,7 +28,7 @@ def embedding(task: Task, network: str, seed: int, trial: int, samples: int) -> 
         samples: training samples of the task that are looked at.
     """
     probe = build(network, task.input_shape, task.num_outputs, seed, trial).eval()
-    sight = Sight(probe, task, task.form, num_train=samples)
+    sight = SourceOnTarget(probe, task, task.form, num_train=samples)
     model = refitted(sight, ridges=(RIDGE,))
     fisher = yield from diagonal.work(model, *sight.train, likelihood=task.likelihood)
     return task2vec_embedding(fisher, sight.head)

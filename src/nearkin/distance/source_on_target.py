@@ -1,4 +1,4 @@
-"""A target task as a source's network sees it: what most measures are made of.
+"""Features and outputs of a source network on a target task.
 
 Networks and tasks meet in one input shape. Images of another size or number of channels are brought to the network's
 (`fitted_to`): resized, reduced to their luma, or grey repeated as red, green and blue. What cannot be brought there
@@ -11,8 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from nearkin.core.errors import MismatchError
-from nearkin.core.types import Params
+from nearkin.core.errors import MismatchError, require
 from nearkin.nets.functional import evaluating
 from nearkin.nets.heads import features, head_name
 from nearkin.tasks.examples import Batch
@@ -23,29 +22,21 @@ PASS = 512  # samples in one forward pass
 
 
 @dataclass(frozen=True, eq=False)
-class Sight:
-    """What a network makes of a task.
+class SourceOnTarget:
+    """A network and a target task; features and outputs are computed once.
 
     Attributes:
         model: a network in evaluation mode.
         task: the target, in the input shape of the network.
         own: the likelihood that the network was trained with.
-        num_train: training samples that are looked at, drawn once and for all. The test part is never looked at, so no
-            measure can depend on its labels.
-        source: name of the network's own task.
-        metric: of the network on its own task, where it is known.
-        source_task: the network's own task, for measures that look at its inputs.
-        embeddings: Task2Vec embeddings of the source and of the target, for measures that compare them.
+        num_train: training samples that are used, a fixed subset. The test set is never used, so no measure can depend
+            on its labels.
     """
 
     model: nn.Module
     task: Task
     own: Likelihood
     num_train: int = 1000
-    source: str = ""
-    metric: float | None = None
-    source_task: Task | None = None
-    embeddings: tuple[Params, Params] | None = None
 
     @cached_property
     def train(self) -> Batch:
@@ -59,22 +50,22 @@ class Sight:
 
     @cached_property
     def train_features(self) -> Tensor:
-        """What the head reads of the training samples `[N, D]`."""
-        return self._features(self.train.x)
-
-    @cached_property
-    def source_features(self) -> Tensor:
-        """What the head reads of the source's own training samples `[M, D]`."""
-        if self.source_task is None:
-            raise MismatchError("this measure looks at the source's own inputs, which are not given")
-        return self._features(self.source_task.train.glance(self.num_train).x)
+        """Inputs of the head for the training samples `[N, D]`."""
+        return self.features_of(self.train.x)
 
     @cached_property
     def train_outputs(self) -> Tensor:
-        """What the network answers to the training samples."""
+        """Outputs of the network for the training samples."""
         with evaluating(self.model):
-            return torch.cat([self.model(part) for part in self.train.x.split(PASS)])
+            outputs = torch.cat([self.model(batch) for batch in self.train.x.split(PASS)])
+        require(
+            bool(outputs.isfinite().all()),
+            f"outputs of the source's network on {self.task.name} are not finite; its weights diverged: add it anew",
+            MismatchError,
+        )
+        return outputs
 
-    def _features(self, x: Tensor) -> Tensor:
+    def features_of(self, x: Tensor) -> Tensor:
+        """Inputs of the head for samples `[N, ...]`, as `[N, D]`."""
         with evaluating(self.model):
-            return torch.cat([features(self.model, part, self.head) for part in x.split(PASS)])
+            return torch.cat([features(self.model, batch, self.head) for batch in x.split(PASS)])

@@ -8,6 +8,7 @@ import torch
 
 from nearkin.core.text import MISSING, decimals, number, percent, plain
 from nearkin.distance.matrix import DistanceMatrix
+from nearkin.distance.registry import STRUCTURE, title_of
 from nearkin.report.axes import NARROW, Field, scale_around, whisker, x_axis
 from nearkin.report.html import Table
 from nearkin.report.kin import position
@@ -20,26 +21,9 @@ DRAWN = 15
 MAPPED = 60
 """Kin of a map."""
 
-TITLES = {"frechet": "Fréchet distance", "kin": "a short fine-tuning", "logme": "LogME", "head": "a linear head"}
-SAYS = {
-    "frechet": "How unlike the weights are on which both tasks rest: 0 the same, 1 none in common",
-    "kin": "Mean loss over a short fine-tuning of the kin’s network on the target",
-    "logme": "Minus the log evidence of a linear model on the kin’s features, a sample",
-    "head": "Loss of a linear head on the kin’s features",
-}
-"""Measures in words."""
 _ROW = 22.0
 
 Row = Mapping[str, Any]
-
-
-def title_of(measure: str) -> str:
-    """A measure by its name and its word.
-
-    >>> title_of("frechet"), title_of("leep")
-    ('Fréchet distance (frechet)', 'leep')
-    """
-    return f"{TITLES[measure]} ({measure})" if measure in TITLES else plain(measure)
 
 
 def form_words(rows: Sequence[Row]) -> str:
@@ -90,7 +74,7 @@ def ranking_picture(
     spoken = f"Nearest is {plain(str(nearest['name']))} at {_value(nearest, places)}."
     if len(rows) > len(shown):
         spoken += f" {len(shown)} of {len(rows)} are drawn."
-    return draw.svg(name, f"Kin by {title_of(measure)}", spoken)
+    return draw.svg(name, f"Kin by {title_of(plain(measure))}", spoken)
 
 
 def shown_rows(rows: Sequence[Row], relations: Relations) -> list[Row]:
@@ -114,7 +98,7 @@ def _reach(row: Row) -> tuple[float, float]:
 
 def _limit(measure: str, relations: Relations) -> float | None:
     value = (relations.threshold or {}).get("value")
-    return float(value) if measure == "frechet" and value is not None and math.isfinite(value) else None
+    return float(value) if measure == STRUCTURE and value is not None and math.isfinite(value) else None
 
 
 def _value(row: Row, places: int) -> str:
@@ -145,9 +129,9 @@ def ranking_table(measure: str, rows: Sequence[Row]) -> Table:
     numeric = frozenset({0, *range(2, len(heads))})
     if not any(row[-1] for row in cells):
         return Table(
-            f"All kin by {title_of(measure)}, nearest first", tuple(heads), [row[:-1] for row in cells], numeric
+            f"All kin by {title_of(plain(measure))}, nearest first", tuple(heads), [row[:-1] for row in cells], numeric
         )
-    return Table(f"All kin by {title_of(measure)}, nearest first", (*heads, "Note"), cells, numeric)
+    return Table(f"All kin by {title_of(plain(measure))}, nearest first", (*heads, "Note"), cells, numeric)
 
 
 def agreement_table(relations: Relations) -> Table | None:

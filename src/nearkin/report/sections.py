@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nearkin.core.text import counted, metric_places, number, percent, plain
+from nearkin.distance.registry import about, title_of
 from nearkin.report import confusion, curves, kinship, mistakes, reliability, spent
 from nearkin.report.architecture import architecture_words, architectures
 from nearkin.report.contest import contest, contest_table, contest_words, learned_words, refusals
@@ -77,7 +78,7 @@ def kin_section(solution: Solution) -> Section:
 
 def _ranking(place: int, measure: str, rows: Sequence[kinship.Row], relations: Relations) -> Figure:
     several = any(len(row.get("trials", ())) > 1 for row in rows)
-    said = [f"{kinship.SAYS[measure]}."] if measure in kinship.SAYS else []
+    said = [text] if (text := about(measure)) else []
     said.append(
         "Whiskers: standard deviation over trials; small dots: single trials." if several else "One trial each."
     )
@@ -88,7 +89,7 @@ def _ranking(place: int, measure: str, rows: Sequence[kinship.Row], relations: R
     return figure(
         lambda width, own: kinship.ranking_picture(measure, rows, relations, width, own),
         f"nk-ranking-{place}",
-        f"Nearest by {kinship.title_of(measure)}",
+        f"Nearest by {title_of(measure)}",
         " ".join(said),
         kinship.ranking_table(measure, rows),
     )

@@ -3,6 +3,7 @@
 from nearkin.core.errors import NearkinError
 from nearkin.core.events import Caution, Note, Work
 from nearkin.distance.matrix import DistanceMatrix
+from nearkin.distance.registry import STRUCTURE
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import default_network
 from nearkin.search.searcher import KEPT, Best
@@ -45,7 +46,7 @@ def map_tasks(zoo: Zoo, task: Task, plan: Plan, relations: Relations) -> Work[Di
     Tasks that were solved with another kind of network, or in another input shape, are left out: to compare all with
     all, each of them would have to be learned in every shape.
     """
-    rows = relations.rankings.get("frechet", ())
+    rows = relations.rankings.get(STRUCTURE, ())
     if not rows:
         return None
     records = {record.name: record for record in zoo.records()}
@@ -55,7 +56,7 @@ def map_tasks(zoo: Zoo, task: Task, plan: Plan, relations: Relations) -> Work[Di
         return None
     names, trials = [*same[: MAPPED - 1], task.name], len(rows[0]["trials"])
     try:
-        how = Comparison(measure="frechet", trials=trials, device=plan.device)
+        how = Comparison(measure=STRUCTURE, trials=trials, device=plan.device)
         return (yield from zoo.matrix.work(names, how=how))
     except NearkinError as error:
         yield Caution(f"there is no map: {error}")

@@ -7,7 +7,10 @@ from nearkin.core.errors import NearkinError
 from nearkin.core.events import Caution, Note, Work
 from nearkin.core.state import State
 from nearkin.distance.fisher_based.forms import DEFAULT, FALLBACK
+from nearkin.distance.measure import Need
 from nearkin.distance.ranking import Ranking
+from nearkin.distance.registry import DEFAULT as DEFAULT_MEASURE
+from nearkin.distance.registry import STRUCTURE, measure_named, title_of
 from nearkin.run.stages import StageCache
 from nearkin.search.spaces.registry import space as space_named
 from nearkin.search.spaces.restricted import restricted
@@ -21,7 +24,7 @@ from nearkin.zoo.near import rank_sources
 from nearkin.zoo.search import CELLS, FULL, NEAREST, Ground
 from nearkin.zoo.zoo import Zoo
 
-FEW_KIN = 12  # in larger zoos the Fréchet distance is measured on the winners of a race only
+FEW_KIN = 12  # in larger zoos a measure that screens is measured on the winners of a race only
 FEWEST_ALIKE = 3
 GAIN = "solve gain"
 """Under which the zoo keeps what a kin's cells brought, between two tasks."""
@@ -54,7 +57,9 @@ def relate(zoo: Zoo, task: Task, plan: Plan, stages: StageCache) -> Work[Relatio
         return Relations(refused=facts["refused"], why="no kin could be compared, so no cells are known")
     for reason in missing:
         yield Caution(reason)
-    tuned = next((str(rows[0]["name"]) for name in ("kin", *plan.measures) if (rows := rankings.get(name))), None)
+    tuned = next(
+        (str(rows[0]["name"]) for name in (DEFAULT_MEASURE, *plan.measures) if (rows := rankings.get(name))), None
+    )
     found = Relations(
         rankings=rankings, agreement=facts["agreement"], refused=facts["refused"], tuned=tuned,
         seconds=facts["seconds"],
@@ -94,7 +99,7 @@ def _ranked(zoo: Zoo, task: Task, plan: Plan) -> Work[State]:
     own = task.name if task.name in zoo else None
     for measure in plan.measures:
         sources = _sources(zoo, task, plan, measure)
-        screen = FEW_KIN if measure == "frechet" and len(sources) > FEW_KIN else None
+        screen = FEW_KIN if measure_named(measure).screens and len(sources) > FEW_KIN else None
         how = Comparison(measure=measure, trials=_trials(plan), screen=screen, device=plan.device)
         try:
             rankings.append((yield from rank_sources(Part(zoo, sources, own), own or task, zoo.work, how)))
@@ -114,18 +119,18 @@ def _ranked(zoo: Zoo, task: Task, plan: Plan) -> Work[State]:
 def _sources(zoo: Zoo, task: Task, plan: Plan, measure: str) -> list[TaskRecord]:
     """Tasks that are compared by a measure.
 
-    The Fréchet distance wants a network of the target's own for each kind of network and input shape among them. Where
-    time is short, only tasks in the target's own shape are compared by it, if there are a few of these.
+    Some measures need a network of the target's own for each kind of network and input shape among them. Where time is
+    short, only tasks in the target's own shape are compared by these, if there are a few.
     """
     others = [record for record in zoo.records() if record.name != task.name]
     alike = [record for record in others if record.input_shape == task.input_shape]
-    short = plan.seconds is not None and measure == "frechet"
+    short = plan.seconds is not None and Need.TARGET_NETWORK in measure_named(measure).needs
     return alike if short and len(alike) >= FEWEST_ALIKE else others
 
 
 def _chosen(zoo: Zoo, target: str, plan: Plan, found: Relations) -> Work[Relations]:
     """Whose cells the search begins with, and why."""
-    measured = found.rankings.get("frechet", [])
+    measured = found.rankings.get(STRUCTURE, [])
     rows = measured or next((rows for measure in plan.measures if (rows := found.rankings.get(measure))), [])
     with_cells = [row for row in rows if zoo.cells(str(row["name"])) is not None]
     if plan.space == FULL:
@@ -140,7 +145,7 @@ def _chosen(zoo: Zoo, target: str, plan: Plan, found: Relations) -> Work[Relatio
     nearest = with_cells[0]
     name, distance = str(nearest["name"]), float(nearest["distance"])
     if not measured:
-        yield Caution("the Fréchet distance could not be measured, so nothing says how near is near enough")
+        yield Caution(f"the {title_of(STRUCTURE)} could not be measured, so nothing says how near is near enough")
         return _with(found, why=f"{name} is the nearest that has cells", cells_of=name)
     form = str(nearest.get("form", ""))
     limit = threshold([*shipped(), *own_trials(zoo, target)], form)

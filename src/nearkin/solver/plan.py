@@ -9,9 +9,9 @@ import torch
 
 from nearkin.core.budget import Budget
 from nearkin.core.errors import DataError, require
-from nearkin.distance.measures import MEASURES
+from nearkin.distance.registry import DEFAULT, STRUCTURE, measure_named
 from nearkin.nets.recipe import Recipe
-from nearkin.search.registry import METHODS, SUPERNETS
+from nearkin.search.registry import method_named
 from nearkin.solver.contenders import HAND_MADE, TITLES
 from nearkin.solver.simple.models import SIMPLE
 from nearkin.tasks.task import Task
@@ -54,7 +54,7 @@ class Plan:
     """
 
     budget: Budget = field(default_factory=lambda: Budget(minutes=5))
-    measures: tuple[str, ...] = ("frechet", "kin", "logme")
+    measures: tuple[str, ...] = (STRUCTURE, DEFAULT, "logme")
     space: str = "nearest"
     method: str = "evolution"
     hand_made: tuple[str, ...] = ("vgg16", "resnet18", "densenet121")
@@ -78,18 +78,15 @@ class Plan:
             self.width is None or 0 < self.width <= LARGEST_WIDTH,
             f"width is a factor above 0 and at most {LARGEST_WIDTH:g}, got {self.width}",
         )
-        require(
-            self.method not in SUPERNETS,
-            f"{self.method} trains one network for a whole space and does not begin with a kin's cells; solve searches "
-            f"with evolution, local, random, fuse or side-by-side",
-        )
+        method = method_named(self.method)
+        method.require_cells()
+        object.__setattr__(self, "method", method.name)
         require(
             self.seconds is None or math.isfinite(self.seconds),
             f"a budget of minutes is a finite number, got {self.budget.minutes}; give evaluations for a run without a "
             f"limit of time",
         )
-        _require_known("method", [self.method], [name for name in METHODS if name not in SUPERNETS])
-        _require_known("measure", self.measures, ("frechet", *MEASURES))
+        object.__setattr__(self, "measures", tuple(measure_named(name).name for name in self.measures))
         _require_known("network", self.hand_made, HAND_MADE)
         _require_known("contender", self.only, CONTENDERS)
         require(

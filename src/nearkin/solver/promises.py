@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nearkin.distance.registry import DEFAULT, STRUCTURE
 from nearkin.solver.relations import Relations
 from nearkin.solver.result import Result
 
@@ -96,10 +97,10 @@ def _closed(found: dict[str, Result]) -> Promise:
 def _agreed(relations: Relations) -> Promise:
     claim = "The Fréchet distance and the predicted cost of fine-tuning name the same nearest kin."
     first = relations.nearest
-    if not {"frechet", "kin"} <= set(first):
+    if not {STRUCTURE, DEFAULT} <= set(first):
         return Promise(claim, None, "one of the two could not be measured")
-    held = first["frechet"] == first["kin"]
-    evidence = f"both name {first['kin']}" if held else f"{first['frechet']} by one, {first['kin']} by the other"
+    held = first[STRUCTURE] == first[DEFAULT]
+    evidence = f"both name {first[DEFAULT]}" if held else f"{first[STRUCTURE]} by one, {first[DEFAULT]} by the other"
     return Promise(claim, held, evidence)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.state import State, restoring
 from nearkin.distance.matrix import DistanceMatrix
+from nearkin.distance.registry import STRUCTURE
 from nearkin.nets.evaluate import Scores, evaluate
 from nearkin.nets.functional import evaluating
 from nearkin.nets.solved import ModelFacts, Solved, TaskFacts, fit_facts, fit_state, solved_from, task_facts
@@ -199,7 +200,7 @@ class Solution:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: all but the weights and the pictures."""
-        frechet = self.relations.rankings.get("frechet") or next(iter(self.relations.rankings.values()), [])
+        kin = self.relations.rankings.get(STRUCTURE) or next(iter(self.relations.rankings.values()), [])
         return {
             "target": self.name,
             "answer": self.sentence,
@@ -212,7 +213,7 @@ class Solution:
             "parameters": self.parameters,
             "multiply_adds": self.multiply_adds,
             "seconds": self.seconds,
-            "kin": [{name: row[name] for name in ("name", "distance", "std")} for row in frechet],
+            "kin": [{name: row[name] for name in ("name", "distance", "std")} for row in kin],
             "baselines": [one.to_dict() for one in self.standings if one.name != self.chosen],
             "transfer": next((one.to_dict() for one in self.standings if one.kind == "transfer"), None),
             "standing": self.standing.to_dict(),

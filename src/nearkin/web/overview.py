@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from nearkin.core.text import plain
+from nearkin.distance.registry import about
 from nearkin.nets.trusted_code import is_trusted
 from nearkin.report.html import Link, Table
 from nearkin.report.kin import MOST_TASKS
@@ -17,11 +18,6 @@ from nearkin.web.measured import aggregates, matrix_of
 
 PAGE = 200  # tasks of one page
 LOOKED_FOR = ("name", "data", "network", "likelihood")
-ABOUT = {
-    "frechet": "It compares what two networks know of the target's data: the Fisher information of the source's "
-    "network with that of the target's own, both scaled to the same total. 0 means that they rest on the same weights "
-    "in the same measure, 1 that they share none.",
-}
 
 
 def task_facts(task: TaskRecord) -> dict[str, Any]:
@@ -97,7 +93,7 @@ def _map(rows: tuple[Any, ...], key: str, aggregate: str, order: tuple[str, ...]
     """What the map shows; the same distances are drawn once."""
     found = [Distance(source, target, trial, dict(values)) for source, target, trial, values in rows]
     matrix = matrix_of(found, f"{key}, {aggregate}", aggregate, order)
-    return map_values(matrix, about=ABOUT.get(key.partition(" ")[0], ""), command=command)
+    return map_values(matrix, about=about(key.partition(" ")[0]), command=command)
 
 
 def _hashable(found: Sequence[Distance]) -> list[tuple[str, str, int, tuple[tuple[str, Any], ...]]]:

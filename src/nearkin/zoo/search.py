@@ -14,7 +14,9 @@ import torch
 from nearkin.core.budget import Budget
 from nearkin.core.errors import NearkinError, ZooError, require
 from nearkin.core.events import Caution, Note, Work
+from nearkin.core.options import typed
 from nearkin.core.state import State, copied
+from nearkin.distance.registry import STRUCTURE
 from nearkin.nets.evaluate import Scores
 from nearkin.nets.history import History
 from nearkin.nets.recipe import Recipe
@@ -26,7 +28,6 @@ from nearkin.search.evaluate import Evaluated, evaluate_genotype
 from nearkin.search.genotypes.genotype import Genotype, Recurrent
 from nearkin.search.networks.build import Skeleton
 from nearkin.search.networks.named import network_string
-from nearkin.search.options import typed
 from nearkin.search.registry import PROXY, Ask, method_named, searcher
 from nearkin.search.searcher import Outcome, run_search
 from nearkin.search.spaces.base import Space
@@ -36,9 +37,6 @@ from nearkin.tasks.task import Task
 from nearkin.zoo.cells import KeptCells
 from nearkin.zoo.comparison import Comparison, Part, Shelf
 from nearkin.zoo.near import rank_sources
-
-FREE = ("kin",)
-"""Methods that begin with a kin's cells and look beyond what those used, should the kin turn out to be far."""
 
 NEAREST = "nearest"
 FULL = "full"
@@ -81,7 +79,7 @@ class Search:
     final: Skeleton | None = None
     proxy: Recipe = PROXY
     recipe: Recipe | None = None
-    measure: str = "frechet"
+    measure: str = STRUCTURE
     parameters: int | None = None
     multiply_adds: int | None = None
     latency: float | None = None
@@ -89,7 +87,9 @@ class Search:
     seed_cells: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "options", typed(method_named(self.method).options, self.options, self.method))
+        method = method_named(self.method)
+        object.__setattr__(self, "method", method.name)
+        object.__setattr__(self, "options", typed(method.options, self.options, method.name))
 
     def facts(self) -> dict[str, Any]:
         """All that decides where the search goes, but for its budget."""
@@ -260,16 +260,12 @@ def search_domain(cellar: Cellar, target: Task | str, work: Checkpoints, how: Se
     task = cellar.task(target) if isinstance(target, str) else target
     method = method_named(how.method)
     if how.space == FULL:
-        return Ground(space_named(method.usual_space(task)))
+        return Ground(space_named(method.full_space(task)))
     if how.space != NEAREST and not _is_task(cellar, how.space):
         space = space_named(how.space)
         method.require_suited(task, space)
         return Ground(space)
-    require(
-        not method.supernet,
-        f"{how.method} trains one network for a whole space and does not begin with cells; use --space full, or "
-        f"another method in a kin's space",
-    )
+    method.require_cells("--space full")
     kin = how.space if how.space != NEAREST else (yield from _nearest(cellar, target, work, how))
     cells = cellar.cells(kin)
     if cells is None:
@@ -278,7 +274,7 @@ def search_domain(cellar: Cellar, target: Task | str, work: Checkpoints, how: Se
     method.require_suited(task, whole)
     first = cells.genotypes if how.seed_cells else ()
     begun = f"beginning with its {len(first)} cells" if first else "without its own cells"
-    if how.method in FREE:
+    if method.kin_cells == "free":
         yield Note(f"in the whole space {whole.name}, {begun}; the kin is {kin}")
         return Ground(whole, first, kin)
     yield Note(f"in the space of the {len(cells.found)} cells of {kin}, {begun}")

@@ -20,6 +20,7 @@ from nearkin.core.lazy import Lazy
 from nearkin.core.state import State, restoring
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.ranking import Ranking
+from nearkin.distance.registry import DEFAULT, STRUCTURE
 from nearkin.distance.screening import Embedding
 from nearkin.fisher.diagonals import diagonal
 from nearkin.fisher.values import FisherDiagonal
@@ -31,23 +32,23 @@ from nearkin.nets.training_loop import Fit
 from nearkin.nets.trusted_code import remember, trust_network
 from nearkin.run.checkpoints import Checkpoints, FolderCheckpoints, MemoryCheckpoints
 from nearkin.run.stages import StageCache
-from nearkin.search.networks.build import Skeleton
 from nearkin.store.catalogue import Catalogue
 from nearkin.store.records import NewArtifact, NewTask, TaskRecord
 from nearkin.tasks.datastring import DataString
 from nearkin.tasks.packed import PROBE_SAMPLES, packed, unpacked
 from nearkin.tasks.sources import task as read_task
 from nearkin.tasks.task import Task
-from nearkin.zoo.cells import KeptCells
-from nearkin.zoo.comparison import DEFAULT_MEASURE, Comparison
+from nearkin.zoo.comparison import Comparison
 from nearkin.zoo.near import compare_all, rank_sources
-from nearkin.zoo.search import Architecture, Search, search_architecture, search_cells
 from nearkin.zoo.trials import TrialCache
 
 if TYPE_CHECKING:
+    from nearkin.search.networks.build import Skeleton
+    from nearkin.zoo import cells as kept_cells
+    from nearkin.zoo import search as searches
     from nearkin.zoo import transfer as transferring
-else:  # it brings packages that no other part of a zoo needs
-    transferring = Lazy("nearkin.zoo.transfer")
+else:  # they bring packages that no other part of a zoo needs
+    kept_cells, searches, transferring = map(Lazy, ("nearkin.zoo.cells", "nearkin.zoo.search", "nearkin.zoo.transfer"))
 
 FISHER_SAMPLES = 2048  # of the test part, drawn once and for all
 
@@ -193,13 +194,15 @@ class Zoo:
             self.catalogue.attach(name, [NewArtifact("point", trials, State({"point": made}).to_bytes(), wanted)])
         return made
 
-    def cells(self, name: str) -> KeptCells | None:
+    def cells(self, name: str) -> "kept_cells.KeptCells | None":
         """The best cells that were searched for a task; None where none were."""
         state = self.kept(name, "cells")
-        return None if state is None else KeptCells.from_state(state, name)
+        return None if state is None else kept_cells.KeptCells.from_state(state, name)
 
     @operation
-    def search_cells(self, name: str, skeleton: Skeleton, budget: Budget, **options: Any) -> Work[KeptCells]:
+    def search_cells(
+        self, name: str, skeleton: "Skeleton", budget: Budget, **options: Any
+    ) -> "Work[kept_cells.KeptCells]":
         """Search a task's best cells and keep them; interrupted, the same call continues.
 
         Args:
@@ -208,21 +211,21 @@ class Zoo:
             budget: of the search.
             **options: of `nearkin.zoo.search.search_cells`: method, options of the method, proxy, seed, restart.
         """
-        found = yield from search_cells(self.task(name), self.work, skeleton, budget, **options)
+        found = yield from searches.search_cells(self.task(name), self.work, skeleton, budget, **options)
         self.keep_cells(name, found)
         return found
 
-    def keep_cells(self, name: str, cells: KeptCells) -> None:
+    def keep_cells(self, name: str, cells: "kept_cells.KeptCells") -> None:
         """Keep a task's best cells; those of an earlier search are replaced."""
         facts = {"space": cells.space, "method": cells.method, "count": len(cells.found)}
         self.keep(name, "cells", cells.to_state(), facts)
 
     @operation
     def search(
-        self, target: Task | str, how: Search, *, seed: int = 0, device: str = "auto", restart: bool = False
-    ) -> Work[Architecture]:
+        self, target: Task | str, how: "searches.Search", *, seed: int = 0, device: str = "auto", restart: bool = False
+    ) -> "Work[searches.Architecture]":
         """Search an architecture for a new task or one of the zoo; interrupted, the same call continues."""
-        return search_architecture(
+        return searches.search_architecture(
             self, target, self.work, how, seed=seed, device=chosen_device(device), restart=restart
         )
 
@@ -254,7 +257,7 @@ class Zoo:
     def near(
         self,
         target: Task | str,
-        measure: str = DEFAULT_MEASURE,
+        measure: str = DEFAULT,
         *,
         top: int | None = None,
         device: str = "auto",
@@ -265,13 +268,13 @@ class Zoo:
 
         Args:
             target: a new task, or the name of one in the zoo.
-            measure: one of `nearkin.distance.measures.MEASURES`, or `frechet`.
+            measure: a name of `nearkin.distance.registry`.
             top: how many (default: all).
             device: where networks that are missing are trained.
             how: everything at once, in place of measure, device and options.
-            **options: of `nearkin.zoo.comparison.Comparison`: reading, aggregate, samples, trials, epsilon.
+            **options: of `nearkin.zoo.comparison.Comparison` (samples, trials, epsilon, screen) and of the measure.
         """
-        how = how or Comparison(measure=measure, device=chosen_device(device), **options)
+        how = how or Comparison.of(measure, device=chosen_device(device), **options)
         yield from self._cautions()
         return (yield from rank_sources(self, target, self.work, how)).top(top)
 
@@ -279,14 +282,14 @@ class Zoo:
     def matrix(
         self,
         names: Sequence[str] | None = None,
-        measure: str = "frechet",
+        measure: str = STRUCTURE,
         *,
         device: str = "auto",
         how: Comparison | None = None,
         **options: Any,
     ) -> Work[DistanceMatrix]:
         """Distances of all pairs of tasks (default: all of the zoo); see `near` for the rest."""
-        how = how or Comparison(measure=measure, device=chosen_device(device), **options)
+        how = how or Comparison.of(measure, device=chosen_device(device), **options)
         yield from self._cautions()
         return (yield from compare_all(self, list(names) if names else self.names(), self.work, how))
 

@@ -14,7 +14,7 @@ from nearkin.core.events import finish
 from nearkin.distance import frechet, full_frechet
 from nearkin.distance.fisher_based.frechet import AGGREGATES, distances, embedded
 from nearkin.distance.fisher_based.readings import backbone, information
-from nearkin.distance.source_on_target import Sight
+from nearkin.distance.source_on_target import SourceOnTarget
 from nearkin.fisher import FisherDiagonal, diagonal
 from nearkin.fisher.full import fisher_matrix
 from nearkin.tasks.dense import dense
@@ -175,9 +175,9 @@ def two() -> Task:
     return nk.task("digits?detect=0&limit=300")
 
 
-def sight(task: Task, outputs: int, own: str = "categorical", seed: int = 0) -> Sight:
+def sight(task: Task, outputs: int, own: str = "categorical", seed: int = 0) -> SourceOnTarget:
     model = nk.build("mlp?hidden=16", task.input_shape, outputs, seed)
-    return Sight(model.eval(), task, likelihood(own), num_train=100)
+    return SourceOnTarget(model.eval(), task, likelihood(own), num_train=100)
 
 
 def test_the_padded_reading_is_the_plain_diagonal_where_widths_agree(ten: Task) -> None:
@@ -227,7 +227,7 @@ def test_order_of_samples_changes_nothing(ten: Task) -> None:
     order = torch.randperm(100, generator=torch.Generator().manual_seed(0))
     mixed = Task.from_arrays("mixed", x[order], y[order], x, y, classes=ten.classes, standardise=False)
     straight = Task.from_arrays("straight", x, y, x, y, classes=ten.classes, standardise=False)
-    f, g = (finish(information(Sight(seen.model, task, seen.own), "padded", 10)) for task in (straight, mixed))
+    f, g = (finish(information(SourceOnTarget(seen.model, task, seen.own), "padded", 10)) for task in (straight, mixed))
     assert frechet(f, g) < 1e-4
 
 
@@ -236,7 +236,7 @@ def test_regression_is_compared_too() -> None:
     x = torch.randn(80, 5)
     task = Task.from_arrays("line", x, x[:, :2] @ torch.ones(2, 2), likelihood="gaussian")
     model = nk.build("mlp?hidden=8", (5,), 1, 0).eval()
-    seen = Sight(model, task, task.form)
+    seen = SourceOnTarget(model, task, task.form)
     padded, refit = (finish(information(seen, reading, 2)) for reading in ("padded", "refit"))
     assert padded.values["head.weight"].shape == (2, 8) == refit.values["head.weight"].shape
     assert padded.values["head.bias"].sum() > refit.values["head.bias"].sum() > 0  # the fitted head errs less
@@ -245,7 +245,7 @@ def test_regression_is_compared_too() -> None:
 def test_images_to_images_are_compared() -> None:
     task = nk.task("digits?dense=edges&limit=60")
     model = nk.build("autoencoder?width=0.1", task.input_shape, task.num_outputs, 0).eval()
-    seen = Sight(model, task, task.form, num_train=20)
+    seen = SourceOnTarget(model, task, task.form, num_train=20)
     assert finish(information(seen, "padded", task.num_outputs)).trace() > 0
     assert all(not name.startswith("output") for name in finish(information(seen, "model", 1)).values)
     with pytest.raises(MismatchError, match="no head can be fitted"):
@@ -264,7 +264,7 @@ def test_image_tasks_of_unlike_channels_are_padded() -> None:
     photos = Task.from_arrays("photos", torch.rand(40, 3, 8, 8), torch.arange(40) % 2)
     three, one = dense(photos, "autoencode"), dense(photos, "edges")
     seen = {
-        task.num_outputs: Sight(
+        task.num_outputs: SourceOnTarget(
             nk.build("autoencoder?width=0.1", (3, 8, 8), task.num_outputs, 0).eval(), task, task.form
         )
         for task in (three, one)
@@ -272,7 +272,7 @@ def test_image_tasks_of_unlike_channels_are_padded() -> None:
     for target in (three, one):
         own, other = seen[target.num_outputs], seen[4 - target.num_outputs]
         f_bb = finish(information(own, "padded", 3))
-        f_ab = finish(information(Sight(other.model, target, target.form), "padded", 3))
+        f_ab = finish(information(SourceOnTarget(other.model, target, target.form), "padded", 3))
         assert f_ab.values["output.weight"].shape == f_bb.values["output.weight"].shape
         assert 0 < frechet(f_ab, f_bb, "mixed") <= 1
     assert seen[1].model.output.out_channels == 1  # the network itself is as it was
@@ -281,7 +281,7 @@ def test_image_tasks_of_unlike_channels_are_padded() -> None:
 def test_outputs_that_cannot_be_widened_are_refused_with_a_way_out() -> None:
     x = torch.randn(30, 4)
     task = Task.from_arrays("values", x, x[:, :1], likelihood="heteroscedastic")
-    seen = Sight(nk.build("mlp?hidden=8", (4,), task.num_outputs, 0).eval(), task, task.form)
+    seen = SourceOnTarget(nk.build("mlp?hidden=8", (4,), task.num_outputs, 0).eval(), task, task.form)
     with pytest.raises(MismatchError, match="cannot be widened to 4 in a heteroscedastic task; use reading='model'"):
         finish(information(seen, "padded", 4))
 

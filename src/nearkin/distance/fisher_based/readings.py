@@ -20,7 +20,7 @@ from nearkin.core.errors import MismatchError, OptionError, require
 from nearkin.core.events import Work
 from nearkin.distance.baselines.linear_head import FORMS, RIDGES, fitted_head
 from nearkin.distance.fisher_based.widening import last_layer, widened, widened_targets
-from nearkin.distance.source_on_target import Sight
+from nearkin.distance.source_on_target import SourceOnTarget
 from nearkin.fisher.diagonals import diagonal
 from nearkin.fisher.values import FisherDiagonal
 from nearkin.nets.heads import with_head
@@ -28,7 +28,7 @@ from nearkin.nets.heads import with_head
 READINGS = ("padded", "model", "refit")
 
 
-def information(sight: Sight, reading: str, num_outputs: int, seed: int = 0) -> Work[FisherDiagonal]:
+def information(sight: SourceOnTarget, reading: str, num_outputs: int, seed: int = 0) -> Work[FisherDiagonal]:
     """The information of a network on a task's training data, by one of the readings.
 
     Args:
@@ -55,7 +55,7 @@ def information(sight: Sight, reading: str, num_outputs: int, seed: int = 0) -> 
     return (yield from diagonal.work(model, x, y, likelihood=own.name))
 
 
-def backbone(sight: Sight) -> list[str]:
+def backbone(sight: SourceOnTarget) -> list[str]:
     """Parameters that the number of outputs does not shape: all but those of the last layer."""
     names = [name for name, _ in sight.model.named_parameters()]
     last = last_layer(sight.model, sight.train.x[:1])
@@ -64,7 +64,7 @@ def backbone(sight: Sight) -> list[str]:
     return left
 
 
-def refitted(sight: Sight, *, ridges: Sequence[float] = RIDGES, seed: int = 0) -> nn.Module:
+def refitted(sight: SourceOnTarget, *, ridges: Sequence[float] = RIDGES, seed: int = 0) -> nn.Module:
     """The network with a head fitted on the target's training data; ridges and seed are those of `fitted_head`."""
     task = sight.task
     require(

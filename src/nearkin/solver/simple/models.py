@@ -88,10 +88,9 @@ def fit_simple(
         seed: of what is drawn and held out.
         fixed: `settings` of an earlier fit: nothing is chosen, all of the training part is learned from.
 
-    >>> from nearkin.core.events import finish
     >>> x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
     >>> toy = Task.from_arrays("toy", x, (x[:, 0] > 0).long(), x, (x[:, 0] > 0).long())
-    >>> done = finish(fitting_simple("logistic", toy))
+    >>> done = fit_simple("logistic", toy)
     >>> done.network, done.fit.scores.metric > 0.9
     ('nearkin.solve.simple.machines:linear_machine', True)
     """

@@ -72,9 +72,8 @@ class Checks:
 def check_data(task: Task, *, seed: int = 0, samples: int = 5000) -> Work[Checks]:
     """Check a task's data; labels and columns are judged by at most `samples` of it, duplicates by all of it.
 
-    >>> from nearkin.core.events import finish
     >>> from nearkin.tasks.sources import task
-    >>> checks = finish(checking(task("digits?classes=0,1,2"), samples=300))
+    >>> checks = check_data(task("digits?classes=0,1,2"), samples=300)
     >>> [finding.kind for finding in checks.findings], len(checks.grave)
     (['size', 'balance', 'duplicates', 'leakage', 'noise'], 0)
     """

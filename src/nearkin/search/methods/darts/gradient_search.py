@@ -212,15 +212,14 @@ class GradientSearch(Searcher[Search]):
 class Darts(GradientSearch):
     """Differentiable architecture search (Liu et al. 2019): all channels, no weights of edges.
 
-    >>> from nearkin.core.events import finish
     >>> from nearkin.core.budget import Budget
     >>> from nearkin.search.spaces.general import GeneralSpace
     >>> from nearkin.search.supernet.reference import Frame
-    >>> from nearkin.search.searcher import searching
+    >>> from nearkin.search.searcher import run_search
     >>> x, y = torch.randn(24, 1, 6, 6), torch.arange(24) % 2
     >>> options = GradientOptions(frame=Frame(channels=4, num_cells=1), epochs=1, batch_size=6)
     >>> searcher = Darts(Task.from_arrays("toy", x, y, x, y), GeneralSpace((3,), ("zero", "conv3")), options)
-    >>> finish(searching(searcher, Budget())).reason
+    >>> run_search(searcher, Budget()).reason
     'all of its epochs'
     """
 

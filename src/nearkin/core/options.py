@@ -1,13 +1,13 @@
-"""Options of a search method: read from the fields of its settings, typed, and checked by name.
+"""Options of a measure or a search method: read from the fields of its settings, typed, and checked by name.
 
-A method's options are the plain fields (numbers, true or false, text) of the dataclasses that configure it. Name, type
-and default come from the class, the description from the section "Attributes" of its docstring.
+Options are the plain fields (numbers, true or false, text) of the dataclasses that configure a measure or a method.
+Name, type and default come from the class, the description from the section "Attributes" of its docstring.
 """
 
 import inspect
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import NoneType
 from typing import Any, get_args, get_type_hints
@@ -15,7 +15,6 @@ from typing import Any, get_args, get_type_hints
 from nearkin.core.errors import OptionError
 
 PLAIN = (bool, int, float, str)
-NOT_OPTIONS = ("name", "channels", "num_cells", "stem_stride")  # a constant, and what the skeleton decides
 FORMS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
@@ -71,8 +70,12 @@ def _read(kind: type, text: str) -> Any:
     return text
 
 
-def options_of(settings: Sequence[Any]) -> tuple[Option, ...]:
+def options_of(settings: Sequence[Any], without: Collection[str] = ()) -> tuple[Option, ...]:
     """The options of several settings, each a dataclass, or a value of one where its defaults differ.
+
+    Args:
+        settings: the dataclasses or values.
+        without: names of fields that are no options.
 
     >>> @dataclass(frozen=True)
     ... class Settings:
@@ -91,7 +94,7 @@ def options_of(settings: Sequence[Any]) -> tuple[Option, ...]:
         hints, summaries = get_type_hints(owner), _summaries(owner)
         for field in fields(owner):
             kinds = [kind for kind in get_args(hints[field.name]) or (hints[field.name],) if kind is not NoneType]
-            if field.name not in NOT_OPTIONS and len(kinds) == 1 and kinds[0] in PLAIN:
+            if field.name not in without and len(kinds) == 1 and kinds[0] in PLAIN:
                 optional = NoneType in get_args(hints[field.name])
                 default, summary = getattr(part, field.name), summaries.get(field.name, "")
                 found[field.name] = Option(field.name, kinds[0], optional, default, summary)

@@ -1,0 +1,66 @@
+"""Write the tables of measures and search methods into the guides, from the registries.
+
+    python docs/tables.py
+
+Tables stand between `<!-- NAME -->` and `<!-- end -->`.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from nearkin.distance.registry import DEFAULT, MEASURES
+from nearkin.search.registry import METHODS
+
+GUIDES = Path(__file__).parent / "guides"
+PAGES = {"measures": GUIDES / "near-kin.md", "methods": GUIDES / "search.md", "spaces": GUIDES / "search.md"}
+
+
+def measures() -> str:
+    """All measures."""
+    rows = (
+        (
+            f"`{name}`" + (" (default)" if name == DEFAULT else ""),
+            measure.summary,
+            ", ".join(measure.needs) or "nothing",
+            ", ".join(measure.targets),
+        )
+        for name, measure in MEASURES.items()
+    )
+    return _table(("measure", "value", "needs", "targets"), rows)
+
+
+def methods() -> str:
+    """All search methods."""
+    rows = (
+        (f"`{name}`", method.summary, method.ends or "budget", str(method.num_cells))
+        for name, method in METHODS.items()
+    )
+    return _table(("`--method`", "what it does", "ends", "cells"), rows)
+
+
+def spaces() -> str:
+    """What each method searches for each kind of task."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for name, method in METHODS.items():
+        for kind, domain in method.spaces.items():
+            genotypes = ", ".join(genotype.__name__.lower() for genotype in domain.genotypes)
+            groups.setdefault((kind, f"`{domain.full}`", genotypes), []).append(f"`{name}`")
+    rows = ((*group, ", ".join(names)) for group, names in groups.items())
+    return _table(("task", "`--space full`", "genotypes", "methods"), rows)
+
+
+def with_table(page: str, name: str) -> str:
+    """A page with the table of that name as the registries give it."""
+    table = {"measures": measures, "methods": methods, "spaces": spaces}[name]()
+    return re.sub(rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda found: found[1] + table + found[2], page, flags=re.S)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = (head, ["---"] * len(head), *rows)
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    for name, page in PAGES.items():
+        page.write_text(with_table(page.read_text(), name))

@@ -1,0 +1,239 @@
+"""A source and a target as measures see them.
+
+`Source` and `Target` here hold everything in memory. A zoo has its own, which load networks and data when a measure
+asks for them, train the networks that are missing, and keep what was measured.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch import Tensor
+
+from nearkin.core.errors import MismatchError, require
+from nearkin.core.events import Work
+from nearkin.core.types import Params
+from nearkin.distance.fisher_based.readings import information
+from nearkin.distance.probing import embedding
+from nearkin.distance.source_on_target import SourceOnTarget
+from nearkin.fisher.values import FisherDiagonal
+from nearkin.nets.solved import Solved
+from nearkin.tasks.likelihood import likelihood
+from nearkin.tasks.pixels import fitted_to
+from nearkin.tasks.task import Task
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Source:
+    """A solved task that a target is compared with.
+
+    Attributes:
+        name: of the task.
+        network: its network string.
+        input_shape: of the network.
+        likelihood: that the network was trained with.
+        num_outputs: width of the last layer.
+        seed: of the weights that training started from.
+        trials: number of trained networks.
+        load: loads the networks.
+        load_task: loads the task's data; None where they are not known.
+        shared_start: whether trial t started from the weights that every task's trial t starts from.
+    """
+
+    name: str
+    network: str
+    input_shape: tuple[int, ...]
+    likelihood: str
+    num_outputs: int
+    seed: int
+    trials: int
+    load: Callable[[], Solved]
+    load_task: Callable[[], Task] | None = None
+    shared_start: bool = True
+
+    @classmethod
+    def of(cls, solved: Solved, task: Task | None = None) -> "Source":
+        """A source in memory, with its own data where they are given."""
+        return cls(
+            name=solved.name,
+            network=solved.network,
+            input_shape=tuple(solved.facts["input_shape"]),
+            likelihood=solved.facts["likelihood"],
+            num_outputs=solved.num_outputs,
+            seed=solved.seed,
+            trials=len(solved.trials),
+            load=lambda: solved,
+            load_task=None if task is None else lambda: task,
+        )
+
+    @property
+    def probe(self) -> tuple[str, tuple[int, ...], int]:
+        """Network, input shape and seed: tasks that share them start from the same weights."""
+        return self.network, self.input_shape, self.seed
+
+    @cached_property
+    def solved(self) -> Solved:
+        """The trained networks."""
+        return self.load()
+
+    @cached_property
+    def task(self) -> Task:
+        """The task with its data."""
+        if self.load_task is None:
+            raise MismatchError(f"the data of {self.name} are not known; give its task")
+        return self.load_task()
+
+    def require_trials(self, trials: int) -> None:
+        """Refuse more trials than there are."""
+        require(
+            self.trials >= trials,
+            f"{self.name} has {self.trials} trials, {trials} were asked for; ask for fewer, or add it anew with more",
+            MismatchError,
+        )
+
+    def networks(self, trials: int) -> Work[Solved]:
+        """At least so many trained networks."""
+        self.require_trials(trials)
+        yield from ()
+        return self.solved
+
+    def embedding(self, trial: int, samples: int) -> Work[Params]:
+        """Task2Vec embedding of the source's own task in its network at the start of a trial."""
+        task = fitted_to(self.task, self.input_shape)
+        return (yield from embedding(task, self.network, self.seed, trial, samples))
+
+
+class Target:
+    """A task that sources are compared with, and what is measured of it once for all of them.
+
+    Args:
+        task: the target.
+        solved: the target's own networks, for measures that need them.
+    """
+
+    def __init__(self, task: Task, solved: Solved | None = None) -> None:
+        self.task, self.passes = task, 0.0
+        self._solved = solved
+        self._seen: dict[tuple[int, ...], Task] = {}
+        self._informations: dict[object, FisherDiagonal] = {}
+        self._embeddings: dict[object, Params] = {}
+
+    @property
+    def name(self) -> str:
+        """Name of the task."""
+        return self.task.name
+
+    @property
+    def has_networks(self) -> bool:
+        """Whether `networks` can be had."""
+        return self._solved is not None
+
+    def is_source(self, source: Source) -> bool:
+        """Whether a source is the target itself."""
+        return self._solved is not None and source.solved is self._solved
+
+    def seen_as(self, input_shape: tuple[int, ...]) -> Task:
+        """The task in another input shape."""
+        if input_shape not in self._seen:
+            self._seen[input_shape] = fitted_to(self.task, input_shape)
+        return self._seen[input_shape]
+
+    def networks(self, source: Source, trials: int) -> Work[Solved]:
+        """The target's own networks, of the source's kind, trained from the weights that the source started from."""
+        if self._solved is None:
+            raise MismatchError(f"{self.name} has no network of its own; solve it first")
+        yield from ()
+        Source.of(self._solved).require_trials(trials)
+        return self._solved
+
+    def information(
+        self, key: object, view: SourceOnTarget, reading: str, width: int, share: float
+    ) -> Work[FisherDiagonal]:
+        """Fisher information of one of its own networks, measured once for each key."""
+        if key not in self._informations:
+            self._informations[key] = yield from information(view, reading, width)
+            self.passes += share
+        return self._informations[key]
+
+    def embedding(self, source: Source, trial: int, samples: int) -> Work[Params]:
+        """Its Task2Vec embedding in the source's network at the start of a trial, measured once."""
+        key = (*source.probe, trial, samples)
+        if key not in self._embeddings:
+            task = self.seen_as(source.input_shape)
+            self._embeddings[key] = yield from embedding(task, source.network, source.seed, trial, samples)
+            self.passes += 1
+        return self._embeddings[key]
+
+    def recall(self, key: str, source: Source, trial: int) -> Mapping[str, float]:
+        """Values that were kept of this pair under a key; empty where there are none."""
+        return {}
+
+    def remember(self, key: str, source: Source, trial: int, values: Mapping[str, float]) -> None:
+        """Keep values of this pair under a key, where there is a store for them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """One trial of a source beside a target: what a measure is computed from.
+
+    Attributes:
+        source: the source.
+        target: the target, shared by all pairs of it.
+        trial: which of the source's networks.
+        trials: how many trials are compared in all; networks that are missing are trained for all of them at once.
+        samples: training samples of the target that networks see.
+        share: of these samples, for a first look at many sources.
+    """
+
+    source: Source
+    target: Target
+    trial: int = 0
+    trials: int = 1
+    samples: int = 1000
+    share: float = 1.0
+
+    @property
+    def num_samples(self) -> int:
+        """Training samples of the target that are used for this pair."""
+        return math.ceil(self.share * self.samples)
+
+    @property
+    def task(self) -> Task:
+        """The target in the input shape of the source's network."""
+        return self.target.seen_as(self.source.input_shape)
+
+    @cached_property
+    def view(self) -> SourceOnTarget:
+        """The target through the source's network."""
+        own = likelihood(self.source.likelihood)
+        return SourceOnTarget(self.source.solved.model(self.trial), self.task, own, self.num_samples)
+
+    @cached_property
+    def source_features(self) -> Tensor:
+        """Features of the source's network on its own training samples `[M, D]`."""
+        return self.view.features_of(self.source.task.train.glance(self.num_samples).x)
+
+    @property
+    def metric(self) -> float:
+        """Metric of the source's network on its own task."""
+        return self.source.solved.trials[self.trial].scores.metric
+
+    @property
+    def num_classes(self) -> int | None:
+        """Classes of the target; None for other targets."""
+        return len(self.task.classes) if self.task.likelihood == "categorical" else None
+
+    def embeddings(self) -> Work[tuple[Params, Params]]:
+        """Task2Vec embeddings of the source's own task and of the target, in one network."""
+        own = yield from self.source.embedding(self.trial, self.samples)
+        return own, (yield from self.target.embedding(self.source, self.trial, self.samples))
+
+    def recall(self, key: str) -> Mapping[str, float]:
+        """Values that were kept of this pair under a key; empty where there are none."""
+        return self.target.recall(key, self.source, self.trial)
+
+    def remember(self, key: str, values: Mapping[str, float]) -> None:
+        """Keep values that were measured on all samples."""
+        if self.share == 1:
+            self.target.remember(key, self.source, self.trial, values)

@@ -1,0 +1,43 @@
+"""Help that comes from the registries."""
+
+from calling import Call
+from nearkin.distance.registry import MEASURES
+from nearkin.search.registry import METHODS
+
+
+def test_help_of_near_lists_every_measure_and_its_options(call: Call) -> None:
+    said = call("near", "--help")
+    assert said.code == 0
+    lines = said.out.splitlines()
+    for name, measure in MEASURES.items():
+        assert any(line.startswith(f"{name} ") and measure.summary in line for line in lines), name
+        assert all(any(line.startswith(f"{option.name} ") for line in lines) for option in measure.options)
+        assert (f"option of {name} " in said.out) == bool(measure.options)
+    assert "kin (default)" in said.out
+
+
+def test_help_of_search_lists_every_method_and_its_options(call: Call) -> None:
+    said = call("search", "--help")
+    assert said.code == 0
+    for name, method in METHODS.items():
+        assert any(line.startswith(f"{name} ") for line in said.out.splitlines()), name
+        table = said.out.partition(f"option of {name} ")[2].partition("option of ")[0]
+        assert all(f"\n{option.name} " in table for option in method.options), name
+
+
+def test_options_of_a_measure_are_refused_in_one_line(call: Call) -> None:
+    for words in (("add", "a", "digits?detect=0&limit=40"), ("add", "b", "digits?detect=6&limit=40")):
+        assert call("-q", *words, "--network", "mlp?hidden=4", "--trials", "1", "--epochs", "1").code == 0
+    for words, wanted in (
+        (("--option", "steps=two"), "option steps of the measure kin is a whole number, got 'two'; its default is 16"),
+        (
+            ("--reading", "model"),
+            "the measure kin has no option reading; its options are batch_size, learning_rate",
+        ),
+        (("--screen", "1"), "the measure kin is measured on every task"),
+        (("--option", "steps"), "--option is written name=value"),
+    ):
+        said = call("near", "a", *words)
+        assert said.code == 1
+        assert said.err.startswith(f"error: {wanted}"), said.err
+    assert call("-q", "near", "a", "--option", "steps=2").code == 0
