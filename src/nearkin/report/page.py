@@ -65,7 +65,6 @@ def map_values(
     return {
         "title": plain(title),
         "answer": answer(matrix, target),
-        "target": None if target is None else plain(target),
         "facts": facts,
         "figures": _figures(matrix, target, placed) if size > 1 else None,
         "shift": number(-placed.shift) if placed.shift else "",
