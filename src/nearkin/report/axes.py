@@ -48,8 +48,8 @@ class Scale:
                 break
         if self.log and len(ticks) > 1:
             return ticks[:: math.ceil(len(ticks) / most)]
-        found = MaxNLocator(most, steps=[1, 2, 5, 10], integer=self.whole, min_n_ticks=1)
-        return self._inside(found.tick_values(self.low, self.high))
+        locator = MaxNLocator(most, steps=[1, 2, 5, 10], integer=self.whole, min_n_ticks=1)
+        return self._inside(locator.tick_values(self.low, self.high))
 
     def _inside(self, ticks: Iterable[float]) -> list[float]:
         along = replace(self, start=0.0, end=1.0)
