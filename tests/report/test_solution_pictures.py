@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.image import imread
 
-from nearkin.core.text import brief, duration, percent
 from nearkin.report.axes import Scale, scale_around
 from nearkin.report.confusion import (
     DARKEST,
@@ -351,17 +350,3 @@ def test_shapes_of_the_canvas() -> None:
     assert (box.get("opacity"), box.get("rx"), box.get("class")) == ("0.5", "2", "nk-f-target")
     assert (circle.get("fill"), circle.get("class"), circle.get("pointer-events")) == ("#123456", None, None)
     assert circle[0].text == "a tip"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(0.0, "0 s"), (59.6, "1 min"), (3599.9, "1 h"), (7260, "2 h 1 min"), (math.nan, "–")]
-)
-def test_durations(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
-
-
-def test_shares_and_large_numbers_never_look_rounder_than_they_are() -> None:
-    assert [percent(value) for value in (0, 1, 0.5, 0.0123, 0.9996, 0.99996, 0.00001)] == [
-        "0 %", "100 %", "50 %", "1.2 %", "99.96 %", "> 99.99 %", "< 0.01 %",
-    ]  # fmt: skip
-    assert [brief(value) for value in (0, 999, 1000, 18_314, 1e9)] == ["0", "999", "1 k", "18.3 k", "1 G"]

@@ -35,9 +35,10 @@ class Scale:
     whole: bool = False
 
     def __call__(self, value: float) -> float:
-        """Where a value lies."""
+        """Where a value lies; in the middle where all values are the same."""
         low, high, at = map(math.log10, (self.low, self.high, value)) if self.log else (self.low, self.high, value)
-        return self.start + (self.end - self.start) * (at - low) / (high - low)
+        share = (at - low) / (high - low) if high != low else 0.5
+        return self.start + (self.end - self.start) * share
 
     def ticks(self, most: int = 6) -> list[float]:
         """Round values within: 1, 2 or 5 times powers of ten, about `most` at most."""
@@ -47,8 +48,8 @@ class Scale:
                 break
         if self.log and len(ticks) > 1:
             return ticks[:: math.ceil(len(ticks) / most)]
-        found = MaxNLocator(most, steps=[1, 2, 5, 10], integer=self.whole, min_n_ticks=1)
-        return self._inside(found.tick_values(self.low, self.high))
+        locator = MaxNLocator(most, steps=[1, 2, 5, 10], integer=self.whole, min_n_ticks=1)
+        return self._inside(locator.tick_values(self.low, self.high))
 
     def _inside(self, ticks: Iterable[float]) -> list[float]:
         along = replace(self, start=0.0, end=1.0)

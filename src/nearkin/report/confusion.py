@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from nearkin.core.text import MISSING, counted, percent, plain
 from nearkin.report.axes import NARROW
+from nearkin.report.grid import Grid
 from nearkin.report.html import Table
 from nearkin.report.labels import labels, text_width
 from nearkin.report.svg import Canvas
@@ -18,7 +19,6 @@ DARKEST = 0.5
 """Opacity of a full cell: its number stays readable in both colour schemes."""
 
 _LEAST = 22.0
-_TURN = 45.0
 
 
 def drawable(quality: Quality) -> bool:
@@ -28,7 +28,7 @@ def drawable(quality: Quality) -> bool:
 
 def fits_phone(quality: Quality) -> bool:
     """Whether the cells are large enough on a phone."""
-    return _Drawing(quality, NARROW).cell >= _LEAST
+    return _Drawing(quality, NARROW).grid.cell >= _LEAST
 
 
 def confusion_picture(quality: Quality, width: int, name: str = "nk-confusion") -> str:
@@ -56,17 +56,9 @@ class _Drawing:
         assert quality.confusion is not None
         self.counts = quality.confusion
         self.size, narrow = len(quality.classes), width <= NARROW
-        self.font = 10.0 if narrow or self.size > 12 else 12.0
-        self.short = labels(quality.classes, self.font, 70.0 if narrow else 120.0)
-        self.wide = max(text_width(text, self.font) for text in self.short)
-        self.left = max(self.wide + 12, 54.0)
-        self.cell = min(64.0 if self.size < 5 else 46.0, (width - self.left - 8) / self.size)
-        self.level = self.wide <= self.cell - 6
-        lean = math.radians(_TURN)
-        if not self.level:  # the last heading leans out of the picture
-            over = max(0.0, self.wide * math.cos(lean) + self.font - self.cell / 2)
-            self.cell = min(self.cell, (width - self.left - over) / self.size)
-        self.top = 20 + (self.font if self.level else self.wide * math.sin(lean) + self.font) + 6
+        font = 10.0 if narrow or self.size > 12 else 12.0
+        cell = 64.0 if self.size < 5 else 46.0
+        self.grid = Grid(quality.classes, cell, font, 70.0 if narrow else 120.0, width)
         self.totals = [sum(row) for row in self.counts]
         wrong = [self.counts[a][b] / self.totals[a] for a in range(self.size) for b in range(self.size)
                  if a != b and self.totals[a]]  # fmt: skip
@@ -74,42 +66,28 @@ class _Drawing:
 
     def svg(self, name: str) -> str:
         """All of it."""
-        side = self.cell * self.size
-        over = 0.0 if self.level else self.wide * 0.71 + self.font
-        room = max(self.left + side + max(over - self.cell / 2, 2.0), 210.0)
-        draw = Canvas(min(self.width, round(room)), round(self.top + side + 6))
-        draw.text(self.left, 12, "said →", size=11, fill="muted")
-        draw.text(self.left - 8, self.top - 7, "given ↓", size=11, fill="muted", anchor="end")
-        middle = self.font * 0.36
-        names = [plain(text) for text in self.quality.classes]
-        for place, short in enumerate(self.short):
-            along = (place + 0.5) * self.cell
-            draw.text(self.left - 8, self.top + along + middle, short, size=self.font, anchor="end", tip=names[place])
-            if self.level:
-                draw.text(self.left + along, self.top - 7, short, size=self.font, anchor="middle", tip=names[place])
-            else:
-                draw.text(
-                    self.left + along + middle, self.top - 6, short, size=self.font, angle=_TURN, tip=names[place]
-                )
-        draw.rect((self.left, self.top), (side, side), fill="panel")
+        grid = self.grid
+        room = max(grid.left + grid.side + max(grid.over, 2.0), 210.0)
+        draw = Canvas(min(self.width, round(room)), round(grid.top + grid.side + 6))
+        grid.headings(draw, "given", "said")
+        draw.rect(grid.corner(0, 0), (grid.side, grid.side), fill="panel")
+        names = grid.names
         for a in range(self.size):
             for b in range(self.size):
                 if self.counts[a][b]:
                     self._cell(draw, a, b, f"given {names[a]}, said {names[b]}: {counted(self.counts[a][b])}")
         for place in range(1, self.size):
-            along = place * self.cell
-            draw.line((self.left + along, self.top), (self.left + along, self.top + side), stroke="paper")
-            draw.line((self.left, self.top + along), (self.left + side, self.top + along), stroke="paper")
+            draw.line(grid.corner(0, place), grid.corner(self.size, place), stroke="paper")
+            draw.line(grid.corner(place, 0), grid.corner(place, self.size), stroke="paper")
         return draw.svg(name, f"Confusions of {self.size} classes", self._description())
 
     def _cell(self, draw: Canvas, a: int, b: int, tip: str) -> None:
-        count = self.counts[a][b]
-        x, y = self.left + b * self.cell, self.top + a * self.cell
+        count, cell, (x, y) = self.counts[a][b], self.grid.cell, self.grid.corner(a, b)
         full = opacity(count, self.totals[a], self.most, right=a == b)
-        draw.rect((x, y), (self.cell, self.cell), fill="kin" if a == b else "target", opacity=full, tip=tip)
+        draw.rect((x, y), (cell, cell), fill="kin" if a == b else "target", opacity=full, tip=tip)
         words = str(count)
-        font = min(13.0, self.cell * 0.42, 13.0 * (self.cell - 4) / text_width(words, 13.0))
-        draw.text(x + self.cell / 2, y + self.cell / 2 + font * 0.36, words, size=round(font, 1), anchor="middle")
+        font = min(13.0, cell * 0.42, 13.0 * (cell - 4) / text_width(words, 13.0))
+        draw.text(x + cell / 2, y + cell / 2 + font * 0.36, words, size=round(font, 1), anchor="middle")
 
     def _description(self) -> str:
         worst = worst_confusions(self.quality)

@@ -1,15 +1,17 @@
 """The contest: what every contestant is worth against what it costs, as a picture, tables and words."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from matplotlib.markers import MarkerStyle
+from numpy.typing import NDArray
 
-from nearkin.core.text import MISSING, brief, counted, listed, metric_places, number, plain
+from nearkin.core.text import MISSING, brief, counted, interval, listed, metric_places, number, plain
 from nearkin.report.axes import FONT, NARROW, Field, flowed, frame, scale_around, whisker
 from nearkin.report.html import Table
-from nearkin.report.labels import Box, labels, place, text_width
+from nearkin.report.labels import Box, draw_labels, draw_leaders, labels, place, text_width
 from nearkin.report.svg import Canvas
 from nearkin.solver.result import KINDS, Result, ordered
 from nearkin.solver.solution import Solution
@@ -21,8 +23,8 @@ CLOSE = 0.01
 _RADIUS, _CHOSEN = 5.0, 6.5
 _ROW = 18.0
 _DASH = 6.0
-_LEADER = 8.0
 _NAME = 11.5
+_MARKS = {"tuned": ("D", 1.8), "made": ("s", 1.8), "simple": ("^", 2.3), "transfer": ("P", 2.4)}
 _SHORT = {
     "searched": "searched", "tuned": "fine-tuned", "made": "hand-made", "simple": "simple", "transfer": "closed form",
 }  # fmt: skip
@@ -92,7 +94,7 @@ class _Drawing:
         self.x = scale_around((spot.parameters for spot in self.spots), field.left + 14, field.right - 14, log=True)
         self.y = scale_around(shown, field.bottom - 6, field.top + 6, bounds=bounds)
         self.short = labels((spot.standing.title for spot in self.spots), _NAME, 110.0 if narrow else 180.0)
-        self.anchors = np.array([(self.x(spot.parameters), self.y(spot.value)) for spot in self.spots])
+        self.anchors = np.array([(self.x(spot.parameters), self.y(spot.value)) for spot in self.spots]).reshape(-1, 2)
 
     def svg(self, name: str) -> str:
         """All of it, from back to front."""
@@ -100,11 +102,10 @@ class _Drawing:
         metric_name = self.solution.quality.title
         frame(draw, field, self.x, self.y, ("parameters", f"{metric_name} on the test part"))
         self._guess()
-        boxes = self._labels()
-        for spot, (x, y), box in zip(self.spots, self.anchors.tolist(), boxes, strict=True):
-            end = (min(max(x, box.left), box.right), min(max(y, box.top), box.bottom))
-            if math.hypot(end[0] - x, end[1] - y) > _RADIUS + _LEADER:
-                draw.line((x, y), end, stroke="muted", width=0.7)
+        radii = np.array([_CHOSEN + 4 if spot.chosen else _RADIUS for spot in self.spots])
+        boxes = self._labels(radii)
+        draw_leaders(draw, self.anchors, radii, boxes)
+        for spot, (x, _) in zip(self.spots, self.anchors.tolist(), strict=True):
             self._bars(spot, x)
         for spot, (x, y) in sorted(
             zip(self.spots, self.anchors.tolist(), strict=True), key=lambda pair: pair[0].chosen
@@ -113,10 +114,8 @@ class _Drawing:
             if spot.chosen:
                 draw.circle(x, y, size + 4, stroke="target", width=1.5)
             mark(draw, spot.standing.kind, x, y, size, colour, self._tip(spot))
-        for spot, short, box in zip(self.spots, self.short, boxes, strict=True):
-            colour = "target" if spot.chosen else "ink"
-            draw.text(box.left, box.bottom - _NAME * 0.28, short, size=_NAME, fill=colour, bold=spot.chosen, halo=True,
-                      tip=self._tip(spot))  # fmt: skip
+        chosen = next((place for place, spot in enumerate(self.spots) if spot.chosen), None)
+        draw_labels(draw, boxes, self.short, list(map(self._tip, self.spots)), _NAME, chosen)
         self._legend()
         return draw.svg(name, f"{metric_name.capitalize()} against parameters", self._description())
 
@@ -128,7 +127,7 @@ class _Drawing:
     def _tip(self, spot: Spot) -> str:
         one, places = spot.standing, self.places
         test, validation = number(one.test, places), number(one.validation, places)
-        within = f" ({number(spot.interval[0], places)} to {number(spot.interval[1], places)})" if spot.interval else ""
+        within = f" ({interval(*spot.interval, places)})" if spot.interval else ""
         return f"{plain(one.title)}: test {test}{within}, validation {validation}, {counted(one.parameters)} parameters"
 
     def _guess(self) -> None:
@@ -149,10 +148,9 @@ class _Drawing:
             at = self.y(spot.standing.validation)
             self.canvas.line((x - _DASH, at), (x + _DASH, at), stroke="ink", width=1.6)
 
-    def _labels(self) -> list[Box]:
+    def _labels(self, radii: NDArray[np.float64]) -> list[Box]:
         wide = [text_width(text, _NAME, bold=spot.chosen) for text, spot in zip(self.short, self.spots, strict=True)]
         sizes = np.array([(size, _NAME * 1.25) for size in wide])
-        radii = np.array([_CHOSEN + 4 if spot.chosen else _RADIUS for spot in self.spots])
         busy = [np.zeros((0, 2))]
         for spot, (x, _) in zip(self.spots, self.anchors.tolist(), strict=True):
             ends = [*(spot.interval or ()), spot.standing.validation or spot.value, spot.value]
@@ -175,20 +173,12 @@ class _Drawing:
 
 def mark(draw: Canvas, kind: str, x: float, y: float, size: float, fill: str, tip: str = "") -> None:
     """The sign of a kind of contestant, so that colour need not tell them apart."""
-    shapes: dict[str, Callable[[float], Sequence[tuple[float, float]]]] = {
-        "tuned": lambda r: ((0, -1.25 * r), (1.25 * r, 0), (0, 1.25 * r), (-1.25 * r, 0)),
-        "made": lambda r: ((-0.9 * r, -0.9 * r), (0.9 * r, -0.9 * r), (0.9 * r, 0.9 * r), (-0.9 * r, 0.9 * r)),
-        "simple": lambda r: ((0, -1.2 * r), (1.15 * r, 0.85 * r), (-1.15 * r, 0.85 * r)),
-        "transfer": lambda r: (
-            (-r / 3, -r), (r / 3, -r), (r / 3, -r / 3), (r, -r / 3), (r, r / 3), (r / 3, r / 3),
-            (r / 3, r), (-r / 3, r), (-r / 3, r / 3), (-r, r / 3), (-r, -r / 3), (-r / 3, -r / 3),
-        ),
-    }  # fmt: skip
-    if kind not in shapes:
+    if kind not in _MARKS:
         draw.circle(x, y, size, fill=fill, tip=tip)
         return
-    grown = size * 1.15 if kind == "transfer" else size
-    draw.polygon([(x + across, y + down) for across, down in shapes[kind](grown)], fill=fill, tip=tip)
+    style, grown = MarkerStyle(_MARKS[kind][0]), _MARKS[kind][1] * size
+    corners = np.asarray(style.get_path().transformed(style.get_transform()).vertices, dtype=np.float64)[:-1]
+    draw.polygon([(x + grown * across, y - grown * up) for across, up in corners.tolist()], fill=fill, tip=tip)
 
 
 def contest_table(solution: Solution) -> Table:
@@ -211,17 +201,10 @@ def contest_table(solution: Solution) -> Table:
             number(one.seconds, 1),
         )
         rows.append(cells)
-    interval = " (95 %)" if solution.quality.name == "accuracy" else ""
+    sure = " (95 %)" if solution.quality.name == "accuracy" else ""
     heads = (
-        "Contestant",
-        "Kind",
-        "Validation",
-        f"Test{interval}",
-        "Trained again",
-        "Learned from",
-        "Parameters",
-        "Multiply-adds",
-        "Seconds",
+        *("Contestant", "Kind", "Validation", f"Test{sure}", "Trained again", "Learned from"),
+        *("Parameters", "Multiply-adds", "Seconds"),
     )
     return Table("Contestants, best on validation first", heads, rows, frozenset(range(2, 9)), marked, frozenset({1}))
 

@@ -58,57 +58,43 @@ def learning_picture(curves: Sequence[Curve], width: int, name: str = "nk-learni
     words = ("steps", "training loss" + (", logarithmic" if log else ""))
     ends = [f"{curve.title} ends at {number(curve.points[-1][1])}" for curve in curves if curve.chosen]
     spoken = f"Training losses of {len(curves)} contestants. {'; '.join(ends)}".strip()
-    return _Drawing(curves, width, words, log=log, steps=False).svg(name, "Learning curves", f"{spoken.rstrip('.')}.")
+    return _chart(curves, width, words, log=log, steps=False).svg(name, "Learning curves", f"{spoken.rstrip('.')}.")
 
 
 def search_picture(curves: Sequence[Curve], width: int, name: str = "nk-search") -> str:
     """SVG of best scores, as steps."""
     ends = [f"{curve.title} reaches {number(curve.points[-1][1])}" for curve in curves]
     words = ("cells that were tried", "best score so far")
-    return _Drawing(curves, width, words, log=False, steps=True).svg(name, "Search curves", f"{'; '.join(ends)}.")
+    return _chart(curves, width, words, log=False, steps=True).svg(name, "Search curves", f"{'; '.join(ends)}.")
 
 
-class _Drawing:
-    """Geometry shared by the parts of one chart, in pixels."""
-
-    def __init__(
-        self, curves: Sequence[Curve], width: int, words: Point | tuple[str, str], *, log: bool, steps: bool
-    ) -> None:
-        self.curves, self.words, self.steps = curves, words, steps
-        narrow = width <= NARROW
-        self.short = labels((curve.title for curve in curves), _NAME, 92.0 if narrow else 170.0)
-        room = max(text_width(text, _NAME, bold=curve.chosen) for text, curve in zip(self.short, curves, strict=True))
-        tall = max(250.0 if narrow else 290.0, _ROOM * len(curves) + 10)
-        self.field = Field(46.0 if narrow else 54.0, 30.0, width - room - 26, 30.0 + tall)
-        self.canvas = Canvas(width, round(self.field.bottom + 42))
-        values = [point for curve in curves for point in curve.points]
-        last = max(x for x, _ in values)
-        self.x = Scale(0.0, last if last > 0 else 1.0, self.field.left, self.field.right, whole=True)
-        self.y = scale_around((y for _, y in values), self.field.bottom, self.field.top + 4, log=log)
-
-    def svg(self, name: str, title: str, description: str) -> str:
-        """All of it, the chosen one last."""
-        draw = self.canvas
-        frame(draw, self.field, self.x, self.y, (str(self.words[0]), str(self.words[1])))
-        ends = []
-        for curve in sorted(self.curves, key=lambda curve: curve.chosen):
-            points = [(self.x(x), self.y(y)) for x, y in curve.points]
-            if self.steps:
-                corners = ((one, (other[0], one[1])) for one, other in itertools.pairwise(points))
-                points = [*itertools.chain.from_iterable(corners), points[-1]]
-            colour, wide = ("target", 2.6) if curve.chosen else ("kin", 1.3)
-            if len(points) > 1:
-                draw.line(*points, stroke=colour, width=wide, tip=curve.title)
-            draw.circle(*points[-1], 3.4 if curve.chosen else 2.4, fill=colour)
-        ends = [(self.x(curve.points[-1][0]), self.y(curve.points[-1][1])) for curve in self.curves]
-        heights = spread([y for _, y in ends], _ROOM, self.field.top + 4, self.field.bottom)
-        for curve, short, end, height in zip(self.curves, self.short, ends, heights, strict=True):
-            left = self.field.right + 16
-            corner = (max(end[0], self.field.right) + 4, end[1])
-            draw.line(end, corner, (left - 3, height), stroke="arrow", width=0.7)
-            colour = "target" if curve.chosen else "ink"
-            draw.text(left, height + 4, short, size=_NAME, fill=colour, bold=curve.chosen, tip=curve.title)
-        return draw.svg(name, title, description)
+def _chart(curves: Sequence[Curve], width: int, words: tuple[str, str], *, log: bool, steps: bool) -> Canvas:
+    """The curves with their names at the right, the chosen one above the others."""
+    narrow, values = width <= NARROW, [point for curve in curves for point in curve.points]
+    short = labels((curve.title for curve in curves), _NAME, 92.0 if narrow else 170.0)
+    room = max(text_width(text, _NAME, bold=curve.chosen) for text, curve in zip(short, curves, strict=True))
+    tall = max(250.0 if narrow else 290.0, _ROOM * len(curves) + 10)
+    field = Field(46.0 if narrow else 54.0, 30.0, width - room - 26, 30.0 + tall)
+    draw = Canvas(width, round(field.bottom + 42))
+    x = Scale(0.0, max(x for x, _ in values) or 1.0, field.left, field.right, whole=True)
+    y = scale_around((y for _, y in values), field.bottom, field.top + 4, log=log)
+    frame(draw, field, x, y, words)
+    for curve in sorted(curves, key=lambda curve: curve.chosen):
+        points = [(x(across), y(up)) for across, up in curve.points]
+        if steps:
+            corners = ((one, (other[0], one[1])) for one, other in itertools.pairwise(points))
+            points = [*itertools.chain.from_iterable(corners), points[-1]]
+        colour, wide = ("target", 2.6) if curve.chosen else ("kin", 1.3)
+        if len(points) > 1:
+            draw.line(*points, stroke=colour, width=wide, tip=curve.title)
+        draw.circle(*points[-1], 3.4 if curve.chosen else 2.4, fill=colour)
+    ends = [(x(curve.points[-1][0]), y(curve.points[-1][1])) for curve in curves]
+    heights, left = spread([down for _, down in ends], _ROOM, field.top + 4, field.bottom), field.right + 16
+    for curve, text, end, height in zip(curves, short, ends, heights, strict=True):
+        draw.line(end, (max(end[0], field.right) + 4, end[1]), (left - 3, height), stroke="arrow", width=0.7)
+        colour = "target" if curve.chosen else "ink"
+        draw.text(left, height + 4, text, size=_NAME, fill=colour, bold=curve.chosen, tip=curve.title)
+    return draw
 
 
 def learning_table(curves: Sequence[Curve]) -> Table:

@@ -9,8 +9,9 @@ from matplotlib.colors import to_hex
 
 from nearkin.core.text import MISSING, number, plain, with_spread
 from nearkin.distance.matrix import DistanceMatrix
+from nearkin.report.grid import Grid
 from nearkin.report.kin import nearest_kin, plain_answer, require_drawable, scale_of
-from nearkin.report.labels import labels, text_width
+from nearkin.report.labels import text_width
 from nearkin.report.svg import Canvas
 from nearkin.report.theme import readable_on
 
@@ -23,7 +24,6 @@ _COLOURS = "viridis"
 _RANGE = (0.97, 0.12)
 """Near is bright, far is dark; the darkest end is left out, so that cells show on a dark page."""
 _ROOM = 130.0
-_TURN = 45.0
 _LEGEND = 100.0
 
 
@@ -64,7 +64,6 @@ class _Drawing:
     def __init__(self, matrix: DistanceMatrix) -> None:
         self.matrix, self.size = matrix, len(matrix.tasks)
         self.mean, self.std = matrix.mean.tolist(), matrix.std.tolist()
-        self.names = [plain(task) for task in matrix.tasks]
         self.places = scale_of(matrix)
         between = [
             value for a, row in enumerate(self.mean) for b, value in enumerate(row) if a != b and math.isfinite(value)
@@ -72,25 +71,15 @@ class _Drawing:
         self.low, self.high = min(between, default=0.0), max(between, default=0.0)
         self.spread = max((value for row in self.std for value in row if math.isfinite(value)), default=0.0)
 
-        self.cell = float(round(min(72.0, max(10.0, 660 / self.size)))) if self.size > NUMBERED else 58.0
-        if self.size <= 6:
-            self.cell = 76.0
-        self.font = min(13.0, max(8.0, self.cell * 0.52))
-        self.short = labels(matrix.tasks, self.font, _ROOM)
-        widest = max(text_width(name, self.font) for name in self.short)
-        self.level = widest <= self.cell - 8
-        lean = math.radians(_TURN)
-        self.left = max(widest + 20, 76.0)
-        self.top = 22 + (self.font if self.level else widest * math.sin(lean) + self.font * math.cos(lean)) + 6
-        overhang = 0.0 if self.level else max(0.0, widest * math.cos(lean) + self.font - self.cell / 2)
-        self.side = self.cell * self.size
-        self.width = max(self.left + self.side + max(overhang, 8), 420.0)
-        self.height = self.top + self.side + _LEGEND
-        self.canvas = Canvas(round(self.width), round(self.height))
+        cell = 76.0 if self.size <= 6 else 58.0 if self.size <= NUMBERED else float(round(max(10.0, 660 / self.size)))
+        self.grid = grid = Grid(matrix.tasks, cell, min(13.0, max(8.0, cell * 0.52)), _ROOM)
+        self.cell, self.side, self.names = grid.cell, grid.side, grid.names
+        width = max(grid.left + grid.side + max(grid.over, 8), 420.0)
+        self.canvas = Canvas(round(width), round(grid.top + grid.side + _LEGEND))
 
     def svg(self) -> str:
         """All of it, from back to front."""
-        self._headings()
+        self.grid.headings(self.canvas, "source", "target")
         if self.size > DRAWN:
             self._image()
         else:
@@ -109,21 +98,6 @@ class _Drawing:
             return f"{spoken} Distances between different tasks run from {span}."
         return spoken
 
-    def _headings(self) -> None:
-        draw, middle = self.canvas, self.font * 0.36
-        draw.text(self.left, 14, "target →", size=11, fill="muted")
-        draw.text(self.left - 8, self.top - 8, "source ↓", size=11, fill="muted", anchor="end")
-        for place, (name, short) in enumerate(zip(self.names, self.short, strict=True)):
-            along = (place + 0.5) * self.cell
-            draw.text(self.left - 8, self.top + along + middle, short, size=self.font, anchor="end", tip=name)
-            if self.level:
-                draw.text(self.left + along, self.top - 8, short, size=self.font, anchor="middle", tip=name)
-            else:
-                draw.text(self.left + along + middle, self.top - 7, short, size=self.font, angle=_TURN, tip=name)
-
-    def _corner(self, source: int, target: int) -> tuple[float, float]:
-        return self.left + target * self.cell, self.top + source * self.cell
-
     def _tip(self, source: int, target: int) -> str:
         pair = f"{self.names[source]} → {self.names[target]}"
         if not math.isfinite(self.mean[source][target]):
@@ -131,7 +105,7 @@ class _Drawing:
         return f"{pair}: {with_spread(self.mean[source][target], self.std[source][target], self.places)}"
 
     def _cell(self, source: int, target: int) -> None:
-        draw, (x, y), value, tip = self.canvas, self._corner(source, target), self.mean[source][target], ""
+        draw, (x, y), value = self.canvas, self.grid.corner(source, target), self.mean[source][target]
         tip = self._tip(source, target)
         inner = (x + 0.5, y + 0.5), (self.cell - 1, self.cell - 1)
         if source == target or not math.isfinite(value):
@@ -174,7 +148,7 @@ class _Drawing:
                 if source != target and math.isfinite(value):
                     colour = cell_colour(value, self.low, self.high)
                     pixels[source, target] = (*bytes.fromhex(colour[1:]), 255)
-        draw, corner, whole = self.canvas, (self.left, self.top), (self.side, self.side)
+        draw, corner, whole = self.canvas, self.grid.corner(0, 0), (self.side, self.side)
         draw.rect(corner, whole, fill="panel", stroke="line")
         draw.image(corner, whole, pixels)
 
@@ -183,14 +157,14 @@ class _Drawing:
         thick = max(1.5, min(2.5, self.cell / 14))
         for kin in nearest_kin(self.matrix):
             if kin.source is not None:
-                self._outline(*self._corner(kin.source, kin.target), self.cell, thick)
+                self._outline(*self.grid.corner(kin.source, kin.target), self.cell, thick)
 
     def _outline(self, x: float, y: float, side: float, thick: float) -> None:
         self.canvas.rect((x, y), (side, side), stroke="paper", width=thick + 2)
         self.canvas.rect((x, y), (side, side), stroke="ink", width=thick)
 
     def _legend(self) -> None:
-        draw, left, top = self.canvas, 16.0, self.top + self.side + 26
+        draw, left, top = self.canvas, 16.0, self.grid.top + self.side + 26
         length, steps = 150.0, 50
         for step in range(steps):
             fill = cell_colour((step + 0.5) / steps, 0.0, 1.0)

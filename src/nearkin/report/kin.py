@@ -5,6 +5,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+from torch import Tensor
+
 from nearkin.core.errors import OptionError, require
 from nearkin.core.text import decimals, number, plain, with_spread
 from nearkin.distance.matrix import DistanceMatrix
@@ -12,9 +17,6 @@ from nearkin.distance.matrix import DistanceMatrix
 MOST_TASKS = 150
 _TOLD_WHOLE = 6
 _TOLD_PAIRS = 3
-
-Words = tuple[tuple[str, bool], ...]
-"""A sentence in pieces: text, and whether it is the name of a task."""
 
 
 @dataclass(frozen=True)
@@ -69,32 +71,25 @@ def nearest_kin(matrix: DistanceMatrix) -> tuple[Kin, ...]:
     >>> [kin.order for kin in nearest_kin(DistanceMatrix(("a", "b", "c"), "frechet", trials))]
     [(1, 2), (0, 2), (1, 0)]
     """
-    mean, std = matrix.mean.tolist(), matrix.std.tolist()
-    size = len(matrix.tasks)
-    trials = [_first_of_columns(trial) for trial in matrix.trials.tolist()]
+    mean, trials, std = _others(matrix.mean), _others(matrix.trials), matrix.std.tolist()
+    firsts, known = trials.argmin(1), np.isfinite(trials.min(1))
     found = []
-    for target in range(size):
-        others = [source for source in range(size) if source != target and math.isfinite(mean[source][target])]
-        order = tuple(sorted(others, key=lambda source: mean[source][target]))
-        firsts = [trial[target] for trial in trials if trial[target] is not None]
-        distance, margin, spread, wins = math.nan, math.nan, math.nan, 0
-        if order:
-            distance, spread = mean[order[0]][target], std[order[0]][target]
-            wins = firsts.count(order[0])
-        if len(order) > 1:
-            margin = mean[order[1]][target] - distance
-        found.append(Kin(target, order, distance, spread, margin, wins, len(firsts)))
+    for target, column in enumerate(mean.T):
+        order = tuple(int(source) for source in column.argsort(kind="stable") if np.isfinite(column[source]))
+        nearest, second = (float(column[source]) for source in (*order, target, target)[:2])
+        distance, margin = (nearest if order else math.nan), (second - nearest if len(order) > 1 else math.nan)
+        spread = std[order[0]][target] if order else math.nan
+        wins = (firsts[:, target] == order[0])[known[:, target]].sum() if order else 0
+        found.append(Kin(target, order, distance, spread, margin, int(wins), int(known[:, target].sum())))
     return tuple(found)
 
 
-def _first_of_columns(trial: Sequence[Sequence[float]]) -> list[int | None]:
-    """The nearest other source of every column in one trial."""
-    firsts: list[int | None] = []
-    for target in range(len(trial)):
-        column = {source: row[target] for source, row in enumerate(trial) if source != target}
-        known = {source: value for source, value in column.items() if math.isfinite(value)}
-        firsts.append(min(known, key=lambda source: known[source]) if known else None)
-    return firsts
+def _others(values: Tensor) -> NDArray[np.float64]:
+    """Distances `[..., K, K]` between different tasks; infinite where unknown, and on the diagonal."""
+    other = values.double().numpy().copy()
+    other[~np.isfinite(other)] = np.inf
+    other[..., range(other.shape[-1]), range(other.shape[-1])] = np.inf
+    return other
 
 
 def scale_of(matrix: DistanceMatrix) -> int:
@@ -104,84 +99,81 @@ def scale_of(matrix: DistanceMatrix) -> int:
     return decimals(between or [mean[0][0]])
 
 
-def answer(matrix: DistanceMatrix, target: str | None = None) -> Words:
-    """One sentence: the kin of the target, or without one who is kin of whom.
+def answer(matrix: DistanceMatrix, target: str | None = None) -> Markup:
+    """One sentence: the kin of the target, or without one who is kin of whom; names of tasks are bold.
 
     >>> import torch
     >>> matrix = DistanceMatrix(("a", "b"), "frechet", torch.tensor([[[0.0, 0.2], [0.4, 0.0]]]).double())
-    >>> "".join(text for text, _ in answer(matrix))
-    'a and b are each other’s nearest kin (0.200, back 0.400).'
-    >>> "".join(text for text, _ in answer(matrix, "b"))
-    'The nearest kin of b is a (0.200).'
+    >>> answer(matrix)
+    Markup('<b>a</b> and <b>b</b> are each other’s nearest kin (0.200, back 0.400).')
+    >>> answer(matrix, "b")
+    Markup('The nearest kin of <b class="target">b</b> is <b>a</b> (0.200).')
     """
     kin = nearest_kin(matrix)
+    names = [
+        Markup('<b class="target">{}</b>' if task == target else "<b>{}</b>").format(plain(task))
+        for task in matrix.tasks
+    ]
     if len(kin) == 1:
-        return (
-            ("There is one task, ", False),
-            (plain(matrix.tasks[0]), True),
-            (", and nothing to compare it with.", False),
-        )
+        return Markup("There is one task, {}, and nothing to compare it with.").format(names[0])
     if target is not None:
-        return _of_target(matrix, kin[position(matrix, target)])
-    return _of_all(matrix, kin)
+        return _of_target(matrix, names, kin[position(matrix, target)])
+    return _of_all(matrix, names, kin)
 
 
 def plain_answer(matrix: DistanceMatrix, target: str | None = None) -> str:
-    """The sentence of `answer` without its marks."""
-    return "".join(text for text, _ in answer(matrix, target))
+    """The sentence of `answer` as text."""
+    return answer(matrix, target).striptags()
 
 
-def _of_target(matrix: DistanceMatrix, kin: Kin) -> Words:
-    names, places, mean = [plain(task) for task in matrix.tasks], scale_of(matrix), matrix.mean.tolist()
-    who = (names[kin.target], True)
+def _of_target(matrix: DistanceMatrix, names: Sequence[Markup], kin: Kin) -> Markup:
+    places, mean, who = scale_of(matrix), matrix.mean.tolist(), names[kin.target]
     if not kin.order:
-        return (("No task could be compared with ", False), who, (".", False))
-    first = (names[kin.order[0]], True)
-    said: list[tuple[str, bool]] = [("The nearest kin of ", False), who, (" is ", False), first]
-    said.append((f" ({with_spread(kin.distance, kin.std, places)})", False))
-    for count, source in enumerate(kin.order[1:3]):
-        value = number(mean[source][kin.target], places)
-        said += [(", then " if count == 0 else " and ", False), (names[source], True), (f" ({value})", False)]
-    if kin.wins < kin.trials:
-        said.append((f"; it came first in {kin.wins} of {kin.trials} trials", False))
-    return (*said, (".", False))
+        return Markup("No task could be compared with {}.").format(who)
+    said = Markup("The nearest kin of {} is {} ({})").format(
+        who, names[kin.order[0]], with_spread(kin.distance, kin.std, places)
+    )
+    for lead, source in zip((", then ", " and "), kin.order[1:3], strict=False):
+        said += Markup("{}{} ({})").format(lead, names[source], number(mean[source][kin.target], places))
+    return said + (f"; it came first in {kin.wins} of {kin.trials} trials." if kin.wins < kin.trials else ".")
 
 
-def _of_all(matrix: DistanceMatrix, kin: Sequence[Kin]) -> Words:
+def _of_all(matrix: DistanceMatrix, names: Sequence[Markup], kin: Sequence[Kin]) -> Markup:
     """Pairs that choose each other, nearest first, then whom the others choose; at most a handful."""
-    names, places, mean = [plain(task) for task in matrix.tasks], scale_of(matrix), matrix.mean.tolist()
-    pairs = [(one.source, one.target) for one in kin if one.source is not None and kin[one.source].source == one.target]
-    pairs = sorted((a, b) for a, b in pairs if a < b)
-    pairs.sort(key=lambda pair: mean[pair[0]][pair[1]] + mean[pair[1]][pair[0]])
-    paired = {task for pair in pairs for task in pair}
-    lone = [one.target for one in kin if one.source is None]
-    clauses: list[list[tuple[str, bool]]] = []
-    brief = len(kin) > _TOLD_WHOLE
-    for count, (a, b) in enumerate(pairs[:_TOLD_PAIRS] if brief else pairs):
-        kind = " are each other’s nearest kin" if count == 0 else ""
-        values = f" ({number(mean[a][b], places)}, back {number(mean[b][a], places)})"
-        clauses.append([(names[a], True), (" and ", False), (names[b], True), (kind + values, False)])
-    if brief and len(pairs) > _TOLD_PAIRS:
-        left = len(pairs) - _TOLD_PAIRS
-        clauses[-1].append((" and one more pair" if left == 1 else f" and {left} more pairs", False))
-    if brief:
+    places, mean, many = scale_of(matrix), matrix.mean.tolist(), len(kin) > _TOLD_WHOLE
+    pairs = [
+        (one.source, one.target) for one in kin
+        if one.source is not None and one.source < one.target == kin[one.source].source
+    ]  # fmt: skip
+    pairs.sort(key=lambda pair: (mean[pair[0]][pair[1]] + mean[pair[1]][pair[0]], pair))
+    told = pairs[:_TOLD_PAIRS] if many else pairs
+    clauses = [
+        Markup("{} and {}{} ({}, back {})").format(
+            names[a],
+            names[b],
+            "" if count else " are each other’s nearest kin",
+            number(mean[a][b], places),
+            number(mean[b][a], places),
+        )
+        for count, (a, b) in enumerate(told)
+    ]
+    if left := len(pairs) - len(told):
+        clauses[-1] += " and one more pair" if left == 1 else f" and {left} more pairs"
+    if many:
         for hub, times in Counter(one.source for one in kin if one.source is not None).most_common(1):
             if times > 1:
-                clauses.append([(names[hub], True), (f" is the nearest kin of {times} tasks", False)])
+                clauses.append(Markup("{} is the nearest kin of {} tasks").format(names[hub], times))
     else:
-        for one in kin:
-            if one.source is not None and one.target not in paired:
-                value = f" ({number(one.distance, places)})"
-                clauses.append([("the nearest kin of ", False), (names[one.target], True), (" is ", False)])
-                clauses[-1] += [(names[one.source], True), (value, False)]
+        clauses += [
+            Markup("the nearest kin of {} is {} ({})").format(
+                names[one.target], names[one.source], number(one.distance, places)
+            )
+            for one in kin
+            if one.source is not None and all(one.target not in pair for pair in pairs)
+        ]
+    lone = [names[one.target] for one in kin if one.source is None]
     if lone:
-        subject = (names[lone[0]], True) if len(lone) == 1 else (f"{len(lone)} tasks", False)
-        clauses.append([subject, (" could not be compared with any other task", False)])
-    said = [piece for count, clause in enumerate(clauses) for piece in ([("; ", False)] if count else []) + clause]
-    return (_capital(said[0]), *said[1:], (".", False))
-
-
-def _capital(piece: tuple[str, bool]) -> tuple[str, bool]:
-    """A sentence begins with a capital, unless it begins with a name."""
-    text, is_name = piece
-    return (text if is_name else text[:1].upper() + text[1:], is_name)
+        subject = lone[0] if len(lone) == 1 else f"{len(lone)} tasks"
+        clauses.append(Markup("{} could not be compared with any other task").format(subject))
+    said = Markup("; ").join(clauses)
+    return said[:1].upper() + said[1:] + "."

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from nearkin.core.text import MISSING, decimals, number, percent, plain
+from nearkin.core.text import MISSING, decimals, number, percent, plain, with_spread
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.registry import STRUCTURE, title_of
 from nearkin.report.axes import NARROW, Field, scale_around, whisker, x_axis
@@ -59,7 +59,7 @@ def ranking_picture(
     places = decimals([float(row["distance"]) for row in rows])
     for rank, (row, text, role) in enumerate(zip(shown, short, roles, strict=True)):
         y = field.top + _ROW * (rank + 0.5)
-        tip = f"{plain(str(row['name']))}: {_value(row, places)}"
+        tip = f"{plain(str(row['name']))}: {_shown(row, places)}"
         first = rank == 0
         draw.text(field.left - 10, y + 4, text, size=12, anchor="end", bold=first, tip=tip)
         low, high = _reach(row)
@@ -71,7 +71,7 @@ def ranking_picture(
         if role:
             draw.text(width - 4, y + 4, role, size=10.5, fill="target", anchor="end")
     nearest = shown[0]
-    spoken = f"Nearest is {plain(str(nearest['name']))} at {_value(nearest, places)}."
+    spoken = f"Nearest is {plain(str(nearest['name']))} at {_shown(nearest, places)}."
     if len(rows) > len(shown):
         spoken += f" {len(shown)} of {len(rows)} are drawn."
     return draw.svg(name, f"Kin by {title_of(plain(measure))}", spoken)
@@ -96,14 +96,13 @@ def _reach(row: Row) -> tuple[float, float]:
     return mean - std, mean + std
 
 
+def _shown(row: Row, places: int) -> str:
+    return with_spread(float(row["distance"]), row.get("std"), places)
+
+
 def _limit(measure: str, relations: Relations) -> float | None:
     value = (relations.threshold or {}).get("value")
     return float(value) if measure == STRUCTURE and value is not None and math.isfinite(value) else None
-
-
-def _value(row: Row, places: int) -> str:
-    std = float(row.get("std") or 0.0)
-    return f"{number(float(row['distance']), places)}" + (f" ± {number(std, places)}" if std > 0 else "")
 
 
 def ranking_table(measure: str, rows: Sequence[Row]) -> Table:
@@ -127,11 +126,13 @@ def ranking_table(measure: str, rows: Sequence[Row]) -> Table:
         cells.append((*head, *(spread if several else ()), *others, weak))
     heads = ["Rank", "Kin", "Distance", *(["±", "Nearest in", "This rank"] if several else []), *map(plain, beside)]
     numeric = frozenset({0, *range(2, len(heads))})
-    if not any(row[-1] for row in cells):
-        return Table(
-            f"All kin by {title_of(plain(measure))}, nearest first", tuple(heads), [row[:-1] for row in cells], numeric
-        )
-    return Table(f"All kin by {title_of(plain(measure))}, nearest first", (*heads, "Note"), cells, numeric)
+    noted = any(row[-1] for row in cells)
+    return Table(
+        f"All kin by {title_of(plain(measure))}, nearest first",
+        (*heads, "Note")[: len(heads) + noted],
+        [row[: len(heads) + noted] for row in cells],
+        numeric,
+    )
 
 
 def agreement_table(relations: Relations) -> Table | None:
@@ -220,24 +221,3 @@ def mapped(matrix: DistanceMatrix | None, target: str) -> DistanceMatrix | None:
     trials = matrix.trials[:, index][:, :, index]
     names = tuple(matrix.tasks[place] for place in kept)
     return DistanceMatrix(names, matrix.measure, trials, matrix.reasons, matrix.forms)
-
-
-def map_table(matrix: DistanceMatrix, target: str | None) -> Table:
-    """Distances from every task of the map to the target and back; all pairs where there is no target."""
-    names, mean, std = [plain(task) for task in matrix.tasks], matrix.mean.tolist(), matrix.std.tolist()
-    places = decimals([value for row in mean for value in row])
-    if target is None:
-        rows = [
-            (names[a], names[b], number(mean[a][b], places), number(std[a][b], places))
-            for a in range(len(names)) for b in range(len(names)) if a != b
-        ]  # fmt: skip
-        return Table(
-            "Distances between the tasks of the map", ("Source", "Target", "Distance", "±"), rows, frozenset({2, 3})
-        )
-    own = position(matrix, target)
-    order = sorted((a for a in range(len(names)) if a != own), key=lambda a: (math.isnan(mean[a][own]), mean[a][own]))
-    rows = [
-        (names[a], number(mean[a][own], places), number(std[a][own], places), number(mean[own][a], places))
-        for a in order
-    ]
-    return Table(f"Distances to {plain(target)}", ("Task", "Distance", "±", "Back"), rows, frozenset({1, 2, 3}))

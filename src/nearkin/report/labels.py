@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import isotonic_regression
 
 from nearkin.core.text import plain
+from nearkin.report.svg import Canvas
 
 Array = NDArray[np.float64]
 
@@ -27,6 +28,7 @@ _RINGS = (0.0, 5.0, 11.0, 18.0, 26.0, 36.0, 48.0, 62.0, 78.0, 96.0, 120.0, 150.0
 _ANGLES = np.linspace(0, 2 * np.pi, 24, endpoint=False)
 _GAP = 3.0
 _TURNS = 12
+_LEADER = 9.0
 _LABEL, _OUTSIDE, _POINT, _LINE, _FAR, _SIDE = 1e6, 1e4, 60.0, 2.5, 0.35, 2.0
 
 
@@ -153,6 +155,23 @@ def place(anchors: Array, sizes: Array, radii: Array, bounds: Box, lines: Array)
         if turn and not moved:
             break
     return [Box(*(float(side) for side in box)) for box in chosen]
+
+
+def draw_leaders(draw: Canvas, anchors: Array, radii: Array, boxes: Sequence[Box]) -> None:
+    """Thin lines from points to labels that had to go far."""
+    for (x, y), radius, box in zip(anchors.tolist(), radii.tolist(), boxes, strict=True):
+        end = (min(max(x, box.left), box.right), min(max(y, box.top), box.bottom))
+        if math.hypot(end[0] - x, end[1] - y) > radius + _LEADER:
+            draw.line((x, y), end, stroke="muted", width=0.7)
+
+
+def draw_labels(
+    draw: Canvas, boxes: Sequence[Box], words: Sequence[str], tips: Sequence[str], size: float, chosen: int | None
+) -> None:
+    """Texts in their boxes, the chosen one set off."""
+    for number, (box, text, tip) in enumerate(zip(boxes, words, tips, strict=True)):
+        y, own = box.bottom - 0.28 * size, number == chosen
+        draw.text(box.left, y, text, size=size, fill="target" if own else "ink", bold=own, halo=True, tip=tip)
 
 
 def _candidates(anchor: Array, size: Array, radius: float) -> Array:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from nearkin.core.text import MISSING, fact_text, number, plain
+from nearkin.core.text import MISSING, fact_text, number, percent, plain
 from nearkin.core.types import Facts
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.report.heatmap import DRAWN, NUMBERED, heatmap, reason
@@ -65,7 +65,6 @@ def map_values(
     return {
         "title": plain(title),
         "answer": answer(matrix, target),
-        "target": None if target is None else plain(target),
         "facts": facts,
         "figures": _figures(matrix, target, placed) if size > 1 else None,
         "shift": number(-placed.shift) if placed.shift else "",
@@ -120,9 +119,8 @@ def _stress(stress: float) -> str:
     judged = (
         "fairly true" if stress < 0.1 else "a sketch" if stress < 0.2 else "a rough sketch: trust the figures below"
     )
-    return (
-        f"A flat map cannot hold every distance; this one is off by about {stress:.0%} (stress {stress:.2f}), {judged}."
-    )
+    off = f"{percent(stress)} (stress {stress:.2f})"
+    return f"A flat map cannot hold every distance; this one is off by about {off}, {judged}."
 
 
 def _spread_shown(size: int) -> str:

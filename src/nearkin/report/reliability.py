@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import fmean, median
 from typing import TypeAlias
 
-from nearkin.core.text import counted, decimals, number
+from nearkin.core.text import counted, decimals, interval, number
 from nearkin.report.axes import NARROW, Field, Scale, frame, scale_around, whisker
 from nearkin.report.html import Table
 from nearkin.report.svg import Canvas
@@ -26,25 +26,37 @@ def reliability_picture(quality: Quality, width: int, name: str = "nk-reliabilit
     x, y = Scale(0.0, 1.0, field.left, field.right), Scale(0.0, 1.0, field.bottom, field.top)
     frame(draw, field, x, y, ("how sure it was", "share that was right"))
     draw.line((x(0), y(0)), (x(1), y(1)), stroke="muted", dashed=True)
-    most = max(count for _, _, count in quality.calibration)
-    points = [(x(sure), y(right)) for sure, right, _ in quality.calibration]
-    for (sure, right, count), (across, down) in zip(quality.calibration, points, strict=True):
-        low, high = share_interval(right, count)
-        whisker(draw, (across, y(low)), (across, y(high)), stroke="kin")
-        tip = f"{counted(count)} samples: {number(sure)} sure, {number(right)} right"
-        draw.circle(across, down, 3.0 + 6.0 * math.sqrt(count / most), fill="kin", stroke="paper", tip=tip)
+    draw_bins(draw, x, y, quality.calibration)
     spoken = f"On the dashed line certainty is earned. {calibration_words(quality)}"
     return draw.svg(name, "Reliability", spoken)
 
 
+def draw_bins(draw: Canvas, x: Scale, y: Scale, bins: Sequence[Bin], *, colour: str = "kin", size: float = 9.0) -> None:
+    """A point for each bin of certainty, up to `size` pixels for the one with most samples, and its 95 % interval."""
+    most = max((count for _, _, count in bins), default=1)
+    for sure, right, count in bins:
+        low, high = share_interval(right, count)
+        whisker(draw, (x(sure), y(low)), (x(sure), y(high)), stroke=colour, cap=size / 3)
+        tip = f"{counted(count)} samples: {number(sure)} sure, {number(right)} right"
+        radius = size * (1 + 2 * math.sqrt(count / most)) / 3
+        draw.circle(x(sure), y(right), radius, fill=colour, stroke="paper", tip=tip)
+
+
+BIN_HEADS = ("How sure (mean)", "Share right", "95 % interval", "Samples")
+
+
+def bin_rows(bins: Sequence[Bin]) -> list[tuple[str, ...]]:
+    """Cells under `BIN_HEADS`."""
+    return [
+        (number(sure), number(right), interval(*share_interval(right, count)), counted(count))
+        for sure, right, count in bins
+    ]
+
+
 def calibration_table(quality: Quality) -> Table:
     """The bins of certainty."""
-    rows = []
-    for sure, right, count in quality.calibration:
-        low, high = share_interval(right, count)
-        rows.append((number(sure), number(right), f"{number(low)} to {number(high)}", counted(count)))
-    heads = ("How sure (mean)", "Share right", "95 % interval", "Samples")
-    return Table("Certainty and how often it was right", heads, rows, frozenset({0, 1, 2, 3}))
+    rows = bin_rows(quality.calibration)
+    return Table("Certainty and how often it was right", BIN_HEADS, rows, frozenset({0, 1, 2, 3}))
 
 
 def calibration_words(quality: Quality) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nearkin import __version__
-from nearkin.core.text import counted, fact_text, plain, verbatim
+from nearkin.core.text import MISSING, counted, fact_text, plain, verbatim
 from nearkin.report.html import Table
 from nearkin.solver.solution import Solution
 from nearkin.transfer.machine import PATH
@@ -75,9 +75,9 @@ def setting(value: object) -> str:
     ('minutes: 5', 'frechet, kin', '0.2')
     """
     if isinstance(value, Mapping):
-        return ", ".join(f"{plain(str(key))}: {setting(one)}" for key, one in value.items()) or "–"
+        return ", ".join(f"{plain(str(key))}: {setting(one)}" for key, one in value.items()) or MISSING
     if isinstance(value, list | tuple):
-        return ("; " if any(isinstance(one, Mapping) for one in value) else ", ").join(map(setting, value)) or "–"
+        return ("; " if any(isinstance(one, Mapping) for one in value) else ", ").join(map(setting, value)) or MISSING
     return fact_text(value)
 
 
@@ -103,7 +103,7 @@ def data_table(solution: Solution) -> Table:
         ("Test samples", counted(task.get("num_test", solution.quality.count))),
         ("Input", fact_text(list(task.get("input_shape", ())))),
         (f"Number of {kind}", counted(len(classes))),
-        ("Their names" if len(classes) != 1 else "Its name", names or "–"),
+        ("Their names" if len(classes) != 1 else "Its name", names or MISSING),
         ("Read from", plain(str(task.get("source") or "")) or "arrays"),
     ]
     return Table("The task", ("What", "Value"), rows, sortable=False)

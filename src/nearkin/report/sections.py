@@ -1,6 +1,7 @@
 """Sections of a solution's report: pictures, tables and sentences, ready for the template."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from nearkin.core.text import counted, metric_places, number, percent, plain
@@ -10,6 +11,7 @@ from nearkin.report.architecture import architecture_words, architectures
 from nearkin.report.contest import contest, contest_table, contest_words, learned_words, refusals
 from nearkin.report.html import Figure, Table, figure
 from nearkin.report.layout import layout
+from nearkin.report.page import pairs_table, ranking_table
 from nearkin.report.taskmap import taskmap
 from nearkin.solver.quality import Quality
 from nearkin.solver.relations import Relations
@@ -38,7 +40,7 @@ def contest_section(solution: Solution) -> Section:
         "final": _final(solution),
         "table": table,
         "refused": refusals(solution),
-        "figure": figure(lambda width, own: contest(solution, width, own), "nk-contest", "Contest", caption, table),
+        "figure": figure(partial(contest, solution), "nk-contest", "Contest", caption, table),
     }
 
 
@@ -87,7 +89,7 @@ def _ranking(place: int, measure: str, rows: Sequence[kinship.Row], relations: R
     if len(rows) > kinship.DRAWN:
         said.append(f"The nearest {kinship.DRAWN} of {len(rows)}.")
     return figure(
-        lambda width, own: kinship.ranking_picture(measure, rows, relations, width, own),
+        partial(kinship.ranking_picture, measure, rows, relations),
         f"nk-ranking-{place}",
         f"Nearest by {title_of(measure)}",
         " ".join(said),
@@ -111,7 +113,7 @@ def _map(solution: Solution) -> Figure | None:
         "nk-map",
         "Map",
         caption,
-        kinship.map_table(matrix, target),
+        ranking_table(matrix, target) if target else pairs_table(matrix),
     )
 
 
@@ -127,7 +129,7 @@ def learning_section(solution: Solution) -> Section:
     losses = search = None
     if learning:
         losses = figure(
-            lambda width, own: curves.learning_picture(learning, width, own),
+            partial(curves.learning_picture, learning),
             "nk-learning",
             "Learning curves",
             "Training loss after so many steps, means over equal stretches. Networks see the data in other orders and "
@@ -136,7 +138,7 @@ def learning_section(solution: Solution) -> Section:
         )
     if searching:
         search = figure(
-            lambda width, own: curves.search_picture(searching, width, own),
+            partial(curves.search_picture, searching),
             "nk-search",
             "Search curves",
             "The best score that a search had seen after so many cells. The score is that of a short training of a "
@@ -187,7 +189,7 @@ def _matrix(quality: Quality) -> Figure | None:
     if not confusion.drawable(quality):
         return None
     return figure(
-        lambda width, own: confusion.confusion_picture(quality, width, own),
+        partial(confusion.confusion_picture, quality),
         "nk-confusion",
         "Confusion matrix",
         "Rows are the classes that were given, columns what the model said. Blue, on the diagonal: right; orange: "
@@ -201,7 +203,7 @@ def _reliability(quality: Quality) -> Figure | None:
     if not quality.calibration:
         return None
     return figure(
-        lambda width, own: reliability.reliability_picture(quality, width, own),
+        partial(reliability.reliability_picture, quality),
         "nk-reliability",
         "Reliability",
         "Test samples sorted by how sure the model was. On the dashed line it is right as often as it says. Larger "
@@ -214,7 +216,7 @@ def _scatter(quality: Quality) -> Figure | None:
     if not quality.residuals:
         return None
     return figure(
-        lambda width, own: reliability.residual_picture(quality, width, own),
+        partial(reliability.residual_picture, quality),
         "nk-values",
         "Said against true",
         "Each point is one answer; on the dashed line it is exact.",
@@ -231,7 +233,7 @@ def spent_section(solution: Solution) -> Section:
     if any(stage.known for stage in stages):
         caption += " An open bar was done in an earlier run and kept."
     drawn = figure(
-        lambda width, own: spent.spent_picture(shown, width, own),
+        partial(spent.spent_picture, shown),
         "nk-spent",
         "Time by stage",
         caption,

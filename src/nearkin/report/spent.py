@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from nearkin.core.text import duration, number, percent, plain
+from nearkin.core.text import MISSING, duration, number, percent, plain
 from nearkin.report.axes import NARROW
 from nearkin.report.html import Table
 from nearkin.report.labels import labels, text_width
@@ -55,7 +55,7 @@ def spent_table(stages: Sequence[Spent]) -> Table:
     """Seconds and shares."""
     total = sum(stage.seconds for stage in stages)
     rows = [
-        (plain(stage.stage), number(stage.seconds, 2), percent(stage.seconds / total) if total else "–",
+        (plain(stage.stage), number(stage.seconds, 2), percent(stage.seconds / total) if total else MISSING,
          "an earlier run" if stage.known else "this run")
         for stage in stages
     ]  # fmt: skip

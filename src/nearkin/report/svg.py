@@ -103,8 +103,8 @@ class Canvas:
     def image(self, corner: Point, size: Point, pixels: NDArray[np.uint8]) -> None:
         """Pixels `[H, W, 4]` stretched over a rectangle, without smoothing."""
         (x, y), (width, height) = corner, size
-        how = {"href": png_uri(pixels), "preserveAspectRatio": "none", "image-rendering": "pixelated"}
-        self._add("image", {"x": x, "y": y, "width": width, "height": height, **how})
+        options = {"href": png_uri(pixels), "preserveAspectRatio": "none", "image-rendering": "pixelated"}
+        self._add("image", {"x": x, "y": y, "width": width, "height": height, **options})
 
     def svg(self, name: str, title: str, description: str) -> str:
         """The picture; `name` makes its ids unique in a page, title and description are its alternative text."""

@@ -8,20 +8,17 @@ from numpy.typing import NDArray
 
 from nearkin.core.text import number, plain, with_spread
 from nearkin.distance.matrix import DistanceMatrix
+from nearkin.report.axes import WIDTH, Scale
 from nearkin.report.kin import nearest_kin, plain_answer, position, require_drawable, scale_of
-from nearkin.report.labels import Box, labels, place, text_width
+from nearkin.report.labels import Box, draw_labels, draw_leaders, labels, place, text_width
 from nearkin.report.layout import Layout, layout
 from nearkin.report.svg import Canvas
 
 Array = NDArray[np.float64]
 
-WIDTH = 760
-"""Pixels of a map where nothing else is said."""
-
 _POINT, _TARGET, _RING = 5.5, 7.0, 11.0
 _THIN, _THICK = 1.2, 6.0
 _LEGEND = 64.0
-_LEADER = 9.0
 
 
 @dataclass(frozen=True)
@@ -134,15 +131,10 @@ class _Drawing:
         for link in links:
             self._arrow(link, widest)
         boxes = place(self.spots, self._sizes(), self.radii, Box(4, 4, self.width - 4, self.field - 4), self._on(links))
-        for k, box in enumerate(boxes):
-            self._leader(k, box)
+        draw_leaders(self.canvas, self.spots, self.radii, boxes)
         for k in range(self.size):
             self._point(k)
-        for k, box in enumerate(boxes):
-            colour = "target" if k == self.chosen else "ink"
-            x, y = box.left, box.bottom - self.font * 0.28
-            tip, bold = self._tip(k), k == self.chosen
-            self.canvas.text(x, y, self.short[k], size=self.font, fill=colour, bold=bold, halo=True, tip=tip)
+        draw_labels(self.canvas, boxes, self.short, list(map(self._tip, range(self.size))), self.font, self.chosen)
         self._legend(widest)
         title = f"Map of {self.size} tasks ({plain(self.matrix.title)})"
         spoken = f"Near tasks lie near each other. {plain_answer(self.matrix, self.target)}"
@@ -216,16 +208,9 @@ class _Drawing:
             rows.append(start + shares * (end - start))
         return np.concatenate(rows)
 
-    def _leader(self, k: int, box: Box) -> None:
-        """A thin line to a label that had to go far."""
-        x, y = self.spots[k]
-        end = (min(max(x, box.left), box.right), min(max(y, box.top), box.bottom))
-        if math.hypot(end[0] - x, end[1] - y) > self.radii[k] + _LEADER:
-            self.canvas.line((x, y), end, stroke="muted", width=0.7)
-
     def _legend(self, widest: float) -> None:
         draw, top = self.canvas, self.field + 16
-        unit = _round_length(0.2 * self.width / self.scale) if self.scale else 0.0
+        unit = max(Scale(0.0, 0.2 * self.width / self.scale, 0.0, 1.0).ticks(4)) if self.scale else 0.0
         x = 14.0
         if unit:
             length = unit * self.scale
@@ -247,13 +232,3 @@ class _Drawing:
 
 def _pair(point: Array) -> tuple[float, float]:
     return float(point[0]), float(point[1])
-
-
-def _round_length(length: float) -> float:
-    """The largest of 1, 2 or 5 times a power of ten that is not longer.
-
-    >>> _round_length(0.37), _round_length(7.0), _round_length(1.0)
-    (0.2, 5.0, 1.0)
-    """
-    power = 10.0 ** math.floor(math.log10(length))
-    return next(round(step * power, 12) for step in (5, 2, 1) if step * power <= length * (1 + 1e-9))

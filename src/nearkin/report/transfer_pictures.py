@@ -3,9 +3,10 @@
 import math
 from collections.abc import Sequence
 
-from nearkin.core.text import counted, number, plain
+from nearkin.core.text import number, plain
 from nearkin.report.axes import FONT, NARROW, Field, Scale, scale_around, whisker, x_axis
 from nearkin.report.labels import labels, text_width
+from nearkin.report.reliability import draw_bins
 from nearkin.report.svg import Canvas
 from nearkin.tasks.metrics import share_interval
 from nearkin.transfer.outcome import Outcome
@@ -96,10 +97,4 @@ def _panel(draw: Canvas, field: Field, one: Outcome, shares: bool, *, chosen: bo
                 *point, 2.6, fill=colour, tip=f"{number(true)} of the values are inside the {said:.0%} intervals"
             )
         return
-    most = max((count for _, _, count in one.bins), default=1)
-    for sure, right, count in one.bins:
-        low, high = share_interval(right, count)
-        whisker(draw, (x(sure), y(low)), (x(sure), y(high)), stroke=colour, cap=2.5)
-        tip = f"{counted(count)} samples: {number(sure)} sure, {number(right)} right"
-        radius = 2.5 + 4.5 * math.sqrt(count / most)
-        draw.circle(x(sure), y(right), radius, fill=colour, stroke="paper", tip=tip)
+    draw_bins(draw, x, y, one.bins, colour=colour, size=7.0)

@@ -1,13 +1,14 @@
 """Sections of a transfer's report: every way beside the closed form, and whether their certainty is earned."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from nearkin.core.text import counted, duration, metric_places, number, percent, plain
 from nearkin.report.html import Table, figure
-from nearkin.report.reliability import certainty_words
+from nearkin.report.reliability import BIN_HEADS, bin_rows, certainty_words
 from nearkin.report.sections import Section
 from nearkin.report.transfer_pictures import certainty_picture, ways_picture
-from nearkin.tasks.metrics import metric_title, share_interval
+from nearkin.tasks.metrics import metric_title
 from nearkin.transfer.outcome import Outcome
 from nearkin.zoo.transfer import Transfer
 
@@ -69,7 +70,7 @@ def ways_section(found: Transfer) -> Section:
         "words": _places(found),
         "table": table,
         "figure": figure(
-            lambda width, own: ways_picture(ways, metric, found.num_test, found.guess, width, own),
+            partial(ways_picture, ways, metric, found.num_test, found.guess),
             "nk-ways", "Ways", caption, table,
         ),
     }  # fmt: skip
@@ -97,30 +98,22 @@ def certainty_section(found: Transfer) -> Section:
     ways, shares = tuple(one for one in (found.outcome, *found.baselines) if one.bins), of_classes(found)
     heads: tuple[str, ...] = ("Way", "Level of the interval", "Share inside")
     if shares:
-        heads = ("Way", "How sure (mean)", "Share right", "95 % interval", "Samples")
-    rows = [row for one in ways for row in (_shares(one) if shares else _levels(one))]
+        heads = ("Way", *BIN_HEADS)
+    rows = [(plain(one.name), *row) for one in ways for row in (bin_rows(one.bins) if shares else _levels(one))]
     table = Table("Certainty and truth of every way", heads, rows, frozenset(range(1, len(heads))))
     words = certainty_words(found.outcome.bins, found.ece) if shares else interval_words(found.outcome)
     return {
         "title": "Is it right as often as it is sure?" if shares else "Do its intervals hold what they promise?",
         "words": [words],
         "figure": figure(
-            lambda width, own: certainty_picture(ways, shares, width, own),
+            partial(certainty_picture, ways, shares),
             "nk-certainty", "Certainty", _SHARES if shares else _INTERVALS, table,
         ),
     }  # fmt: skip
 
 
-def _shares(one: Outcome) -> Sequence[tuple[str, ...]]:
-    spans = [share_interval(right, count) for _, right, count in one.bins]
-    return [
-        (plain(one.name), number(sure), number(right), f"{number(low)} to {number(high)}", counted(count))
-        for (sure, right, count), (low, high) in zip(one.bins, spans, strict=True)
-    ]
-
-
 def _levels(one: Outcome) -> Sequence[tuple[str, ...]]:
-    return [(plain(one.name), percent(level), percent(share)) for level, share, _ in one.bins]
+    return [(percent(level), percent(share)) for level, share, _ in one.bins]
 
 
 def interval_words(one: Outcome) -> str:

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode
 
-from nearkin.core.text import plain
+from nearkin.core.text import MISSING, plain
 from nearkin.distance.registry import about
 from nearkin.nets.trusted_code import is_trusted
 from nearkin.report.html import Link, Table
@@ -118,7 +118,7 @@ def _matches(task: TaskRecord, words: str) -> bool:
 
 def _has(task: TaskRecord, cells: set[str], searched: set[str]) -> str:
     kept = [word for word, names in (("cells", cells), ("network", searched)) if task.name in names]
-    return ", ".join(kept) or "–"
+    return ", ".join(kept) or MISSING
 
 
 def _whole(text: str) -> int:

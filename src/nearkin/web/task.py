@@ -12,7 +12,6 @@ from nearkin.core.text import MISSING, counted, duration, number, plain
 from nearkin.nets.trusted_code import refusal
 from nearkin.report.drawing.genotype import drawing
 from nearkin.report.html import Table
-from nearkin.report.kin import Words
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.networks.named import parsed
 from nearkin.solver.solution import KIND
@@ -68,13 +67,14 @@ def task_page(zoo: ReadOnlyStore, task: TaskRecord) -> str:
     )
 
 
-def _answer(task: TaskRecord) -> Words:
+def _answer(task: TaskRecord) -> Markup:
     """The one sentence: how well it is solved, and how well a blind guess would do."""
     std, guess = task.facts.get("metric_std"), task.facts.get("guess")
     spread = f" ± {std:.4f}" if task.trials > 1 and _is_number(std) else ""
     blind = f"; a blind guess gets {guess:.4f}" if _is_number(guess) else ""
     metric = plain(metric_title(str(task.facts.get("metric_name", "metric"))))
-    return ((plain(task.name), True), (f": {metric} {task.metric:.4f}{spread} on unseen data{blind}.", False))
+    said = f": {metric} {task.metric:.4f}{spread} on unseen data{blind}."
+    return Markup("<b>{}</b>{}").format(plain(task.name), said)
 
 
 def _facts(task: TaskRecord) -> list[tuple[str, str]]:
