@@ -4,7 +4,6 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from operator import attrgetter
 from types import ModuleType
@@ -98,14 +97,14 @@ class MovedModule(ModuleType):
         return getattr(import_module(home), name)(*args, **options)
 
 
-class MovedFinder(MetaPathFinder, Loader):
-    """Find a module by its old path."""
+class MovedFinder:
+    """Find and load a module by its old path; without the base classes of `importlib.abc`, which are slow to import."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The old path as a module of its own, where the table has it."""
-        return ModuleSpec(fullname, self, is_package=True) if fullname in MOVED else None
+        return ModuleSpec(fullname, self, is_package=True) if fullname in MOVED else None  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """A module that forwards to the new one."""
