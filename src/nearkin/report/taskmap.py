@@ -210,7 +210,7 @@ class _Drawing:
 
     def _legend(self, widest: float) -> None:
         draw, top = self.canvas, self.field + 16
-        unit = max(Scale(0.0, 0.2 * self.width / self.scale, 0.0, 1.0).ticks(4)) if self.scale else 0.0
+        unit = Scale(0.0, 0.2 * self.width / self.scale, 0.0, 1.0).ticks(3)[1] if self.scale else 0.0
         x = 14.0
         if unit:
             length = unit * self.scale
