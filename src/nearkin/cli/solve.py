@@ -66,7 +66,10 @@ def solve(
     method: Annotated[
         str, typer.Option(help="How architectures are searched; see nearkin search --help.")
     ] = "evolution",
-    measures: Annotated[str, typer.Option(help="By which kin are sought; see nearkin near.")] = "frechet,kin,logme",
+    measures: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Measures of kin, commas between; see nearkin near --help."),
+    ] = None,
     networks: Annotated[
         str, typer.Option(help="Hand-made networks of the contest; 'none' for none.")
     ] = "vgg16,resnet18,densenet121",
@@ -97,7 +100,7 @@ def solve(
     minutes = budget if budget is not None or evaluations is not None else MINUTES
     plan = plans.Plan(
         budget=budgets.Budget(minutes=minutes, evaluations=evaluations),
-        measures=tuple(measures.split(",")),
+        measures=tuple(measures.split(",")) if measures else plans.Plan.measures,
         space=space,
         method=method,
         hand_made=() if networks in ("none", "") else tuple(networks.split(",")),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from nearkin.core.errors import MismatchError, require
 from nearkin.core.events import Operation, Work
@@ -20,6 +20,16 @@ from nearkin.distance.source_on_target import SourceOnTarget
 from nearkin.tasks.task import Task
 
 Formula: TypeAlias = Callable[[Pair], Work[float]]
+
+
+@runtime_checkable
+class HasForms(Protocol):
+    """A formula of several forms, one of which is chosen for each pair."""
+
+    def form(self, source: Source, target: Task) -> object:
+        """The form for a pair; its text is shown."""
+        ...
+
 
 CLASSES = ("categorical",)
 LABELLED = ("categorical", "gaussian")
@@ -85,10 +95,14 @@ class Measure:
         """Whether it can compare tasks of these likelihoods."""
         return source in self.sources and target in self.targets
 
+    @property
+    def has_forms(self) -> bool:
+        """Whether there are several forms of it."""
+        return isinstance(self.formula, HasForms)
+
     def form(self, source: Source, target: Task) -> str:
         """Which form of the measure applies to a pair; empty for a measure of one form. Forms are not comparable."""
-        chosen = getattr(self.formula, "form", None)
-        return "" if chosen is None else str(chosen(source, target))
+        return str(self.formula.form(source, target)) if isinstance(self.formula, HasForms) else ""
 
     def check(self, pair: Pair) -> None:
         """Refuse a pair that lacks what the measure needs, or whose target has inputs that the network cannot read."""

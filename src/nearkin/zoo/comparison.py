@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -123,7 +124,7 @@ class Comparison:
         given = {name: value for name, value in options.items() if name not in own}
         return cls(measure=measure, options=given, **{name: options[name] for name in options if name in own})
 
-    @property
+    @cached_property
     def chosen(self) -> Measure:
         """The measure with its options."""
         return measure_named(self.measure).with_options(self.options)

@@ -108,9 +108,10 @@ def _warned(measure: Measure, sources: Sequence[TaskRecord]) -> Work[None]:
     """Name the sources whose networks did not start from the weights that the target's own start from."""
     others = [record.name for record in sources if not shares_start(record)]
     if others and Need.TARGET_NETWORK in measure.needs:
+        advice = "; the label-free form is used where none was asked for" if measure.has_forms else ""
         yield Caution(
             f"networks of {', '.join(others[:5])} did not start from the weights that the target's network starts "
-            f"from, so weights do not correspond; the label-free form is used where none was asked for"
+            f"from, so weights do not correspond{advice}"
         )
 
 
