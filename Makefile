@@ -70,6 +70,6 @@ $(DOCS): $(CORE)
 	@touch $@
 
 $(BENCH): $(CORE)
-	@$(PIP) install -c constraints.txt -e '.[bench,vision,hf]'
+	@$(PIP) install -c constraints.txt -e '.[bench,gpytorch,vision,hf]'
 	@$(PIP) install --no-deps -r benchmarks/peers.txt
 	@touch $@

@@ -19,7 +19,7 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
 PLAIN = ("README.md", "solve.md", "transfer.md")  # pages that need no extra
-EXTRAS = ("datasets", "faiss", "fsspec", "kornia", "mlflow", "onnx", "onnxruntime", "onnxscript", "psycopg",
+EXTRAS = ("datasets", "faiss", "fsspec", "gpytorch", "kornia", "mlflow", "onnx", "onnxruntime", "onnxscript", "psycopg",
           "ray", "starlette", "tensorboard", "uvicorn")  # fmt: skip
 
 

@@ -14,9 +14,11 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import PairwiseKernel
 from torch import Tensor, nn
 
+import nearkin as nk
 from nearkin.core.errors import DataError, MismatchError, OptionError
 from nearkin.core.events import Caution, Note, finish
 from nearkin.core.state import State
+from nearkin.fisher.tangent import Outputs
 from nearkin.nets.registry import build
 from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hyper import Hyper
@@ -149,32 +151,27 @@ def test_both_spaces_are_one(outputs: str | int, mean: str, noise: float, scale:
     assert alike(one, other, drawn(0, 5, 3), 1e-6)
 
 
-def test_gpytorch_says_the_same(model: nn.Module, x: Tensor, y: Tensor, new: Tensor) -> None:
-    flat = linearize(model, outputs=1)
-    table = {**{row.numpy().tobytes(): i for i, row in enumerate(torch.cat([x, new]))}}
-    whole = flat.kernel(torch.cat([x, new]))
+class Exact(gpytorch.models.ExactGP):
+    """A GPyTorch model whose kernel is that of a linearized network."""
 
-    class Tangent(gpytorch.kernels.Kernel):
-        def forward(self, a: Tensor, b: Tensor, diag: bool = False, **_: object) -> Tensor:
-            i, j = ([table[row.numpy().tobytes()] for row in side] for side in (a, b))
-            found = whole[i][:, j]
-            return found.diagonal() if diag else found
+    def __init__(self, x: Tensor, y: Tensor, kernel: nk.transfer.TangentKernel) -> None:
+        super().__init__(x, y, gpytorch.likelihoods.GaussianLikelihood().double())
+        self.mean, self.kernel = gpytorch.means.ZeroMean(), gpytorch.kernels.ScaleKernel(kernel)
+        self.double()
 
-    class Exact(gpytorch.models.ExactGP):
-        def __init__(self, likelihood: gpytorch.likelihoods.Likelihood) -> None:
-            super().__init__(x, y[:, 0], likelihood)
-            self.mean, self.kernel = gpytorch.means.ZeroMean(), gpytorch.kernels.ScaleKernel(Tangent())
+    def forward(self, x: Tensor) -> gpytorch.distributions.MultivariateNormal:
+        return gpytorch.distributions.MultivariateNormal(self.mean(x), self.kernel(x))
 
-        def forward(self, inputs: Tensor) -> gpytorch.distributions.MultivariateNormal:
-            return gpytorch.distributions.MultivariateNormal(self.mean(inputs), self.kernel(inputs))
 
-    likelihood = gpytorch.likelihoods.GaussianLikelihood().double()
-    exact = Exact(likelihood).double()
-    likelihood.noise, exact.kernel.outputscale = 0.05, 0.7
+@pytest.mark.parametrize("outputs", [1, "sum"])
+def test_gpytorch_says_the_same(model: nn.Module, x: Tensor, y: Tensor, new: Tensor, outputs: Outputs) -> None:
+    flat = linearize(model, outputs=outputs)
+    exact = Exact(x, y[:, 0], nk.transfer.TangentKernel(flat))
+    exact.likelihood.noise, exact.kernel.outputscale = 0.05, 0.7
     said = gaussian(flat, x, y[:, 0], Hyper(noise=0.05, scale=0.7, mean="zero"), space="function")
     exact.train()
     with torch.no_grad():
-        evidence = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, exact)(exact(x), y[:, 0]) * N
+        evidence = gpytorch.mlls.ExactMarginalLogLikelihood(exact.likelihood, exact)(exact(x), y[:, 0]) * N
         exact.eval()
         with gpytorch.settings.fast_pred_var(False):
             there = exact(new)
@@ -182,6 +179,50 @@ def test_gpytorch_says_the_same(model: nn.Module, x: Tensor, y: Tensor, new: Ten
     assert said.log_evidence == pytest.approx(float(evidence), rel=1e-6)
     assert near(said.predict(new)[0][:, 0], wanted)
     assert near(said.predict(new)[1][:, 0], variance)
+
+
+class TestTangentKernel:
+    @pytest.mark.parametrize("outputs", [0, "sum", "all"])
+    def test_is_the_kernel_of_the_linearized_network(self, model: nn.Module, x: Tensor, new: Tensor, outputs: Outputs):
+        flat = linearize(model, outputs=outputs)
+        kernel = nk.transfer.TangentKernel(flat)
+        assert near(kernel(x).to_dense(), flat.kernel(x))
+        assert near(kernel(x, new).to_dense(), flat.kernel(x, new))
+        assert kernel(x, new).shape == flat.kernel(x, new).shape
+        assert near(kernel(new, diag=True), flat.diagonal(new))
+        assert near(kernel(x, diag=True), flat.diagonal(x))  # read off the kernel that is kept
+
+    def test_kept_kernels_are_of_the_same_inputs(self, model: nn.Module, x: Tensor) -> None:
+        flat = linearize(model)
+        kernel, moved = nk.transfer.TangentKernel(flat), x.clone()
+        kernel(moved).to_dense()
+        moved += 1
+        assert near(kernel(moved).to_dense(), flat.kernel(x + 1))
+
+    def test_learning_scale_and_noise_takes_one_pass_of_the_network(
+        self, model: nn.Module, x: Tensor, y: Tensor, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        exact, passes = Exact(x, y[:, 0] - 3, nk.transfer.TangentKernel(linearize(model))), []
+        kernel = Linearized.kernel
+        monkeypatch.setattr(Linearized, "kernel", lambda *given: passes.append(1) or kernel(*given))
+        evidence = gpytorch.mlls.ExactMarginalLogLikelihood(exact.likelihood, exact)
+        walk = torch.optim.Adam(exact.parameters(), 0.1)
+        reached = []
+        for _ in range(15):
+            walk.zero_grad()
+            loss = -evidence(exact(x), y[:, 0] - 3)
+            loss.backward()
+            walk.step()
+            reached.append(float(loss.detach()))
+        assert reached[-1] < reached[0]
+        assert len(passes) == 1
+
+    def test_images_are_rows_with_a_shape(self) -> None:
+        flat = linearize(build("lenet", (1, 8, 8), 2, seed=0))
+        images = drawn(1, 3, 1, 8, 8)
+        assert near(nk.transfer.TangentKernel(flat, (1, 8, 8))(images.flatten(1)).to_dense(), flat.kernel(images))
+        with pytest.raises(MismatchError, match=r"rows \[N, D\], got \[3, 1, 8, 8\].*give input_shape"):
+            nk.transfer.TangentKernel(flat)(images).to_dense()
 
 
 def test_scikit_learn_says_the_same(model: nn.Module, x: Tensor, y: Tensor, new: Tensor) -> None:

@@ -119,6 +119,23 @@ class Learner(Protocol):
         ...
 
 
+def affordable(times: Sequence[tuple[int, float]], allowed: float, count: int) -> tuple[int, float]:
+    """How many of `count` samples take the allowed seconds, and how many seconds these take, along a line.
+
+    Args:
+        times: samples and seconds of a small and of a larger part, or of one part.
+        allowed: seconds.
+        count: of all samples.
+
+    >>> affordable([(100, 2.0), (200, 3.0)], 10.0, 5000)
+    (900, 10.0)
+    """
+    (small, base), (large, more) = times[0], times[-1]
+    slope = max((more - base) / max(1, large - small), 0.1 * more / large)
+    size = min(count, max(large, int(large + (allowed - more) / slope)))
+    return size, more + slope * (size - large)
+
+
 def evenly(labels: Tensor | None, count: int, size: int, seed: int) -> Tensor:
     """Positions of `size` of `count` samples in rising order, of every class its share and, where it goes, one.
 

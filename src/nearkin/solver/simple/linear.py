@@ -1,30 +1,32 @@
-r"""Logistic regression and ridge regression, as linear machines.
+"""Logistic regression and ridge regression of scikit-learn, read out as linear machines.
 
-Logistic regression minimises what scikit-learn's does, $\frac1N \sum_n -\log p(y_n \mid x_n) + \frac{1}{2CN}\|W\|^2$
-(of two classes $W$ is one row), by L-BFGS in blocks of a few steps, so that it can be stopped at any time and takes
-ten thousand classes in pieces. Ridge regression is solved in closed form.
+Logistic regression goes a block of steps at a time, so that it can be stopped at any time.
 """
 
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from nearkin.core.events import Work
-from nearkin.solver.simple.data import Choice, Clock, Ground, Pair, Sample, gridding, standard
+from nearkin.core.rng import derived_seed
+from nearkin.solver.simple.data import Choice, Clock, Ground, Pair, Sample, affordable, gridding, standard
 from nearkin.solver.simple.machines import LinearMachine, Machine
 
 STEPS = 300
 ENOUGH_STEPS = 60  # few samples and so many steps rather than more samples and fewer
-BLOCK = 10  # steps between two events
-TOLERANCE = 1e-4  # of the largest slope, as scikit-learn's
-GAIN = 1e-5  # of the loss in a block of steps, relative
-PIECE = 2**24  # logits at once
-MEMORY = 2**28  # numbers that L-BFGS may remember
+BLOCK = 50  # steps between two events
+PROBES = (200, 1000)  # samples
+PROBE_STEPS = 4
+TOLERANCE = 1e-4  # of the largest slope, scikit-learn's default
+BLOCK_WORK = 2**27  # inputs times classes above which a block is shorter
+MOST_LOGITS = 2**27  # samples times classes: 1 GiB
+LBFGS_WEIGHTS = 2**23  # above it L-BFGS would remember more than 2 GiB; SAGA remembers nothing
 LARGEST_SOLVE = 6000  # equations of a ridge regression
 STRENGTHS = (1.0, 0.1, 0.01, 10.0, 0.001)
 STRENGTHS_OF_IMAGES = (0.01, 0.001, 0.1, 1.0)  # pixels are many and alike: less is better there, and found sooner
@@ -51,20 +53,26 @@ class Linear:
         return [{"C": value} if self.ground.classes else {"alpha": 1 / value} for value in strengths]
 
     def fitting_in(self, draw: Callable[[int], Sample], count: int, clock: Clock) -> Work[int]:
-        """By the time of one slope on a small part, which grows with the samples."""
+        """By the time of a few steps on two small parts, which grows with samples and classes."""
         if not self.ground.classes:
             columns = draw(1).x.shape[1]
             return count if columns <= LARGEST_SOLVE else min(count, LARGEST_SOLVE)
+        count = min(count, max(1, MOST_LOGITS // self.ground.size))
         if clock.seconds is None:
             return count
-        some = draw(min(count, 200))
-        trial = _Logistic(some, self.ground, 1.0)
-        trial.slope()  # loads what it needs before the time counts
-        begun = time.monotonic()
-        trial.slope()
-        each = (time.monotonic() - begun) / len(some.y)
-        yield from self.ground.moment(0, None)
-        return min(count, max(len(some.y), int(0.4 * clock.left / (1.25 * ENOUGH_STEPS * each))))
+        points: list[tuple[int, float]] = []
+        for size in PROBES:
+            some = draw(min(count, size))
+            fit = _Logistic(some, self.ground, 1.0)
+            fit.go(1)  # loads what it needs before the time counts
+            begun = time.monotonic()
+            fit.go(PROBE_STEPS)
+            each = (time.monotonic() - begun) / PROBE_STEPS
+            points.append((len(some.y), each * self.ground.size / max(1, len(fit.seen))))
+            yield from self.ground.moment(0, None)
+            if points[-1][1] * ENOUGH_STEPS > clock.left or len(some.y) == count:
+                break
+        return affordable(points, 0.4 * clock.left / (1.25 * ENOUGH_STEPS), count)[0]
 
     def choosing(self, pairs: Sequence[Pair], sample: Sample, clock: Clock) -> Work[Choice]:
         """The default, then stronger and weaker regularisation."""
@@ -74,79 +82,63 @@ class Linear:
         """A linear machine, its standardisation folded in, and the steps it took."""
         if not self.ground.classes:
             return _ridge(sample, self.ground, float(settings["alpha"])), 1
-        fit = _Logistic(sample, self.ground, float(settings["C"]))
-        for steps in fit.descending():
-            yield from self.ground.moment(steps, STEPS, loss=fit.loss)
-            if clock.left <= 0:
-                break
-        return fit.machine(), fit.steps
+        fit, steps = _Logistic(sample, self.ground, float(settings["C"])), 0
+        block = BLOCK if sample.x.numel() * self.ground.size < BLOCK_WORK else BLOCK // 10
+        while True:
+            taken = fit.go(block)
+            steps += taken
+            yield from self.ground.moment(steps, STEPS)
+            if taken < block or steps >= STEPS or clock.left <= 0:
+                return fit.machine(), steps
 
 
 class _Logistic:
-    """A logistic regression on its way down."""
+    """A logistic regression of scikit-learn on its way down."""
 
     def __init__(self, sample: Sample, ground: Ground, strength: float) -> None:
+        from sklearn.linear_model import LogisticRegression
+
         self.mean, self.std = standard(sample.x, ground.images)
-        self.x, self.y = (sample.x - self.mean) / self.std, sample.y
-        self.rows = 1 if ground.size == 2 else ground.size
-        self.decay = 1 / (strength * len(self.y))
-        self.weight = torch.zeros(self.rows, self.x.shape[1], requires_grad=True)
-        self.bias = torch.zeros(self.rows, requires_grad=True)
-        self.steps, self.loss = 0, float("inf")
+        self.x, self.y = ((sample.x - self.mean) / self.std).numpy(), sample.y.numpy()
+        self.seen, self.size = sample.y.unique(), ground.size
+        solver = "lbfgs" if self.x.shape[1] * ground.size <= LBFGS_WEIGHTS else "saga"
+        seed = derived_seed(ground.seed, "logistic") % 2**31
+        self.model = LogisticRegression(C=strength, tol=TOLERANCE, solver=solver, warm_start=True, random_state=seed)
 
-    def slope(self) -> Tensor:
-        """The objective, its gradient left in the weights."""
-        self.weight.grad = self.bias.grad = None
-        total = 0.5 * self.decay * self.weight.square().sum()
-        total.backward()
-        for x, y in zip(*(v.split(max(1, PIECE // self.rows)) for v in (self.x, self.y)), strict=True):
-            logits = F.linear(x, self.weight, self.bias)
-            if self.rows == 1:
-                part = F.binary_cross_entropy_with_logits(logits[:, 0], y.to(x.dtype), reduction="sum") / len(self.y)
-            else:
-                part = F.cross_entropy(logits, y, reduction="sum") / len(self.y)
-            part.backward()
-            total = total.detach() + part.detach()
-        return total.detach()
-
-    def descending(self) -> Iterator[int]:
-        """Steps so far, after every block of them, until the slope is nearly flat."""
-        history = max(2, min(10, MEMORY // (2 * self.weight.numel())))
-        block = BLOCK if self.x.numel() * self.rows < 2**27 else 1
-        walk = torch.optim.LBFGS(
-            [self.weight, self.bias], max_iter=block, history_size=history, tolerance_grad=TOLERANCE,
-            line_search_fn="strong_wolfe",
-        )  # fmt: skip
-        while self.steps < STEPS:
-            before = self.loss
-            walk.step(self.slope)
-            self.steps += block
-            with torch.enable_grad():
-                self.loss = float(self.slope())
-            yield self.steps
-            steepest = max(float(v.grad.abs().max()) for v in (self.weight, self.bias) if v.grad is not None)
-            if steepest < TOLERANCE or before - self.loss < GAIN * abs(self.loss):
-                return
+    def go(self, steps: int) -> int:
+        """At most so many steps more; how many there were before the slope was nearly flat."""
+        if len(self.seen) < 2:
+            return 0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a block of steps does not converge
+            self.model.set_params(max_iter=steps).fit(self.x, self.y)
+        return int(self.model.n_iter_.max())
 
     def machine(self) -> LinearMachine:
-        """The machine of the weights as they are; of two classes one has half the logit, the other its negative."""
-        weight, bias = _unfolded(self.weight.detach(), self.bias.detach(), self.mean, self.std)
-        if self.rows == 1:
+        """The machine of the weights as they are; of two classes one has half the logit, the other its negative.
+
+        A class without a sample gets a logit that is below all others by the logarithm of their number.
+        """
+        seen, columns = self.seen, self.x.shape[1]
+        weight, bias = torch.zeros(len(seen), columns), torch.zeros(len(seen))
+        if len(seen) > 1:
+            weight, bias = (torch.from_numpy(v).float() for v in (self.model.coef_, self.model.intercept_))
+            weight, bias = _unfolded(weight, bias, self.mean, self.std)
+        if len(seen) == 2:
             weight, bias = torch.cat([-weight, weight]) / 2, torch.cat([-bias, bias]) / 2
-        return LinearMachine(weight, bias)
+        weights = torch.zeros(self.size, columns).index_copy(0, seen, weight)
+        least = float(bias.min()) - math.log(len(self.y) + 1)
+        return LinearMachine(weights, torch.full((self.size,), least).index_copy(0, seen, bias))
 
 
 def _ridge(sample: Sample, ground: Ground, alpha: float) -> LinearMachine:
-    r"""$\min_W \|y - Wx - b\|^2 + \alpha\|W\|^2$ in float64, by the smaller of the two systems of equations."""
-    mean, std = standard(sample.x, ground.images)
-    x, y = ((sample.x - mean) / std).double(), sample.y.double()
-    middle = y.mean(0)
-    if x.shape[1] <= len(x):
-        eye = torch.eye(x.shape[1], dtype=x.dtype)
-        weight = torch.linalg.solve(x.T @ x + alpha * eye, x.T @ (y - middle)).T
-    else:
-        weight = (x.T @ torch.linalg.solve(x @ x.T + alpha * torch.eye(len(x), dtype=x.dtype), y - middle)).T
-    return LinearMachine(*(v.float() for v in _unfolded(weight, middle, mean.double(), std.double())))
+    r"""$\min_W \|y - Wx - b\|^2 + \alpha\|W\|^2$ in float64."""
+    from sklearn.linear_model import Ridge
+
+    mean, std = (v.double() for v in standard(sample.x, ground.images))
+    model = Ridge(alpha=alpha).fit(((sample.x - mean) / std).numpy(), sample.y.double().numpy())
+    weight = torch.from_numpy(model.coef_).reshape(sample.y.shape[1], -1)
+    return LinearMachine(*(v.float() for v in _unfolded(weight, torch.from_numpy(model.intercept_), mean, std)))
 
 
 def _unfolded(weight: Tensor, bias: Tensor, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
