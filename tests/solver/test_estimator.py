@@ -1,4 +1,4 @@
-"""`NearkinClassifier` as scikit-learn's users know classifiers."""
+"""`NearkinClassifier` and `NearkinRegressor` as scikit-learn's users know classifiers and regressors."""
 
 import io
 import pickle
@@ -12,8 +12,9 @@ import pandas
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_diabetes, load_digits
 from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -23,10 +24,17 @@ import nearkin as nk
 from nearkin.core.errors import NearkinError
 from nearkin.core.events import Event
 
+QUICK = {"minutes": None, "evaluations": 1, "only": ("logistic",)}
+
 
 def quick(**changes: Any) -> nk.NearkinClassifier:
     """One simple model, the same every time."""
-    return nk.NearkinClassifier(**{"minutes": None, "evaluations": 1, "only": ("logistic",), **changes})
+    return nk.NearkinClassifier(**{**QUICK, **changes})
+
+
+def quick_values(**changes: Any) -> nk.NearkinRegressor:
+    """The same for values."""
+    return nk.NearkinRegressor(**{**QUICK, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +52,9 @@ def table() -> tuple[np.ndarray, np.ndarray]:
 
 
 CHECKS = [
-    pytest.param(estimator, check, id=f"{number}-{getattr(check, 'func', check).__name__}")
-    for number, (estimator, check) in enumerate(estimator_checks_generator(quick(only=("svm",)), mark=None))
+    pytest.param(estimator, check, id=f"{type(estimator).__name__}-{number}-{getattr(check, 'func', check).__name__}")
+    for given in (quick(only=("svm",)), quick_values())
+    for number, (estimator, check) in enumerate(estimator_checks_generator(given, mark=None))
     if getattr(check, "func", check).__name__ != "check_array_api_input"  # wants a setting of the whole process
 ]
 
@@ -193,3 +202,27 @@ def test_torch_tensors_are_arrays(table: tuple[np.ndarray, np.ndarray]) -> None:
     x, y = table
     given = torch.from_numpy(x), torch.from_numpy(y)
     assert np.array_equal(quick().fit(*given).predict(given[0]), quick().fit(x, y).predict(x))
+
+
+class TestValues:
+    def test_predictions_have_shape_and_units_of_the_targets(self) -> None:
+        x, y = load_diabetes(return_X_y=True)
+        flat = quick_values().fit(x, y)
+        assert flat.predict(x).shape == y.shape
+        assert flat.score(x, y) == pytest.approx(Ridge(1.0).fit(StandardScaler().fit_transform(x), y).score(
+            StandardScaler().fit_transform(x), y), abs=0.03)  # fmt: skip
+        assert flat.solution_.quality.name == "r2"
+        both = quick_values().fit(x, np.stack([y, 1000 - 3 * y], 1)).predict(x)
+        assert np.allclose(both[:, 0], flat.predict(x), atol=1e-2)
+        assert np.allclose(both[:, 1], 1000 - 3 * both[:, 0], atol=1e-2)
+
+    def test_whole_numbers_are_values_too(self, table: tuple[np.ndarray, np.ndarray]) -> None:
+        x, y = table
+        assert len(np.unique(quick_values().fit(x, y).predict(x))) > 2
+
+    def test_it_works_where_regressors_work(self, images: tuple[np.ndarray, np.ndarray]) -> None:
+        x, y = images[0].astype(np.float32), images[0].mean((1, 2))
+        assert cross_val_score(quick_values(), x, y, cv=2).mean() > 0.8
+        found = quick_values().fit(x, y)
+        assert np.array_equal(pickle.loads(pickle.dumps(found)).predict(x), found.predict(x))
+        assert clone(found).get_params() == found.get_params()

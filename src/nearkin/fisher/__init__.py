@@ -1,23 +1,35 @@
 """Fisher information: diagonals, per-sample gradients, products, tangent kernels, spectra.
 
-`operators` (for GPyTorch and SciPy), `kronecker` and `spectra` are modules of their own, imported where needed.
+`operators` (for GPyTorch and SciPy), `kronecker` and `spectra` are modules of their own.
 """
 
-from nearkin.fisher.diagonals import diagonal
-from nearkin.fisher.full import fisher_blocks, fisher_matrix
-from nearkin.fisher.products import FisherProduct
-from nearkin.fisher.scores import sample_gradients
-from nearkin.fisher.tangent import tangent_kernel, tangent_product
-from nearkin.fisher.values import FisherDiagonal, multitask_fisher
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "FisherDiagonal",
-    "FisherProduct",
-    "diagonal",
-    "fisher_blocks",
-    "fisher_matrix",
-    "multitask_fisher",
-    "sample_gradients",
-    "tangent_kernel",
-    "tangent_product",
-]
+from nearkin.core.lazy import exports
+
+if TYPE_CHECKING:
+    from nearkin.fisher.diagonals import diagonal as diagonal
+    from nearkin.fisher.full import fisher_blocks as fisher_blocks
+    from nearkin.fisher.full import fisher_matrix as fisher_matrix
+    from nearkin.fisher.jacobian import Jacobian as Jacobian
+    from nearkin.fisher.kronecker import KroneckerFisher as KroneckerFisher
+    from nearkin.fisher.products import FisherProduct as FisherProduct
+    from nearkin.fisher.scores import sample_gradients as sample_gradients
+    from nearkin.fisher.tangent import tangent_kernel as tangent_kernel
+    from nearkin.fisher.tangent import tangent_product as tangent_product
+    from nearkin.fisher.values import FisherDiagonal as FisherDiagonal
+    from nearkin.fisher.values import multitask_fisher as multitask_fisher
+
+__getattr__, __dir__, __all__ = exports(
+    __name__,
+    {
+        "diagonals": ("diagonal",),
+        "full": ("fisher_blocks", "fisher_matrix"),
+        "jacobian": ("Jacobian",),
+        "kronecker": ("KroneckerFisher",),
+        "products": ("FisherProduct",),
+        "scores": ("sample_gradients",),
+        "tangent": ("tangent_kernel", "tangent_product"),
+        "values": ("FisherDiagonal", "multitask_fisher"),
+    },
+)

@@ -1,1 +1,26 @@
-"""Execution, and what is written about it while it goes on."""
+"""Execution: checkpoints, stages, journals of running work, tracking."""
+
+from typing import TYPE_CHECKING
+
+from nearkin.core.lazy import exports
+
+if TYPE_CHECKING:
+    from nearkin.run.checkpoints import Checkpoints as Checkpoints
+    from nearkin.run.checkpoints import FolderCheckpoints as FolderCheckpoints
+    from nearkin.run.checkpoints import MemoryCheckpoints as MemoryCheckpoints
+    from nearkin.run.journal import Entry as Entry
+    from nearkin.run.journal import journaled as journaled
+    from nearkin.run.journal import journals as journals
+    from nearkin.run.stages import StageCache as StageCache
+    from nearkin.run.tracking import mlflow as mlflow
+    from nearkin.run.tracking import tensorboard as tensorboard
+
+__getattr__, __dir__, __all__ = exports(
+    __name__,
+    {
+        "checkpoints": ("Checkpoints", "FolderCheckpoints", "MemoryCheckpoints"),
+        "journal": ("Entry", "journaled", "journals"),
+        "stages": ("StageCache",),
+        "tracking": ("mlflow", "tensorboard"),
+    },
+)

@@ -1,1 +1,30 @@
-"""Architecture search: genotypes and their drawings, spaces, restrictions and limits."""
+"""Architecture search: genotypes, spaces, networks, methods, supernets."""
+
+from typing import TYPE_CHECKING
+
+from nearkin.core.lazy import exports
+
+if TYPE_CHECKING:
+    from nearkin.search.evaluate import Evaluated as Evaluated
+    from nearkin.search.evaluate import evaluate_genotype as evaluate_genotype
+    from nearkin.search.genotypes.genotype import Cells as Cells
+    from nearkin.search.genotypes.genotype import Chain as Chain
+    from nearkin.search.genotypes.genotype import Genotype as Genotype
+    from nearkin.search.genotypes.genotype import Recurrent as Recurrent
+    from nearkin.search.objective import Objective as Objective
+    from nearkin.search.searcher import Best as Best
+    from nearkin.search.searcher import Outcome as Outcome
+    from nearkin.search.searcher import Searcher as Searcher
+    from nearkin.search.searcher import run_search as run_search
+    from nearkin.search.spaces.base import Space as Space
+
+__getattr__, __dir__, __all__ = exports(
+    __name__,
+    {
+        "evaluate": ("Evaluated", "evaluate_genotype"),
+        "genotypes.genotype": ("Cells", "Chain", "Genotype", "Recurrent"),
+        "objective": ("Objective",),
+        "searcher": ("Best", "Outcome", "Searcher", "run_search"),
+        "spaces.base": ("Space",),
+    },
+)

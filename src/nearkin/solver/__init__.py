@@ -1,1 +1,22 @@
 """Solve a task beside a zoo: data checks, related tasks, a contest under equal time, one answer."""
+
+from typing import TYPE_CHECKING
+
+from nearkin.core.lazy import exports
+
+if TYPE_CHECKING:
+    from nearkin.solver.estimator import NearkinClassifier as NearkinClassifier
+    from nearkin.solver.estimator import NearkinRegressor as NearkinRegressor
+    from nearkin.solver.plan import Plan as Plan
+    from nearkin.solver.solution import Solution as Solution
+    from nearkin.solver.solving import solve as solve
+
+__getattr__, __dir__, __all__ = exports(
+    __name__,
+    {
+        "estimator": ("NearkinClassifier", "NearkinRegressor"),
+        "plan": ("Plan",),
+        "solution": ("Solution",),
+        "solving": ("solve",),
+    },
+)

@@ -1,4 +1,4 @@
-"""NearkinClassifier: `solve` behind scikit-learn's interface."""
+"""NearkinClassifier and NearkinRegressor: `solve` behind scikit-learn's interface."""
 
 import hashlib
 import tempfile
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -20,6 +20,7 @@ from nearkin.core.events import Listener, finish
 from nearkin.solver.plan import Plan
 from nearkin.solver.solution import Solution
 from nearkin.solver.solving import solve
+from nearkin.tasks.prediction import Prediction
 from nearkin.tasks.task import Task
 from nearkin.zoo.zoo import Zoo
 
@@ -35,37 +36,10 @@ class OtherImagesError(MismatchError, ValueError):
     """Images in other units than those that were learned from."""
 
 
-class NearkinClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier that is found by `nearkin.solver`: kin, search, contest, choice.
+class NearkinEstimator(BaseEstimator):  # type: ignore[misc]
+    """What the classifier and the regressor share: settings, the zoo, and checks of inputs."""
 
-    A fifth of the samples is set aside to measure the answer (`solution_.metric`), as for any task that comes without a
-    test part. Images `[N, H, W]`, `[N, C, H, W]`, `[N, H, W, C]` and tables `[N, D]` are taken; images of bytes stay
-    bytes. A copy (`sklearn.clone`) works beside the same zoo, and a pickle remembers where that lies.
-
-    Args:
-        zoo: a `Zoo`, the path of one, or None for no kin at all; None leaves no trace.
-        minutes: of fitting; None together with `evaluations` for runs that are the same every time.
-        evaluations: cells of each search.
-        only: names of the contenders that take part, such as `("kin-search", "svm")`; all where nothing is said.
-        space: where to search: `nearest`, `full`, or a task's name.
-        name: under which the task joins the zoo; made of the data where nothing is said.
-        join: whether it joins. Not in a cross-validation: folds that joined would be each other's kin, and a kin that
-            has seen the samples of the next fold's test.
-        random_state: the one seed; None, or a generator of NumPy, draws one at each fit.
-        device: `auto`, `cpu` or `cuda`.
-        listen: called with every event.
-
-    Attributes:
-        classes_: labels that were seen.
-        n_features_in_: columns of a table; of images the length of their first axis, as everywhere in scikit-learn.
-        solution_: everything that is known of the answer.
-
-    >>> from sklearn.datasets import load_iris
-    >>> x, y = load_iris(return_X_y=True)
-    >>> found = NearkinClassifier(minutes=None, only=("logistic", "svm")).fit(x, y)
-    >>> found.score(x, y) > 0.9, found.solution_.chosen in ("logistic", "svm")
-    (True, True)
-    """
+    solution_: Solution
 
     def __init__(
         self,
@@ -92,18 +66,10 @@ class NearkinClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.device = device
         self.listen = listen
 
-    def fit(self, X: Any, y: Any) -> "NearkinClassifier":
-        """Solve the task of telling y from X."""
-        X, y = validate_data(self, X, y, allow_nd=True, dtype=_dtype(X))
-        check_classification_targets(y)
-        self.classes_, numbers = np.unique(y, return_inverse=True)
-        require(
-            len(self.classes_) > 1,
-            f"a classifier needs two classes or more, got one class, {self.classes_[0]}; add samples of another",
-            OneClassError,
-        )
+    def _solved(self, X: Array, y: Array, **options: Any) -> Solution:
+        """The solution of the task of predicting y from X."""
         self._bytes = X.ndim > 2 and X.dtype == np.uint8
-        task = Task.from_arrays(self.name or _name(X, numbers), X, numbers, classes=[str(one) for one in self.classes_])
+        task = Task.from_arrays(self.name or _name(X, y), X, y, **options)
         plan = Plan(
             budget=Budget(minutes=self.minutes, evaluations=self.evaluations),
             only=tuple(self.only),
@@ -112,11 +78,9 @@ class NearkinClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             device=chosen_device(self.device),
             join=self.join and self.zoo is not None,
         )
-        self.solution_: Solution = self._beside(lambda zoo: finish(solve.work(task, zoo, plan=plan), self.listen))
-        return self
+        return self._beside(lambda zoo: finish(solve.work(task, zoo, plan=plan), self.listen))
 
-    def predict_proba(self, X: Any) -> Array:
-        """Probabilities of the classes `[N, C]`, in the order of `classes_`."""
+    def _predicted(self, X: Any) -> Prediction:
         check_is_fitted(self)
         X = validate_data(self, X, allow_nd=True, reset=False, dtype=_dtype(X) if self._bytes else np.float32)
         require(
@@ -124,22 +88,14 @@ class NearkinClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             f"it learned from images of bytes, got {X.dtype}; give uint8, or fit it on images as they are here",
             OtherImagesError,
         )
-        probabilities = self.solution_.predict(X).probabilities
-        assert probabilities is not None
-        found = probabilities.double().numpy()
-        return np.asarray(found / found.sum(1, keepdims=True))
-
-    def predict(self, X: Any) -> Array:
-        """The most probable classes `[N]`."""
-        check_is_fitted(self)
-        return np.asarray(self.classes_[self.predict_proba(X).argmax(1)])
+        return self.solution_.predict(X)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.non_deterministic = self.minutes is not None
         return tags
 
-    def __sklearn_clone__(self) -> "NearkinClassifier":
+    def __sklearn_clone__(self) -> "NearkinEstimator":
         """A zoo is shared, not copied."""
         return type(self)(**self.get_params(deep=False))
 
@@ -157,6 +113,111 @@ class NearkinClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 return work(zoo)
         with tempfile.TemporaryDirectory() as folder, Zoo(Path(folder) / "zoo") as zoo:
             return work(zoo)
+
+
+class NearkinClassifier(ClassifierMixin, NearkinEstimator):  # type: ignore[misc]
+    """A classifier that is found by `nearkin.solver`: kin, search, contest, choice.
+
+    A fifth of the samples is set aside to measure the answer (`solution_.metric`), as for any task that comes without a
+    test part. Images `[N, H, W]`, `[N, C, H, W]`, `[N, H, W, C]` and tables `[N, D]` are taken; images of bytes stay
+    bytes. A copy (`sklearn.clone`) works beside the same zoo, and a pickle remembers where that lies.
+
+    Args:
+        zoo: a `Zoo`, the path of one, or None for no kin at all; None leaves no trace.
+        minutes: of fitting; None together with `evaluations` for runs that are the same every time.
+        evaluations: cells of each search.
+        only: names of the contenders that take part, such as `("kin-search", "svm")` (default: all).
+        space: where to search: `nearest`, `full`, or a task's name.
+        name: under which the task joins the zoo (default: made of the data).
+        join: whether it joins. Not in a cross-validation: folds that joined would be each other's kin, and a kin that
+            has seen the samples of the next fold's test.
+        random_state: the one seed; None, or a generator of NumPy, draws one at each fit.
+        device: `auto`, `cpu` or `cuda`.
+        listen: called with every event.
+
+    Attributes:
+        classes_: labels that were seen.
+        n_features_in_: columns of a table; of images the length of their first axis, as everywhere in scikit-learn.
+        solution_: everything that is known of the answer.
+
+    >>> from sklearn.datasets import load_iris
+    >>> x, y = load_iris(return_X_y=True)
+    >>> found = NearkinClassifier(minutes=None, only=("logistic", "svm")).fit(x, y)
+    >>> found.score(x, y) > 0.9, found.solution_.chosen in ("logistic", "svm")
+    (True, True)
+    """
+
+    def fit(self, X: Any, y: Any) -> "NearkinClassifier":
+        """Solve the task of telling y from X."""
+        X, y = validate_data(self, X, y, allow_nd=True, dtype=_dtype(X))
+        check_classification_targets(y)
+        self.classes_, numbers = np.unique(y, return_inverse=True)
+        require(
+            len(self.classes_) > 1,
+            f"a classifier needs two classes or more, got one class, {self.classes_[0]}; add samples of another",
+            OneClassError,
+        )
+        self.solution_ = self._solved(X, numbers, classes=[str(label) for label in self.classes_])
+        return self
+
+    def predict_proba(self, X: Any) -> Array:
+        """Probabilities of the classes `[N, C]`, in the order of `classes_`."""
+        probabilities = self._predicted(X).probabilities
+        assert probabilities is not None
+        found = probabilities.double().numpy()
+        return np.asarray(found / found.sum(1, keepdims=True))
+
+    def predict(self, X: Any) -> Array:
+        """The most probable classes `[N]`."""
+        check_is_fitted(self)
+        return np.asarray(self.classes_[self.predict_proba(X).argmax(1)])
+
+
+class NearkinRegressor(RegressorMixin, NearkinEstimator):  # type: ignore[misc]
+    """A regressor that is found by `nearkin.solver`; inputs and settings are those of `NearkinClassifier`.
+
+    Targets are values `[N]` or `[N, K]`, and predictions have their shape and units.
+
+    Args:
+        zoo: a `Zoo`, the path of one, or None for no kin at all; None leaves no trace.
+        minutes: of fitting; None together with `evaluations` for runs that are the same every time.
+        evaluations: cells of each search.
+        only: names of the contenders that take part, such as `("kin-search", "svm")` (default: all).
+        space: where to search: `nearest`, `full`, or a task's name.
+        name: under which the task joins the zoo (default: made of the data).
+        join: whether it joins. Not in a cross-validation: folds that joined would be each other's kin, and a kin that
+            has seen the samples of the next fold's test.
+        random_state: the one seed; None, or a generator of NumPy, draws one at each fit.
+        device: `auto`, `cpu` or `cuda`.
+        listen: called with every event.
+
+    Attributes:
+        n_features_in_: columns of a table; of images the length of their first axis, as everywhere in scikit-learn.
+        solution_: everything that is known of the answer.
+
+    >>> from sklearn.datasets import load_diabetes
+    >>> x, y = load_diabetes(return_X_y=True)
+    >>> found = NearkinRegressor(minutes=None, only=("logistic",)).fit(x, y)
+    >>> found.score(x, y) > 0.4, found.predict(x[:2]).shape
+    (True, (2,))
+    """
+
+    def fit(self, X: Any, y: Any) -> "NearkinRegressor":
+        """Solve the task of predicting y from X."""
+        X, y = validate_data(self, X, y, allow_nd=True, dtype=_dtype(X), multi_output=True, y_numeric=True)
+        self._flat = y.ndim == 1
+        self.solution_ = self._solved(X, y.reshape(len(y), -1).astype(np.float32), likelihood="gaussian")
+        return self
+
+    def predict(self, X: Any) -> Array:
+        """Values `[N]` or `[N, K]`, as those that were learned from."""
+        found = self._predicted(X).mean.double().numpy()
+        return np.asarray(found[:, 0] if self._flat else found)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
 
 
 def _dtype(x: Any) -> Any:

@@ -1,1 +1,34 @@
 """Storage of a zoo: records, schema, migrations, SQLite, blobs, bundles, integrity checks. Imports only `core`."""
+
+from typing import TYPE_CHECKING
+
+from nearkin.core.lazy import exports
+
+if TYPE_CHECKING:
+    from nearkin.store.blobs import Blobs as Blobs
+    from nearkin.store.bundle import export_bundle as export_bundle
+    from nearkin.store.bundle import import_bundle as import_bundle
+    from nearkin.store.catalogue import Catalogue as Catalogue
+    from nearkin.store.integrity import Cleaning as Cleaning
+    from nearkin.store.integrity import Damage as Damage
+    from nearkin.store.integrity import Health as Health
+    from nearkin.store.integrity import clean as clean
+    from nearkin.store.integrity import examine as examine
+    from nearkin.store.read_only import ReadOnlyStore as ReadOnlyStore
+    from nearkin.store.records import ArtifactRecord as ArtifactRecord
+    from nearkin.store.records import NewArtifact as NewArtifact
+    from nearkin.store.records import NewTask as NewTask
+    from nearkin.store.records import Placed as Placed
+    from nearkin.store.records import TaskRecord as TaskRecord
+
+__getattr__, __dir__, __all__ = exports(
+    __name__,
+    {
+        "blobs": ("Blobs",),
+        "bundle": ("export_bundle", "import_bundle"),
+        "catalogue": ("Catalogue",),
+        "integrity": ("Cleaning", "Damage", "Health", "clean", "examine"),
+        "read_only": ("ReadOnlyStore",),
+        "records": ("ArtifactRecord", "NewArtifact", "NewTask", "Placed", "TaskRecord"),
+    },
+)

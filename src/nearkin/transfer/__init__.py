@@ -1,26 +1,38 @@
 """Closed-form transfer: a linearized network as a Gaussian process with its tangent kernel."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from nearkin.transfer.gaussian_process import gaussian
-from nearkin.transfer.hierarchy.family import Family, family
-from nearkin.transfer.hyper import Hyper, Learning
-from nearkin.transfer.linearized import Linearized, linearize
-from nearkin.transfer.marginal_likelihood import learn, learn_pooled
-from nearkin.transfer.posterior import Posterior, restored
+from nearkin.core.lazy import exports
 
 if TYPE_CHECKING:
-    from nearkin.transfer.gpytorch_kernel import TangentKernel
+    from nearkin.transfer.classifier import LinearizedClassifier as LinearizedClassifier
+    from nearkin.transfer.gaussian_process import gaussian as gaussian
+    from nearkin.transfer.gpytorch_kernel import TangentKernel as TangentKernel
+    from nearkin.transfer.hierarchy.family import Family as Family
+    from nearkin.transfer.hierarchy.family import family as family
+    from nearkin.transfer.hyper import Hyper as Hyper
+    from nearkin.transfer.hyper import Learning as Learning
+    from nearkin.transfer.linearized import Linearized as Linearized
+    from nearkin.transfer.linearized import linearize as linearize
+    from nearkin.transfer.marginal_likelihood import learn as learn
+    from nearkin.transfer.marginal_likelihood import learn_pooled as learn_pooled
+    from nearkin.transfer.outcome import Outcome as Outcome
+    from nearkin.transfer.posterior import Posterior as Posterior
+    from nearkin.transfer.posterior import restored as restored
+    from nearkin.transfer.regressor import LinearizedRegressor as LinearizedRegressor
 
-__all__ = [
-    "Family", "Hyper", "Learning", "Linearized", "Posterior", "TangentKernel", "family", "gaussian", "learn",
-    "learn_pooled", "linearize", "restored",
-]  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    if name == "TangentKernel":  # GPyTorch is an extra, and slow to import
-        from nearkin.transfer.gpytorch_kernel import TangentKernel
-
-        return TangentKernel
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__, __all__ = exports(
+    __name__,
+    {
+        "classifier": ("LinearizedClassifier",),
+        "gaussian_process": ("gaussian",),
+        "gpytorch_kernel": ("TangentKernel",),
+        "hierarchy.family": ("Family", "family"),
+        "hyper": ("Hyper", "Learning"),
+        "linearized": ("Linearized", "linearize"),
+        "marginal_likelihood": ("learn", "learn_pooled"),
+        "outcome": ("Outcome",),
+        "posterior": ("Posterior", "restored"),
+        "regressor": ("LinearizedRegressor",),
+    },
+)

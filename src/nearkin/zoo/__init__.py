@@ -1,1 +1,19 @@
-"""The zoo: solved tasks kept on disk, a catalogue in SQLite and content-addressed files beside it."""
+"""The `Zoo` facade and the workflows on it: add, near, matrix, search, transfer, export."""
+
+from typing import TYPE_CHECKING
+
+from nearkin.core.lazy import exports
+
+if TYPE_CHECKING:
+    from nearkin.zoo.search import Architecture as Architecture
+    from nearkin.zoo.transfer import Transfer as Transfer
+    from nearkin.zoo.zoo import Zoo as Zoo
+
+__getattr__, __dir__, __all__ = exports(
+    __name__,
+    {
+        "search": ("Architecture",),
+        "transfer": ("Transfer",),
+        "zoo": ("Zoo",),
+    },
+)
