@@ -10,7 +10,7 @@ BENCH  := $(VENV)/.bench-installed
 THREADS := OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test soak lint types rooms check bench docs clean
+.PHONY: help install demo test quick soak lint types rooms check bench docs clean
 
 help:            ## say what there is to make
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## / — /'
@@ -22,6 +22,9 @@ demo: $(CORE)    ## the main job on data that ships with the packages
 
 test: $(DEV) lint types rooms ## lint, types, rooms, doctests and tests
 	$(THREADS) $(BIN)/python -m pytest -n 2 -q
+
+quick: $(DEV) lint types rooms ## lint, types, rooms and the tests that are not slow, in less than three minutes
+	$(THREADS) $(BIN)/python -m pytest -n 2 -q -m "not slow" tests
 
 # fuzzing with more and other inputs than `make test` has: SOAK_INPUTS for each format, other ones for another SOAK_SEED
 SOAK_INPUTS ?= 10000

@@ -1,18 +1,20 @@
-"""Every example of the README and the guides is run, page by page, in an empty folder; every link leads somewhere."""
+"""The examples of README, CONTRIBUTING and the guides are run page by page in empty folders; links lead somewhere."""
 
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import nearkin as nk
 from warm import warm_command
 
 ROOT = Path(__file__).parents[2]
-RUN = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+RUN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 ALL = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
@@ -81,3 +83,20 @@ def run_examples(page: Path, tmp_path: Path, command: Path, **variables: str) ->
 def test_links_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_changelog_can_be_tagged() -> None:
+    """Keep a Changelog: unreleased changes, then versions with their dates, newest first, under the usual headings."""
+    first, *versions = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert first == "Unreleased"
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+ - \d{4}-\d\d-\d\d", version) for version in versions)
+    headings = set(re.findall(r"^### (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE))
+    assert headings <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+
+def test_the_version_is_written_once() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["hatch"]["version"]["path"] == "src/nearkin/__init__.py"
+    for file in ("README.md", "CITATION.cff", "mkdocs.yml"):
+        assert nk.__version__ not in (ROOT / file).read_text()

@@ -22,7 +22,7 @@ class DistanceMatrix:
         forms: of the Fréchet distance, which form each pair is (`distance.forms`), by (source, target).
 
     >>> found = DistanceMatrix(("a", "b"), "frechet", torch.tensor([[[0.0, 0.2], [0.4, 0.0]], [[0, 0.4], [0.4, 0]]]))
-    >>> round(found.mean.tolist()[0][1], 4), round(found.std.tolist()[0][1], 4), found.nearest()
+    >>> round(found.mean[0, 1].item(), 4), round(found.std[0, 1].item(), 4), found.nearest()
     (0.3, 0.1414, {'a': 'b', 'b': 'a'})
     """
 

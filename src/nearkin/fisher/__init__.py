@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from nearkin.core.lazy import exports
 
 if TYPE_CHECKING:
+    from nearkin.fisher.cotangents import Samples as Samples
     from nearkin.fisher.diagonals import diagonal as diagonal
     from nearkin.fisher.full import fisher_blocks as fisher_blocks
     from nearkin.fisher.full import fisher_matrix as fisher_matrix
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = exports(
     __name__,
     {
+        "cotangents": ("Samples",),
         "diagonals": ("diagonal",),
         "full": ("fisher_blocks", "fisher_matrix"),
         "jacobian": ("Jacobian",),

@@ -6,14 +6,17 @@ $\sum_k c_k c_k^\top = \Lambda$, for the exact expectation over the model's own.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from torch import Generator, Tensor
 
 from nearkin.core.errors import DataError, MismatchError, require
+from nearkin.core.rng import Streams
 from nearkin.tasks.batches import ordered_batches
 from nearkin.tasks.examples import Examples
 from nearkin.tasks.likelihood import Likelihood
+from nearkin.tasks.likelihood import likelihood as likelihood_named
 
 LABELS = ("observed", "sampled", "expected")
 MOST_FACTORS = 1000
@@ -101,3 +104,41 @@ def sample_blocks(count: int, size: int) -> Iterator[slice]:
     [slice(0, 2, None), slice(2, 4, None), slice(4, 6, None)]
     """
     return (slice(start, start + size) for start in range(0, count, size))
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Samples, and whose labels the expectation is over; the fields are the arguments of `fisher_matrix`.
+
+    >>> from torch import eye
+    >>> [len(batch) for batch, _ in Samples(eye(2), None, "gaussian", "expected", batch_size=1).batches()]
+    [1, 1]
+    """
+
+    data: Data
+    targets: Tensor | None
+    likelihood: str
+    labels: str
+    batch_size: int = 128
+    num_samples: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.labels in LABELS, f"labels must be one of {', '.join(LABELS)}, got {self.labels!r}")
+        require(self.num_samples >= 1, f"num_samples must be 1 or more, got {self.num_samples}")
+        require(self.batch_size >= 1, f"batch_size must be 1 or more, got {self.batch_size}")
+
+    def batches(self) -> Iterator[tuple[Tensor, Cotangents]]:
+        """Inputs and, from their outputs, cotangents; empty batches are left out."""
+        form, rng = likelihood_named(self.likelihood), Streams(self.seed)["labels"]
+        empty = True
+        for x, y in batches(self.data, self.targets, self.batch_size, self.labels):
+            if len(x) > 0:
+                yield x, cotangents(form, self.labels, y, self.num_samples, rng)
+                empty = False
+        require(not empty, "there is no sample to measure on; the data is empty", DataError)
+
+    @property
+    def draws(self) -> int:
+        """Draws that a sum over cotangents is to be divided by."""
+        return self.num_samples if self.labels == "sampled" else 1

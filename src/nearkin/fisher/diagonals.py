@@ -13,18 +13,16 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
-from nearkin.core.errors import DataError, MismatchError, require
+from nearkin.core.errors import MismatchError, require
 from nearkin.core.events import Note, Progress, Work, operation
-from nearkin.core.rng import Streams
 from nearkin.core.types import Params
 from nearkin.fisher.autodiff import chunk_size, rest_gradients
-from nearkin.fisher.cotangents import LABELS, Cotangents, Data, batches, cotangents, sample_blocks
+from nearkin.fisher.cotangents import Cotangents, Data, Samples, sample_blocks
 from nearkin.fisher.layers import rule_for
 from nearkin.fisher.plan import Plan, locally, require_steady, wanted_names
 from nearkin.fisher.planned_tape import PlannedTape
 from nearkin.fisher.tape import Network, frozen, pull_back
 from nearkin.fisher.values import FisherDiagonal
-from nearkin.tasks.likelihood import likelihood as likelihood_named
 
 STACKED_FLOATS = 1 << 21  # of gradients at one layer that wait for each other
 
@@ -62,23 +60,20 @@ def diagonal(
     >>> diagonal(net, x, likelihood="gaussian", labels="expected").values["weight"]
     tensor([[5., 2.]])
     """
-    require(labels in LABELS, f"labels must be one of {', '.join(LABELS)}, got {labels!r}")
-    require(num_samples >= 1, f"num_samples must be 1 or more, got {num_samples}")
-    form, rng = likelihood_named(likelihood), Streams(seed)["labels"]
+    samples = Samples(data, targets, likelihood, labels, batch_size, num_samples, seed)
     sums: Accumulator | None = None
     noted = ""
-    for number, (x, y) in enumerate(batches(data, targets, batch_size, labels)):
+    for number, (x, cotangents) in enumerate(samples.batches()):
         if sums is None:
             sums = Accumulator(model, x, names, params)
-        sums.add(x, cotangents(form, labels, y, num_samples, rng))
+        sums.add(x, cotangents)
         if sums.note != noted:
             noted = sums.note
             yield Note(noted)
         sums.check(number)
         yield Progress("Fisher diagonal", sums.count)
-    if sums is None:
-        raise DataError("there is no sample to measure on; the data is empty")
-    return FisherDiagonal(sums.means(num_samples if labels == "sampled" else 1), labels, sums.count)
+    assert sums is not None  # empty data is refused above
+    return FisherDiagonal(sums.means(samples.draws), labels, sums.count)
 
 
 class Accumulator:
@@ -87,7 +82,6 @@ class Accumulator:
     def __init__(
         self, model: Network, x: Tensor, names: Collection[str] | None = None, params: Params | None = None
     ) -> None:
-        require(len(x) > 0, "the first batch is empty; leave it out", DataError)
         self.model, self.count = model, 0
         if isinstance(model, nn.Module):
             require_steady(model)

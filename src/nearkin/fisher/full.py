@@ -10,22 +10,19 @@ Notation: N samples, P weights, p weights of one parameter, B samples of a batch
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from nearkin.core.errors import DataError, MismatchError, require
-from nearkin.core.rng import Streams
 from nearkin.core.types import Params
 from nearkin.fisher.autodiff import chunk_size, rest_gradients, single_outputs
-from nearkin.fisher.cotangents import LABELS, Cotangents, Data, batches, cotangents, sample_blocks
+from nearkin.fisher.cotangents import Data, Samples, sample_blocks
 from nearkin.fisher.plan import require_steady, wanted_names
 from nearkin.fisher.planned_tape import planned
 from nearkin.fisher.tape import frozen
-from nearkin.tasks.likelihood import likelihood as likelihood_named
 
 LIMIT = 4096  # weights of one dense matrix: 128 MiB in float64, and half a minute for its eigenvalues
 NEGATIVE = 1e-3  # eigenvalues down to minus this share of the largest are rounding, and count as 0
@@ -74,8 +71,8 @@ def fisher_matrix(
         flat = torch.cat([rows[name].flatten(1) for name in weights], 1)
         total.addmm_(flat.T, flat)
 
-    source = Source(data, targets, likelihood, labels, batch_size, num_samples, seed)
-    count = per_sample(model, source, tuple(weights), receive)
+    samples = Samples(data, targets, likelihood, labels, batch_size, num_samples, seed)
+    count = per_sample(model, samples, tuple(weights), receive)
     return total / count
 
 
@@ -109,49 +106,16 @@ def fisher_blocks(
         for name, block in total.items():
             block.addmm_(rows[name].flatten(1).T, rows[name].flatten(1))
 
-    source = Source(data, targets, likelihood, labels, batch_size, num_samples, seed)
-    count = per_sample(model, source, tuple(weights), receive)
+    samples = Samples(data, targets, likelihood, labels, batch_size, num_samples, seed)
+    count = per_sample(model, samples, tuple(weights), receive)
     return {name: block / count for name, block in total.items()}
 
 
-@dataclass(frozen=True, eq=False)
-class Source:
-    """Samples, and whose labels the expectation is over; the fields are the arguments of `fisher_matrix`."""
-
-    data: Data
-    targets: Tensor | None
-    likelihood: str
-    labels: str
-    batch_size: int = 128
-    num_samples: int = 1
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        require(self.labels in LABELS, f"labels must be one of {', '.join(LABELS)}, got {self.labels!r}")
-        require(self.num_samples >= 1, f"num_samples must be 1 or more, got {self.num_samples}")
-        require(self.batch_size >= 1, f"batch_size must be 1 or more, got {self.batch_size}")
-
-    def batches(self) -> Iterator[tuple[Tensor, Cotangents]]:
-        """Inputs and, from their outputs, cotangents; sampled labels are those that `diagonal` draws."""
-        form, rng = likelihood_named(self.likelihood), Streams(self.seed)["labels"]
-        empty = True
-        for x, y in batches(self.data, self.targets, self.batch_size, self.labels):
-            if len(x) > 0:
-                yield x, cotangents(form, self.labels, y, self.num_samples, rng)
-                empty = False
-        require(not empty, "there is no sample to measure on; the data is empty", DataError)
-
-    @property
-    def draws(self) -> int:
-        """Draws that a sum over cotangents is to be divided by."""
-        return self.num_samples if self.labels == "sampled" else 1
-
-
-def per_sample(model: nn.Module, source: Source, names: tuple[str, ...], receive: Callable[[Params], None]) -> int:
+def per_sample(model: nn.Module, samples: Samples, names: tuple[str, ...], receive: Callable[[Params], None]) -> int:
     r"""Hand over the vectors $J_n^\top c_{nk}$ as `[B, *shape]` by name; F is the sum of their squares over the result.
 
     >>> net, seen = nn.Linear(2, 1, bias=False), []
-    >>> per_sample(net, Source(torch.eye(2), None, "gaussian", "expected"), ("weight",), seen.append)
+    >>> per_sample(net, Samples(torch.eye(2), None, "gaussian", "expected"), ("weight",), seen.append)
     2
     >>> [found] = seen
     >>> found["weight"].flatten(1).tolist()
@@ -159,7 +123,7 @@ def per_sample(model: nn.Module, source: Source, names: tuple[str, ...], receive
     """
     weights, count = frozen(model), 0
     size, alone = chunk_size(weights, names), None
-    for number, (x, cotangents_at) in enumerate(source.batches()):
+    for number, (x, cotangents_at) in enumerate(samples.batches()):
         if alone is None:
             alone = planned(model, weights, x, names).alone
         with torch.no_grad():
@@ -170,7 +134,7 @@ def per_sample(model: nn.Module, source: Source, names: tuple[str, ...], receive
                 require_finite(rows, number)
                 receive(rows)
         count += len(x)
-    return count * source.draws
+    return count * samples.draws
 
 
 def require_finite(values: Mapping[str, Tensor], number: int) -> None:

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from nearkin.core.errors import MismatchError, require
 from nearkin.core.types import Params
 from nearkin.fisher.autodiff import chunk_size, rest_gradients
-from nearkin.fisher.cotangents import Cotangents, Data, sample_blocks
-from nearkin.fisher.full import Source, require_finite
+from nearkin.fisher.cotangents import Cotangents, Data, Samples, sample_blocks
+from nearkin.fisher.full import require_finite
 from nearkin.fisher.plan import Plan, require_steady, wanted_names
 from nearkin.fisher.planned_tape import PlannedTape
 from nearkin.fisher.tape import frozen, pull_back
@@ -153,16 +153,16 @@ def kronecker(
     """
     require_steady(model)
     chosen = wanted_names(model, names)
-    source = Source(data, targets, likelihood, labels, batch_size, num_samples, seed)
+    samples = Samples(data, targets, likelihood, labels, batch_size, num_samples, seed)
     sums: Sums | None = None
-    for number, (x, cotangents) in enumerate(source.batches()):
+    for number, (x, cotangents) in enumerate(samples.batches()):
         if sums is None:
             sums = Sums(model, x, chosen, block_limit)
         sums.add(x, cotangents)
         factors = {own[0]: sums.inputs[layer].sum() + sums.outputs[layer].sum() for layer, own in sums.layers.items()}
         require_finite({**factors, **sums.rest}, number)
     assert sums is not None  # empty data is refused above
-    return KroneckerFisher(sums.blocks(source.draws))
+    return KroneckerFisher(sums.blocks(samples.draws))
 
 
 class Sums:

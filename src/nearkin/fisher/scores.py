@@ -8,15 +8,13 @@ from collections.abc import Collection, Iterator
 from torch import Tensor, nn
 
 from nearkin.core.errors import require
-from nearkin.core.rng import Streams
 from nearkin.core.types import Params
 from nearkin.fisher.autodiff import MEMORY_BYTES, chunk_size, rest_gradients
-from nearkin.fisher.cotangents import LABELS, Data, batches, cotangents, sample_blocks
+from nearkin.fisher.cotangents import LABELS, Data, Samples, sample_blocks
 from nearkin.fisher.layers import rule_for
 from nearkin.fisher.plan import locally, require_steady, wanted_names
 from nearkin.fisher.planned_tape import PlannedTape
 from nearkin.fisher.tape import frozen, pull_back
-from nearkin.tasks.likelihood import likelihood as likelihood_named
 
 
 def sample_gradients(
@@ -56,7 +54,7 @@ def sample_gradients(
     [[[1.0, 2.0]], [[3.0, 0.0]]]
     """
     require(labels in LABELS[:2], f"per-sample gradients have observed or sampled labels, got {labels!r}")
-    form, rng = likelihood_named(likelihood), Streams(seed)["labels"]
+    samples = Samples(data, targets, likelihood, labels, batch_size, 1, seed)
     require_steady(model)
     weights, chosen = frozen(model), wanted_names(model, names)
     found: Params = {}
@@ -69,9 +67,8 @@ def sample_gradients(
                 owner = tape.plan.owners[name][local]
                 found[owner] = found[owner] + gradient if owner in found else gradient
 
-    for x, y in batches(data, targets, batch_size, labels):
+    for x, cotangents_at in samples.batches():
         tape = tape or PlannedTape(model, weights, x, chosen, receive)
-        cotangents_at = cotangents(form, labels, y, 1, rng)
         for part in sample_blocks(len(x), chunk_size(weights, chosen, memory)):
             found.clear()
             outputs, size = tape(x[part]), len(x[part])

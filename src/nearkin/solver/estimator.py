@@ -204,7 +204,9 @@ class NearkinRegressor(RegressorMixin, NearkinEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> "NearkinRegressor":
         """Solve the task of predicting y from X."""
-        X, y = validate_data(self, X, y, allow_nd=True, dtype=_dtype(X), multi_output=True, y_numeric=True)
+        X, y = validate_data(
+            self, X, y, allow_nd=True, dtype=_dtype(X), multi_output=True, y_numeric=True, ensure_min_samples=2
+        )
         self._flat = y.ndim == 1
         self.solution_ = self._solved(X, y.reshape(len(y), -1).astype(np.float32), likelihood="gaussian")
         return self

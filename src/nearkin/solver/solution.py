@@ -322,7 +322,8 @@ def answers(solved: Solved, examples: Examples, heat: float, model: nn.Module | 
     facts, seen = solved.facts, as_seen(solved, examples)
     model = solved.model() if model is None else model
     with evaluating(model), torch.inference_mode():
-        parts = [model(seen.take(index).x).float() for index in torch.arange(len(seen)).split(PASS)]
+        rows = (seen.inputs.take(index).contiguous() for index in torch.arange(len(seen)).split(PASS))
+        parts = [model(seen.scaling(x)).float() for x in rows]
     outputs = torch.cat(parts).clone()
     form, classes = likelihood(facts["likelihood"]), tuple(facts["classes"])
     if not isinstance(form, Gaussian):
