@@ -4,21 +4,9 @@ import inspect
 import pickle
 
 import pytest
-import torch
 
-from nearkin.core.events import Checkpoint, Event, Note, Progress, Work, finish, listening, operation
-from nearkin.core.state import State
-
-
-def counting(limit: int, start: int = 0) -> Work[int]:
-    """Adds up 1 … limit, with a checkpoint after each."""
-    total = sum(range(start + 1))
-    for number in range(start + 1, limit + 1):
-        total += number
-        yield Progress("count", number, limit)
-        now = number
-        yield Checkpoint(lambda now=now: State({"now": torch.tensor([now])}))  # type: ignore[misc]
-    return total
+from interrupting import counting
+from nearkin.core.events import Event, Note, Progress, Work, finish, listening, operation
 
 
 def test_works_compose() -> None:

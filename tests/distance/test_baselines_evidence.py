@@ -12,7 +12,8 @@ from torch import Tensor
 
 from nearkin.core.errors import DataError, MismatchError, OptionError
 from nearkin.distance.baselines import kernel_evidence, logme, logme_regression
-from nearkin.distance.baselines.evidence import _evidence, _slope, largest_evidence, of_features
+from nearkin.distance.baselines.evidence import _evidence, _slope, largest_evidence, of_features, of_kernel
+from nearkin.transfer import spectrum
 
 SHAPES = [(30, 5), (30, 1), (12, 12), (12, 40), (13, 12)]
 
@@ -71,6 +72,18 @@ def test_no_point_of_a_fine_grid_is_higher(count: int, width: int, seed: int, fa
     found = logme_regression(f, y)
     assert found >= float(profile.max()) - 1e-7
     assert found <= float(profile.max()) + 1e-3
+
+
+@pytest.mark.parametrize("width", [5, 80])
+def test_the_maximiser_of_closed_form_transfer_finds_the_same(width: int) -> None:
+    """It works in the eigenbasis of the kernel, with a line search in place of Newton's steps."""
+    rng = torch.Generator().manual_seed(width)
+    features = torch.randn(60, width, generator=rng, dtype=torch.float64)
+    targets = features[:, :3] + 0.5 * torch.randn(60, 3, generator=rng, dtype=torch.float64)
+    kernel = features @ features.T
+    basis = spectrum.of_kernel(kernel, torch.zeros(60, 0).double(), targets[None])
+    wanted = [spectrum.best([basis.under(False, slice(k, k + 1))]).log_evidence / 60 for k in range(3)]
+    assert largest_evidence(of_kernel(kernel, targets)).tolist() == pytest.approx(wanted, abs=1e-6)
 
 
 def test_the_fixed_point_of_the_paper_ends_at_the_same_value() -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from interrupting import counting
 from laws.checkpoints import CheckpointsLaws
 from nearkin.core.errors import DataError, TrainingError
-from nearkin.core.events import Caution, Checkpoint, Event, Note, Progress, Work, finish
+from nearkin.core.events import Caution, Checkpoint, Event, Note, Work, finish
 from nearkin.core.state import State
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
@@ -110,17 +111,6 @@ def test_stored_values_that_cannot_be_read_are_put_aside(tmp_path: Path) -> None
 
     State({}, {}).save(file)
     assert finish(stored(FolderCheckpoints(tmp_path), file.name, refuse)) is None
-
-
-def counting(limit: int, start: int = 0) -> Work[int]:
-    """Adds up 1 … limit, with a checkpoint after each."""
-    total = sum(range(start + 1))
-    for number in range(start + 1, limit + 1):
-        total += number
-        yield Progress("count", number, limit)
-        now = number
-        yield Checkpoint(lambda now=now: State({"now": torch.tensor([now])}))  # type: ignore[misc]
-    return total
 
 
 @pytest.mark.parametrize("stop_at", range(1, 6))

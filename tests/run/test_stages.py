@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from interrupting import Stop, stopping_at
 from nearkin.core.events import Caution, Checkpoint, Event, Progress, Work, finish
 from nearkin.core.state import State
 from nearkin.run.checkpoints import FolderCheckpoints
@@ -26,22 +27,6 @@ class Counting:
             yield Progress("counting", done, self.total)
             yield Checkpoint(lambda done=done: State({"x": torch.tensor([float(done)])}, {"done": done}))
         return State({"x": torch.tensor([float(done)])}, {"done": done})
-
-
-class Stop(Exception):
-    """What a listener raises."""
-
-
-def stopping_at(number: int):
-    seen = 0
-
-    def listen(event: Event) -> None:
-        nonlocal seen
-        seen += isinstance(event, Checkpoint)
-        if seen == number:
-            raise Stop
-
-    return listen
 
 
 def cache_in(folder: Path) -> StageCache:

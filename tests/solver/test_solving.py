@@ -1,7 +1,6 @@
 """The whole way from a target to its solution, beside a small zoo."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,31 +9,16 @@ import pytest
 import torch
 
 import nearkin as nk
+from interrupting import Stop, stopping_at
 from nearkin.core.budget import Budget
 from nearkin.core.errors import DataError, MismatchError, NearkinError, OptionError, ZooError
-from nearkin.core.events import Checkpoint, Event, Note, finish
+from nearkin.core.events import Event, Note, finish
 from nearkin.nets.evaluate import evaluate
 from nearkin.solver.plan import Plan
 from nearkin.solver.result import ordered
 from nearkin.solver.solution import Solution
 from nearkin.solver.solving import kept_solution, solve
 from nearkin.store.integrity import examine
-
-
-class Stop(Exception):
-    """What a listener raises."""
-
-
-def stopping_at(number: int) -> Callable[[Event], None]:
-    seen = 0
-
-    def listen(event: Event) -> None:
-        nonlocal seen
-        seen += isinstance(event, Checkpoint)
-        if seen == number:
-            raise Stop
-
-    return listen
 
 
 def plain(solution: Solution) -> Any:

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 import nearkin as nk
+from interrupting import Stop, stopping_at
 from nearkin.core.budget import Budget
 from nearkin.core.errors import TrainingError
-from nearkin.core.events import Caution, Checkpoint, Event, Note, finish
+from nearkin.core.events import Caution, Event, Note, finish
 from nearkin.core.state import State
 from nearkin.search.networks.build import Skeleton
 from nearkin.zoo.search import Architecture, Search
@@ -23,22 +24,6 @@ HOW = Search(
     proxy=nk.Recipe(steps=6),
     recipe=nk.Recipe(steps=40, batch_size=16),
 )
-
-
-class Stop(Exception):
-    pass
-
-
-def stopping(after: int) -> object:
-    seen = 0
-
-    def listen(event: Event) -> None:
-        nonlocal seen
-        seen += isinstance(event, Checkpoint)
-        if seen == after:
-            raise Stop
-
-    return listen
 
 
 def figures(found: Architecture) -> tuple[object, ...]:
@@ -56,7 +41,7 @@ def test_stopped_at_every_checkpoint_it_ends_alike(tmp_path: Path, task: nk.Task
     zoo, stops = Zoo(tmp_path / "stopped"), 0
     while True:
         try:
-            found = finish(zoo.search.work(task, HOW), stopping(2))  # type: ignore[arg-type]
+            found = finish(zoo.search.work(task, HOW), stopping_at(2))  # type: ignore[arg-type]
             break
         except Stop:
             stops += 1
@@ -68,7 +53,7 @@ def test_stopped_at_every_checkpoint_it_ends_alike(tmp_path: Path, task: nk.Task
 def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path, task: nk.Task) -> None:
     zoo = Zoo(tmp_path / "zoo")
     with pytest.raises(Stop):
-        finish(zoo.search.work(task, HOW), stopping(2))  # type: ignore[arg-type]
+        finish(zoo.search.work(task, HOW), stopping_at(2))  # type: ignore[arg-type]
     (file,) = (tmp_path / "zoo" / "work").glob("search-*")
     state = State.load(file)
     State(state.tensors, {**state.facts, "search": {**state.facts["search"], "version": 0}}).save(file)
@@ -88,7 +73,7 @@ def test_other_questions_do_not_continue_it_and_say_so(tmp_path: Path, task: nk.
     zoo = Zoo(tmp_path / "zoo")
     whole = Zoo(tmp_path / "whole").search(task, HOW)
     with pytest.raises(Stop):
-        finish(zoo.search.work(task, HOW), stopping(2))  # type: ignore[arg-type]
+        finish(zoo.search.work(task, HOW), stopping_at(2))  # type: ignore[arg-type]
     (file,) = (tmp_path / "zoo" / "work").glob("search-*")
     for other in (replace(HOW, method="random"), replace(HOW, options={"population": 3, "tournament": 2})):
         _, notes = heard(zoo, task, other)
@@ -104,7 +89,7 @@ def test_a_larger_budget_continues_the_search_and_restart_does_not(tmp_path: Pat
     more = replace(HOW, budget=Budget(evaluations=5))
     for options, continued in (({}, True), ({"restart": True}, False)):
         with pytest.raises(Stop):
-            finish(zoo.search.work(task, HOW), stopping(2))  # type: ignore[arg-type]
+            finish(zoo.search.work(task, HOW), stopping_at(2))  # type: ignore[arg-type]
         found, notes = heard(zoo, task, more, **options)
         assert any("going on" in note for note in notes) is continued
         assert found.outcome.evaluations == 5
@@ -114,7 +99,7 @@ def test_a_finished_search_is_not_used_for_another_budget(tmp_path: Path, task: 
     """Stopped in the last training; a larger budget must search further, another recipe must not."""
     zoo = Zoo(tmp_path / "zoo")
     with pytest.raises(Stop):
-        finish(zoo.search.work(task, HOW), stopping(5))  # type: ignore[arg-type]
+        finish(zoo.search.work(task, HOW), stopping_at(5))  # type: ignore[arg-type]
     assert list((tmp_path / "zoo" / "work").glob("training-*"))
     other, notes = heard(zoo, task, replace(HOW, recipe=nk.Recipe(steps=3)))
     assert "the search is finished; continuing with the training of its best genotype" in notes
@@ -126,7 +111,7 @@ def test_a_finished_search_is_not_used_for_another_budget(tmp_path: Path, task: 
 def test_a_broken_checkpoint_is_named_and_the_search_done_again(tmp_path: Path, task: nk.Task) -> None:
     zoo = Zoo(tmp_path / "zoo")
     with pytest.raises(Stop):
-        finish(zoo.search.work(task, HOW), stopping(2))  # type: ignore[arg-type]
+        finish(zoo.search.work(task, HOW), stopping_at(2))  # type: ignore[arg-type]
     (file,) = (tmp_path / "zoo" / "work").glob("search-*")
     file.write_bytes(file.read_bytes()[:-1000])
     found, notes = heard(zoo, task, HOW)
