@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from nearkin.distance.matrix import DistanceMatrix as DistanceMatrix
     from nearkin.distance.ranking import Kin as Kin
     from nearkin.distance.ranking import Ranking as Ranking
-
-__getattr__, __dir__, __all__ = exports(
-    __name__,
-    {
-        "fisher_based.frechet": ("frechet", "full_frechet"),
-        "matrix": ("DistanceMatrix",),
-        "ranking": ("Kin", "Ranking"),
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = exports(
+        __name__,
+        {
+            "fisher_based.frechet": ("frechet", "full_frechet"),
+            "matrix": ("DistanceMatrix",),
+            "ranking": ("Kin", "Ranking"),
+        },
+    )

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from nearkin.search.searcher import Searcher as Searcher
     from nearkin.search.searcher import run_search as run_search
     from nearkin.search.spaces.base import Space as Space
-
-__getattr__, __dir__, __all__ = exports(
-    __name__,
-    {
-        "evaluate": ("Evaluated", "evaluate_genotype"),
-        "genotypes.genotype": ("Cells", "Chain", "Genotype", "Recurrent"),
-        "objective": ("Objective",),
-        "searcher": ("Best", "Outcome", "Searcher", "run_search"),
-        "spaces.base": ("Space",),
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = exports(
+        __name__,
+        {
+            "evaluate": ("Evaluated", "evaluate_genotype"),
+            "genotypes.genotype": ("Cells", "Chain", "Genotype", "Recurrent"),
+            "objective": ("Objective",),
+            "searcher": ("Best", "Outcome", "Searcher", "run_search"),
+            "spaces.base": ("Space",),
+        },
+    )
