@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from nearkin.search.genotypes.genotype import Genotype as Genotype
     from nearkin.search.genotypes.genotype import Recurrent as Recurrent
     from nearkin.search.objective import Objective as Objective
+    from nearkin.search.registry import METHODS as METHODS
+    from nearkin.search.registry import Ask as Ask
+    from nearkin.search.registry import Method as Method
+    from nearkin.search.registry import method_named as method_named
     from nearkin.search.searcher import Best as Best
     from nearkin.search.searcher import Outcome as Outcome
     from nearkin.search.searcher import Searcher as Searcher
@@ -24,6 +28,7 @@ else:
             "evaluate": ("Evaluated", "evaluate_genotype"),
             "genotypes.genotype": ("Cells", "Chain", "Genotype", "Recurrent"),
             "objective": ("Objective",),
+            "registry": ("METHODS", "Ask", "Method", "method_named"),
             "searcher": ("Best", "Outcome", "Searcher", "run_search"),
             "spaces.base": ("Space",),
         },
