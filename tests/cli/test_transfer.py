@@ -85,11 +85,7 @@ def test_bad_requests_end_in_one_line(call: Call, tmp_path: Path) -> None:
         (("--zoo", "nowhere", "transfer", "low", HIGH), "nowhere"),
     ]
     for words, wanted in cases:
-        said = call(*words)
-        assert said.code == 1, words
-        errors = [line for line in said.err.splitlines() if line.startswith("error:")]
-        assert len(errors) == 1, said.err
-        assert wanted in errors[0]
+        assert wanted in call(*words).error
 
 
 @pytest.mark.usefixtures("zoo")

@@ -8,14 +8,11 @@ import pytest
 import torch
 
 import nearkin as nk
+from interrupting import Stop
 from nearkin.core.events import Caution, Checkpoint, Event, Note, finish
 from nearkin.zoo.model_file import loaded, train
 
 RECIPE = nk.Recipe(epochs=4, batch_size=20)
-
-
-class Stop(Exception):
-    """What a listener raises."""
 
 
 @pytest.fixture(scope="module")

@@ -8,14 +8,24 @@ if TYPE_CHECKING:
     from nearkin.distance.fisher_based.frechet import frechet as frechet
     from nearkin.distance.fisher_based.frechet import full_frechet as full_frechet
     from nearkin.distance.matrix import DistanceMatrix as DistanceMatrix
+    from nearkin.distance.measure import Measure as Measure
+    from nearkin.distance.measure import Need as Need
+    from nearkin.distance.pair import Pair as Pair
+    from nearkin.distance.pair import Source as Source
+    from nearkin.distance.pair import Target as Target
     from nearkin.distance.ranking import Kin as Kin
     from nearkin.distance.ranking import Ranking as Ranking
-
-__getattr__, __dir__, __all__ = exports(
-    __name__,
-    {
-        "fisher_based.frechet": ("frechet", "full_frechet"),
-        "matrix": ("DistanceMatrix",),
-        "ranking": ("Kin", "Ranking"),
-    },
-)
+    from nearkin.distance.registry import MEASURES as MEASURES
+    from nearkin.distance.registry import measure_named as measure_named
+else:
+    __getattr__, __dir__, __all__ = exports(
+        __name__,
+        {
+            "fisher_based.frechet": ("frechet", "full_frechet"),
+            "matrix": ("DistanceMatrix",),
+            "measure": ("Measure", "Need"),
+            "pair": ("Pair", "Source", "Target"),
+            "ranking": ("Kin", "Ranking"),
+            "registry": ("MEASURES", "measure_named"),
+        },
+    )

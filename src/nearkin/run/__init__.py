@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from nearkin.run.stages import StageCache as StageCache
     from nearkin.run.tracking import mlflow as mlflow
     from nearkin.run.tracking import tensorboard as tensorboard
-
-__getattr__, __dir__, __all__ = exports(
-    __name__,
-    {
-        "checkpoints": ("Checkpoints", "FolderCheckpoints", "MemoryCheckpoints"),
-        "journal": ("Entry", "journaled", "journals"),
-        "stages": ("StageCache",),
-        "tracking": ("mlflow", "tensorboard"),
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = exports(
+        __name__,
+        {
+            "checkpoints": ("Checkpoints", "FolderCheckpoints", "MemoryCheckpoints"),
+            "journal": ("Entry", "journaled", "journals"),
+            "stages": ("StageCache",),
+            "tracking": ("mlflow", "tensorboard"),
+        },
+    )

@@ -12,19 +12,24 @@ if TYPE_CHECKING:
     from nearkin.search.genotypes.genotype import Genotype as Genotype
     from nearkin.search.genotypes.genotype import Recurrent as Recurrent
     from nearkin.search.objective import Objective as Objective
+    from nearkin.search.registry import METHODS as METHODS
+    from nearkin.search.registry import Ask as Ask
+    from nearkin.search.registry import Method as Method
+    from nearkin.search.registry import method_named as method_named
     from nearkin.search.searcher import Best as Best
     from nearkin.search.searcher import Outcome as Outcome
     from nearkin.search.searcher import Searcher as Searcher
     from nearkin.search.searcher import run_search as run_search
     from nearkin.search.spaces.base import Space as Space
-
-__getattr__, __dir__, __all__ = exports(
-    __name__,
-    {
-        "evaluate": ("Evaluated", "evaluate_genotype"),
-        "genotypes.genotype": ("Cells", "Chain", "Genotype", "Recurrent"),
-        "objective": ("Objective",),
-        "searcher": ("Best", "Outcome", "Searcher", "run_search"),
-        "spaces.base": ("Space",),
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = exports(
+        __name__,
+        {
+            "evaluate": ("Evaluated", "evaluate_genotype"),
+            "genotypes.genotype": ("Cells", "Chain", "Genotype", "Recurrent"),
+            "objective": ("Objective",),
+            "registry": ("METHODS", "Ask", "Method", "method_named"),
+            "searcher": ("Best", "Outcome", "Searcher", "run_search"),
+            "spaces.base": ("Space",),
+        },
+    )

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from nearkin.solver.plan import Plan as Plan
     from nearkin.solver.solution import Solution as Solution
     from nearkin.solver.solving import solve as solve
-
-__getattr__, __dir__, __all__ = exports(
-    __name__,
-    {
-        "estimator": ("NearkinClassifier", "NearkinRegressor"),
-        "plan": ("Plan",),
-        "solution": ("Solution",),
-        "solving": ("solve",),
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = exports(
+        __name__,
+        {
+            "estimator": ("NearkinClassifier", "NearkinRegressor"),
+            "plan": ("Plan",),
+            "solution": ("Solution",),
+            "solving": ("solve",),
+        },
+    )

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from nearkin.store.records import NewTask as NewTask
     from nearkin.store.records import Placed as Placed
     from nearkin.store.records import TaskRecord as TaskRecord
-
-__getattr__, __dir__, __all__ = exports(
-    __name__,
-    {
-        "blobs": ("Blobs",),
-        "bundle": ("export_bundle", "import_bundle"),
-        "catalogue": ("Catalogue",),
-        "integrity": ("Cleaning", "Damage", "Health", "clean", "examine"),
-        "read_only": ("ReadOnlyStore",),
-        "records": ("ArtifactRecord", "NewArtifact", "NewTask", "Placed", "TaskRecord"),
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = exports(
+        __name__,
+        {
+            "blobs": ("Blobs",),
+            "bundle": ("export_bundle", "import_bundle"),
+            "catalogue": ("Catalogue",),
+            "integrity": ("Cleaning", "Damage", "Health", "clean", "examine"),
+            "read_only": ("ReadOnlyStore",),
+            "records": ("ArtifactRecord", "NewArtifact", "NewTask", "Placed", "TaskRecord"),
+        },
+    )

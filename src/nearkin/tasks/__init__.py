@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from nearkin.tasks.metrics import metric_title as metric_title
     from nearkin.tasks.prediction import Prediction as Prediction
     from nearkin.tasks.task import Task as Task
-
-__getattr__, __dir__, __all__ = exports(
-    __name__,
-    {
-        "examples": ("Batch", "Examples", "Scaling"),
-        "likelihood": ("Likelihood",),
-        "metrics": ("metric_identifier", "metric_title"),
-        "prediction": ("Prediction",),
-        "task": ("Task",),
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = exports(
+        __name__,
+        {
+            "examples": ("Batch", "Examples", "Scaling"),
+            "likelihood": ("Likelihood",),
+            "metrics": ("metric_identifier", "metric_title"),
+            "prediction": ("Prediction",),
+            "task": ("Task",),
+        },
+    )

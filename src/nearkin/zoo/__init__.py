@@ -8,12 +8,12 @@ if TYPE_CHECKING:
     from nearkin.zoo.search import Architecture as Architecture
     from nearkin.zoo.transfer import Transfer as Transfer
     from nearkin.zoo.zoo import Zoo as Zoo
-
-__getattr__, __dir__, __all__ = exports(
-    __name__,
-    {
-        "search": ("Architecture",),
-        "transfer": ("Transfer",),
-        "zoo": ("Zoo",),
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = exports(
+        __name__,
+        {
+            "search": ("Architecture",),
+            "transfer": ("Transfer",),
+            "zoo": ("Zoo",),
+        },
+    )
