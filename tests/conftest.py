@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from torch import Tensor
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -18,7 +18,12 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 torch.set_num_threads(1)
 
 # The same cases in every run, so that what passed here passes there; look for others with --hypothesis-profile=explore.
-settings.register_profile("steady", derandomize=True, deadline=None)
+settings.register_profile(
+    "steady",
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],  # on a busy machine
+)
 settings.register_profile("explore", deadline=None, print_blob=True)
 settings.load_profile("steady")
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from nearkin.store.integrity import Health as Health
     from nearkin.store.integrity import clean as clean
     from nearkin.store.integrity import examine as examine
+    from nearkin.store.protocol import Store as Store
     from nearkin.store.read_only import ReadOnlyStore as ReadOnlyStore
     from nearkin.store.records import ArtifactRecord as ArtifactRecord
     from nearkin.store.records import NewArtifact as NewArtifact
@@ -28,6 +29,7 @@ else:
             "bundle": ("export_bundle", "import_bundle"),
             "catalogue": ("Catalogue",),
             "integrity": ("Cleaning", "Damage", "Health", "clean", "examine"),
+            "protocol": ("Store",),
             "read_only": ("ReadOnlyStore",),
             "records": ("ArtifactRecord", "NewArtifact", "NewTask", "Placed", "TaskRecord"),
         },
