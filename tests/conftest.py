@@ -15,6 +15,12 @@ ROOT = Path(__file__).resolve().parents[1]
 MAPS = Path("/proc/self/maps")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
+SLOW = (
+    "cli/", "docs/", "fuzz/", "search/methods/", "search/supernet/", "solver/", "store/test_concurrency", "transfer/",
+    "web/", "zoo/",
+)  # fmt: skip
+"""Folders and files whose tests start processes, train networks or solve tasks: all of them are marked slow."""
+
 torch.set_num_threads(1)
 
 # The same cases in every run, so that what passed here passes there; look for others with --hypothesis-profile=explore.
@@ -85,6 +91,13 @@ def mapped_file() -> Callable[[Tensor], str]:
         return ""
 
     return behind
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test of `SLOW`; `make quick` leaves them out."""
+    for item in items:
+        if item.nodeid.removeprefix("tests/").startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

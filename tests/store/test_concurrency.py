@@ -16,10 +16,9 @@ HEAD = f"""
     laws = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(laws)
     from nearkin.core.errors import ZooError
-    from nearkin.core.events import finish
     from nearkin.store.catalogue import Catalogue
     from nearkin.store.records import NewArtifact
-    from nearkin.store.integrity import cleaned, examine
+    from nearkin.store.integrity import clean, examine
     path, me = sys.argv[1], sys.argv[2]
     print("ready", flush=True)
     sys.stdin.readline()
@@ -127,7 +126,7 @@ def test_a_clean_up_takes_nothing_from_those_who_add(tmp_path: Path) -> None:
         with Catalogue(path) as zoo:
             gone = 0
             while {"a is done", "b is done"} - {task.name for task in zoo.tasks()}:
-                gone += len(finish(cleaned(zoo, 0)).orphans)
+                gone += len(clean(zoo, 0).orphans)
             print(gone)
     """
     processes = [started(adding, tmp_path / "zoo", me) for me in "ab"]
@@ -167,7 +166,7 @@ def test_twenty_kills_leave_a_sound_zoo(tmp_path: Path) -> None:
             os.close(heard)
             os.close(done)
             with Catalogue(path) as zoo:
-                health = finish(examine(zoo))
+                health = examine(zoo)
                 assert health.sound, health
                 dirty += bool(health.orphans or health.leftovers)
                 for task in zoo.tasks():
@@ -175,8 +174,8 @@ def test_twenty_kills_leave_a_sound_zoo(tmp_path: Path) -> None:
                 assert health.tasks >= tasks
                 tasks = health.tasks
         with Catalogue(path) as zoo:
-            finish(cleaned(zoo, 0))
-            assert finish(examine(zoo)).orphans == ()
+            clean(zoo, 0)
+            assert examine(zoo).orphans == ()
         print(tasks, dirty)
     """
     (said,) = at_once(started(killing, tmp_path / "zoo", 1))
