@@ -3,18 +3,38 @@
 import importlib
 import subprocess
 import sys
+import warnings
+from collections.abc import Iterator
 
 import pytest
 
 from nearkin._moved import MOVED, RENAMED
 
 
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """Old modules are imported for a test and gone after it; what packages export is as it was."""
+    parents = {old: old.rpartition(".")[::2] for old in MOVED}
+    known = {
+        old: vars(importlib.import_module(parent)).get(name)
+        for old, (parent, name) in parents.items()
+        if parent not in MOVED
+    }
+    yield
+    for old, (parent, name) in parents.items():
+        sys.modules.pop(old, None)
+        if old in known:
+            vars(sys.modules[parent]).pop(name, None)
+            if known[old] is not None:
+                setattr(sys.modules[parent], name, known[old])
+
+
 @pytest.mark.parametrize("old", MOVED)
 def test_old_modules_forward_to_the_new_ones(old: str) -> None:
-    for name in [name for name in sys.modules if name == old or name.startswith(f"{old}.")]:
-        del sys.modules[name]
-    with pytest.warns(DeprecationWarning, match=rf"{old} is now {MOVED[old]}"):
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
         module = importlib.import_module(old)
+    assert f"{old} is now {MOVED[old]}" in [str(warning.message) for warning in heard]
     new = importlib.import_module(MOVED[old])
     for name in vars(new):
         if not name.startswith("_"):

@@ -67,10 +67,11 @@ MOVED = {
 
 
 RENAMED = {
-    "nearkin.nets.training_loop": {"fitting": "fit.work"},
-    "nearkin.search.searcher": {"searching": "run_search.work"},
+    "nearkin.core.events": {"kept": "nearkin.run.checkpoints:kept_in_file"},
+    "nearkin.nets.training_loop": {"fitting": "nearkin.nets.training_loop:fit.work"},
+    "nearkin.search.searcher": {"searching": "nearkin.search.searcher:run_search.work"},
 }
-"""New names of functions by module and old name."""
+"""New names of functions, as `module:name`, by module and old name."""
 
 
 def renamed(module: str, name: str) -> Any:
@@ -79,7 +80,8 @@ def renamed(module: str, name: str) -> Any:
     if new is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     warnings.warn(f"{module}.{name} is now {new}", DeprecationWarning, stacklevel=3)
-    return attrgetter(new)(import_module(module))
+    home, _, path = new.partition(":")
+    return attrgetter(path)(import_module(home))
 
 
 class MovedModule(ModuleType):

@@ -194,6 +194,11 @@ def saved(work: Work[T], where: Checkpoints, name: str, every: float = SAVE_SECO
             raise
 
 
+def kept_in_file(work: Work[T], file: Path, every: float = SAVE_SECONDS) -> Work[T]:
+    """The same work, its checkpoints stored in one file; `resumed` also continues from there."""
+    return saved(work, FolderCheckpoints(file.parent), file.name, every)
+
+
 def _begun(where: Checkpoints, name: str, begin: Callable[[State | None], Work[T]], start: State | None) -> Work[T]:
     """The work, from the beginning if the checkpoint is refused."""
     if start is None:
