@@ -6,7 +6,7 @@
 Small tasks of three data sets, each as target of all others; every cell is trained briefly from scratch. The cache
 keeps what was trained, so that the command goes on where it was stopped; with `--offline` nothing is trained and
 searches that are not whole in the cache are left out. Writes `benchmarks/kin_start.json`, the page and its picture, and
-the trials from which `nearkin solve` learns its threshold (`src/nearkin/solve/trials.json`). The second command
+the trials from which `nearkin solve` learns its threshold (`src/nearkin/solver/trials.json`). The second command
 measures the distances of these trials again, in the default form, and leaves their gains as they are; the networks for
 it are kept in FOLDER.
 """
@@ -53,7 +53,7 @@ from tables import questions
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "figures" / "kin-start.md"
-SHIPPED = ROOT / "src" / "nearkin" / "solve" / "trials.json"
+SHIPPED = ROOT / "src" / "nearkin" / "solver" / "trials.json"
 SKELETON = Skeleton(channels=8, num_cells=2, between="pool", growth=1, stem_stride=4)
 SPACE = GeneralSpace()
 DATA = {
@@ -670,7 +670,7 @@ The kin's best cell, evaluated once, is worth {first["all"]:.1f} draws from the 
 {figures["words"]}
 
 `nearkin solve` learns it anew from these {learned["num_below"] + learned["num_above"]} trials
-(`src/nearkin/solve/trials.json`) and those of the zoo itself. One search from nothing differs from the other by
+(`src/nearkin/solver/trials.json`) and those of the zoo itself. One search from nothing differs from the other by
 {100 * figures["noise"]:.1f} points (root of the mean square of their differences).
 
 ## On tables

@@ -75,6 +75,14 @@ def test_planted_border_is_found_midway() -> None:
     assert not found.near(math.nan)
 
 
+@pytest.mark.parametrize(
+    ("trend", "words"), [(-0.9, "were better"), (-0.05, "were no better"), (0.9, "were no better")]
+)
+def test_a_correlation_within_chance_is_not_called_better(trend: float, words: str) -> None:
+    found = dataclasses.replace(threshold(planted(0.1, -0.15)), trend=trend)
+    assert f"nearer kin {words} than farther ones" in found.words()
+
+
 def test_where_kin_never_lose_it_is_the_largest_distance_and_a_margin() -> None:
     found = threshold(planted(0.05, 0.1))
     assert found.value == pytest.approx(0.35 + MARGIN)

@@ -139,7 +139,8 @@ and 8 are needed.
         loose = f"with other targets it would lie between {low:.2f} and {high:.2f}"
         if not self.num_below:
             return f"At no distance that was tried did kin gain, so none counts as near; {loose}."
-        order = "better" if self.trend < 0 else "no better"
+        chance = 2 / max(1, self.num_below + self.num_above - 1) ** 0.5  # two standard deviations of unrelated ranks
+        order = "better" if self.trend < -chance else "no better"
         told = f"nearer kin were {order} than farther ones (rank correlation of distance and gain {self.trend:+.2f})"
         if self.num_above:
             return f"In these trials {told}; {loose}."
