@@ -16,7 +16,8 @@ MAPS = Path("/proc/self/maps")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 SLOW = (
-    "cli/", "docs/", "fuzz/", "search/methods/", "search/supernet/", "solver/", "store/test_concurrency", "transfer/",
+    "cli/", "distance/test_measures", "distance/test_theory", "docs/", "fuzz/", "report/test_solution_browser",
+    "search/methods/", "search/supernet/", "solver/", "store/test_bundle", "store/test_concurrency", "transfer/",
     "web/", "zoo/",
 )  # fmt: skip
 """Folders and files whose tests start processes, train networks or solve tasks: all of them are marked slow."""
@@ -94,9 +95,9 @@ def mapped_file() -> Callable[[Tensor], str]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test of `SLOW`; `make quick` leaves them out."""
+    """Mark every test of `SLOW` and every one on real data; `make quick` leaves them out."""
     for item in items:
-        if item.nodeid.removeprefix("tests/").startswith(SLOW):
+        if item.nodeid.removeprefix("tests/").startswith(SLOW) or item.get_closest_marker("realdata"):
             item.add_marker(pytest.mark.slow)
 
 
