@@ -38,7 +38,7 @@ def serve(
     for package in ("starlette", "uvicorn"):
         optional(package, "web", PURPOSE)
     zoo = Path(settings.zoo_path)
-    read_only.ReadOnlyStore(zoo).tasks()  # a wrong path is told here, not in the browser
+    read_only.ReadOnlyStore(zoo).tasks()  # a wrong path is an error here, not in the browser
     with server.bound(host, port) as taken:
         address = server.address(taken)
         if not server.is_local(taken):

@@ -78,7 +78,7 @@ def transfer(
     require(page.suffix in (".html", ".htm"), f"{page} ends in {page.suffix!r}; write the report to a file .html")
     require(not page.is_dir(), f"{page} is a folder; give a file with --out")
     with nk.Zoo(settings.zoo_path, create=False) as zoo:
-        page.parent.mkdir(parents=True, exist_ok=True)  # a place that cannot be written to is told before the work
+        page.parent.mkdir(parents=True, exist_ok=True)  # an unwritable folder is an error before the work
         how = transferring.Transferring(
             shots=shots, method=cast(Any, method), weights=weights, how=cast(Any, probabilities), trial=trial,
             samples=samples, steps=steps, baselines=baselines,

@@ -139,7 +139,7 @@ class Contest:
         return solved, samples_learned(settings, whole)
 
     def heat(self, name: str) -> float:
-        """The temperature of a contender's class scores, learned on the data of the choice; 1 where that is too few."""
+        """The temperature of a contender's class scores, learned on the validation set; 1 where that is too small."""
         judge = self.learn.test
         if self.task.likelihood != "categorical" or len(judge) < FEWEST_FOR_HEAT:
             return 1.0
@@ -168,7 +168,7 @@ class Contest:
         return answers(self.solved[name], self.learn.test, 1.0)
 
     def _judge(self, contender: Contender) -> Work[None]:
-        """One contender's turn; what keeps it from running is told in its result."""
+        """One contender's turn; its result holds the reason where it could not run."""
         before = self.stages.seconds
         try:
             if contender.domain is not None:

@@ -178,19 +178,6 @@ class NearkinRegressor(RegressorMixin, NearkinEstimator):  # type: ignore[misc]
 
     Targets are values `[N]` or `[N, K]`, and predictions have their shape and units.
 
-    Args:
-        zoo: a `Zoo`, the path of one, or None for no kin at all; None leaves no trace.
-        minutes: of fitting; None together with `evaluations` for runs that are the same every time.
-        evaluations: cells of each search.
-        only: names of the contenders that take part, such as `("kin-search", "svm")` (default: all).
-        space: where to search: `nearest`, `full`, or a task's name.
-        name: under which the task joins the zoo (default: made of the data).
-        join: whether it joins. Not in a cross-validation: folds that joined would be each other's kin, and a kin that
-            has seen the samples of the next fold's test.
-        random_state: the one seed; None, or a generator of NumPy, draws one at each fit.
-        device: `auto`, `cpu` or `cuda`.
-        listen: called with every event.
-
     Attributes:
         n_features_in_: columns of a table; of images the length of their first axis, as everywhere in scikit-learn.
         solution_: everything that is known of the answer.

@@ -54,7 +54,7 @@ def list_page(zoo: ReadOnlyStore, query: Mapping[str, str]) -> str:
         if 1 <= other <= last
     }
     heads = ("Task", "Data", "Network", "Metric", "Trials", "Weights", "Seconds", "Search", "Added")
-    caption = f"Solved tasks{'' if last == 1 else f', page {number} of {last}'}; a head sorts"
+    caption = f"Solved tasks{'' if last == 1 else f', page {number} of {last}'}; click a heading to sort"
     return render(
         "web_list.html",
         "/",
