@@ -79,7 +79,7 @@ def test_images_of_floats_and_of_bytes(images: tuple[np.ndarray, np.ndarray]) ->
     assert np.allclose(said, quick().fit(pixels.astype(np.float32), y).predict_proba(pixels), atol=1e-3)
     with pytest.raises(ValueError, match="got images of float32, the estimator was fitted on uint8"):
         small.predict(x)
-    with pytest.raises(NearkinError, match="reads inputs of shape"):
+    with pytest.raises(NearkinError, match="got inputs of shape"):
         small.predict(pixels[:, :, :7])
 
 

@@ -190,7 +190,7 @@ def test_a_solution_is_saved_and_loaded(tmp_path: Path, target: nk.Task) -> None
     assert torch.equal(solution.predict(x).mean, again.predict(x).mean)
     with pytest.raises(MismatchError, match=r"got inputs of shape \(1, 9, 9\), 'new' expects \(1, 8, 8\)"):
         again.predict(torch.zeros(2, 9, 9))
-    with pytest.raises(MismatchError, match="give them in the same units"):
+    with pytest.raises(MismatchError, match="use the same units"):
         again.predict(16 * x)
     (tmp_path / "other.safetensors").write_bytes(b"nothing")
     with pytest.raises(DataError, match="not a whole safetensors file"):

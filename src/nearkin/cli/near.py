@@ -63,8 +63,9 @@ def _options_of_comparison(
 
 def _comparison(given: dict[str, Any]) -> dict[str, Any]:
     """Arguments of `Comparison`, from the options that were given."""
-    flags = {name: given.pop(name) for name in ("reading", "aggregate", "align") if name in given}
-    return {**given, "options": {**named_values(given.pop("option", None)), **flags}}
+    options: dict[str, Any] = named_values(given.pop("option", None))
+    options |= {name: given.pop(name) for name in ("reading", "aggregate", "align") if name in given}
+    return {**given, "options": options}
 
 
 comparison_options = shared_options(
