@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from nearkin.core.errors import MismatchError, require
 from nearkin.core.events import Note, Progress, Work, operation
 from nearkin.core.types import Params
-from nearkin.fisher.autodiff import chunk_size, rest_gradients
+from nearkin.fisher.autodiff import autodiff_gradients, chunk_size
 from nearkin.fisher.cotangents import Cotangents, Data, Samples, sample_blocks
+from nearkin.fisher.gradient_plan import GradientPlan, local_tensors, require_evaluation_mode, wanted_names
 from nearkin.fisher.layers import rule_for
-from nearkin.fisher.plan import Plan, locally, require_steady, wanted_names
 from nearkin.fisher.planned_tape import PlannedTape
-from nearkin.fisher.tape import Network, frozen, pull_back
+from nearkin.fisher.tape import Network, detached_weights, pull_back
 from nearkin.fisher.values import FisherDiagonal
 
 STACKED_FLOATS = 1 << 21  # of gradients at one layer that wait for each other
@@ -77,15 +77,15 @@ def diagonal(
 
 
 class Accumulator:
-    """Sums of squared per-sample gradients of a network, batch after batch, in memory that does not grow with them."""
+    """FactorSums of squared per-sample gradients of a network, batch after batch, in memory that does not grow with them."""
 
     def __init__(
         self, model: Network, x: Tensor, names: Collection[str] | None = None, params: Params | None = None
     ) -> None:
         self.model, self.count = model, 0
         if isinstance(model, nn.Module):
-            require_steady(model)
-            self.weights, self.names = frozen(model), wanted_names(model, names)
+            require_evaluation_mode(model)
+            self.weights, self.names = detached_weights(model), wanted_names(model, names)
         else:
             require(bool(params), "a function f(params, x) was given without params; give its weights by name")
             self.weights = {name: value.detach() for name, value in (params or {}).items()}
@@ -97,13 +97,13 @@ class Accumulator:
         self.into = {layer: {local: self.sums[name] for local, name in plan.owners[layer].items()}
                      for layer in plan.single}  # fmt: skip
         modules = dict(model.named_modules()) if isinstance(model, nn.Module) else {}
-        self.local = {layer: locally(modules[layer]) for layer in plan.layers}
+        self.local = {layer: local_tensors(modules[layer]) for layer in plan.layers}
         self._held: dict[str, Tensor] = {}
         self._stacks: dict[str, tuple[nn.Module, Tensor, list[Tensor]]] = {}
         self._last = True
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> GradientPlan:
         """How gradients are computed, as of the last batch."""
         return self.tape.plan
 
@@ -143,7 +143,7 @@ class Accumulator:
             self._settle(layer)
         for rest in sample_blocks(len(x), chunk_size(self.weights, self.plan.rest)) if self.plan.rest else ():
             rows = (x[rest], cotangent[rest], self.plan.alone)
-            found = rest_gradients(self.model, self.weights, self.plan.rest, *rows)
+            found = autodiff_gradients(self.model, self.weights, self.plan.rest, *rows)
             for name, gradient in found.items():
                 self.sums[name] += gradient.square().sum(0)
 
@@ -190,6 +190,6 @@ class Accumulator:
         return list(dict.fromkeys([*smallest, *(name for name in self.sums if name not in covered)]))
 
     def means(self, draws: int = 1) -> dict[str, Tensor]:
-        """Sums divided by samples and draws, by name; in place, so nothing can be added any more."""
+        """FactorSums divided by samples and draws, by name; in place, so nothing can be added any more."""
         self._require_finite(list(self.sums), "in some batch: their squares are too large for their dtype")
         return {name: self.sums.pop(name).div_(self.count * draws) for name in self.names}

@@ -18,11 +18,11 @@ from torch.func import functional_call
 
 from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.types import Params
-from nearkin.fisher.autodiff import chunk_size, rest_gradients, single_outputs
+from nearkin.fisher.autodiff import autodiff_gradients, chunk_size, single_outputs
 from nearkin.fisher.cotangents import Data, Samples, sample_blocks
-from nearkin.fisher.plan import require_steady, wanted_names
-from nearkin.fisher.planned_tape import planned
-from nearkin.fisher.tape import frozen
+from nearkin.fisher.gradient_plan import require_evaluation_mode, wanted_names
+from nearkin.fisher.planned_tape import plan_for
+from nearkin.fisher.tape import detached_weights
 
 LIMIT = 4096  # weights of one dense matrix: 128 MiB in float64, and half a minute for its eigenvalues
 NEGATIVE = 1e-3  # eigenvalues down to minus this share of the largest are rounding, and count as 0
@@ -121,16 +121,16 @@ def per_sample(model: nn.Module, samples: Samples, names: tuple[str, ...], recei
     >>> found["weight"].flatten(1).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
-    weights, count = frozen(model), 0
+    weights, count = detached_weights(model), 0
     size, alone = chunk_size(weights, names), None
     for number, (x, cotangents_at) in enumerate(samples.batches()):
         if alone is None:
-            alone = planned(model, weights, x, names).alone
+            alone = plan_for(model, weights, x, names).alone
         with torch.no_grad():
             outputs = single_outputs(model, weights, x) if alone else functional_call(model, weights, (x,))
         for c in cotangents_at(outputs, slice(None)):
             for part in sample_blocks(len(x), size):
-                rows = rest_gradients(model, weights, names, x[part], c[part], alone)
+                rows = autodiff_gradients(model, weights, names, x[part], c[part], alone)
                 require_finite(rows, number)
                 receive(rows)
         count += len(x)
@@ -185,8 +185,8 @@ def _log_determinant(matrix: Tensor, scale: float) -> float:
 
 def _measured(model: nn.Module, names: Collection[str] | None) -> Params:
     """Weights to measure, detached; a network whose samples have no gradients of their own is refused."""
-    require_steady(model)
-    weights = frozen(model)
+    require_evaluation_mode(model)
+    weights = detached_weights(model)
     return {name: weights[name] for name in wanted_names(model, names)}
 
 

@@ -25,12 +25,12 @@ from torch import Tensor, nn
 
 from nearkin.core.errors import MismatchError, require
 from nearkin.core.types import Params
-from nearkin.fisher.autodiff import chunk_size, rest_gradients
+from nearkin.fisher.autodiff import autodiff_gradients, chunk_size
 from nearkin.fisher.cotangents import Cotangents, Data, Samples, sample_blocks
 from nearkin.fisher.full import require_finite
-from nearkin.fisher.plan import Plan, require_steady, wanted_names
+from nearkin.fisher.gradient_plan import GradientPlan, require_evaluation_mode, wanted_names
 from nearkin.fisher.planned_tape import PlannedTape
-from nearkin.fisher.tape import frozen, pull_back
+from nearkin.fisher.tape import detached_weights, pull_back
 
 BLOCK_LIMIT = 1024  # weights of an exact block; a larger parameter without factors keeps its diagonal alone
 PATCHES = 2**24  # numbers that patches unfolded at once may hold
@@ -151,13 +151,13 @@ def kronecker(
     >>> fisher.diagonal(), fisher.trace()
     ({'weight': tensor([[5., 2.]])}, 7.0)
     """
-    require_steady(model)
+    require_evaluation_mode(model)
     chosen = wanted_names(model, names)
     samples = Samples(data, targets, likelihood, labels, batch_size, num_samples, seed)
-    sums: Sums | None = None
+    sums: FactorSums | None = None
     for number, (x, cotangents) in enumerate(samples.batches()):
         if sums is None:
-            sums = Sums(model, x, chosen, block_limit)
+            sums = FactorSums(model, x, chosen, block_limit)
         sums.add(x, cotangents)
         factors = {own[0]: sums.inputs[layer].sum() + sums.outputs[layer].sum() for layer, own in sums.layers.items()}
         require_finite({**factors, **sums.rest}, number)
@@ -165,11 +165,11 @@ def kronecker(
     return KroneckerFisher(sums.blocks(samples.draws))
 
 
-class Sums:
+class FactorSums:
     """Running sums of second moments, batch after batch, in memory that does not grow with them."""
 
     def __init__(self, model: nn.Module, x: Tensor, names: tuple[str, ...], block_limit: int) -> None:
-        self.model, self.weights, self.count = model, frozen(model), 0
+        self.model, self.weights, self.count = model, detached_weights(model), 0
         self.tape = PlannedTape(model, self.weights, x, names, self._receive)
         self.layers = _factored(model, self.tape.plan, names)
         joint = {layer: self.weights[own[0]].flatten(1) for layer, own in self.layers.items()}
@@ -231,10 +231,10 @@ class Sums:
                 total += rows.T @ rows if total.dim() == 2 else rows.square().sum(0)
 
     def _rest_rows(self, names: tuple[str, ...], x: Tensor, c: Tensor) -> Params:
-        return rest_gradients(self.model, self.weights, names, x, c, self.tape.plan.alone)
+        return autodiff_gradients(self.model, self.weights, names, x, c, self.tape.plan.alone)
 
 
-def _factored(model: nn.Module, plan: Plan, names: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+def _factored(model: nn.Module, plan: GradientPlan, names: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     """Layers that have factors, each with its weight and, if it counts, its bias: theirs alone, and trusted."""
     uses = Counter(name for own in plan.owners.values() for name in own.values())
     found = {}

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from nearkin.core.errors import require
 from nearkin.core.types import Params
-from nearkin.fisher.autodiff import MEMORY_BYTES, chunk_size, rest_gradients
+from nearkin.fisher.autodiff import MEMORY_BYTES, autodiff_gradients, chunk_size
 from nearkin.fisher.cotangents import LABELS, Data, Samples, sample_blocks
+from nearkin.fisher.gradient_plan import local_tensors, require_evaluation_mode, wanted_names
 from nearkin.fisher.layers import rule_for
-from nearkin.fisher.plan import locally, require_steady, wanted_names
 from nearkin.fisher.planned_tape import PlannedTape
-from nearkin.fisher.tape import frozen, pull_back
+from nearkin.fisher.tape import detached_weights, pull_back
 
 
 def sample_gradients(
@@ -55,15 +55,15 @@ def sample_gradients(
     """
     require(labels in LABELS[:2], f"per-sample gradients have observed or sampled labels, got {labels!r}")
     samples = Samples(data, targets, likelihood, labels, batch_size, 1, seed)
-    require_steady(model)
-    weights, chosen = frozen(model), wanted_names(model, names)
+    require_evaluation_mode(model)
+    weights, chosen = detached_weights(model), wanted_names(model, names)
     found: Params = {}
     tape: PlannedTape | None = None
 
     def receive(name: str, layer: nn.Module, read: Tensor, g: Tensor) -> None:
         rule = rule_for(layer)
         if rule is not None and tape is not None:
-            for local, gradient in rule.gradients(layer, locally(layer), read, g).items():
+            for local, gradient in rule.gradients(layer, local_tensors(layer), read, g).items():
                 owner = tape.plan.owners[name][local]
                 found[owner] = found[owner] + gradient if owner in found else gradient
 
@@ -75,6 +75,6 @@ def sample_gradients(
             cotangent = next(cotangents_at(outputs.detach(), part))
             pull_back(outputs, cotangent)
             rest, alone = tape.plan.rest, tape.plan.alone
-            rows = rest_gradients(model, weights, rest, x[part], cotangent, alone) if rest else {}
+            rows = autodiff_gradients(model, weights, rest, x[part], cotangent, alone) if rest else {}
             unused = {name: weights[name].new_zeros(size, *weights[name].shape) for name in chosen}
             yield {name: {**unused, **found, **rows}[name] for name in chosen}

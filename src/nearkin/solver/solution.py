@@ -14,7 +14,7 @@ from nearkin.core.state import State, restoring
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.registry import STRUCTURE
 from nearkin.nets.evaluate import Scores, evaluate
-from nearkin.nets.functional import evaluating
+from nearkin.nets.functional import evaluation_mode
 from nearkin.nets.solved import ModelFacts, Solved, TaskFacts, fit_facts, fit_state, solved_from, task_facts
 from nearkin.run.stages import Spent
 from nearkin.search.genotypes.genotype import Genotype
@@ -321,7 +321,7 @@ def answers(solved: Solved, examples: Examples, heat: float, model: nn.Module | 
     """What a solved task's model says of raw inputs."""
     facts, seen = solved.facts, as_seen(solved, examples)
     model = solved.model() if model is None else model
-    with evaluating(model), torch.inference_mode():
+    with evaluation_mode(model), torch.inference_mode():
         rows = (seen.inputs.take(index).contiguous() for index in torch.arange(len(seen)).split(PASS))
         parts = [model(seen.scaling(x)).float() for x in rows]
     outputs = torch.cat(parts).clone()
