@@ -68,6 +68,7 @@ MOVED = {
 
 RENAMED = {
     "nearkin.core.events": {"kept": "nearkin.run.checkpoints:kept_in_file"},
+    "nearkin.nets.functional": {"evaluating": "nearkin.nets.functional:evaluation_mode"},
     "nearkin.nets.training_loop": {"fitting": "nearkin.nets.training_loop:fit.work"},
     "nearkin.search.searcher": {"searching": "nearkin.search.searcher:run_search.work"},
 }

@@ -17,8 +17,8 @@ import nearkin as nk
 from nearkin.core.errors import DataError, MismatchError, NearkinError, OptionError
 from nearkin.core.events import Event, Note, finish
 from nearkin.fisher import FisherDiagonal, contraction, convolution, diagonal, multitask_fisher, scores
-from nearkin.fisher.planned_tape import planned
-from nearkin.fisher.tape import frozen
+from nearkin.fisher.planned_tape import plan_for
+from nearkin.fisher.tape import detached_weights
 from nearkin.tasks.likelihood import likelihood
 
 
@@ -196,7 +196,7 @@ def test_what_has_no_formula_falls_back_and_is_right(name: str) -> None:
     heard: list[Event] = []
     found = finish(diagonal.work(model, x, y, batch_size=4), heard.append)
     assert_same(found, loop(model, x, y))
-    assert set(planned(model, frozen(model), x, list(found.values)).rest) == set(rest)
+    assert set(plan_for(model, detached_weights(model), x, list(found.values)).rest) == set(rest)
     assert any(isinstance(event, Note) for event in heard) == bool(rest)
 
 
@@ -275,8 +275,10 @@ def test_every_way_of_a_convolution_is_the_same(way: str) -> None:
     assert torch.allclose(into, truth, rtol=1e-11)
 
 
-@pytest.mark.parametrize("way", [contraction.one_by_one, contraction.in_batches, contraction.in_pairs])
-def test_every_way_of_a_contraction_is_the_same(way: contraction.Way, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "way", [contraction.sample_by_sample, contraction.in_sample_batches, contraction.in_position_pairs]
+)
+def test_every_way_of_a_contraction_is_the_same(way: contraction.Contraction, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contraction, "BUFFER_FLOATS", 20)
     monkeypatch.setattr(contraction, "SMALL_FLOATS", 20)
     g, u = torch.randn(5, 7, 4).double(), torch.randn(5, 4, 6).double()

@@ -13,7 +13,7 @@ from nearkin.core.errors import DataError, MismatchError, NearkinError, OptionEr
 from nearkin.fisher import spectra
 from nearkin.fisher.diagonals import diagonal
 from nearkin.fisher.full import fisher_blocks, fisher_matrix, log_determinant
-from nearkin.nets.plain import MLP
+from nearkin.nets.small import MLP
 from nearkin.tasks.likelihood import LIKELIHOODS, likelihood
 
 NUM = 7

@@ -14,8 +14,8 @@ from nearkin.fisher import full
 from nearkin.fisher.diagonals import diagonal
 from nearkin.fisher.full import fisher_blocks, fisher_matrix
 from nearkin.fisher.kronecker import Diagonal, Factors, KroneckerFisher, kronecker, patches
-from nearkin.nets.plain import LeNet
 from nearkin.nets.recurrent import RecurrentLanguageModel
+from nearkin.nets.small import LeNet
 
 RNG = torch.Generator().manual_seed(0)
 F64 = {"dtype": torch.float64, "generator": RNG}

@@ -30,6 +30,7 @@ class Flag(NamedTuple):
 FLAGS = (
     Flag("epochs", int, "Passes over the training data (default: by the number of samples).", least=1),
     Flag("steps", int, "Training steps, instead of epochs.", least=1),
+    Flag("seconds", float, "Time limit; the schedule ends with it (default: none)."),
     Flag("batch_size", int, "Samples in one step.", "--batch", least=1),
     Flag("optimiser", str, "adam or sgd (default: adam).", "--optimizer"),
     Flag("learning_rate", float, "Peak learning rate (default: 0.002).", "--rate"),

@@ -40,7 +40,7 @@ else:
     )
 
 MINUTES = 5.0
-NOT_OF_SOLVE = ("epochs", "steps", "target", "patience", "validation")
+NOT_OF_SOLVE = ("epochs", "steps", "seconds", "target", "patience", "validation")
 """Recipe options that `solve` sets itself or uses with another meaning."""
 FILES = ("report.html", "solution.json", "solution.safetensors")
 

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from nearkin.core.types import Params
-from nearkin.fisher.tape import Network, called
+from nearkin.fisher.tape import Network, network_outputs
 
 MEMORY_BYTES = 256 * 2**20
 
 
-def rest_gradients(
+def autodiff_gradients(
     model: Network, weights: Mapping[str, Tensor], names: tuple[str, ...], x: Tensor, cotangent: Tensor,
     alone: bool = False,
 ) -> Params:  # fmt: skip
@@ -35,7 +35,7 @@ def rest_gradients(
     chosen = {name: weights[name] for name in names}
 
     def inner(some: Params, sample: Tensor, c: Tensor) -> Tensor:
-        return (called(model, {**weights, **some}, sample[None])[0] * c).sum()
+        return (network_outputs(model, {**weights, **some}, sample[None])[0] * c).sum()
 
     if not alone and len(x) > 1:
         try:
@@ -72,7 +72,7 @@ def single_gradients(
 def single_outputs(model: Network, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """Outputs `[B, …]` without a graph, each sample in a batch of its own."""
     with torch.no_grad():
-        return torch.cat([called(model, weights, sample) for sample in x.detach().split(1)])
+        return torch.cat([network_outputs(model, weights, sample) for sample in x.detach().split(1)])
 
 
 def chunk_size(weights: Mapping[str, Tensor], names: tuple[str, ...], memory: int = MEMORY_BYTES) -> int:

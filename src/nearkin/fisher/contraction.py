@@ -24,7 +24,7 @@ BUFFER_FLOATS = 1 << 20  # of one sample's product: beyond it leaves every cache
 MOST_PAIRED = 4  # positions up to which pairs of them beat samples
 
 
-def one_by_one(g: Tensor, u: Tensor, into: Tensor) -> None:
+def sample_by_sample(g: Tensor, u: Tensor, into: Tensor) -> None:
     """A matrix product a sample, cut by outputs where its result would leave the cache."""
     outputs, inputs = into.shape
     step = max(1, min(outputs, BUFFER_FLOATS // inputs))
@@ -37,7 +37,7 @@ def one_by_one(g: Tensor, u: Tensor, into: Tensor) -> None:
             part.addcmul_(held, held)
 
 
-def in_batches(g: Tensor, u: Tensor, into: Tensor) -> None:
+def in_sample_batches(g: Tensor, u: Tensor, into: Tensor) -> None:
     """Batched matrix products of as many samples as the cache holds."""
     size = max(1, 8 * SMALL_FLOATS // into.numel())
     for start in range(0, len(g), size):
@@ -45,7 +45,7 @@ def in_batches(g: Tensor, u: Tensor, into: Tensor) -> None:
         into += each.square_().sum(0)
 
 
-def in_pairs(g: Tensor, u: Tensor, into: Tensor) -> None:
+def in_position_pairs(g: Tensor, u: Tensor, into: Tensor) -> None:
     r"""$\left(\sum_l a_l\right)^2 = \sum_{l} a_l^2 + 2 \sum_{l < m} a_l a_m$, one matrix product a pair."""
     positions = g.shape[2]
     for first in range(positions):
@@ -70,8 +70,8 @@ def suited(positions: int, weights: int) -> Way:
     """The way that measured fastest for so many positions and weights; the same on every machine, for the same bits.
 
     >>> suited(1, 10).__name__, suited(64, 1000).__name__, suited(64, 10**6).__name__
-    ('in_pairs', 'in_batches', 'one_by_one')
+    ('in_position_pairs', 'in_sample_batches', 'sample_by_sample')
     """
     if positions <= 2 or (positions <= MOST_PAIRED and weights > SMALL_FLOATS):
-        return in_pairs
-    return in_batches if weights <= SMALL_FLOATS else one_by_one
+        return in_position_pairs
+    return in_sample_batches if weights <= SMALL_FLOATS else sample_by_sample

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from nearkin.fisher.tape import Network, called
+from nearkin.fisher.tape import Network, network_outputs
 
 READS = frozenset(
     (
@@ -44,7 +44,7 @@ def depends_on_values(network: Network, weights: Mapping[str, Tensor], x: Tensor
     x = x.detach()
     reads = _Reads(x)
     with torch.no_grad(), reads:
-        called(network, weights, x)
+        network_outputs(network, weights, x)
     return reads.happened
 
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from nearkin.core.types import Params
-from nearkin.fisher.linearization import Weigh
-from nearkin.fisher.passes import Function, plain_pass, pulled
+from nearkin.fisher.linearization import Weighting
+from nearkin.fisher.passes import Function, backward_pass, plain_pass
 
 # Default steps relative to ‖θ‖: as small as rounding allows, because every ReLU that switches within one is an error.
 STEPS = {(torch.float32, 1): 3e-5, (torch.float32, 2): 3e-5, (torch.float64, 1): 1e-8, (torch.float64, 2): 1e-7}
@@ -63,9 +63,9 @@ class Difference:
 
     def pull(self, u: Tensor) -> Params:
         r"""$J^\top u$ by name, exact."""
-        return pulled(self.f, self.params, lambda outputs: u)
+        return backward_pass(self.f, self.params, lambda outputs: u)
 
-    def transported(self, v: Params, weigh: Weigh) -> Params:
+    def weighted_product(self, v: Params, weigh: Weighting) -> Params:
         """The product with `weigh(f₀, ·)` as the information: g(θ ± εv) over the step."""
         step, origin = self.step(v), self.origin()
         if step == 0:
@@ -74,10 +74,10 @@ class Difference:
         def cotangent(outputs: Tensor) -> Tensor:
             return weigh(origin, (outputs - origin) / (self.sides * step))
 
-        ahead = pulled(self.f, self._moved(v, step), cotangent)
+        ahead = backward_pass(self.f, self._moved(v, step), cotangent)
         if self.sides == 1:
             return ahead
-        behind = pulled(self.f, self._moved(v, -step), cotangent)
+        behind = backward_pass(self.f, self._moved(v, -step), cotangent)
         return {name: ahead[name] - behind[name] for name in ahead}
 
     def step(self, v: Params) -> float:

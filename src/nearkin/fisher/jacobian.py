@@ -17,9 +17,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.types import Params
 from nearkin.fisher.difference import Difference
-from nearkin.fisher.linearization import Passage, Tangent, Weigh, linearized
-from nearkin.fisher.passes import Function, derivable, plain_pass
-from nearkin.fisher.plan import require_steady, wanted_names
+from nearkin.fisher.gradient_plan import require_evaluation_mode, wanted_names
+from nearkin.fisher.linearization import BatchJacobian, RecomputedLinearization, Weighting, linearized
+from nearkin.fisher.passes import Function, gradients_enabled, plain_pass
 from nearkin.fisher.vectors import require_fit
 from nearkin.tasks.batches import ordered_batches
 from nearkin.tasks.examples import Examples
@@ -39,7 +39,7 @@ def at_weights(network: Network, params: Params | None = None) -> tuple[Callable
         params: θ by name, some or all of a module's; by default its own that require gradients.
     """
     if isinstance(network, nn.Module):
-        require_steady(network)
+        require_evaluation_mode(network)
         own = dict(network.named_parameters())
         chosen = {name: own[name] for name in wanted_names(network, params)}
         f = _function(network)
@@ -98,7 +98,7 @@ class Jacobian:
     tensor([[4., 6.]])
     """
 
-    @derivable()
+    @gradients_enabled()
     def __init__(
         self,
         network: Network,
@@ -121,7 +121,7 @@ class Jacobian:
         self.inputs = tuple(x) if isinstance(x, Iterator) else x
         self.sizes = [len(batch) for batch in input_batches(self.inputs)]
         require(sum(self.sizes) > 0, "there is no sample to measure on; the data is empty", DataError)
-        self._kept: list[Tangent] | None = None
+        self._kept: list[BatchJacobian] | None = None
         if keep or (keep is None and isinstance(x, Tensor)):
             self._kept = [self._tangent(batch, keep=True) for batch in input_batches(self.inputs)]
 
@@ -142,13 +142,13 @@ class Jacobian:
             first = plain_pass(self._at(next(batch for batch in input_batches(self.inputs))), self.params)
         return torch.Size([self.num_samples, *first.shape[1:]])
 
-    @derivable()
+    @gradients_enabled()
     def push(self, v: Params) -> Tensor:
         """Jv `[N, *out]`."""
         require_fit(v, self.params)
         return torch.cat([tangent.push(v) for tangent in self._tangents()])
 
-    @derivable()
+    @gradients_enabled()
     def pull(self, u: Tensor) -> Params:
         r"""$J^\top u$ by name, for u `[N, *out]`."""
         require(
@@ -159,22 +159,22 @@ class Jacobian:
         parts = zip(self._tangents(), u.split(self.sizes), strict=True)
         return _total(tangent.pull(part) for tangent, part in parts)
 
-    @derivable()
-    def transported(self, v: Params, weigh: Weigh) -> Params:
+    @gradients_enabled()
+    def weighted_product(self, v: Params, weigh: Weighting) -> Params:
         r"""$J^\top u$ by name, with u `[B, *out]` from the outputs and Jv of each batch."""
         require_fit(v, self.params)
-        return _total(tangent.transported(v, weigh) for tangent in self._tangents())
+        return _total(tangent.weighted_product(v, weigh) for tangent in self._tangents())
 
-    def _tangents(self) -> Iterable[Tangent]:
+    def _tangents(self) -> Iterable[BatchJacobian]:
         if self._kept is not None:
             return self._kept
         return (self._tangent(batch, keep=False) for batch in input_batches(self.inputs))
 
-    def _tangent(self, x: Tensor, keep: bool) -> Tangent:
+    def _tangent(self, x: Tensor, keep: bool) -> BatchJacobian:
         f = self._at(x)
         if self.method == "difference":
             return Difference(f, self.params, self.sides, keep, self.step)
-        return linearized(f, self.params, self.method) if keep else Passage(f, self.params, self.method)
+        return linearized(f, self.params, self.method) if keep else RecomputedLinearization(f, self.params, self.method)
 
     def _at(self, x: Tensor) -> Function:
         """The network on one batch, a function of its weights."""

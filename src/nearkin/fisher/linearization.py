@@ -19,19 +19,19 @@ from torch import Generator, Tensor
 
 from nearkin.core.errors import MismatchError, NearkinError, require
 from nearkin.core.types import Params
-from nearkin.fisher.passes import Function, dual_pass, gradients, leaves, line_of, plain_pass, pulled
+from nearkin.fisher.passes import Function, backward_pass, dual_pass, gradients, leaves, line_of, plain_pass
 from nearkin.fisher.recording import Recording
 
 Push: TypeAlias = Callable[[Params], Tensor]
 """v by name to Jv `[N, *out]`."""
 
-Weigh: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+Weighting: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Outputs and Jv, both `[N, *out]`, to the u that is pulled back."""
 
 TOLERANCE = 1e-3  # of a tangent under test: a right one is exact to rounding, a wrong one is wrong altogether
 
 
-class Tangent(Protocol):
+class BatchJacobian(Protocol):
     """What a batch can do at fixed weights, whichever way."""
 
     def push(self, v: Params) -> Tensor:
@@ -42,7 +42,7 @@ class Tangent(Protocol):
         r"""$J^\top u$ by name, for u `[N, *out]`."""
         ...
 
-    def transported(self, v: Params, weigh: Weigh) -> Params:
+    def weighted_product(self, v: Params, weigh: Weighting) -> Params:
         r"""$J^\top u$ with u from the outputs and Jv."""
         ...
 
@@ -65,13 +65,13 @@ class Linearization:
         r"""$J^\top u$ by name, for u `[N, *out]`."""
         return gradients(self.outputs, self.params, u, retain_graph=True)
 
-    def transported(self, v: Params, weigh: Weigh) -> Params:
+    def weighted_product(self, v: Params, weigh: Weighting) -> Params:
         r"""$J^\top u$ with u from the outputs and Jv."""
         return self.pull(weigh(self.outputs.detach(), self.push(v)))
 
 
 @dataclass(frozen=True, eq=False)
-class Passage:
+class RecomputedLinearization:
     """The same with nothing kept: every call runs the network anew, once.
 
     Attributes:
@@ -96,23 +96,23 @@ class Passage:
 
     def pull(self, u: Tensor) -> Params:
         r"""$J^\top u$ by name, for u `[N, *out]`."""
-        return pulled(self.f, self.params, lambda outputs: u)
+        return backward_pass(self.f, self.params, lambda outputs: u)
 
-    def transported(self, v: Params, weigh: Weigh) -> Params:
+    def weighted_product(self, v: Params, weigh: Weighting) -> Params:
         r"""$J^\top u$ with u from the outputs and Jv."""
         if self.method == "vjp":
-            return linearized(self.f, self.params, "vjp").transported(v, weigh)
+            return linearized(self.f, self.params, "vjp").weighted_product(v, weigh)
         theta = leaves(self.params)
         try:
             with torch.enable_grad():
                 outputs, tangent = dual_pass(self.f, theta, v)
         except Exception as failed:
-            return self._otherwise(failed).transported(v, weigh)
+            return self._otherwise(failed).weighted_product(v, weigh)
         return gradients(outputs, theta, weigh(outputs.detach(), tangent.detach()))
 
     def _otherwise(self, failed: Exception) -> Linearization:
         """The double backward, if the forward mode failed and the choice was ours."""
-        return _fallen_back(self.f, self.params, self.method, failed)
+        return _fallback(self.f, self.params, self.method, failed)
 
 
 def linearized(f: Function, params: Params, method: str = "auto") -> Linearization:
@@ -127,10 +127,10 @@ def linearized(f: Function, params: Params, method: str = "auto") -> Linearizati
     try:
         return _recorded(f, params)
     except Exception as failed:
-        return _fallen_back(f, params, method, failed)
+        return _fallback(f, params, method, failed)
 
 
-def _fallen_back(f: Function, params: Params, method: str, failed: Exception) -> Linearization:
+def _fallback(f: Function, params: Params, method: str, failed: Exception) -> Linearization:
     """The double backward where forward mode failed; an error of the network's own comes again in its plain pass."""
     if isinstance(failed, NearkinError):
         raise failed
@@ -156,14 +156,14 @@ def _double_backward(f: Function, params: Params) -> Linearization:
 
     here = Linearization(theta, outputs, push)
     try:
-        adjoint = _adjoint(here)
+        adjoint = _is_adjoint(here)
     except RuntimeError as failed:
         raise MismatchError(f"no second derivative ({line_of(failed)}); use method='difference'") from failed
     require(adjoint, "no second derivative of a part of the network; use method='difference'", MismatchError)
     return here
 
 
-def _adjoint(here: Linearization) -> bool:
+def _is_adjoint(here: Linearization) -> bool:
     r"""Whether $u^\top (Jv) = (J^\top u)^\top v$; what can be differentiated but once gives zeros instead of errors."""
     rng = Generator().manual_seed(0)
     v, u = _noise(here.params, rng), _noise({"u": here.outputs}, rng)["u"]
@@ -189,7 +189,7 @@ def _recorded(f: Function, params: Params) -> Linearization:
     play = recording.playback(tangent)
     if play is not None and _negates(play([-value for value in v.values()]), tangent):
         return Linearization(theta, outputs, lambda v: play([v[name] for name in theta]))
-    passage = Passage(f, params, "jvp")
+    passage = RecomputedLinearization(f, params, "jvp")
     return Linearization(theta, outputs, passage.push)
 
 

@@ -20,12 +20,12 @@ Function: TypeAlias = Callable[[Params], Tensor]
 
 
 @contextmanager
-def derivable() -> Iterator[None]:
+def gradients_enabled() -> Iterator[None]:
     """A block in which the network can be differentiated, whatever the caller has switched off.
 
     Outside of it there would be zeros and no error: solvers run products inside functions without derivatives.
 
-    >>> with torch.inference_mode(), derivable():
+    >>> with torch.inference_mode(), gradients_enabled():
     ...     torch.ones(1).requires_grad_().exp().requires_grad
     True
     """
@@ -73,7 +73,7 @@ def gradients(outputs: Tensor, params: Params, u: Tensor, **options: bool) -> Pa
     return dict(zip(params, values, strict=True))
 
 
-def pulled(f: Function, params: Params, cotangent: Callable[[Tensor], Tensor]) -> Params:
+def backward_pass(f: Function, params: Params, cotangent: Callable[[Tensor], Tensor]) -> Params:
     r"""$J^\top u$ by name from one pass and one backward pass, with u from the outputs."""
     theta = leaves(params)
     with torch.enable_grad():

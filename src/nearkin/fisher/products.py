@@ -25,7 +25,7 @@ from torch import Tensor
 from nearkin.core.errors import DataError
 from nearkin.core.types import Params
 from nearkin.fisher.jacobian import Inputs, Jacobian, Network
-from nearkin.fisher.vectors import columnwise, flat, side_by_side, unflat
+from nearkin.fisher.vectors import columnwise, flat, unflat, vmapped_columns
 from nearkin.tasks.likelihood import likelihood as likelihood_named
 
 SMALL = 50_000  # weights, up to which several products at once beat one after the other (3 to 1 at 2,000 weights)
@@ -78,13 +78,15 @@ class FisherProduct:
         """Fv in the form of v."""
         if isinstance(v, Tensor):
             return self._columns(v)
-        return self.jacobian.transported(v, self._checked)
+        return self.jacobian.weighted_product(v, self._checked)
 
     def _columns(self, matrix: Tensor) -> Tensor:
         """F times `[P]` or `[P, K]`; the columns of a small network's go side by side, calls being what costs there."""
         params, small = self.jacobian.params, len(matrix) <= SMALL
         if small and self.jacobian.batchable and matrix.dim() == 2 and matrix.shape[1] > 1:
-            found = side_by_side(lambda v: flat(self.jacobian.transported(unflat(v, params), self._informed)), matrix)
+            found = vmapped_columns(
+                lambda v: flat(self.jacobian.weighted_product(unflat(v, params), self._informed)), matrix
+            )
             if found is not None and _finite(found):
                 return found
         return columnwise(lambda v: flat(self(unflat(v, params))), matrix)

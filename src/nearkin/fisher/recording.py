@@ -18,7 +18,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class RecordedOperation:
     """One operation on tangents: its arguments are slots, or constants where the slot is None."""
 
     operation: Any
@@ -38,7 +38,7 @@ class Recording(TorchDispatchMode):
     def __init__(self, tangents: list[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.slots: Any = WeakTensorKeyDictionary()
-        self.steps: list[Step] = []
+        self.steps: list[RecordedOperation] = []
         self.num_slots = 0
         self.given = {tangent.untyped_storage().data_ptr() for tangent in tangents}
         self.playable = True
@@ -64,7 +64,7 @@ class Recording(TorchDispatchMode):
         if known:
             constants = [value if slot is None else None for value, slot in zip(flat, slots, strict=True)]
             results = [self._slot(value) for value in tree_leaves(outcome)]
-            self.steps.append(Step(func, slots, constants, form, results))
+            self.steps.append(RecordedOperation(func, slots, constants, form, results))
         return outcome
 
     def playback(self, tangent: Tensor) -> Callable[[list[Tensor]], Tensor] | None:
@@ -121,7 +121,7 @@ def _written(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> l
     return [leaf for name in changed & set(named) for leaf in tree_leaves(named[name]) if isinstance(leaf, Tensor)]
 
 
-def _needed(steps: list[Step], end: int) -> list[Step]:
+def _needed(steps: list[RecordedOperation], end: int) -> list[RecordedOperation]:
     """The steps that the last slot depends on, and all that change something in place."""
     needed, kept = {end}, []
     for step in reversed(steps):
@@ -131,7 +131,7 @@ def _needed(steps: list[Step], end: int) -> list[Step]:
     return kept[::-1]
 
 
-def _spent(steps: list[Step], end: int) -> list[list[int]]:
+def _spent(steps: list[RecordedOperation], end: int) -> list[list[int]]:
     """For every step the slots that are not read after it."""
     last = {slot: number for number, step in enumerate(steps) for slot in (*step.slots, *step.results)}
     spent: list[list[int]] = [[] for _ in steps]

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from nearkin.core.errors import DataError, MismatchError, OptionError, require
 from nearkin.core.events import Note, Work, operation
 from nearkin.core.types import Params
+from nearkin.fisher.gradient_plan import require_evaluation_mode, wanted_names
 from nearkin.fisher.jacobian import Jacobian
-from nearkin.fisher.plan import require_steady, wanted_names
 from nearkin.fisher.tangent_blocks import cut, filled, require_finite
-from nearkin.fisher.tangent_features import UnfitError, plain_attention, sight
+from nearkin.fisher.tangent_features import UnfitError, plain_attention, tangent_plan
 from nearkin.nets.functional import outputs_of
 
 Outputs: TypeAlias = Literal["all", "sum"] | int
@@ -55,7 +55,7 @@ def tangent_kernel(
     """
     names, shape = _checked(model, x, x2, params)
     chosen = _chosen(outputs, shape.numel())
-    seen = sight(model, names, chosen, outputs == "sum", x if x2 is None else torch.cat([x, x2]))
+    seen = tangent_plan(model, names, chosen, outputs == "sum", x if x2 is None else torch.cat([x, x2]))
     while True:
         try:
             sides = cut(seen, x, x2, batch_size, memory)
@@ -116,7 +116,7 @@ def _checked(
     model: nn.Module, x: Tensor, x2: Tensor | None, params: Collection[str] | None
 ) -> tuple[tuple[str, ...], torch.Size]:
     """Names of the weights, and the shape of one sample's outputs."""
-    require_steady(model)
+    require_evaluation_mode(model)
     names = wanted_names(model, params)
     for side in (x, x) if x2 is None else (x, x2):
         require(side.dim() > 0 and len(side) > 0, "there are no samples; give one or more", DataError)

@@ -18,7 +18,7 @@ from torch.func import functional_call
 from nearkin.core.errors import DataError, OptionError, require
 from nearkin.core.events import Progress, Work, finish
 from nearkin.fisher.layer_kernels import Feature, add_kernel
-from nearkin.fisher.tangent_features import Sight, features
+from nearkin.fisher.tangent_features import TangentPlan, features
 
 BATCH_BYTES = 16 * 2**20  # of a batch's graph: more leaves the caches and gains nothing, less wastes calls
 STRIP = 128  # rows of the kernel that are filled at once
@@ -50,7 +50,7 @@ class Sides:
         """The second side."""
         return self.x if self.x2 is None else self.x2
 
-    def told(self, seen: Sight) -> str:
+    def told(self, seen: TangentPlan) -> str:
         """The choice that was made, in a sentence."""
         n, m = len(self.x), len(self.other)
         held = f"blocks of {self.block:,} samples" if self.block < max(n, m) else "all samples at once"
@@ -61,7 +61,7 @@ class Sides:
         )
 
 
-def cut(seen: Sight, x: Tensor, x2: Tensor | None, batch_size: int | None, memory: int) -> Sides:
+def cut(seen: TangentPlan, x: Tensor, x2: Tensor | None, batch_size: int | None, memory: int) -> Sides:
     """Sides cut into batches and blocks that fit the memory."""
     require(batch_size is None or batch_size >= 1, f"batch_size must be 1 or more, got {batch_size}")
     count, partners = len(x) + (0 if x2 is None else len(x2)), len(x if x2 is None else x2)
@@ -83,7 +83,7 @@ def cut(seen: Sight, x: Tensor, x2: Tensor | None, batch_size: int | None, memor
     return Sides(x, x2, batch, block, sum(one.u is not None for one in made.values()), at_once)
 
 
-def graph_bytes(seen: Sight, x: Tensor) -> int:
+def graph_bytes(seen: TangentPlan, x: Tensor) -> int:
     """Memory that the graph of a batch keeps beside the weights."""
     known, total = {value.data_ptr() for value in seen.weights.values()}, 0
 
@@ -98,7 +98,7 @@ def graph_bytes(seen: Sight, x: Tensor) -> int:
     return total
 
 
-def filled(seen: Sight, sides: Sides) -> Work[Tensor]:
+def filled(seen: TangentPlan, sides: Sides) -> Work[Tensor]:
     """The kernel `[N R, M R]`."""
     n, m, kept = len(sides.x), len(sides.other), _kept(seen)
     if sides.at_once:
@@ -121,7 +121,7 @@ def filled(seen: Sight, sides: Sides) -> Work[Tensor]:
     return out
 
 
-def _filled_at_once(seen: Sight, x: Tensor) -> Tensor:
+def _filled_at_once(seen: TangentPlan, x: Tensor) -> Tensor:
     """The lower half of a Gram matrix `[N R, N R]`, each layer taken in when its gradients come, and not held.
 
     The backward pass needs the most memory, so that until its end there is no more of the matrix than this half.
@@ -136,17 +136,17 @@ def _filled_at_once(seen: Sight, x: Tensor) -> Tensor:
     return out
 
 
-def _kept(seen: Sight) -> int:
+def _kept(seen: TangentPlan) -> int:
     """R."""
     return 1 if seen.summed else len(seen.outputs)
 
 
-def _like(seen: Sight) -> Tensor:
+def _like(seen: TangentPlan) -> Tensor:
     """A tensor of the kernel's dtype and device."""
     return next(value for value in seen.weights.values() if value.is_floating_point())
 
 
-def _held(seen: Sight, x: Tensor, start: int, sides: Sides) -> Work[dict[str, Feature]]:
+def _held(seen: TangentPlan, x: Tensor, start: int, sides: Sides) -> Work[dict[str, Feature]]:
     """Features of the block of samples that begins at `start`."""
     held: dict[str, Feature] = {}
     block = x[start : start + sides.block]
@@ -192,7 +192,7 @@ def _mirror(out: Tensor) -> None:
         out[:top, top:below] = out[top:below, :top].t()
 
 
-def require_finite(seen: Sight, sides: Sides, found: Tensor) -> None:
+def require_finite(seen: TangentPlan, sides: Sides, found: Tensor) -> None:
     """Refuse a kernel with numbers that are not finite, and name the layer and the sample they come from."""
     if bool(found.sum().isfinite()) or bool(found.isfinite().all()):
         return
@@ -208,7 +208,7 @@ def require_finite(seen: Sight, sides: Sides, found: Tensor) -> None:
     raise OptionError(f"the kernel overflows {found.dtype}; use a longer dtype: model.double() and x.double()")
 
 
-def _broken(seen: Sight, x: Tensor) -> str | None:
+def _broken(seen: TangentPlan, x: Tensor) -> str | None:
     """Where a batch first ceases to be finite, in words: in the inputs, a layer's outputs or its gradients."""
     found: list[str] = []
 

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from nearkin.fisher.autodiff import rest_gradients
+from nearkin.fisher.autodiff import autodiff_gradients
+from nearkin.fisher.gradient_plan import local_tensors
 from nearkin.fisher.layer_kernels import Feature, feature, rows
 from nearkin.fisher.layers import Local
-from nearkin.fisher.plan import locally
-from nearkin.fisher.planned_tape import planned
-from nearkin.fisher.tape import Tape, called, frozen, pull_back
+from nearkin.fisher.planned_tape import plan_for
+from nearkin.fisher.tape import Tape, detached_weights, network_outputs, pull_back
 
 EXACT = "*"  # stands for all parameters without a formula; no module has this name
 
@@ -38,7 +38,7 @@ class UnfitError(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Sight:
+class TangentPlan:
     """A network as the tangent kernel sees it.
 
     Attributes:
@@ -61,14 +61,14 @@ class Sight:
     summed: bool
     alone: bool = False
 
-    def without(self, names: Collection[str]) -> "Sight":
+    def without(self, names: Collection[str]) -> "TangentPlan":
         """The same with the layers of these parameters left to automatic differentiation."""
         out = {layer: own for layer, own in self.layers.items() if not set(own.values()).isdisjoint(names)}
         rest = {layer: own for layer, own in self.layers.items() if layer not in out}
         return replace(self, layers=rest, exact=(*self.exact, *(name for own in out.values() for name in own.values())))
 
 
-def sight(model: nn.Module, names: Collection[str], outputs: range, summed: bool, x: Tensor) -> Sight:
+def tangent_plan(model: nn.Module, names: Collection[str], outputs: range, summed: bool, x: Tensor) -> TangentPlan:
     """How to see a network by its plan: layers that are called once and own their weights have formulas.
 
     Args:
@@ -79,23 +79,23 @@ def sight(model: nn.Module, names: Collection[str], outputs: range, summed: bool
         x: all inputs.
 
     >>> net = nn.Sequential(nn.Linear(3, 2), nn.PReLU())
-    >>> seen = sight(net, ("0.bias", "1.weight"), range(2), False, torch.ones(1, 3))
+    >>> seen = tangent_plan(net, ("0.bias", "1.weight"), range(2), False, torch.ones(1, 3))
     >>> seen.layers, seen.exact
     ({'0': {'bias': '0.bias'}}, ('1.weight',))
     """
-    weights = frozen(model)
-    plan = planned(model, weights, x, names)
+    weights = detached_weights(model)
+    plan = plan_for(model, weights, x, names)
     counted = {
         layer: {local: name for local, name in plan.owners[layer].items() if name in names} for layer in plan.single
     }
     layers = {layer: own for layer, own in counted.items() if own}
     covered = {name for own in layers.values() for name in own.values()}
     exact = tuple(name for name in names if name not in covered)
-    local = {name: locally(model.get_submodule(name)) for name in layers}
-    return Sight(model, weights, local, layers, exact, outputs, summed, plan.alone)
+    local = {name: local_tensors(model.get_submodule(name)) for name in layers}
+    return TangentPlan(model, weights, local, layers, exact, outputs, summed, plan.alone)
 
 
-def features(seen: Sight, x: Tensor, partners: int, take: Take) -> None:
+def features(seen: TangentPlan, x: Tensor, partners: int, take: Take) -> None:
     """Hand over the features of a batch: a layer's when its last gradient has come, then all others' under `EXACT`.
 
     Args:
@@ -142,16 +142,16 @@ def _units(outputs: Tensor, chosen: range) -> Iterator[Tensor]:
         yield unit
 
 
-def _exact(seen: Sight, x: Tensor) -> list[Tensor]:
+def _exact(seen: TangentPlan, x: Tensor) -> list[Tensor]:
     """Gradients `[B, P]` of the parameters without a formula, one for each output: `vmap(grad)`, or sample by sample.
 
     Batching rules can be wrong (in torch 2.13 `vmap(jacrev)` is, of a PReLU, where B = C), so one pass is made for each
     output, and the first sample of every batch is compared with autograd.
     """
     with plain_attention():
-        outputs = called(seen.model, seen.weights, x[:1]).detach()
+        outputs = network_outputs(seen.model, seen.weights, x[:1]).detach()
         units = list(_units(outputs.expand(len(x), *outputs.shape[1:]), seen.outputs))
-        differentiate = partial(rest_gradients, seen.model, seen.weights, seen.exact)
+        differentiate = partial(autodiff_gradients, seen.model, seen.weights, seen.exact)
         found = [_joined(differentiate(x, unit, seen.alone)) for unit in units]
         if seen.alone or len(x) == 1:
             return found

@@ -27,7 +27,7 @@ TOKEN = torch.zeros((), requires_grad=True)  # what a graph hangs on that begins
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
-def called(network: Network, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
+def network_outputs(network: Network, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """Outputs of a module, or of a function `f(params, x)`, at given weights."""
     if isinstance(network, nn.Module):
         outputs: Tensor = functional_call(network, dict(weights), (x,))
@@ -94,7 +94,7 @@ class Tape:
                 if isinstance(self._network, nn.Module):
                     outputs: Tensor = self._network(inputs)  # functional_call costs as much as a small layer
                 else:
-                    outputs = called(self._network, self._weights, inputs)
+                    outputs = network_outputs(self._network, self._weights, inputs)
         finally:
             for attributes, _ in self._forwards:
                 attributes.pop("forward", None)
@@ -157,7 +157,7 @@ class Tape:
         if outputs._is_view():
             outputs = outputs.clone()  # the hook of a view is lost where the view is changed in place
         if not outputs.requires_grad:
-            outputs = _Beginning.apply(outputs, TOKEN)  # type: ignore[no-untyped-call]
+            outputs = _GraphStart.apply(outputs, TOKEN)  # type: ignore[no-untyped-call]
         elif type(layer) in NORMS and not layer.training and x.requires_grad:
             slope = _slope(cast(nn.BatchNorm2d, layer))
             outputs = _Scaled.apply(x, outputs.detach(), slope)  # type: ignore[no-untyped-call]
@@ -201,7 +201,7 @@ def pull_back(outputs: Tensor, cotangent: Tensor, retain_graph: bool = False) ->
         total.backward(retain_graph=retain_graph)
 
 
-def frozen(model: nn.Module) -> dict[str, Tensor]:
+def detached_weights(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name, detached."""
     named = (*model.named_parameters(), *model.named_buffers())
     return {name: value.detach() for name, value in named}
@@ -229,7 +229,7 @@ class _Scaled(torch.autograd.Function):
         return g * slope.view(-1, *[1] * (g.dim() - 2)), None, None
 
 
-class _Beginning(torch.autograd.Function):
+class _GraphStart(torch.autograd.Function):
     """The tensor itself, with a graph that begins here; no leaf, so that later layers may work on it in place."""
 
     @staticmethod

@@ -86,10 +86,10 @@ def columnwise(product: Callable[[Tensor], Tensor], matrix: Tensor) -> Tensor:
     return torch.stack([product(column) for column in columns]).T
 
 
-def side_by_side(product: Callable[[Tensor], Tensor], matrix: Tensor) -> Tensor | None:
+def vmapped_columns(product: Callable[[Tensor], Tensor], matrix: Tensor) -> Tensor | None:
     """The same for some columns at once; None where an operation of the product cannot be batched.
 
-    >>> side_by_side(lambda v: 2 * v, torch.tensor([[1.0, 2.0]]))
+    >>> vmapped_columns(lambda v: 2 * v, torch.tensor([[1.0, 2.0]]))
     tensor([[2., 4.]])
     """
     try:

@@ -8,9 +8,9 @@ from torch import Generator, Tensor, nn
 
 from nearkin.core.errors import MismatchError, require
 from nearkin.core.types import Params
-from nearkin.fisher.autodiff import chunk_size, rest_gradients, single_gradients
+from nearkin.fisher.autodiff import autodiff_gradients, chunk_size, single_gradients
+from nearkin.fisher.gradient_plan import GradientPlan, local_tensors
 from nearkin.fisher.layers import rule_for
-from nearkin.fisher.plan import Plan, locally
 from nearkin.fisher.tape import Tape, pull_back
 
 AGREEMENT = 1e-3  # of a formula with autograd, relative to the gradient of the tensor
@@ -18,7 +18,7 @@ BATCHED_AGREEMENT = 1e-2  # of batched with single differentiation, whose kernel
 NEGLIGIBLE = 1e-6  # relative to the largest gradient of the tensor in any sample
 
 
-def verified(plan: Plan, model: nn.Module, weights: Mapping[str, Tensor], x: Tensor) -> Plan:
+def verified_plan(plan: GradientPlan, model: nn.Module, weights: Mapping[str, Tensor], x: Tensor) -> GradientPlan:
     """The plan without the parameters whose per-sample gradients it gets wrong on samples `[K, *input_shape]`.
 
     A sample in which the gradient of a tensor is zero says nothing about its formula. Other samples do, and if there
@@ -46,7 +46,7 @@ def verified(plan: Plan, model: nn.Module, weights: Mapping[str, Tensor], x: Ten
         outputs.append(tape(sample))
         fitted = plan.fitted(tape)
         if fitted is not plan:
-            return verified(fitted, model, weights, x)
+            return verified_plan(fitted, model, weights, x)
         cotangents.append(_noise(outputs[-1].shape, len(outputs), outputs[-1]))
         pull_back(outputs[-1], cotangents[-1])
         outputs[-1] = outputs[-1].detach()
@@ -56,17 +56,17 @@ def verified(plan: Plan, model: nn.Module, weights: Mapping[str, Tensor], x: Ten
         together = tape(x)
         fitted = plan.fitted(tape)
         if fitted is not plan:
-            return verified(fitted, model, weights, x)
+            return verified_plan(fitted, model, weights, x)
         _require_apart(together, outputs)
         wrong.update(name for layer in tape.stray_layers(together) for name in plan.owners[layer].values())
     plan = plan.without(wrong)
-    return plan if _batched_agree(plan, model, weights, x, cotangents, truths) else plan.one_by_one()
+    return plan if _batched_agree(plan, model, weights, x, cotangents, truths) else plan.sample_by_sample()
 
 
-def spread(x: Tensor, count: int, start: int = 0) -> Tensor:
+def spread_samples(x: Tensor, count: int, start: int = 0) -> Tensor:
     """Some samples at equal distances over all, from the given one.
 
-    >>> spread(torch.arange(9), 3), spread(torch.arange(3), 2, start=2), spread(torch.arange(2), 4)
+    >>> spread_samples(torch.arange(9), 3), spread_samples(torch.arange(3), 2, start=2), spread_samples(torch.arange(2), 4)
     (tensor([0, 3, 6]), tensor([2, 0]), tensor([0, 1]))
     """
     count = min(count, len(x))
@@ -88,7 +88,7 @@ def _require_apart(together: Tensor, alone: Sequence[Tensor]) -> None:
 
 
 def _batched_agree(
-    plan: Plan,
+    plan: GradientPlan,
     model: nn.Module,
     weights: Mapping[str, Tensor],
     x: Tensor,
@@ -99,7 +99,7 @@ def _batched_agree(
     count = min(len(x), chunk_size(weights, plan.rest))
     if not plan.rest or count == 1:
         return True
-    rows = rest_gradients(model, weights, plan.rest, x[-count:], torch.cat(list(cotangents[-count:])))
+    rows = autodiff_gradients(model, weights, plan.rest, x[-count:], torch.cat(list(cotangents[-count:])))
     return all(
         _agree([_shadow(row) for row in gradients], [truth[name] for truth in truths[-count:]], BATCHED_AGREEMENT)
         for name, gradients in rows.items()
@@ -117,7 +117,7 @@ def _shadows(layer: nn.Module, read: Tensor, g: Tensor) -> dict[str, Tensor]:
     if isinstance(layer, nn.Linear) and g.dim() == 2:
         found = {"weight": g[0] * (read[0] @ _direction(layer.in_features, g)), "bias": g[0]}
         return {local: value for local, value in found.items() if getattr(layer, local) is not None}
-    gradients = rule.gradients(layer, locally(layer), read, g)
+    gradients = rule.gradients(layer, local_tensors(layer), read, g)
     return {local: _shadow(gradient[0]) for local, gradient in gradients.items()}
 
 

@@ -29,7 +29,7 @@ from nearkin.core.errors import DataError, require
 from nearkin.core.events import Note, Progress, Work
 from nearkin.core.lazy import Lazy
 from nearkin.core.rng import derived_seed
-from nearkin.nets.functional import evaluating, outputs_of
+from nearkin.nets.functional import evaluation_mode, outputs_of
 from nearkin.nets.heads import features, head_name, with_head
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.training_loop import fit
@@ -191,7 +191,7 @@ def frozen_features(model: nn.Module, task: Task) -> tuple[Tensor, Tensor]:
     """What the head reads of both parts, `[N, D]` and `[M, D]`."""
     x, new = task.train.all().x, task.test.all().x
     head = head_name(model, x[:1])
-    with evaluating(model):
+    with evaluation_mode(model):
         seen, unseen = (torch.cat([features(model, one, head) for one in part.split(PASS)]) for part in (x, new))
     return seen, unseen
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from nearkin.fisher.layer_kernels import Feature, add_kernel
-from nearkin.fisher.tangent_features import EXACT, Sight, UnfitError, features, sight
+from nearkin.fisher.tangent_features import EXACT, TangentPlan, UnfitError, features, tangent_plan
 from nearkin.transfer.kernel import Prior
 from nearkin.transfer.linearized import chosen_outputs
 
@@ -219,7 +219,7 @@ def held_features(prior: Prior, x: Tensor, memory: int) -> HeldFeatures | None:
     linearized = prior.linearized
     size = linearized.num_outputs(x)
     chosen, summed = chosen_outputs(linearized.outputs, size), linearized.outputs == "sum"
-    seen = sight(linearized.model, linearized.names, chosen, summed, x)
+    seen = tangent_plan(linearized.model, linearized.names, chosen, summed, x)
     while True:
         try:
             each = sum(layer.feature.num_bytes() for layer in _layers(prior, seen, x[:1], len(x)))
@@ -233,7 +233,7 @@ def held_features(prior: Prior, x: Tensor, memory: int) -> HeldFeatures | None:
         return HeldFeatures(batches, linearized.num_weights * (size if summed else 1), rows_each)
 
 
-def _layers(prior: Prior, seen: Sight, x: Tensor, partners: int) -> tuple[Layer, ...]:
+def _layers(prior: Prior, seen: TangentPlan, x: Tensor, partners: int) -> tuple[Layer, ...]:
     """Features of a batch with the prior's scales; those of layers come in the same order every time."""
     like = prior.linearized.params
     copies = len(seen.outputs) if seen.summed else 1

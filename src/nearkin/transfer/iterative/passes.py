@@ -13,9 +13,9 @@ from torch import Tensor
 from nearkin.core.types import Params
 from nearkin.fisher.jacobian import Jacobian
 from nearkin.fisher.tangent_blocks import graph_bytes
-from nearkin.fisher.tangent_features import Sight
-from nearkin.fisher.tape import frozen
-from nearkin.fisher.vectors import flat, side_by_side, unflat
+from nearkin.fisher.tangent_features import TangentPlan
+from nearkin.fisher.tape import detached_weights
+from nearkin.fisher.vectors import flat, unflat, vmapped_columns
 from nearkin.transfer.kernel import Prior
 from nearkin.transfer.linearized import chosen_outputs
 
@@ -112,7 +112,7 @@ def _pushing(jacobian: Jacobian, like: Params) -> Callable[[Tensor], Tensor]:
 
 def _batched(product: Callable[[Tensor], Tensor], columns: Tensor) -> Tensor:
     """A product with columns `[A, V]`: some at once, or one by one where the network's operations do not let."""
-    found = side_by_side(product, columns.contiguous()) if columns.shape[1] > 1 else None
+    found = vmapped_columns(product, columns.contiguous()) if columns.shape[1] > 1 else None
     if found is None:
         found = torch.stack([product(column) for column in columns.t().contiguous()], 1)
     return found
@@ -132,7 +132,7 @@ def passes(prior: Prior, x: Tensor, memory: int = 0) -> Passes:
     """Products by passes; graphs stay between them if they all fit in so many bytes."""
     model = prior.linearized.model
     out = _jacobian(prior, x[:1]).shape[1:]
-    seen = Sight(model, frozen(model), {}, {}, prior.linearized.names, range(out.numel()), False)
+    seen = TangentPlan(model, detached_weights(model), {}, {}, prior.linearized.names, range(out.numel()), False)
     each = max(1, graph_bytes(seen, x[:1]))
     batches = x.split(max(1, BATCH_BYTES // each))
     kept = tuple(_jacobian(prior, part) for part in batches) if len(x) * each <= memory else None

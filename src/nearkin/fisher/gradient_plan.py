@@ -1,4 +1,4 @@
-"""Plan how the per-sample gradients of each weight are computed: by a layer's formula, or by automatic differentiation.
+"""GradientPlan how the per-sample gradients of each weight are computed: by a layer's formula, or by automatic differentiation.
 
 A layer's formula holds if the layer does what its class does, its weights are used nowhere else, and row b of what it
 reads and gives belongs to sample b. That is decided by structure, which does not depend on the values of a gradient:
@@ -25,7 +25,7 @@ from nearkin.fisher.tape import Tape
 
 
 @dataclass(frozen=True)
-class Plan:
+class GradientPlan:
     """How per-sample gradients are computed for each weight.
 
     Attributes:
@@ -62,11 +62,11 @@ class Plan:
         """Parameters that must not be used outside of the layers."""
         return (*self.covered, *self.idle)
 
-    def without(self, names: Collection[str]) -> "Plan":
+    def without(self, names: Collection[str]) -> "GradientPlan":
         """The plan with some parameters, and all of the layers they are in, left to automatic differentiation.
 
         >>> owners = {"a": {"w": "a.w"}, "b": {"w": "b.w"}}
-        >>> plan = Plan(("a.w", "b.w", "c", "d"), ("a", "b"), (), owners, ("c",), ("d",))
+        >>> plan = GradientPlan(("a.w", "b.w", "c", "d"), ("a", "b"), (), owners, ("c",), ("d",))
         >>> less = plan.without(["b.w", "d"])
         >>> less.layers, less.rest, less.idle
         (('a',), ('c', 'b.w', 'd'), ())
@@ -89,14 +89,14 @@ class Plan:
             idle=tuple(name for name in self.idle if name not in out),
         )
 
-    def one_by_one(self) -> "Plan":
+    def sample_by_sample(self) -> "GradientPlan":
         """The plan with every sample in a batch of its own."""
-        return Plan(self.names, (), (), {}, self.names, alone=True)
+        return GradientPlan(self.names, (), (), {}, self.names, alone=True)
 
-    def fitted(self, tape: Tape) -> "Plan":
+    def fitted(self, tape: Tape) -> "GradientPlan":
         """The plan itself if the last run of a tape was as planned; else one without what was not."""
         if set(tape.calls) != set(self.layers):
-            return self.one_by_one()
+            return self.sample_by_sample()
         if len(tape.calls) == len(self.layers) and not tape.unfit and not tape.loose:
             return self
         calls = Counter(tape.calls)
@@ -117,7 +117,7 @@ def wanted_names(model: nn.Module, names: Collection[str] | None = None) -> tupl
     return found
 
 
-def require_steady(model: nn.Module) -> None:
+def require_evaluation_mode(model: nn.Module) -> None:
     """Refuse modes in which the gradient of one sample is not defined or not repeatable."""
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or module.running_mean is None):
@@ -149,7 +149,7 @@ def state_of(model: nn.Module, x: Tensor, names: Collection[str]) -> Hashable:
     return tuple(names), tuple(x.shape[1:]), x.dtype, len(x) > 1, modules
 
 
-def structural_plan(model: nn.Module, x: Tensor, names: Collection[str]) -> Plan:
+def structural_plan(model: nn.Module, x: Tensor, names: Collection[str]) -> GradientPlan:
     """The plan for one sample `[1, *input_shape]`, by the structure alone."""
     owner = _owners(model)
     known = {name: _own(name, module, owner) for name, module in model.named_modules() if _is_known(module)}
@@ -164,7 +164,7 @@ def structural_plan(model: nn.Module, x: Tensor, names: Collection[str]) -> Plan
     shared = tuple(n for n in layers if n not in single)
     open_ = [name for name in names if name not in uses]
     rest, idle = (tuple(n for n in open_ if (n in tape.loose) == used) for used in (True, False))
-    return Plan(tuple(names), single, shared, layers, rest, idle).fitted(tape)
+    return GradientPlan(tuple(names), single, shared, layers, rest, idle).fitted(tape)
 
 
 def _is_known(module: nn.Module) -> bool:
@@ -173,7 +173,7 @@ def _is_known(module: nn.Module) -> bool:
     return rule_for(module) is not None and own_weights and "forward" not in vars(module)
 
 
-def locally(layer: nn.Module) -> dict[str, Tensor]:
+def local_tensors(layer: nn.Module) -> dict[str, Tensor]:
     """A layer's own parameters and buffers, detached, by their local names."""
     own = (*layer._parameters.items(), *layer._buffers.items())
     return {name: value.detach() for name, value in own if value is not None}
