@@ -14,6 +14,7 @@ from nearkin.core.state import State
 from nearkin.nets.evaluate import evaluate
 from nearkin.nets.functional import check
 from nearkin.nets.heads import head_name, with_head
+from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
 from nearkin.nets.solved import FitFacts, Solved, fit_facts, fit_from, fit_state
 from nearkin.nets.spec import NetworkSpec
@@ -21,6 +22,7 @@ from nearkin.nets.training_loop import Fit, fit
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.networks.named import network_string
 from nearkin.search.networks.skeleton import Skeleton
+from nearkin.solver.allocation import LEAST_STEPS
 from nearkin.solver.closed import fit_closed_form
 from nearkin.solver.result import Result
 from nearkin.solver.simple.machines import costs
@@ -31,9 +33,16 @@ from nearkin.tasks.task import Task
 from nearkin.zoo.search import Ground
 
 HAND_MADE = {"vgg16": "VGG-16", "resnet18": "ResNet-18", "densenet121": "DenseNet-121"}
-TITLES = {**HAND_MADE, "lenet": "LeNet", "mlp": "multilayer perceptron"}
+TITLES = {
+    **HAND_MADE,
+    "cnn": "CNN",
+    "cnn-large": "large residual CNN",
+    "lenet": "LeNet",
+    "mlp": "multilayer perceptron",
+}
 WIDTHS = (0.0625, 0.125, 0.25, 0.5, 1.0)
 USUAL_WIDTH = 0  # index of the width without a time limit
+CNNS = {"cnn": "cnn?shifts=true", "cnn-large": "cnn?residual=true&shifts=true&width=2"}
 CHANNELS = (8, 16, 32, 48)
 USUAL_CELLS = 1  # index among the networks of a cell without a time limit
 MAP_SIDE = 8  # of feature maps in a search: about a second per cell
@@ -54,7 +63,9 @@ class Contender:
         method: of that search.
         networks: its network in growing size, one of which is chosen by time; empty for simple models and transfer.
         usual: index of the network without a time limit.
+        recipe: recipe without a time limit (default: by the plan).
         source: trained network of a related task to start from, if any.
+        start: its own network after the first training, to continue from, if any.
         seed: of weights and batch order.
         seconds: time limit of its training.
         sized: its network and recipe, once chosen.
@@ -70,7 +81,9 @@ class Contender:
     method: str = ""
     networks: tuple[str, ...] = ()
     usual: int = 0
+    recipe: Recipe | None = None
     source: Solved | None = None
+    start: Solved | None = None
     seed: int = 0
     seconds: float | None = None
     sized: SizedNetwork | None = None
@@ -85,6 +98,7 @@ class Contender:
             "data": self.task.fingerprint(),
             "pace": self.sized and self.sized.to_dict(),
             "source": origin,
+            **({} if self.start is None else {"start": [self.start.network, self.start.metric]}),
             "seed": self.seed,
             "seconds": self.seconds if self.sized is None and self.fixed is None else None,
             "fixed": None if self.fixed is None else dict(self.fixed),
@@ -137,6 +151,8 @@ def train_contender(contender: Contender, start: State | None, device: torch.dev
 def _initial_model(contender: Contender, network: str) -> nn.Module:
     """The network before training: initialised at random, or that of a related task with a new head."""
     task = contender.task
+    if contender.start is not None:
+        return contender.start.model()
     if contender.source is None:
         model = build(network, task.input_shape, task.num_outputs, contender.seed)
         check(model, task.input_shape, task.num_outputs, task.likelihood)
@@ -168,7 +184,9 @@ def result_of(contender: Contender, solved: Solved, settings: Mapping[str, Any],
         parameters=parameters,
         multiply_adds=work,
         seconds=seconds,
-        samples=samples_learned(settings, contender.task),
+        samples=(samples := samples_learned(settings, contender.task)),
+        starved=samples < len(contender.task.train)
+        or (contender.sized is not None and int(settings["steps"]) < LEAST_STEPS),
         network=solved.network,
         genotype=contender.extra.get("genotype", ""),
         search=contender.extra.get("search"),

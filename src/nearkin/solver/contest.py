@@ -13,7 +13,21 @@ from nearkin.nets.solved import Solved
 from nearkin.run.stages import StageCache
 from nearkin.search.registry import PROXY, Ask, searcher
 from nearkin.search.searcher import Outcome, run_search
+from nearkin.solver.allocation import (
+    CONTINUED,
+    JOINING,
+    LEAST_FURTHER,
+    LEAST_QUICK,
+    MAIN,
+    QUICK,
+    REPORT,
+    Role,
+    cnn_recipe,
+    continued,
+    regime,
+)
 from nearkin.solver.contenders import (
+    CNNS,
     HAND_MADE,
     TITLES,
     USUAL_CELLS,
@@ -28,12 +42,13 @@ from nearkin.solver.contenders import (
     train_contender,
     trained_network,
 )
+from nearkin.solver.flips import SAMPLES, THRESHOLD, mirror_ratio
 from nearkin.solver.plan import SEARCH_SHARE, Plan
 from nearkin.solver.quality import fitted_temperature
 from nearkin.solver.result import Result, ordered
 from nearkin.solver.simple.models import SIMPLE
 from nearkin.solver.simple.models import title as simple_title
-from nearkin.solver.sizing import FEWEST_STEPS, SizedNetwork, size_network
+from nearkin.solver.sizing import FEWEST_STEPS, SizedNetwork, size_network, timed
 from nearkin.solver.solution import predictions
 from nearkin.tasks.derive import held_out
 from nearkin.tasks.metrics import CONFIDENCE
@@ -80,7 +95,8 @@ class Contest:
 
     def run(self, searches: Sequence[Contender], kin: Solved | None) -> Work[None]:
         """Search, size and train every contender of the plan."""
-        known = [*searches, *self._contenders(kin)]
+        flip = yield from self._flips()
+        known = [*self._contenders(kin, flip), *searches]
         if self.plan.hurried:
             known = [contender for contender in known if contender.kind == "simple"]
         contenders = [contender for contender in known if self.plan.takes(contender.name)]
@@ -89,11 +105,43 @@ class Contest:
             f"none of the contenders {', '.join(self.plan.only)} is available here; choose from "
             f"{', '.join(contender.name for contender in known)}",
         )
+        if self.plan.focused:
+            yield from self._run_focused(contenders)
+            return
         self.allowance = self.plan.allowance(self.stages.seconds, len(contenders))
         if self.allowance is not None:
             yield Note(f"{len(contenders)} contenders with {self.allowance:.1f} s each")
         for contender in contenders:
             yield from self._judge(replace(contender, seconds=self.allowance))
+
+    def _run_focused(self, contenders: Sequence[Contender]) -> Work[None]:
+        """Train the main contenders for most of the time; see `solver.allocation`."""
+        seconds = self.plan.seconds or 0.0
+        favoured = regime(self.task, any(contender.name == "finetune" for contender in contenders))
+        yield Note(favoured.why)
+        by_role: dict[Role, list[Contender]] = {role: [] for role in Role}
+        for contender in contenders:
+            by_role[favoured.role(contender.name, contender.kind)].append(contender)
+        for contender in by_role[Role.QUICK]:
+            yield from self._judge(replace(contender, seconds=max(LEAST_QUICK, QUICK * seconds)))
+        share = MAIN * self._remaining() / max(1, len(by_role[Role.MAIN]))
+        for contender in by_role[Role.MAIN]:
+            yield from self._judge(replace(contender, seconds=share))
+        left = self._remaining() - self._final_seconds()
+        further = by_role[Role.FURTHER][: int(left // LEAST_FURTHER)]
+        self.allowance = left / max(1, len(further))
+        for contender in further:
+            yield from self._judge(replace(contender, seconds=self.allowance / (1 + CONTINUED)))
+
+    def _remaining(self) -> float:
+        """Seconds left for trainings, after those for the zoo and the report."""
+        reserved = REPORT + (JOINING if self.plan.join else 0.0)
+        return max(0.0, (self.plan.seconds or 0.0) * (1 - reserved) - self.stages.seconds)
+
+    def _final_seconds(self) -> float:
+        """Largest time of a final training of the contenders so far."""
+        limits = [contender.sized.recipe.seconds or 0.0 for contender in self.contenders.values() if contender.sized]
+        return CONTINUED * max(limits, default=0.0)
 
     def search(self, name: str, title: str, domain: Ground, method: str) -> Contender:
         """Contender with a searched architecture."""
@@ -102,7 +150,7 @@ class Contest:
             usual=USUAL_CELLS, seed=self.plan.seed,
         )  # fmt: skip
 
-    def _contenders(self, kin: Solved | None) -> Iterator[Contender]:
+    def _contenders(self, kin: Solved | None, flip: bool) -> Iterator[Contender]:
         """All contenders with a known architecture, in order of execution."""
         if kin is not None:
             learn, extra = self._learn_in(tuple(kin.facts["input_shape"])), {"settings": {"kin": kin.name}}
@@ -115,6 +163,12 @@ class Contest:
                 task=learn, source=kin, seed=self.plan.seed, extra=extra,
             )  # fmt: skip
         images = len(self.task.input_shape) == 3
+        if images:
+            for name, network in CNNS.items():
+                yield Contender(
+                    name=name, title=TITLES[name], kind="made", task=self.learn, networks=(network,),
+                    recipe=replace(cnn_recipe(self.task, flip), **self.plan.training), seed=self.plan.seed,
+                )  # fmt: skip
         for name in (default_network(self.task), *(self.plan.hand_made if images else ())):
             networks = hand_made_networks(name, self.plan.width) if name in HAND_MADE else [name]
             yield Contender(
@@ -125,6 +179,20 @@ class Contest:
             title = simple_title(name, self.task.likelihood)
             yield Contender(name=name, title=title, kind="simple", task=self.learn, seed=self.plan.seed)
 
+    def _flips(self) -> Work[bool]:
+        """Whether the CNNs are trained with random flips; decided once."""
+        if len(self.task.input_shape) != 3 or self.task.likelihood != "categorical" or self.plan.hurried:
+            return False
+        samples = SAMPLES if self.plan.unhurried else SAMPLES // 2
+
+        def work(_: State | None) -> Work[State]:
+            yield from ()
+            return State({}, {"ratio": mirror_ratio(self.learn, self.plan.seed, samples)})
+
+        inputs = {"data": self.learn.fingerprint(), "seed": self.plan.seed, "samples": samples}
+        done = yield from self.stages.stage("check of flips", inputs, work, key="flips")
+        return float(done.facts["ratio"]) > THRESHOLD
+
     def final(self, name: str) -> Work[tuple[Solved, int]]:
         """Train a contender again on all training data; returns the network and the number of samples used."""
         old = self.contenders[name]
@@ -134,6 +202,9 @@ class Contest:
         chosen = {key: value for key, value in result.settings.items() if key not in extra}
         fixed = chosen if old.sized is None else None
         contender = replace(old, task=whole, fixed=fixed, title=f"{old.title}, final training")
+        if old.sized is not None and old.sized.recipe.seconds is not None:  # continues the first training on all data
+            recipe = continued(old.sized.recipe)
+            contender = replace(contender, start=self.solved[name], sized=replace(old.sized, recipe=recipe))
         state = yield from self._trained(contender, f"final: {old.title}")
         solved, settings = trained_network(state, whole, old.seed)
         return solved, samples_learned(settings, whole)
@@ -230,7 +301,8 @@ class Contest:
 
         A searched network has the learning rate of the search, and at least as many steps.
         """
-        task, recipe, fewest = contender.task, self.plan.recipe(contender.task), FEWEST_STEPS
+        task, fewest = contender.task, FEWEST_STEPS
+        recipe = contender.recipe or self.plan.recipe(task)
         if contender.domain is not None:
             rate = self.plan.training.get("learning_rate", PROXY.learning_rate)
             recipe, fewest = replace(recipe, learning_rate=rate), PROXY.steps or FEWEST_STEPS
@@ -238,11 +310,13 @@ class Contest:
         def work(_: State | None) -> Work[State]:
             yield from ()
             sized = size_network(contender.networks, task, recipe, contender.seconds, contender.usual, fewest)
+            if self.plan.focused and contender.seconds is not None:
+                sized = replace(sized, recipe=timed(recipe, sized, task, contender.seconds))
             return State({}, sized.to_dict())
 
         inputs = {
             "data": task.fingerprint(), "networks": list(contender.networks), "seconds": contender.seconds,
-            "usual": contender.usual, "recipe": recipe.to_dict(), "fewest": fewest,
+            "usual": contender.usual, "recipe": recipe.to_dict(), "fewest": fewest, "focused": self.plan.focused,
         }  # fmt: skip
         done = yield from self.stages.stage(f"training: {contender.title}", inputs, work, key=f"pace-{contender.name}")
         sized = done.read(SizedNetwork)

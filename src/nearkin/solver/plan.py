@@ -41,6 +41,7 @@ class Plan:
         method: of the searches, a name of `nearkin.search.registry` that evaluates one cell at a time.
         hand_made: hand-made networks that take part, from `contenders.HAND_MADE`.
         only: names of the contenders that take part, such as `kin-search`, `finetune`, `svm` (default: all).
+        compare_all: give every contender the same time, as in the paper, instead of most of it to the main one.
         join: whether the task is added to the zoo.
         epochs: of every network's training (default: by the task's size).
         training: further options of every network's recipe, such as `batch_size`; see `nearkin.nets.recipe.Recipe`.
@@ -59,6 +60,7 @@ class Plan:
     method: str = "evolution"
     hand_made: tuple[str, ...] = ("vgg16", "resnet18", "densenet121")
     only: tuple[str, ...] = ()
+    compare_all: bool = False
     join: bool = True
     epochs: int | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
@@ -104,6 +106,11 @@ class Plan:
     def unhurried(self) -> bool:
         """Whether there is time for several trials of one network."""
         return self.seconds is None or self.seconds >= SHORT_SECONDS
+
+    @property
+    def focused(self) -> bool:
+        """Whether most of the time goes to the main contender (`solver.allocation`)."""
+        return self.seconds is not None and not self.compare_all and not self.hurried
 
     def takes(self, name: str) -> bool:
         """Whether the contender with this name takes part."""

@@ -39,6 +39,7 @@ class Result:
         curve: training loss, as few pairs of step and loss.
         search: result of its search as a dict; None without one.
         settings: steps, width, regularisation and other settings.
+        starved: it used fewer samples or steps than it needs, so its result says little about its kind.
         refused: why it did not run, in one line; empty if it ran.
     """
 
@@ -57,6 +58,7 @@ class Result:
     curve: tuple[tuple[float, float], ...] = ()
     search: Mapping[str, Any] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    starved: bool = False
     refused: str = ""
 
     def to_dict(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from nearkin.core.errors import TrainingError, require
 from nearkin.nets.functional import multiply_adds
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
+from nearkin.solver.allocation import ENOUGH_EPOCHS, LEAST_STEPS
 from nearkin.tasks.batches import num_batches
 from nearkin.tasks.task import Task
 
@@ -92,3 +93,11 @@ def size_network(
         chosen = SizedNetwork(network, replace(recipe, steps=max(fewest, min(possible, round(LONGEST * wanted)))))
     assert chosen is not None
     return chosen
+
+
+def timed(recipe: Recipe, sized: SizedNetwork, task: Task, seconds: float) -> Recipe:
+    """The recipe with a time limit: the seconds, or less if these allow more than `ENOUGH_EPOCHS`."""
+    model = build(sized.network, task.input_shape, task.num_outputs, seed=0)
+    epoch = num_batches(len(task.train), recipe.batch_size) * step_seconds(model, task, recipe.batch_size)
+    enough = max(ENOUGH_EPOCHS * epoch, LEAST_STEPS * epoch / num_batches(len(task.train), recipe.batch_size))
+    return replace(recipe, seconds=min(seconds, enough), epochs=2 * ENOUGH_EPOCHS, steps=None)

@@ -1,0 +1,36 @@
+"""Check whether mirrored images keep their class, so that random flips are a valid augmentation."""
+
+import numpy as np
+import torch
+
+from nearkin.core.rng import Streams
+from nearkin.tasks.task import Task
+
+SAMPLES = 1000
+FOLDS = 5
+THRESHOLD = 0.85
+"""Flip above this ratio: digits have .26 to .54, clothes .69 to .74, photographs .93 to 1.04."""
+
+
+def mirror_ratio(task: Task, seed: int = 0, samples: int = SAMPLES) -> float:
+    """Accuracy of an RBF-SVM on mirrored held-out images, divided by its accuracy on the plain ones; five folds.
+
+    Args:
+        task: images with classes.
+        seed: of the samples and folds.
+        samples: largest number of training samples used.
+    """
+    from sklearn.model_selection import KFold
+    from sklearn.svm import SVC
+
+    rows = torch.randperm(len(task.train), generator=Streams(seed).at("flips"))[:samples]
+    images, labels = task.train.take(rows.sort().values)
+    plain, mirrored = (x.flatten(1).double().numpy() for x in (images, images.flip(-1)))
+    y = labels.numpy()
+    right = np.zeros(2)
+    for train, validation in KFold(FOLDS, shuffle=True, random_state=seed % 2**31).split(plain):
+        if len(np.unique(y[train])) < 2:
+            continue
+        model = SVC(C=10).fit(plain[train], y[train])
+        right += [(model.predict(x[validation]) == y[validation]).sum() for x in (plain, mirrored)]
+    return float(right[1] / right[0]) if right[0] > 0 else 0.0
