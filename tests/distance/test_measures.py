@@ -84,4 +84,4 @@ def test_a_first_look_is_at_a_share_of_the_samples() -> None:
     part = Pair(whole.source, whole.target, share=0.25, samples=100)
     assert len(part.view.train.x) == 25
     assert len(Pair(whole.source, whole.target, samples=60).view.train.x) == 60
-    assert torch.equal(part.source_features, part.view.features_of(whole.source.task.train.glance(25).x))
+    assert torch.equal(part.source_features, part.view.features_of(whole.source.task.train.fixed_subset(25).x))

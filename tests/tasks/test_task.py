@@ -87,7 +87,7 @@ def test_a_torch_dataset_is_a_task() -> None:
 def test_guess_is_the_commonest_class() -> None:
     x = RNG.normal(size=(10, 2))
     task = Task.from_arrays("t", x, np.array([0] * 7 + [1] * 3), x, np.array([0] * 6 + [1] * 4))
-    assert task.guess() == pytest.approx(0.6)
+    assert task.majority_baseline() == pytest.approx(0.6)
 
 
 def test_fingerprints_tell_data_apart() -> None:
@@ -143,5 +143,5 @@ def test_batches_of_images_with_channels_last_are_laid_channels_first() -> None:
     """Torch 2.13 corrupts the heap in the backward pass of narrow strided convolutions on the other layout."""
     images = np.random.default_rng(0).integers(0, 255, (20, 8, 8, 3), dtype=np.uint8)
     task = Task.from_arrays("photos", images, np.arange(20) % 2)
-    for batch in (task.train.first(5), task.train.glance(4), task.test.all()):
+    for batch in (task.train.first(5), task.train.fixed_subset(4), task.test.all()):
         assert batch.x.is_contiguous()

@@ -130,7 +130,7 @@ def _known(zoo: "nk.Zoo", name: str, task: "nk.Task", question: str, settings: S
     found = run(zoo.search_cells.work(name, skeleton, budget, seed=settings.seed), settings)
     record = zoo.record(name)
     return (
-        f"{lead}{record.metric:.1%} right of {len(task.test)} unseen (blind guess {task.guess():.1%}); "
+        f"{lead}{record.metric:.1%} right of {len(task.test)} unseen (blind guess {task.majority_baseline():.1%}); "
         f"{counted(len(found.found), 'cell')} kept"
     )
 

@@ -83,7 +83,7 @@ def _machine() -> dict[str, Any]:
     versions["device"] = torch.cuda.get_device_name() if cuda else f"cpu, {torch.get_num_threads()} threads"
     extras = {extra: importlib.util.find_spec(module) is not None for module, extra in EXTRAS.items()}
     versions["extras"] = ", ".join(sorted(name for name, there in extras.items() if there)) or "none"
-    places = {name: builtin.found(name) for name in builtin.PATTERNS}
+    places = {name: builtin.find_dataset(name) for name in builtin.PATTERNS}
     data = {"digits": "scikit-learn", **{name: str(place) if place else None for name, place in places.items()}}
     return {"versions": versions, "data": data}
 

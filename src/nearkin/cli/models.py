@@ -98,7 +98,7 @@ def train(
     def show() -> None:
         say(
             f"[bold]{escape(str(out))}[/bold]: {metric_title(task.form.metric)} {done.scores.metric:.4f} on the test "
-            f"part (a blind guess: {task.guess():.4f}), {solved.network} with "
+            f"part (a blind guess: {task.majority_baseline():.4f}), {solved.network} with "
             f"{counted(facts['parameters'], 'weight')}, {facts['steps']} steps in {duration(done.seconds)}"
         )
 
@@ -134,7 +134,7 @@ def evaluate(
         say(
             f"[bold]{escape(model)}[/bold] on {escape(task.name)}: {metric_title(task.form.metric)} "
             f"{scores.metric:.4f}, loss {scores.loss:.4f}, {counted(scores.count, 'sample')} "
-            f"(a blind guess: {task.guess():.4f})"
+            f"(a blind guess: {task.majority_baseline():.4f})"
         )
 
     answer(facts, as_json, show)

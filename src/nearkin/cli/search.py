@@ -261,7 +261,7 @@ def _say_found(facts: dict[str, Any], task: "nk.Task", target: str) -> None:
     kin = f", the space of {escape(facts['kin'])}, {begun}" if facts["kin"] else ""
     say(
         f"[bold]{escape(facts['target'])}[/bold]: {metric_title(task.form.metric)} {facts['metric']:.4f} on the "
-        f"test part (a blind guess: {task.guess():.4f}), {counted(facts['parameters'], 'weight')}, "
+        f"test part (a blind guess: {task.majority_baseline():.4f}), {counted(facts['parameters'], 'weight')}, "
         f"{counted(facts['multiply_adds'], 'multiply-add')}"
     )
     say(f"  {escape(facts['genotype'])}")

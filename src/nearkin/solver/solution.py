@@ -28,7 +28,7 @@ from nearkin.tasks.examples import Examples, Scaling
 from nearkin.tasks.likelihood import Gaussian, likelihood
 from nearkin.tasks.pixels import fitted_to
 from nearkin.tasks.prediction import Prediction
-from nearkin.tasks.rows import Rows, Values, glance
+from nearkin.tasks.rows import Rows, Values, subset_index
 from nearkin.tasks.task import Task
 
 KIND = "solution"
@@ -189,7 +189,7 @@ class Solution:
         learned = self.task["scaling"]
         if len(self.task["input_shape"]) != 3 or not learned or len(rows) == 0:
             return
-        seen = rows.take(glance(len(rows), GLANCED)).float().mean((0, 2, 3))
+        seen = rows.take(subset_index(len(rows), GLANCED)).float().mean((0, 2, 3))
         mean, std = torch.tensor(learned["mean"]), torch.tensor(learned["std"])
         require(
             bool(((seen - mean).abs() <= FARTHEST * std).all()),
@@ -342,7 +342,7 @@ def measured(task: Task, solved: Solved, heat: float) -> Quality:
     said, scores, labels = answers(solved, task.test, heat), scores_on_test(task, solved), task.test.labels()
     if said.probabilities is not None:
         return class_quality(
-            said.probabilities, labels, task.classes, loss=scores.loss, guess=task.guess(),
+            said.probabilities, labels, task.classes, loss=scores.loss, guess=task.majority_baseline(),
             best_constant=task.best_constant(), said=said.labels,
         )  # fmt: skip
     scaling = Scaling.from_dict(solved.facts["target_scaling"])

@@ -139,7 +139,7 @@ def test_large_sets_are_decoded_as_they_are_taken(tmp_path, monkeypatch):
 def test_a_size_missed_by_the_survey_is_refused_when_taken(tmp_path, monkeypatch):
     write(tmp_path)
     picture(tmp_path / "cat" / "1.png", size=(9, 9))
-    monkeypatch.setattr(folder, "SURVEYED", 5)
+    monkeypatch.setattr(folder, "MOST_HEADERS", 5)
     with pytest.raises(DataError, match=r"4x6.*1\.png 9x9; .*\?size=64"):
         folder.read(str(tmp_path), {})
 

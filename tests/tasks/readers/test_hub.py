@@ -136,7 +136,7 @@ def test_arrays(datasets, save, monkeypatch, kind, lazy):
     }[kind]
     assert task.input_shape == tuple(expected.shape[1:])
     rows = task.train.inputs.rows
-    assert isinstance(rows, hub.Cells) == lazy
+    assert isinstance(rows, hub.TableRows) == lazy
     assert isinstance(rows, Rows)
     assert torch.equal(rows.take(torch.arange(20)), expected)
     assert task.classes == ("0", "1")
@@ -151,7 +151,7 @@ def test_columns_of_numbers_are_a_table(save, monkeypatch, lazy):
     task = hub.read(location, {})
     assert (task.likelihood, task.input_shape) == ("gaussian", (2,))
     assert task.train.inputs.rows.take(torch.tensor([3])).tolist() == [[3.0, 23.0]]
-    assert isinstance(task.train.inputs.rows, hub.Cells) == lazy
+    assert isinstance(task.train.inputs.rows, hub.TableRows) == lazy
     both = hub.read(location, {"target": "y,b", "input": "a"})
     assert (both.classes, both.input_shape, both.likelihood) == (("y", "b"), (1,), "gaussian")
     noisy = hub.read(location, {"likelihood": "heteroscedastic"})
@@ -189,9 +189,9 @@ def test_splits_are_chosen_by_name(save):
         ({"target": "z"}, r"no column 'z' for target; its columns are a \(number\), t \(text\)"),
         ({"input": "z"}, "no column 'z' for input"),
         ({"target": "a", "input": "a,t"}, r"which columns of .* are inputs\? choose with \?input=COLUMN"),
-        ({"target": "a", "input": "t"}, "text is not classified here; leave target out"),
+        ({"target": "a", "input": "t"}, "text cannot be classified; leave target out"),
         ({"target": "v", "input": "a"}, "is the target"),
-        ({"target": "a", "likelihood": "dense"}, "must be one of categorical, gaussian, heteroscedastic, got 'dense'"),
+        ({"target": "a", "likelihood": "dense"}, "must be categorical or gaussian or heteroscedastic, got 'dense'"),
     ],
 )
 def test_columns_that_do_not_fit_are_listed(save, options, words):

@@ -70,7 +70,7 @@ Y = npy("'<i8'", "(4,)", np.array([0, 1, 0, 1]).tobytes())
         (npy("'<c8'", "(4,)", bytes(32)), "type .*<c8"),
         (npy("'<M8[s]'", "(4,)", bytes(32)), "type .*M8"),
         (npy("[('a', '<f4')]", "(4,)", bytes(16)), "type"),
-        (npy("'<i8'", "(4,)", bytes(8)), "promises 32 bytes .* holds 8"),
+        (npy("'<i8'", "(4,)", bytes(8)), "states 32 bytes .* has 8"),
         (npy("'<i8'", "(10000000000000000000,)"), "whole numbers from 0 on"),
         (npy("'<i8'", "(-4,)"), "whole numbers from 0 on"),
         (npy("'<i8'", "()", bytes(8)), r"class labels must be one column \[N\], got shape \[\]"),
@@ -129,7 +129,7 @@ def test_bombs_pipes_and_false_claims_are_refused_in_little_time_and_memory(tmp_
         f"text:{tmp_path}/bomb.txt.gz": "make it smaller, or raise the limit with nearkin --max-bytes",
         f"csv:{tmp_path}/bomb.csv.gz?target=a": "bomb.csv.gz, unpacked, takes",
         f"npz:{zipped}": "bomb.npz takes 320 MiB, the limit is 95.4 MiB",
-        f"npz:{lying}": "is not a whole npz file",
+        f"npz:{lying}": "is not a complete npz file",
         f"npz:{empty}": "'y_train.npy' holds type \"'<U0'\"",
         f"folder:{tmp_path}/images": "z.png is a pipe, not a regular file",
         "digits?size=20000": "digits?size=20000 as images of 1 x 20000 x 20000 (channels, height, width) takes 671 GiB",
@@ -226,7 +226,7 @@ def test_a_pickle_cannot_claim_memory_or_time(tmp_path):
         b"\x80\x02]r\xff\xff\xff\xff.": "no table",  # an index of the memo that unpickling would allocate
         b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7fab.": "not a whole",  # a length of 2⁶³ − 1 bytes
         b"\x80\x02}(" + b")q\x00" + b"h\x00h\x00\x86q\x00" * 100 + b"K\x01u.": "a key of its table is a tuple",
-        b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00true\x85R.": "wants to run os.system",
+        b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00true\x85R.": "would run os.system",
         b"\x80\x02}(X\x01\x00\x00\x00aK\x01\x85R.": "not a whole",
     }
     for data, says in claims.items():

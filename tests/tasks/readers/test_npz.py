@@ -127,7 +127,7 @@ def test_objects_are_refused_and_never_unpickled(tmp_path):
 def test_a_cut_file_is_refused(tmp_path, keep):
     path = saved(tmp_path, **PARTS)
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(DataError, match=r"pets\.npz is not a whole npz file .*fetch it again"):
+    with pytest.raises(DataError, match=r"pets\.npz is not a complete npz file .*fetch it again"):
         npz.read(str(path), {})
 
 
@@ -137,13 +137,13 @@ def test_a_damaged_file_is_refused(tmp_path, save):
     data = bytearray(path.read_bytes())
     data[1000:1010] = bytes(255 - byte for byte in data[1000:1010])
     path.write_bytes(data)
-    with pytest.raises(DataError, match=r"pets\.npz is not a whole npz file"):
+    with pytest.raises(DataError, match=r"pets\.npz is not a complete npz file"):
         npz.read(str(path), {})
 
 
 def test_a_lone_npy_is_refused(tmp_path):
     np.save(tmp_path / "a.npy", X)
-    with pytest.raises(DataError, match="not a whole npz file"):
+    with pytest.raises(DataError, match="not a complete npz file"):
         npz.read(str(tmp_path / "a.npy"), {})
 
 
