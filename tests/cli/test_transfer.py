@@ -81,7 +81,7 @@ def test_bad_requests_end_in_one_line(call: Call, tmp_path: Path) -> None:
         (("transfer", "low", HIGH, "--out", "page.pdf"), "page.pdf ends in '.pdf'; write the report to a file .html"),
         (("transfer", "low", HIGH, "--out", "folder.html"), "folder.html is a folder"),
         (("transfer", "low", HIGH, "--out", "table.csv/page.html"), "table.csv"),
-        (("transfer", "low", "csv:table.csv?target=kind"), "only images can be brought to another shape"),
+        (("transfer", "low", "csv:table.csv?target=kind"), "only images can be converted to another shape"),
         (("--zoo", "nowhere", "transfer", "low", HIGH), "nowhere"),
     ]
     for words, wanted in cases:

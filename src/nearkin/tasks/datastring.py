@@ -86,7 +86,8 @@ def one_of(value: str, modifier: str, allowed: Collection[str]) -> str:
     >>> one_of("fine", "labels", ("coarse", "fine"))
     'fine'
     """
-    require(value in allowed, f"{modifier} must be {' or '.join(allowed)}, got {quoted(value)}")
+    listed = " or ".join(allowed) if len(allowed) <= 2 else f"one of {', '.join(allowed)}"
+    require(value in allowed, f"{modifier} must be {listed}, got {quoted(value)}")
     return value
 
 

@@ -125,7 +125,7 @@ def test_same_image_under_two_labels_is_told() -> None:
     twins = found(Task.from_arrays("two", x, y, torch.rand(100, 1, 8, 8, generator=rng(1)), torch.arange(100) % 2))
     assert (twins.contradictory, twins.within_train) == (100, 50)
     assert twins.grave
-    assert "settle their labels" in twins.text
+    assert "correct their labels" in twins.text
 
 
 def test_hashes_do_not_depend_on_blocks_nor_on_how_rows_are_read() -> None:

@@ -114,7 +114,7 @@ def test_labels_without_any_bond_to_the_inputs_are_not_called_wrong() -> None:
     found = label_noise(Task.from_arrays("chance", torch.randn(600, 5, generator=rng()), torch.arange(600) % 3))
     assert found.share is None
     assert not found.grave
-    assert "cannot be told" in found.text
+    assert "cannot be estimated" in found.text
 
 
 def test_overlapping_classes_are_not_wrong_labels() -> None:

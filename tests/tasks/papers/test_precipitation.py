@@ -112,7 +112,7 @@ def test_stations_go_by_number_name_or_a_word_of_it(tmp_path):
     for wanted, count in (("011111", 304), ("Sandy Creek", 304), ("creek", 304), ("hill", 304), ("012222", 304)):
         assert len(sources.task(f"ushcn:{path}?station={wanted}").train) == count
     assert len(sources.task(f"ushcn:{path}?station=hill&year=2000").train) == 305
-    for wanted, says in (("sandy", "2 stations answer to 'sandy'"), ("cree", "no stations answer"), ("", "2 stations")):
+    for wanted, says in (("sandy", "2 stations match 'sandy'"), ("cree", "no stations match"), ("", "2 stations")):
         with pytest.raises(OptionError, match=rf"{says}.*011111 \(SANDY CREEK\), 012222 \(SANDY HILL 2 NE\)"):
             sources.task(f"ushcn:{path}" + (f"?station={wanted}" if wanted else ""))
 
@@ -140,7 +140,7 @@ def test_csv_lines_of_one_station(tmp_path, header):
     fixed.mkdir()
     both = [sources.task(f"ushcn:{p}?year=1999") for p in (path, write(fixed, year_of("011111", 1999)))]
     assert torch.equal(both[0].test.labels(), both[1].test.labels())
-    with pytest.raises(OptionError, match="holds precipitation alone"):
+    with pytest.raises(OptionError, match="has precipitation only"):
         sources.task(f"ushcn:{path}?element=tmax")
 
 
@@ -174,7 +174,7 @@ def test_log_and_other_elements(tmp_path):
     assert raw(task.train)[1][0] == pytest.approx(math.log1p(401))
     tmin = sources.task(f"ushcn:{path}?year=1999&element=tmin")
     assert (tmin.classes, raw(tmin.train)[1][0]) == (("tmin [°F]",), -12)
-    with pytest.raises(OptionError, match="log goes with amounts"):
+    with pytest.raises(OptionError, match="log is for amounts"):
         sources.task(f"ushcn:{path}?year=1999&element=tmin&log")
     with pytest.raises(DataError, match="no value of SNOW for 011111"):
         sources.task(f"ushcn:{path}?element=snow")
@@ -247,7 +247,7 @@ def test_lines_cut_of_their_last_blanks_are_read(tmp_path):
         ("test=1,2,3,4,5,6,7,8,9,10,11,12", "leave some for training"),
         ("test=1&seed=2", "which both set the months; give one"),
         ("inputs=hour", "inputs must be day or season"),
-        ("element=wind", "element must be prcp or snow"),
+        ("element=wind", "element must be one of prcp, snow"),
         ("year=2001", "0 days are left for the test set"),
         ("sation=1", "did you mean station"),
     ],

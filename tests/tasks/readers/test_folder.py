@@ -164,25 +164,25 @@ def test_a_broken_image_is_named(tmp_path):
 def test_missing_folders_are_named(tmp_path):
     with pytest.raises(DataError, match=r"there is no folder .*nowhere"):
         folder.read(str(tmp_path / "nowhere"), {})
-    with pytest.raises(DataError, match="holds no class folders; put the images of each class"):
+    with pytest.raises(DataError, match="has no class folders; put the images of each class"):
         folder.read(str(tmp_path), {})
     picture(tmp_path / "train" / "0.png")
     picture(tmp_path / "test" / "0.png")
-    with pytest.raises(DataError, match="holds no class folders"):
+    with pytest.raises(DataError, match="has no class folders"):
         folder.read(str(tmp_path), {})
 
 
 def test_an_empty_class_is_named(tmp_path):
     write(tmp_path)
     (tmp_path / "owl").mkdir()
-    with pytest.raises(DataError, match=r"class folder .*owl holds no images \(\.png.*add some or remove it"):
+    with pytest.raises(DataError, match=r"class folder .*owl has no images \(\.png.*add some or remove it"):
         folder.read(str(tmp_path), {})
 
 
 def test_a_test_class_without_training_images_is_named(tmp_path):
     write(tmp_path / "train")
     write(tmp_path / "test", classes=("cat", "owl"))
-    with pytest.raises(DataError, match=r"test has class owl, which .*train lacks"):
+    with pytest.raises(DataError, match=r"test has class owl, .*train does not"):
         folder.read(str(tmp_path), {})
 
 

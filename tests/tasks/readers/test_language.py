@@ -112,15 +112,15 @@ def test_options_are_checked(tmp_path):
 
 def test_short_and_empty_texts(tmp_path):
     with pytest.raises(
-        DataError, match=r"the training text has 11 tokens, a window wants 36; add text or set \?length="
+        DataError, match=r"the training text has 11 tokens, a window needs 36; add text or set \?length="
     ):
         language.read(written(tmp_path, train_txt=SONG, test_txt=SONG), {})
-    with pytest.raises(DataError, match="the test text has 0 tokens, a window wants 3"):
+    with pytest.raises(DataError, match="the test text has 0 tokens, a window needs 3"):
         language.read(written(tmp_path, test_txt=""), {"length": "2"})
 
 
 def test_files_that_cannot_be_told_apart(tmp_path):
-    with pytest.raises(DataError, match=r"there is no file or folder .*nowhere; text wants \.txt or \.txt\.gz"):
+    with pytest.raises(DataError, match=r"there is no file or folder .*nowhere; name one of \.txt or \.txt\.gz"):
         language.read(str(tmp_path / "nowhere"), {})
     with pytest.raises(
         DataError, match=r"has 0 text files \(none\) and none with train in its name; name them train\.txt"

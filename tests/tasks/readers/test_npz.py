@@ -118,7 +118,7 @@ def test_objects_are_refused_and_never_unpickled(tmp_path):
             return (tmp_path.joinpath("sprung").touch, ())
 
     path = saved(tmp_path, x=X, y=np.array([Trap()] * 30, dtype=object))
-    with pytest.raises(DataError, match=r"y\.npy' holds Python objects.*give numbers or text of one shape"):
+    with pytest.raises(DataError, match=r"y\.npy' contains Python objects.*save numbers or text of one shape"):
         npz.read(str(path), {})
     assert not (tmp_path / "sprung").exists()
 
@@ -150,9 +150,9 @@ def test_a_lone_npy_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "options", "words"),
     [
-        ({"images": X, "y": Y}, {}, "lacks an array x_train; it holds images, y"),
-        ({"x": X}, {}, "lacks an array y_train"),
-        (PARTS, {"labels": "coarse"}, "lacks an array coarse_train"),
+        ({"images": X, "y": Y}, {}, "has no array x_train; it has images, y"),
+        ({"x": X}, {}, "has no array y_train"),
+        (PARTS, {"labels": "coarse"}, "has no array coarse_train"),
         ({"x": X, "y": Y[:9]}, {}, "30 training inputs but 9 labels"),
         ({"x_train": X, "y_train": Y, "x_test": X}, {}, "give both x_test and y_test"),
     ],
