@@ -59,7 +59,6 @@ def dataset_targets(dataset: Dataset[Any], name: str) -> np.ndarray[Any, Any]:
 
 
 def _value(sample: Any, name: str) -> Tensor:
-    """One input as float32, channels first."""
     value = sample if isinstance(sample, Tensor) else torch.from_numpy(np.array(sample))
     if value.dtype == torch.uint8:
         value = value.float().div(255)

@@ -59,7 +59,6 @@ def _limited(task: Task, value: str, options: Mapping[str, str]) -> Task:
 
 
 def _when(change: Callable[[Task], Task], name: str) -> Callable[[Task, str, Mapping[str, str]], Task]:
-    """A modifier without a value, such as `grey`."""
     return lambda task, value, options: change(task) if flag(value, name) else task
 
 
@@ -140,7 +139,6 @@ def _suggestion(text: str, known: list[str]) -> str:
 
 
 def _check_options(data: DataString, own: tuple[str, ...]) -> None:
-    """Refuse unknown options before anything is read."""
     known, options = [*own, *MODIFIERS, "rest", "even"], dict(data.options)
     for option in options:
         if option not in known:

@@ -70,7 +70,6 @@ def stratified_index(labels: Tensor, count: int, seed: int) -> Tensor:
 
 
 def _shuffled_classes(labels: Tensor, seed: int) -> list[Tensor]:
-    """Positions of the samples of each class in random order."""
     rng = Streams(seed).at("limit")
     pools = [torch.nonzero(labels == group).flatten() for group in labels.unique()]
     return [pool[torch.randperm(len(pool), generator=rng)] for pool in pools]

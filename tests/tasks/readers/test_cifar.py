@@ -224,7 +224,7 @@ def test_missing_things_are_named(tmp_path):
     with pytest.raises(OptionError, match="labels of cifar10 must be fine, got 'coarse'"):
         cifar.read(str(tmp_path), {"labels": "coarse"})
     (tmp_path / "data_batch_4").unlink()
-    with pytest.raises(DataError, match="lacks data_batch_4; unpack the official archive again"):
+    with pytest.raises(DataError, match="has no file data_batch_4; unpack the official archive again"):
         cifar.read(str(tmp_path), {})
 
 

@@ -156,7 +156,6 @@ def _map_values(path: Path, columns: table.Columns, kind: str) -> tuple[Array, A
 
 
 def _groups(path: Path, columns: table.Columns, x: Array, by: str) -> Array:
-    """The group number `[N]` of each person."""
     require(by in GROUPS, f"by must be cluster or place, got {by!r}")
     cluster = _find(columns, ("cluster",))
     if by == "cluster" and cluster is None:

@@ -193,7 +193,6 @@ def _select_years(measured: StationRecord, wanted: str) -> tuple[Sequence[DailyV
 
 
 def _test_months(options: Mapping[str, str]) -> tuple[int, ...]:
-    """Test months, from 1 to 12."""
     require(not ("test" in options and "seed" in options), "got test=… and seed=…, which both set the months; give one")
     if "seed" in options:
         drawn = Streams(whole(options["seed"], "seed")).numpy("months").choice(12, size=2, replace=False)
@@ -220,13 +219,11 @@ def _number(path: Path, stations: Mapping[str, Station], wanted: str) -> str:
 
 
 def _listed(stations: Mapping[str, Station]) -> str:
-    """Up to twelve stations with their names."""
     shown = [number if name == number else f"{number} ({name})" for number, (name, _) in stations.items()]
     return ", ".join(shown[:12]) + (f" and {len(shown) - 12} others" if len(shown) > 12 else "") or "none"
 
 
 def _find_stations(path: Path) -> dict[str, Station]:
-    """Stations in the files at a path, by number."""
     stations: dict[str, Station] = {}
     for file in _files(path):
         for number, name in _stations_of(file).items():

@@ -93,7 +93,6 @@ def _layout(root: Path) -> tuple[CifarLayout, Path]:
 
 
 def _split(layout: CifarLayout, folder: Path, files: Sequence[str], labels: str) -> CifarSplit:
-    """The images and labels of some batches, joined."""
     for file in files:
         if not (folder / file).exists():
             raise DataError(f"{folder} has no file {file}; unpack the official archive again")

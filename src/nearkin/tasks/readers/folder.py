@@ -144,7 +144,6 @@ def _split_folders(root: Path) -> tuple[Path, Path | None]:
 
 
 def _folders(root: Path) -> list[Path]:
-    """Folders in a folder by name, without hidden ones."""
     return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
@@ -198,7 +197,6 @@ def _sizes_differ(first: str, first_size: tuple[int, int], other: str, other_siz
 
 
 def _decoded(source: ImageSource, common: ImageFormat, resize: bool) -> np.ndarray[Any, Any]:
-    """Bytes `[C, H, W]` of one image."""
     with _opened(source) as image:
         size = (image.height, image.width)
         if size != common.size and not resize:

@@ -108,7 +108,6 @@ class ImageColumn:
 
 
 def _splits(location: str, options: Mapping[str, str]) -> list[Any]:
-    """The training split and, if there is one, the test split."""
     dataset = _loaded(location, options.get("config"))
     splits = dict(dataset) if isinstance(dataset, dict) else {"train": dataset}
     shown = ", ".join(splits)
@@ -248,7 +247,6 @@ def _columns(location: str, kinds: Mapping[str, str], options: Mapping[str, str]
 
 
 def _text(data: Any, column: str) -> str:
-    """A column of text, one line per row."""
     require_bytes(data.select_columns([column]).data.nbytes, f"the text of column {column}")
     return "\n".join((line or "").rstrip("\n") for line in data.with_format(None)[:][column])
 

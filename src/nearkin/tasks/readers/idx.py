@@ -65,7 +65,6 @@ def read_idx(path: str | Path) -> np.ndarray[Any, Any]:
 
 
 def _header(path: Path, file: BinaryIO) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Type and shape of the array."""
     magic = file.read(4)
     if len(magic) != 4 or magic[:2] != b"\0\0" or magic[2] not in TYPES or magic[3] == 0:
         raise DataError(
@@ -84,7 +83,6 @@ def _header(path: Path, file: BinaryIO) -> tuple[np.dtype[Any], tuple[int, ...]]
 
 
 def _content(file: BinaryIO, most: int) -> bytearray:
-    """The rest of a file, at most `most` bytes."""
     content = bytearray()
     while len(content) < most and (chunk := file.read(min(CHUNK, most - len(content)))):
         content += chunk
@@ -92,7 +90,6 @@ def _content(file: BinaryIO, most: int) -> bytearray:
 
 
 def _pair(folder: Path, prefixes: tuple[str, ...]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Images and labels of one split."""
     paths = {kind: _find(folder, prefixes, kind) for kind in (IMAGES, LABELS)}
     for kind, path in paths.items():
         if path is None:

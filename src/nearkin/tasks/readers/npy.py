@@ -165,7 +165,6 @@ def parsed_header(file: IO[bytes], name: str) -> Header:
 
 
 def _literal(text: bytes) -> Any:
-    """The Python literal of a header, or None."""
     try:
         plain = re.sub(r"(?<=[0-9])L", "", text.decode("utf-8"))  # Python 2 wrote sizes as 28L
         return ast.literal_eval(plain.strip(" \n\0"))

@@ -129,7 +129,6 @@ class _Machine:
                 raise ValueError(f"its instruction {name} does not belong to a table of arrays")
 
     def _top(self, count: int) -> list[Any]:
-        """Remove the last values of the stack."""
         values = self.stack[-count:]
         if len(values) < count:
             raise ValueError("it reads more values than it wrote")
