@@ -299,7 +299,7 @@ def test_images_are_brought_to_the_networks_shape_or_refused(ten: Task) -> None:
     assert wide.input_shape == (3, 12, 10)
     assert wide.train.first(3).x.shape == (3, 3, 12, 10)
     table = Task.from_arrays("table", torch.randn(20, 4), torch.arange(20) % 2)
-    with pytest.raises(MismatchError, match="only images can be brought"):
+    with pytest.raises(MismatchError, match="only images can be converted"):
         fitted_to(table, (1, 8, 8))
     with pytest.raises(MismatchError, match="only one and three channels"):
         fitted_to(ten, (4, 8, 8))
