@@ -63,38 +63,4 @@ __version__ = "0.1.0"
 _moved.install()
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "core.budget": ("Budget",),
-            "core.errors": ("NearkinError",),
-            "core.events": ("listening",),
-            "distance.matrix": ("DistanceMatrix",),
-            "distance.ranking": ("Kin", "Ranking"),
-            "fisher.values": ("FisherDiagonal",),
-            "nets.recipe": ("Recipe",),
-            "nets.registry": ("build",),
-            "nets.solved": ("Solved",),
-            "nets.training_loop": ("Fit", "fit"),
-            "nets.trusted_code": ("trust",),
-            "search.genotypes.genotype": ("Genotype",),
-            "solver.estimator": ("NearkinClassifier", "NearkinRegressor"),
-            "solver.plan": ("Plan",),
-            "solver.solution": ("Solution",),
-            "solver.solving": ("solve",),
-            "store.catalogue": ("Catalogue",),
-            "tasks.examples": ("Examples",),
-            "tasks.prediction": ("Prediction",),
-            "tasks.sources": ("task",),
-            "tasks.task": ("Task",),
-            "transfer.classifier": ("LinearizedClassifier",),
-            "transfer.hyper": ("Hyper",),
-            "transfer.posterior": ("Posterior",),
-            "transfer.regressor": ("LinearizedRegressor",),
-            "zoo.zoo": ("Zoo",),
-        },
-        packages=(
-            "core", "distance", "fisher", "nets", "report", "run", "search", "solver", "store", "tasks", "transfer",
-            "zoo",
-        ),
-    )  # fmt: skip
+    __getattr__, __dir__, __all__ = exports(__name__)

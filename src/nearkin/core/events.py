@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, overload
 
-from nearkin._moved import renamed
-
 if TYPE_CHECKING:  # events are shown by commands that must not wait for torch
     from nearkin.core.state import State
 
@@ -148,7 +146,3 @@ def finish(work: Work[T], listen: Listener | None = None) -> T:
         return result
     finally:
         work.close()
-
-
-def __getattr__(name: str) -> Any:
-    return renamed(__name__, name)

@@ -15,12 +15,4 @@ if TYPE_CHECKING:
     from nearkin.run.tracking import mlflow as mlflow
     from nearkin.run.tracking import tensorboard as tensorboard
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "checkpoints": ("Checkpoints", "FolderCheckpoints", "MemoryCheckpoints"),
-            "journal": ("Entry", "journaled", "journals"),
-            "stages": ("StageCache",),
-            "tracking": ("mlflow", "tensorboard"),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

@@ -22,15 +22,4 @@ if TYPE_CHECKING:
     from nearkin.store.records import Placed as Placed
     from nearkin.store.records import TaskRecord as TaskRecord
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "blobs": ("Blobs",),
-            "bundle": ("export_bundle", "import_bundle"),
-            "catalogue": ("Catalogue",),
-            "integrity": ("Cleaning", "Damage", "Health", "clean", "examine"),
-            "protocol": ("Store",),
-            "read_only": ("ReadOnlyStore",),
-            "records": ("ArtifactRecord", "NewArtifact", "NewTask", "Placed", "TaskRecord"),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)
