@@ -52,7 +52,7 @@ def test_sections() -> None:
 def test_a_cut_file_is_named(tmp_path: Path, cut: int) -> None:
     file = tmp_path / "cut.safetensors"
     file.write_bytes(State({"w": torch.ones(50)}).to_bytes()[:cut])
-    with pytest.raises(DataError, match=r"cut\.safetensors is not a whole safetensors file"):
+    with pytest.raises(DataError, match=r"cut\.safetensors is not an intact safetensors file"):
         State.load(file)
 
 
@@ -122,7 +122,7 @@ def built(header: object, body: bytes = b"") -> bytes:
     ids=range(16),
 )
 def test_hostile_bytes_are_refused_in_one_line(data: bytes) -> None:
-    with pytest.raises(DataError, match=r"^the file is not a whole safetensors file \(.*\); write") as refused:
+    with pytest.raises(DataError, match=r"^the file is not an intact safetensors file \(.*\); write") as refused:
         State.from_bytes(data, "the file")
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 400

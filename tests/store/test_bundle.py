@@ -314,7 +314,7 @@ def test_a_member_above_the_limit_is_refused(other: Catalogue, file: Path, monke
     monkeypatch.setenv("NEARKIN_MAX_BYTES", "100")
     assert_refused(other, file, r"holds a member of [\d,]+ bytes, at most 100 are read; set \$NEARKIN_MAX_BYTES")
     monkeypatch.setenv("NEARKIN_MAX_BYTES", "²")
-    with pytest.raises(OptionError, match="NEARKIN_MAX_BYTES got '²', expected a number of bytes"):
+    with pytest.raises(OptionError, match="NEARKIN_MAX_BYTES is '²', expected a number of bytes"):
         import_bundle(other, file)
     monkeypatch.setenv("NEARKIN_MAX_BYTES", str(10**6))
     import_bundle(other, file)

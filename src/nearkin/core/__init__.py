@@ -1,4 +1,4 @@
-"""Errors, seeded generators, events, budgets, durable files. Imports nothing else of nearkin."""
+"""Errors, seeded generators, events, budgets, durable files; imports no other package of nearkin."""
 
 from typing import TYPE_CHECKING
 

@@ -29,9 +29,9 @@ def exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
     The names are read from the lines `    from MODULE import NAME as NAME` below `if TYPE_CHECKING:` in the source of
     the package, so that there is one list for type checkers and for the run. Old names are looked up in `RENAMED`.
 
-    >>> get, _, names = exports("nearkin.run")
-    >>> get("StageCache").__name__, names[0]
-    ('StageCache', 'Checkpoints')
+    >>> get, _, names = exports("nearkin.core")
+    >>> get("Budget").__name__, names[0]
+    ('Budget', 'Budget')
     """
     spec = sys.modules[package].__spec__
     source = spec.loader.get_source(package)  # type: ignore[union-attr]

@@ -8,7 +8,7 @@ import torch
 
 from nearkin.core.errors import DataError, require
 from nearkin.core.events import Caution, Note, Work, operation
-from nearkin.core.state import State, signed
+from nearkin.core.state import State, add_facts
 from nearkin.nets.functional import check
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build, default_network
@@ -58,7 +58,7 @@ def train(
             yield Caution(warning)
         return solved
 
-    return (yield from resumed(beside, checkpoint, lambda start: signed(trained(start), {"question": question})))
+    return (yield from resumed(beside, checkpoint, lambda start: add_facts(trained(start), {"question": question})))
 
 
 def _changes(checkpoint: State, question: Mapping[str, Any]) -> list[str]:

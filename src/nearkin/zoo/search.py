@@ -14,7 +14,7 @@ import torch
 from nearkin.core.budget import Budget
 from nearkin.core.errors import NearkinError, ZooError, require
 from nearkin.core.events import Caution, Note, Work
-from nearkin.core.options import typed
+from nearkin.core.options import read_options
 from nearkin.core.state import State, copied
 from nearkin.distance.registry import STRUCTURE
 from nearkin.nets.evaluate import Scores
@@ -89,7 +89,7 @@ class Search:
     def __post_init__(self) -> None:
         method = method_named(self.method)
         object.__setattr__(self, "method", method.name)
-        object.__setattr__(self, "options", typed(method.options, self.options, method.name))
+        object.__setattr__(self, "options", read_options(method.options, self.options, method.name))
 
     def facts(self) -> dict[str, Any]:
         """All that decides where the search goes, but for its budget."""
