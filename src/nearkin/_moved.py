@@ -69,9 +69,35 @@ MOVED = {
 """New paths of modules by their old ones."""
 
 RENAMED = {
-    "nearkin.core.events": {"kept": "nearkin.run.checkpoints:kept_in_file"},
+    "nearkin.core.events": {"kept": "nearkin.run.checkpoints:save_to_file"},
     "nearkin.nets.training_loop": {"fitting": "nearkin.nets.training_loop:fit.work"},
+    "nearkin.run": {
+        "Entry": "nearkin.run.journal:JournalEntry",
+        "journaled": "nearkin.run.journal:write_journal",
+    },
+    "nearkin.run.checkpoints": {
+        "kept_in_file": "nearkin.run.checkpoints:save_to_file",
+        "mark": "nearkin.run.checkpoints:facts_digest",
+        "resumed": "nearkin.run.checkpoints:resume",
+        "saved": "nearkin.run.checkpoints:save_checkpoints",
+        "stored": "nearkin.run.checkpoints:read_stored",
+    },
+    "nearkin.run.journal": {
+        "Entry": "nearkin.run.journal:JournalEntry",
+        "journaled": "nearkin.run.journal:write_journal",
+    },
+    "nearkin.run.stages": {"Spent": "nearkin.run.stages:StageTime"},
     "nearkin.search.searcher": {"searching": "nearkin.search.searcher:run_search.work"},
+    "nearkin.store": {
+        "Cleaning": "nearkin.store.integrity:CleanupResult",
+        "Damage": "nearkin.store.integrity:DamagedBlob",
+        "Placed": "nearkin.store.records:PendingArtifact",
+    },
+    "nearkin.store.integrity": {
+        "Cleaning": "nearkin.store.integrity:CleanupResult",
+        "Damage": "nearkin.store.integrity:DamagedBlob",
+    },
+    "nearkin.store.records": {"Placed": "nearkin.store.records:PendingArtifact"},
 }
 """New names, as `module:name`, by module and old name."""
 

@@ -107,7 +107,7 @@ def test_some_tasks_come_with_their_files_only(zoo: Catalogue, other: Catalogue,
     assert export_bundle(zoo, tmp_path / "a.zip", ["a"]) == ["a"]
     assert import_bundle(other, tmp_path / "a.zip") == ["a"]
     assert len(list(other.blobs.digests())) == 1
-    with pytest.raises(ZooError, match="no task named q"):
+    with pytest.raises(ZooError, match="no task named 'q'"):
         export_bundle(zoo, tmp_path / "q.zip", ["a", "q"])
     assert not (tmp_path / "q.zip").exists()
 
@@ -148,23 +148,25 @@ def test_a_place_that_cannot_be_written_is_told(zoo: Catalogue, tmp_path: Path) 
 
 
 def test_names_that_are_taken_are_listed(zoo: Catalogue, file: Path) -> None:
-    assert_refused(zoo, file, "the zoo already has a, b, bare; nearkin remove them first, or import into another zoo")
+    assert_refused(
+        zoo, file, "the zoo already has 'a', 'b', 'bare'; nearkin remove them first, or import into another zoo"
+    )
     zoo.remove("b")
     zoo.remove("a")
-    assert_refused(zoo, file, "the zoo already has bare;")
+    assert_refused(zoo, file, "the zoo already has 'bare';")
 
 
 def test_many_taken_names_are_counted(zoo: Catalogue, tmp_path: Path) -> None:
     zoo.admit([(laws.new_task(f"t{i}"), []) for i in range(50)], lambda _: b"")
     export_bundle(zoo, tmp_path / "many.zip")
-    assert_refused(zoo, tmp_path / "many.zip", "already has a, b, bare, t0, t1 and 48 more;")
+    assert_refused(zoo, tmp_path / "many.zip", "already has 'a', 'b', 'bare', 't0', 't1' and 48 more;")
 
 
 def test_a_name_taken_meanwhile_undoes_all(other: Catalogue, file: Path) -> None:
     work = import_bundle.work(other, file)
     next(work)
     other.add(laws.new_task("bare"), laws.weights("new"))
-    with pytest.raises(ZooError, match="already has a task named bare"):
+    with pytest.raises(ZooError, match="already has a task named 'bare'"):
         finish(work)
     assert [record.name for record in other.tasks()] == ["bare"]
     assert examine(other).orphans == ()
@@ -189,7 +191,7 @@ def test_a_truncated_file_is_refused(other: Catalogue, file: Path) -> None:
     whole = file.read_bytes()
     for length in [*range(0, len(whole), 97), len(whole) - 1]:
         file.write_bytes(whole[:length])
-        assert_refused(other, file, "is not a whole export of a zoo: .*; fetch or export it again")
+        assert_refused(other, file, "is not an intact export of a zoo: .*; fetch or export it again")
 
 
 def test_a_harmed_file_is_refused_or_read_right(zoo: Catalogue, file: Path, tmp_path: Path) -> None:
@@ -282,7 +284,7 @@ MALFORMED: list[Callable[[dict[str, Any]], Any]] = [
 
 @pytest.mark.parametrize("change", MALFORMED)
 def test_a_malformed_manifest_is_refused(other: Catalogue, file: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    assert_refused(other, retold(file, change), "is not a whole export of a zoo: ")
+    assert_refused(other, retold(file, change), "is not an intact export of a zoo: ")
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"[" * 100_000, b"\xff", b'"nearkin-zoo"', b"null"])
@@ -290,7 +292,7 @@ def test_a_manifest_that_is_none_is_refused(other: Catalogue, file: Path, text: 
     def retell(members: dict[str, bytes]) -> None:
         members["manifest.json"] = text
 
-    assert_refused(other, rewritten(file, retell), "is not a whole export of a zoo: ")
+    assert_refused(other, rewritten(file, retell), "is not an intact export of a zoo: ")
 
 
 def test_compressed_or_doubled_members_are_refused(other: Catalogue, file: Path) -> None:

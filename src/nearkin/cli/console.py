@@ -174,7 +174,7 @@ def _journal(settings: Settings) -> Iterator[list[Listener]]:
     if command is None or command.info_name in UNSEEN or "://" in settings.zoo:
         yield []
         return
-    with journal.journaled(Path(settings.zoo), sys.argv[1:]) as note_down:
+    with journal.write_journal(Path(settings.zoo), sys.argv[1:]) as note_down:
         yield [note_down]
 
 

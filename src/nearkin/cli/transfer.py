@@ -86,7 +86,7 @@ def transfer(
         facing = target if target in zoo else task_of(target, zoo)
         task = zoo.task(facing) if isinstance(facing, str) else facing
         asked = {"source": source, "how": repr(how), "seed": settings.seed}
-        parts = zoo.work.within(f"transfer-{task.fingerprint()}-{checkpoints.mark(asked)}")
+        parts = zoo.work.within(f"transfer-{task.fingerprint()}-{checkpoints.facts_digest(asked)}")
         if restart:
             parts.clear()
         cache = stages.StageCache(parts, task.digest())
