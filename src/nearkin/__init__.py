@@ -1,4 +1,4 @@
-"""nearkin: find the near kin of a learning task, say what transfer costs, and solve the task from what is known.
+"""nearkin: find tasks that are related to a new learning task (its kin), predict the cost of transfer, and solve it.
 
 ```python
 import nearkin as nk
@@ -7,7 +7,7 @@ zoo = nk.Zoo("my-zoo")
 zoo.add(nk.task("digits?detect=0", name="zero"), network="lenet", trials=3)
 ```
 
-Names are imported when they are first asked for: `import nearkin` costs nothing.
+Names are imported when they are first used, so that `import nearkin` is fast.
 """
 
 from typing import TYPE_CHECKING

@@ -160,7 +160,7 @@ BAD_INPUT = [
     (("show", "nobody"), "no task named 'nobody'"),
     (("remove", "keep"), "did you mean 'kept'"),
     (("evaluate", "nobody"), "no task named 'nobody'"),
-    (("evaluate", "no.safetensors"), "cannot read no.safetensors"),
+    (("evaluate", "no.safetensors"), "there is no file no.safetensors"),
     (("import", "table.csv"), "table.csv"),
     (("export", "table.csv"), "table.csv"),
     (("--zoo", "photos", "list"), "is not a zoo"),

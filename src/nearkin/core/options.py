@@ -13,6 +13,7 @@ from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from nearkin.core.errors import OptionError
+from nearkin.core.numbers import real_number, whole_number
 
 PLAIN = (bool, int, float, str)
 FORMS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
@@ -62,14 +63,8 @@ def _parse(kind: type, text: str) -> Any:
     """Parse a text; the text itself is returned if it does not have that type."""
     if kind is bool:
         return {"true": True, "false": False}.get(text.lower(), text)
-    if kind is int and re.fullmatch(r"[+-]?[0-9]{1,18}", text):
-        return int(text)
-    if kind is float:
-        try:
-            return float(text)
-        except ValueError:
-            return text
-    return text
+    number = whole_number(text) if kind is int else real_number(text) if kind is float else None
+    return text if number is None else number
 
 
 def options_of(settings: Sequence[Any], without: Collection[str] = ()) -> tuple[Option, ...]:

@@ -7,8 +7,6 @@ second entry `sha256`, the checksum of the rest of the file; the checksum of a b
 
 import hashlib
 import json
-import os
-import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +21,7 @@ from torch import Tensor
 from nearkin.core.errors import DataError, NearkinError
 from nearkin.core.events import Checkpoint, Event, Work, map_events
 from nearkin.core.files import durable_file
+from nearkin.core.opening import open_regular, unreadable
 from nearkin.core.plain import CHECKSUM, json_object, typed
 
 T = TypeVar("T")
@@ -99,15 +98,11 @@ class State:
     @classmethod
     def load(cls, path: Path) -> "State":
         """Read a regular file, and verify its checksum."""
-        try:
-            with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    raise DataError(f"cannot read {path}: it is not a regular file; check the path")
-                data = file.read()
-        except (OSError, ValueError) as missing:
-            reason = getattr(missing, "strerror", None) or missing
-            raise DataError(f"cannot read {path}: {reason}; check the path") from missing
-        return cls.from_bytes(data, str(path))
+        with open_regular(path) as file:
+            try:
+                return cls.from_bytes(file.read(), str(path))
+            except OSError as error:
+                raise unreadable(path, error) from error
 
     def read(self, kind: type[T]) -> T:
         """Read the facts as a dataclass or a TypedDict; the error names what is missing or of another type."""
