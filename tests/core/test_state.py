@@ -151,5 +151,5 @@ def test_facts_are_read_by_their_types(tmp_path: Path) -> None:
 def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero"), tmp_path / "a\0b"):
-        with pytest.raises(DataError, match="not a regular file; name a file|cannot read"):
+        with pytest.raises(DataError, match=r"not a regular file; name a file|cannot read"):
             State.load(path)
