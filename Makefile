@@ -32,9 +32,10 @@ SOAK_SEED   ?= 1
 soak: $(DEV)     ## long fuzzing of all readers of files and strings
 	$(THREADS) NEARKIN_FUZZ_INPUTS=$(SOAK_INPUTS) NEARKIN_FUZZ_SEED=$(SOAK_SEED) $(BIN)/python -m pytest -n 2 -q tests/fuzz
 
-lint: $(DEV)     ## style
+lint: $(DEV)     ## style, formatting, plain language
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest -q --noconftest tests/test_language.py
 
 types: $(DEV)    ## mypy, strict on src
 	$(BIN)/mypy
