@@ -60,7 +60,7 @@ def test_options_are_typed_and_checked() -> None:
     measure = MEASURES["kin"].with_options({"steps": "2", "learning_rate": 0.1})
     assert len(list(measure.work(pair("categorical")))) == 2
     assert MEASURES["kin"].with_options({}) is MEASURES["kin"]
-    with pytest.raises(OptionError, match="option steps of the measure kin is a whole number, got 'two'"):
+    with pytest.raises(OptionError, match="option steps of the measure kin is 'two', expected a whole number"):
         measure.with_options({"steps": "two"})
     with pytest.raises(OptionError, match="the measure leep has no option steps; it has none"):
         MEASURES["leep"].with_options({"steps": "2"})

@@ -16,7 +16,7 @@ from nearkin.distance.registry import STRUCTURE
 from nearkin.nets.evaluate import Scores, evaluate
 from nearkin.nets.functional import evaluating
 from nearkin.nets.solved import ModelFacts, Solved, TaskFacts, fit_facts, fit_state, solved_from, task_facts
-from nearkin.run.stages import Spent
+from nearkin.run.stages import StageTime
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.solver.claims import ClaimCheck
 from nearkin.solver.quality import Quality, class_quality, value_quality
@@ -63,7 +63,7 @@ class _Facts(TypedDict):
     relations: Relations
     checks: Checks
     promises: tuple[ClaimCheck, ...]
-    stages: tuple[Spent, ...]
+    stages: tuple[StageTime, ...]
     map: _Map | None
     seed: int
     made: dict[str, Any]
@@ -109,7 +109,7 @@ class Solution:
     relations: Relations
     checks: Checks
     promises: tuple[ClaimCheck, ...]
-    stages: tuple[Spent, ...]
+    stages: tuple[StageTime, ...]
     matrix: DistanceMatrix | None
     pictures: Tensor
     seed: int

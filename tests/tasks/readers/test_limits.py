@@ -148,7 +148,7 @@ def test_the_limit_can_be_set(monkeypatch):
     with pytest.raises(DataError, match=r"takes .* the limit is 977 KiB; make it smaller"):
         nk.task("digits?size=100")
     monkeypatch.setenv("NEARKIN_MAX_BYTES", "plenty")
-    with pytest.raises(OptionError, match=r"NEARKIN_MAX_BYTES got 'plenty', expected a number of bytes such as 4GiB"):
+    with pytest.raises(OptionError, match=r"NEARKIN_MAX_BYTES is 'plenty', expected a number of bytes such as 4GiB"):
         nk.task("digits?size=9")
 
 
