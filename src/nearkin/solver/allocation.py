@@ -9,13 +9,15 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from nearkin.nets.recipe import Recipe
+from nearkin.solver.simple.models import SIMPLE
 from nearkin.tasks.task import Task
 
 QUICK = 0.04  # share of each simple model and of closed-form transfer
 MAIN = 0.65  # share of the remaining time for the first training of the main contender
 CONTINUED = 0.5  # time of the final training on all data, relative to the first training
 JOINING = 0.1  # share for the networks that are added to the zoo
-REPORT = 0.03  # share for scores on the test set and the report
+REPORT = 0.03  # share for the report
+SCORING = 0.15  # largest share for test-time averaging
 LEAST_QUICK = 0.5  # seconds
 FEW_LABELS = 50  # per class; up to this, networks of related tasks share the main time
 ENOUGH_EPOCHS = 100  # of the main contender; more time goes to further contenders
@@ -55,7 +57,7 @@ def regime(task: Task, kin: bool) -> Regime:
     count, classes = len(task.train), max(1, len(task.classes) if task.likelihood == "categorical" else 1)
     per_class = count / classes
     if len(task.input_shape) != 3:
-        return Regime(("mlp",), "the inputs are a table: simple models first, then a network")
+        return Regime((*SIMPLE, "mlp"), "the inputs are a table: all models share the time")
     if kin and per_class <= FEW_LABELS and task.likelihood == "categorical":
         why = f"{per_class:.0f} labels per class are few: a network of a related task shares the time with the CNN"
         return Regime(("cnn", "finetune"), why)
@@ -70,13 +72,17 @@ def continued(recipe: Recipe) -> Recipe:
     )
 
 
+def shifts(task: Task) -> str:
+    """Augmentation by random shifts of images, up to a ninth of their side."""
+    return f"crop={max(1, round(min(task.input_shape[1:]) / 9))}"
+
+
 def cnn_recipe(task: Task, flip: bool) -> Recipe:
     """Recipe of the CNN: Nesterov SGD, label smoothing, one cosine cycle, random shifts by a ninth of the image.
 
     Real-valued targets are trained by Adam.
     """
-    side = min(task.input_shape[1:])
-    augment = f"crop={max(1, round(side / 9))}" + (",flip" if flip else "")
+    augment = shifts(task) + (",flip" if flip else "")
     adam = Recipe(epochs=20, warmup=0.2, augment=augment, learning_rate=3e-3, weight_decay=5e-4)
     if task.likelihood != "categorical":
         return adam

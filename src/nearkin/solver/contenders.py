@@ -13,7 +13,7 @@ from nearkin.core.rng import derived_seed
 from nearkin.core.state import State
 from nearkin.nets.evaluate import evaluate
 from nearkin.nets.functional import check
-from nearkin.nets.heads import head_name, with_head
+from nearkin.nets.heads import features, head_name, with_head
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
 from nearkin.nets.solved import FitFacts, Solved, fit_facts, fit_from, fit_state
@@ -42,11 +42,12 @@ TITLES = {
 }
 WIDTHS = (0.0625, 0.125, 0.25, 0.5, 1.0)
 USUAL_WIDTH = 0  # index of the width without a time limit
-CNNS = {"cnn": "cnn?shifts=true", "cnn-large": "cnn?residual=true&shifts=true&width=2"}
+CNNS = {"cnn": "cnn", "cnn-large": "cnn?residual=true&width=2"}
 CHANNELS = (8, 16, 32, 48)
 USUAL_CELLS = 1  # index among the networks of a cell without a time limit
 MAP_SIDE = 8  # of feature maps in a search: about a second per cell
 FINAL_SIDE = 16  # of feature maps in the final network
+HEAD_SAMPLES = 256  # to scale the weights of a new head
 CURVE = 120  # points of a stored learning curve
 
 
@@ -158,8 +159,12 @@ def _initial_model(contender: Contender, network: str) -> nn.Module:
         check(model, task.input_shape, task.num_outputs, task.likelihood)
         return model
     model = contender.source.model()
-    head = head_name(model, task.train.first(1).x)
-    return with_head(model, task.num_outputs, derived_seed(contender.seed, "head"), head)
+    x = task.train.first(HEAD_SAMPLES).x
+    head = head_name(model, x[:1])
+    model = with_head(model, task.num_outputs, derived_seed(contender.seed, "head"), head)
+    with torch.no_grad():  # large features would make the first steps of a new head too large
+        model.get_submodule(head).weight.div_(features(model, x, head).square().mean().sqrt().clamp_min(1e-6))  # type: ignore[operator]
+    return model
 
 
 def samples_learned(settings: Mapping[str, Any], task: Task) -> int:
@@ -170,8 +175,10 @@ def samples_learned(settings: Mapping[str, Any], task: Task) -> int:
     return min(count, round(int(settings["steps"]) * count / num_batches(count, int(settings["batch_size"]))))
 
 
-def result_of(contender: Contender, solved: Solved, settings: Mapping[str, Any], whole: Task, seconds: float) -> Result:
-    """Result of a trained contender; `whole` is its task with the true test set."""
+def result_of(
+    contender: Contender, solved: Solved, settings: Mapping[str, Any], whole: Task | None, seconds: float
+) -> Result:
+    """Result of a trained contender; `whole` is its task with the true test set, None to leave that out."""
     model, fit = solved.model(), solved.trials[0]
     parameters, work = costs(model, contender.task.input_shape)
     return Result(
@@ -180,7 +187,7 @@ def result_of(contender: Contender, solved: Solved, settings: Mapping[str, Any],
         kind=contender.kind,
         validation=fit.scores.metric,
         loss=fit.scores.loss,
-        test=evaluate(model, whole.test, whole.form).metric,
+        test=None if whole is None else evaluate(model, whole.test, whole.form).metric,
         parameters=parameters,
         multiply_adds=work,
         seconds=seconds,

@@ -8,6 +8,7 @@ from nearkin.core.errors import NearkinError, require
 from nearkin.core.events import Caution, Note, Work
 from nearkin.core.rng import derived_seed
 from nearkin.core.state import State
+from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import default_network
 from nearkin.nets.solved import Solved
 from nearkin.run.stages import StageCache
@@ -21,10 +22,12 @@ from nearkin.solver.allocation import (
     MAIN,
     QUICK,
     REPORT,
+    SCORING,
     Role,
     cnn_recipe,
     continued,
     regime,
+    shifts,
 )
 from nearkin.solver.contenders import (
     CNNS,
@@ -43,12 +46,12 @@ from nearkin.solver.contenders import (
     trained_network,
 )
 from nearkin.solver.flips import SAMPLES, THRESHOLD, mirror_ratio
-from nearkin.solver.plan import SEARCH_SHARE, Plan
+from nearkin.solver.plan import LONG_SECONDS, SEARCH_SHARE, Plan
 from nearkin.solver.quality import fitted_temperature
 from nearkin.solver.result import Result, ordered
 from nearkin.solver.simple.models import SIMPLE
 from nearkin.solver.simple.models import title as simple_title
-from nearkin.solver.sizing import FEWEST_STEPS, SizedNetwork, size_network, timed
+from nearkin.solver.sizing import FEWEST_STEPS, SizedNetwork, size_network, with_time_limit
 from nearkin.solver.solution import predictions
 from nearkin.tasks.derive import held_out
 from nearkin.tasks.metrics import CONFIDENCE
@@ -128,7 +131,7 @@ class Contest:
         for contender in by_role[Role.MAIN]:
             yield from self._judge(replace(contender, seconds=share))
         left = self._remaining() - self._final_seconds()
-        further = by_role[Role.FURTHER][: int(left // LEAST_FURTHER)]
+        further = by_role[Role.FURTHER][: max(0, int(left // LEAST_FURTHER))]
         self.allowance = left / max(1, len(further))
         for contender in further:
             yield from self._judge(replace(contender, seconds=self.allowance / (1 + CONTINUED)))
@@ -156,7 +159,7 @@ class Contest:
             learn, extra = self._learn_in(tuple(kin.facts["input_shape"])), {"settings": {"kin": kin.name}}
             yield Contender(
                 name="finetune", title=f"{kin.network} of '{kin.name}', fine-tuned", kind="tuned", task=learn,
-                networks=(kin.network,), source=kin, seed=kin.seed, extra=extra,
+                networks=(kin.network,), recipe=self._finetune_recipe(learn), source=kin, seed=kin.seed, extra=extra,
             )  # fmt: skip
             yield Contender(
                 name="transfer", title=f"{kin.network} of '{kin.name}', closed-form transfer", kind="transfer",
@@ -179,11 +182,17 @@ class Contest:
             title = simple_title(name, self.task.likelihood)
             yield Contender(name=name, title=title, kind="simple", task=self.learn, seed=self.plan.seed)
 
+    def _finetune_recipe(self, task: Task) -> Recipe:
+        """Recipe of fine-tuning: that of the plan, with random shifts of images when time is limited."""
+        recipe = self.plan.recipe(task)
+        images = len(task.input_shape) == 3
+        return replace(recipe, augment=shifts(task)) if self.plan.focused and images and not recipe.augment else recipe
+
     def _flips(self) -> Work[bool]:
         """Whether the CNNs are trained with random flips; decided once."""
         if len(self.task.input_shape) != 3 or self.task.likelihood != "categorical" or self.plan.hurried:
             return False
-        samples = SAMPLES if self.plan.unhurried else SAMPLES // 2
+        samples = SAMPLES if self.plan.seconds is None or self.plan.seconds >= LONG_SECONDS else SAMPLES // 2
 
         def work(_: State | None) -> Work[State]:
             yield from ()
@@ -255,8 +264,8 @@ class Contest:
             refused = Result(name=contender.name, title=contender.title, kind=contender.kind, refused=str(error))
             self.results.append(refused)
             return
-        whole = fitted_to(self.task, contender.task.input_shape)
         solved, settings = trained_network(state, contender.task, contender.seed)
+        whole = None if self.plan.focused else fitted_to(self.task, contender.task.input_shape)
         result = result_of(contender, solved, settings, whole, self.stages.seconds - before)
         self.results.append(result)
         self.contenders[contender.name], self.solved[contender.name] = contender, solved
@@ -311,7 +320,8 @@ class Contest:
             yield from ()
             sized = size_network(contender.networks, task, recipe, contender.seconds, contender.usual, fewest)
             if self.plan.focused and contender.seconds is not None:
-                sized = replace(sized, recipe=timed(recipe, sized, task, contender.seconds))
+                count, most = len(self.task.test), SCORING * (self.plan.seconds or 0.0)
+                sized = with_time_limit(sized.network, recipe, task, contender.seconds, count, most)
             return State({}, sized.to_dict())
 
         inputs = {

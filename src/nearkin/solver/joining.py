@@ -1,5 +1,7 @@
 """Add the solved target to the zoo: networks with Fisher information, cells, and distances for the map."""
 
+from dataclasses import replace
+
 from nearkin.core.errors import NearkinError
 from nearkin.core.events import Caution, Note, Work
 from nearkin.distance.matrix import DistanceMatrix
@@ -7,6 +9,7 @@ from nearkin.distance.registry import STRUCTURE
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import default_network
 from nearkin.search.searcher import KEPT, Best
+from nearkin.solver.allocation import JOINING
 from nearkin.solver.contenders import search_skeleton
 from nearkin.solver.contest import Contest
 from nearkin.solver.kin import GAIN
@@ -72,11 +75,17 @@ def _like_kin(zoo: Zoo, task: Task, plan: Plan, relations: Relations) -> tuple[s
     """Network, recipe, seed and trials of the nearest task, which make the target comparable with it."""
     nearest = next(iter(relations.nearest.values()), None)
     if nearest is None:
-        return default_network(task), plan.recipe(task), plan.seed, plan.trials if plan.unhurried else 1
+        trials = plan.trials if plan.unhurried else 1
+        return default_network(task), _limited(plan.recipe(task), plan, trials), plan.seed, trials
     record = zoo.record(nearest)
     recipe = Recipe(**record.facts["recipe"]).like(record.facts["num_train"], len(task.train))
     rows = next(iter(relations.rankings.values()))
-    return record.network, recipe, record.seed, len(rows[0]["trials"])
+    return record.network, _limited(recipe, plan, len(rows[0]["trials"])), record.seed, len(rows[0]["trials"])
+
+
+def _limited(recipe: Recipe, plan: Plan, trials: int) -> Recipe:
+    """The recipe with its share of the time limit of a run."""
+    return replace(recipe, seconds=JOINING * plan.seconds / trials) if plan.focused and plan.seconds else recipe
 
 
 def _best_cells(contest: Contest) -> list[Best]:

@@ -47,7 +47,7 @@ def relate(zoo: Zoo, task: Task, plan: Plan, stages: StageCache) -> Work[Relatio
         why = "there was no time to look for related tasks" if others else "the zoo has no other task"
         return Relations(why=f"{why}, so the search has no cells to start from")
     known = [[record.name, record.fingerprint, record.network, record.trials] for record in others]
-    inputs = {"data": task.fingerprint(), "zoo": known, "measures": list(plan.measures), "trials": _trials(plan),
+    inputs = {"data": task.fingerprint(), "zoo": known, "measures": list(plan.quick_measures), "trials": _trials(plan),
               "hurry": plan.seconds is not None, "form": [str(DEFAULT), str(FALLBACK)]}  # fmt: skip
     done = yield from stages.stage("kin", inputs, lambda _: _ranked(zoo, task, plan))
     facts = done.read(_Ranked)
@@ -100,7 +100,7 @@ def _ranked(zoo: Zoo, task: Task, plan: Plan) -> Work[State]:
     rankings: list[Ranking] = []
     missing: list[str] = []
     own = task.name if task.name in zoo else None
-    for measure in plan.measures:
+    for measure in plan.quick_measures:
         sources = _sources(zoo, task, plan, measure)
         screen = FEW_KIN if measure_named(measure).screens and len(sources) > FEW_KIN else None
         how = Comparison(measure=measure, trials=_trials(plan), screen=screen, device=plan.device)

@@ -17,6 +17,7 @@ from nearkin.solver.simple.models import SIMPLE
 from nearkin.tasks.task import Task
 
 LEAST_SECONDS = 10.0  # below this only simple models are fitted
+LONG_SECONDS = 120.0  # from this on related tasks are compared by all measures
 SHORT_SECONDS = 30.0  # below this related tasks are compared in one trial
 FEWEST_SAMPLES = 100  # below this a search cannot tell cells apart
 LEAST_LEFT = 0.3  # smallest share of the budget for training, however long the comparison with related tasks took
@@ -111,6 +112,12 @@ class Plan:
     def focused(self) -> bool:
         """Whether most of the time goes to the main contender (`solver.allocation`)."""
         return self.seconds is not None and not self.compare_all and not self.hurried
+
+    @property
+    def quick_measures(self) -> tuple[str, ...]:
+        """The measures; in a short run only those that need no network of the target, unless others are requested."""
+        short = self.focused and (self.seconds or 0.0) < LONG_SECONDS and self.measures == Plan.measures
+        return (DEFAULT, "logme") if short else self.measures
 
     def takes(self, name: str) -> bool:
         """Whether the contender with this name takes part."""

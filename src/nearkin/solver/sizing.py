@@ -13,7 +13,7 @@ from nearkin.core.errors import TrainingError, require
 from nearkin.nets.functional import multiply_adds
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
-from nearkin.solver.allocation import ENOUGH_EPOCHS, LEAST_STEPS
+from nearkin.solver.allocation import CONTINUED, ENOUGH_EPOCHS, LEAST_STEPS
 from nearkin.tasks.batches import num_batches
 from nearkin.tasks.task import Task
 
@@ -21,6 +21,8 @@ FEWEST_STEPS = 30  # fewer steps train nothing
 PATIENCE = 3.0  # factor by which a network may exceed its time for these steps
 LONGEST = 2.0  # factor on the usual number of steps, when time allows
 TIMED = 2  # timed steps, after one to warm up
+SCORED = 2  # passes over the test set: scores, and probabilities
+VIEWS = 5  # of an image whose shifts are averaged
 BACKWARD = 3  # a training step costs about three forward passes
 
 
@@ -95,9 +97,19 @@ def size_network(
     return chosen
 
 
-def timed(recipe: Recipe, sized: SizedNetwork, task: Task, seconds: float) -> Recipe:
-    """The recipe with a time limit: the seconds, or less if these allow more than `ENOUGH_EPOCHS`."""
-    model = build(sized.network, task.input_shape, task.num_outputs, seed=0)
-    epoch = num_batches(len(task.train), recipe.batch_size) * step_seconds(model, task, recipe.batch_size)
-    enough = max(ENOUGH_EPOCHS * epoch, LEAST_STEPS * epoch / num_batches(len(task.train), recipe.batch_size))
-    return replace(recipe, seconds=min(seconds, enough), epochs=2 * ENOUGH_EPOCHS, steps=None)
+def with_time_limit(
+    network: str, recipe: Recipe, task: Task, seconds: float, test_samples: int, most_scoring: float
+) -> SizedNetwork:
+    """A network whose recipe ends with the time, for a first and a final training and the scores on a test set.
+
+    Shifted views are averaged at test time only if scoring then takes at most `most_scoring` seconds. Time for more than
+    `ENOUGH_EPOCHS` is not used.
+    """
+    model = build(network, task.input_shape, task.num_outputs, seed=0)
+    step = step_seconds(model, task, recipe.batch_size)
+    scoring = SCORED * test_samples * step / BACKWARD / min(recipe.batch_size, len(task.train))
+    if (shifted := f"{network}{'&' if '?' in network else '?'}shifts=true") and network.startswith("cnn"):
+        network, scoring = (shifted, VIEWS * scoring) if VIEWS * scoring <= most_scoring else (network, scoring)
+    enough = step * max(ENOUGH_EPOCHS * num_batches(len(task.train), recipe.batch_size), LEAST_STEPS)
+    limit = max(FEWEST_STEPS * step, min(seconds - scoring / (1 + CONTINUED), enough))
+    return SizedNetwork(network, replace(recipe, seconds=limit, epochs=2 * ENOUGH_EPOCHS, steps=None))

@@ -27,7 +27,7 @@ from nearkin.solver.plan import Plan, require_answerable
 from nearkin.solver.relations import Relations
 from nearkin.solver.result import ordered
 from nearkin.solver.sentence import sentence
-from nearkin.solver.solution import KIND, Solution, quality_on_test, scores_on_test
+from nearkin.solver.solution import KIND, Solution, quality_on_test
 from nearkin.tasks.checks.data_checks import Checks, check_data
 from nearkin.tasks.sources import task as read_task
 from nearkin.tasks.task import Task
@@ -190,7 +190,7 @@ def _solution(
         temperature=temperature,
         standings=standings,
         margins=margins,
-        finals={name: scores_on_test(task, solved).metric for name, (solved, _) in finals.items()},
+        finals={name: solved.trials[0].scores.metric for name, (solved, _) in finals.items()},
         samples={
             "available": len(contest.learn.train),
             "finals": {name: count for name, (_, count) in finals.items()},
