@@ -70,6 +70,13 @@ RENAMED = {
     "nearkin.core.events": {"kept": "nearkin.run.checkpoints:kept_in_file"},
     "nearkin.nets.training_loop": {"fitting": "nearkin.nets.training_loop:fit.work"},
     "nearkin.search.searcher": {"searching": "nearkin.search.searcher:run_search.work"},
+    "nearkin.transfer": {"Outcome": "nearkin.transfer.outcome:TransferScores"},
+    "nearkin.transfer.hierarchy.meta_learn": {"Climbing": "nearkin.transfer.hierarchy.meta_learn:MetaLearning"},
+    "nearkin.transfer.outcome": {
+        "Outcome": "nearkin.transfer.outcome:TransferScores",
+        "class_outcome": "nearkin.transfer.outcome:score_classes",
+        "value_outcome": "nearkin.transfer.outcome:score_values",
+    },
 }
 """New names of functions, as `module:name`, by module and old name."""
 

@@ -15,7 +15,7 @@ from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hyper import Hyper, Learning
 from nearkin.transfer.linearized import Linearized, linearize
 from nearkin.transfer.marginal_likelihood import learn, learn_pooled
-from nearkin.transfer.spectrum import log_evidence, of_features, of_kernel
+from nearkin.transfer.spectrum import feature_spectrum, kernel_spectrum, log_evidence
 
 N = 30
 
@@ -175,8 +175,8 @@ def test_the_spectrum_is_the_dense_evidence(flat: Linearized, x: Tensor) -> None
     y, noise = drawn(3, N, 2), 0.1 + drawn(4, N).square()
     ones = torch.ones(N, 1).double()
     for known in (None, noise[None]):
-        by_kernel = of_kernel(flat.kernel(x), ones, y[None], known)
-        by_features = of_features(flat.features(x), ones, y[None], known)
+        by_kernel = kernel_spectrum(flat.kernel(x), ones, y[None], known)
+        by_features = feature_spectrum(flat.features(x), ones, y[None], known)
         hyper = Hyper(noise=0.0 if known is not None else 0.3, scale=0.8)
         wanted = dense(flat, x, y, hyper, None if known is None else noise)
         for one in (by_kernel, by_features):
@@ -230,7 +230,7 @@ def test_bad_input(flat: Linearized, x: Tensor) -> None:
     y = drawn(1, N)
     with pytest.raises(DataError, match="no task"):
         learn_pooled(flat, [])
-    with pytest.raises(OptionError, match="floor is a share"):
+    with pytest.raises(OptionError, match="floor is a fraction"):
         learn(flat, x, y, how=Learning(floor=0.0))
     with pytest.raises(OptionError, match="limit is 1 row or more, got 0"):
         Learning(limit=0)

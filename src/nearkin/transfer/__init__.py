@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from nearkin._moved import renamed
 from nearkin.core.lazy import exports
 
 if TYPE_CHECKING:
@@ -16,12 +17,12 @@ if TYPE_CHECKING:
     from nearkin.transfer.linearized import linearize as linearize
     from nearkin.transfer.marginal_likelihood import learn as learn
     from nearkin.transfer.marginal_likelihood import learn_pooled as learn_pooled
-    from nearkin.transfer.outcome import Outcome as Outcome
+    from nearkin.transfer.outcome import TransferScores as TransferScores
     from nearkin.transfer.posterior import Posterior as Posterior
     from nearkin.transfer.posterior import restored as restored
     from nearkin.transfer.regressor import LinearizedRegressor as LinearizedRegressor
 else:
-    __getattr__, __dir__, __all__ = exports(
+    _get, __dir__, __all__ = exports(
         __name__,
         {
             "classifier": ("LinearizedClassifier",),
@@ -31,8 +32,11 @@ else:
             "hyper": ("Hyper", "Learning"),
             "linearized": ("Linearized", "linearize"),
             "marginal_likelihood": ("learn", "learn_pooled"),
-            "outcome": ("Outcome",),
+            "outcome": ("TransferScores",),
             "posterior": ("Posterior", "restored"),
             "regressor": ("LinearizedRegressor",),
         },
     )
+
+    def __getattr__(name):
+        return renamed(__name__, name) if name == "Outcome" else _get(name)
