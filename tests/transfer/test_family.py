@@ -125,7 +125,7 @@ def test_what_is_kept_is_small_and_has_a_bound(flat: Linearized, tasks: list[tup
     heard: list[Event] = []
     small = finish(family.work(flat, tasks[:6], memory=3 * some.num_bytes), heard.append)
     assert small.num_bytes <= 3 * some.num_bytes
-    assert sum(isinstance(event, Caution) and "forgotten" in event.text for event in heard) == 1
+    assert sum(isinstance(event, Caution) and "oldest are removed" in event.text for event in heard) == 1
     assert small.num_tasks == 6
     kept = len(small.summaries)
     latest = learn_pooled(flat, tasks[6 - kept : 6])
