@@ -86,7 +86,7 @@ def test_both_hills_of_the_evidence_are_seen(flat: Linearized) -> None:
     told: list[object] = []
     floored = finish(learn.work(flat, x, targets, how=Learning(mean="zero")), told.append)
     assert floored.noise == pytest.approx(1e-3 * floored.scale * float(flat.diagonal(x).mean()), rel=1e-6)
-    assert any(isinstance(event, Caution) and "edge" in event.text for event in told)
+    assert any(isinstance(event, Caution) and "bound of the search range" in event.text for event in told)
 
 
 def test_what_was_drawn_is_found_again(flat: Linearized) -> None:

@@ -47,6 +47,7 @@ class LinearizedClassifier(ClassifierMixin, TransferEstimator):  # type: ignore[
         classified_: the posterior of the class scores.
         n_features_in_: length of the inputs' second axis.
 
+    >>> from torch import nn
     >>> net = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 3))
     >>> x = np.array([[-2.0, 0.0], [-1.0, 0.5], [1.0, 0.0], [2.0, 0.5]])
     >>> classifier = LinearizedClassifier(net).fit(x, ["left", "left", "right", "right"])

@@ -39,6 +39,7 @@ class LinearizedRegressor(RegressorMixin, TransferEstimator):  # type: ignore[mi
         hyper_: its noise, scales and mean.
         n_features_in_: length of the inputs' second axis.
 
+    >>> from torch import nn
     >>> net = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
     >>> x = np.linspace(-1, 1, 30)[:, None]
     >>> regressor = LinearizedRegressor(net).fit(x, np.sin(2 * x[:, 0]))
