@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from nearkin.report.transfer_page import transfer_page
-from nearkin.transfer.outcome import Outcome, class_outcome, value_outcome
+from nearkin.transfer.outcome import TransferScores, score_classes, score_values
 from nearkin.zoo.transfer import Transfer
 from report.solutions import HOSTILE
 from report.test_solution_page import Outline
@@ -34,18 +34,18 @@ MADE = {
 }  # fmt: skip
 
 
-def said(name: str, ease: float, seed: int, facts: dict[str, Any] | None = None) -> Outcome:
+def said(name: str, ease: float, seed: int, facts: dict[str, Any] | None = None) -> TransferScores:
     rng = torch.Generator().manual_seed(seed)
     labels = torch.randint(5, (179,), generator=rng)
     scores = torch.randn(179, 5, generator=rng) + ease * torch.nn.functional.one_hot(labels, 5)
-    return class_outcome(name, scores.double().softmax(1), labels, 0.37 * (1 + seed), facts)
+    return score_classes(name, scores.double().softmax(1), labels, 0.37 * (1 + seed), facts)
 
 
-def valued(name: str, noise: float, seed: int, facts: dict[str, Any] | None = None) -> Outcome:
+def valued(name: str, noise: float, seed: int, facts: dict[str, Any] | None = None) -> TransferScores:
     rng = torch.Generator().manual_seed(seed)
     y = torch.randn(300, 1, generator=rng).double()
     mean = y + noise * torch.randn(300, 1, generator=rng).double()
-    return value_outcome(name, mean, torch.full((1,), 0.09).double(), y, 0.04, facts)
+    return score_values(name, mean, torch.full((1,), 0.09).double(), y, 0.04, facts)
 
 
 def classes() -> Transfer:

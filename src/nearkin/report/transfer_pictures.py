@@ -9,7 +9,7 @@ from nearkin.report.labels import labels, text_width
 from nearkin.report.reliability import draw_bins
 from nearkin.report.svg import Canvas
 from nearkin.tasks.metrics import share_interval
-from nearkin.transfer.outcome import Outcome
+from nearkin.transfer.outcome import TransferScores
 
 _NAME = 12.0
 _ROW = 30.0
@@ -18,7 +18,7 @@ _HALVES = (0.0, 0.5, 1.0)
 
 
 def ways_picture(
-    ways: Sequence[Outcome], metric: str, num_test: int, guess: float, width: int, name: str = "nk-ways"
+    ways: Sequence[TransferScores], metric: str, num_test: int, guess: float, width: int, name: str = "nk-ways"
 ) -> str:
     """SVG of the metric of every way, the closed form first; shares have the 95 % interval of the test samples."""
     shares = metric == "accuracy"
@@ -47,7 +47,7 @@ def ways_picture(
     return draw.svg(name, f"The {metric} of every way", f"{spoken}. A blind guess: {number(guess)}.")
 
 
-def certainty_picture(ways: Sequence[Outcome], shares: bool, width: int, name: str = "nk-certainty") -> str:
+def certainty_picture(ways: Sequence[TransferScores], shares: bool, width: int, name: str = "nk-certainty") -> str:
     """SVG of what happened against what was said, a panel for each way.
 
     Args:
@@ -77,7 +77,7 @@ def certainty_picture(ways: Sequence[Outcome], shares: bool, width: int, name: s
     return draw.svg(name, "Certainty and truth", f"On the dashed lines certainty is earned. {spoken}.")
 
 
-def _panel(draw: Canvas, field: Field, one: Outcome, shares: bool, *, chosen: bool) -> None:
+def _panel(draw: Canvas, field: Field, one: TransferScores, shares: bool, *, chosen: bool) -> None:
     x, y = Scale(0.0, 1.0, field.left, field.right), Scale(0.0, 1.0, field.bottom, field.top)
     colour, title = "target" if chosen else "kin", labels([one.name], _NAME, field.right - field.left)[0]
     draw.text(field.left, field.top - 26, title, size=_NAME, fill="target" if chosen else "ink", bold=chosen,

@@ -9,7 +9,7 @@ from nearkin.report.reliability import BIN_HEADS, bin_rows, certainty_words
 from nearkin.report.sections import Section
 from nearkin.report.transfer_pictures import certainty_picture, ways_picture
 from nearkin.tasks.metrics import metric_title
-from nearkin.transfer.outcome import Outcome
+from nearkin.transfer.outcome import TransferScores
 from nearkin.zoo.transfer import Transfer
 
 _SHARES = (
@@ -112,14 +112,14 @@ def certainty_section(found: Transfer) -> Section:
     }  # fmt: skip
 
 
-def _levels(one: Outcome) -> Sequence[tuple[str, ...]]:
+def _levels(one: TransferScores) -> Sequence[tuple[str, ...]]:
     return [(percent(level), percent(share)) for level, share, _ in one.bins]
 
 
-def interval_words(one: Outcome) -> str:
+def interval_words(one: TransferScores) -> str:
     """Whether central intervals are too narrow or too wide.
 
-    >>> interval_words(Outcome("it", 0.5, 1.0, 0.2, 0.1, ((0.5, 0.3, 9), (0.9, 0.7, 9))))[:74]
+    >>> interval_words(TransferScores("it", 0.5, 1.0, 0.2, 0.1, ((0.5, 0.3, 9), (0.9, 0.7, 9))))[:74]
     'Its intervals are too narrow: those of 90 % hold 70 % of the test values; '
     """
     lean = sum(share - level for level, share, _ in one.bins) / len(one.bins)
