@@ -12,7 +12,7 @@ import torch
 from nearkin.core.errors import OptionError
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.report.html import render
-from nearkin.report.kin import plain_answer
+from nearkin.report.nearest_kin import plain_answer
 from nearkin.report.page import map_page
 
 Space = Callable[..., DistanceMatrix]

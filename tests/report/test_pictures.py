@@ -19,7 +19,7 @@ import torch
 from nearkin.core.errors import OptionError
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.report.heatmap import cell_colour, heatmap
-from nearkin.report.kin import nearest_kin
+from nearkin.report.nearest_kin import nearest_kin
 from nearkin.report.labels import Box, overlap, place, text_width
 from nearkin.report.svg import Canvas
 from nearkin.report.taskmap import arrows, taskmap

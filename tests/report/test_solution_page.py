@@ -14,7 +14,7 @@ import pytest
 
 from nearkin.core.state import State
 from nearkin.report.architecture import architectures
-from nearkin.report.contest import contest_words, learned_words
+from nearkin.report.comparison import contest_words, learned_words
 from nearkin.report.curves import learning, learning_picture
 from nearkin.report.kinship import MAPPED, mapped, threshold_words
 from nearkin.report.solution_page import solution_page
@@ -141,7 +141,7 @@ def test_behind_every_chart_lies_its_table(case: str) -> None:
     for part, rest in itertools.pairwise(parts):
         name = re.findall(r'aria-labelledby="([\w-]+)-title', part)[-1]
         if not name.startswith(("nk-contest", "nk-cell")):
-            assert rest.lstrip().startswith('<details class="behind">\n<summary>Table: ')
+            assert rest.lstrip().startswith('<details class="behind">\n<summary>HtmlTable: ')
     assert page_of(case).index("Contestants, best on validation first") < page_of(case).index("nk-contest-title")
 
 

@@ -25,13 +25,13 @@ from nearkin.report.confusion import (
     worst_confusions,
     worst_table,
 )
-from nearkin.report.contest import contest, contest_table, spots
+from nearkin.report.comparison import contest, contest_table, spots
 from nearkin.report.curves import learning, learning_picture, learning_table, search_picture, searching
 from nearkin.report.kinship import DRAWN, ranking_picture, ranking_table, shown_rows
 from nearkin.report.labels import Box, overlap, spread, text_width
 from nearkin.report.mistakes import LARGEST, png, shown
 from nearkin.report.reliability import calibration_table, calibration_words, reliability_picture, residual_picture
-from nearkin.report.spent import gathered, spent_picture, spent_table
+from nearkin.report.time_spent import gathered, spent_picture, spent_table
 from nearkin.report.svg import Canvas
 from nearkin.report.theme import DARK, LIGHT, contrast
 from nearkin.run.stages import Spent

@@ -39,7 +39,7 @@ def serve(
         optional(package, "web", PURPOSE)
     zoo = Path(settings.zoo_path)
     read_only.ReadOnlyStore(zoo).tasks()  # a wrong path is an error here, not in the browser
-    with server.bound(host, port) as taken:
+    with server.open_socket(host, port) as taken:
         address = server.address(taken)
         if not server.is_local(taken):
             typer.echo(
@@ -48,6 +48,6 @@ def serve(
         facts = {"address": address, "host": host, "port": taken.getsockname()[1], "zoo": str(zoo)}
         answer(facts, as_json, lambda: say(f"{address} shows {escape(str(zoo))}; Ctrl-C ends it"))
         try:
-            server.served(zoo, taken)
+            server.serve(zoo, taken)
         except Interrupted:
             return

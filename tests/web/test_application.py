@@ -22,7 +22,7 @@ from nearkin.solver.solution import KIND, Solution
 from nearkin.store.catalogue import Catalogue
 from nearkin.store.read_only import ReadOnlyStore
 from nearkin.store.records import NewArtifact
-from nearkin.web.app import application
+from nearkin.web.application import application
 from nearkin.web.frame import policy
 from nearkin.web.guard import any_host
 from report.solutions import planted

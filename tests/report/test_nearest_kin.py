@@ -8,7 +8,7 @@ import torch
 
 from nearkin.core.errors import OptionError
 from nearkin.distance.matrix import DistanceMatrix
-from nearkin.report.kin import answer, nearest_kin, plain_answer
+from nearkin.report.nearest_kin import answer, nearest_kin, plain_answer
 from nearkin.report.labels import labels, shortened, text_width
 
 
