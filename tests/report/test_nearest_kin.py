@@ -8,8 +8,8 @@ import torch
 
 from nearkin.core.errors import OptionError
 from nearkin.distance.matrix import DistanceMatrix
+from nearkin.report.labels import labels, shorten, text_width
 from nearkin.report.nearest_kin import answer, nearest_kin, plain_answer
-from nearkin.report.labels import labels, shortened, text_width
 
 
 def of(*trials: list[list[float]], names: str = "abcdefghij") -> DistanceMatrix:
@@ -98,4 +98,4 @@ def test_shortened_names_fit_keep_both_ends_and_stay_apart() -> None:
     assert short[3] == "zero"
     assert all(text_width(name, 11) <= 90 for name in short)
     assert all(name.startswith("mnist") for name in short[:3])
-    assert shortened("漢" * 30, 10, 50).count("漢") == 4
+    assert shorten("漢" * 30, 10, 50).count("漢") == 4
