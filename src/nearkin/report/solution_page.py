@@ -8,7 +8,7 @@ from nearkin.report.comparison import score, score_on_test
 from nearkin.report.glossary import SOLUTION, glossary
 from nearkin.report.html import render
 from nearkin.report.sections import Section
-from nearkin.solver.promises import Promise
+from nearkin.solver.claims import ClaimCheck
 from nearkin.solver.sentence import margin_text, runner_up
 from nearkin.solver.solution import Solution
 from nearkin.tasks.checks.data_checks import Finding
@@ -89,10 +89,10 @@ def _nearest(solution: Solution) -> tuple[str, str, str]:
     return "nearest related task", "none", "no other task to compare with"
 
 
-def claims_text(claims: Sequence[Promise]) -> str:
+def claims_text(claims: Sequence[ClaimCheck]) -> str:
     """How many claims held.
 
-    >>> claims_text([Promise("a", True, ""), Promise("b", None, "")])
+    >>> claims_text([ClaimCheck("a", True, ""), ClaimCheck("b", None, "")])
     '1 held, 0 did not hold, and 1 could not be tested in this run. One run is an example, not a proof.'
     """
     if not claims:
@@ -102,7 +102,7 @@ def claims_text(claims: Sequence[Promise]) -> str:
     return f"{held} held, {failed} did not hold{rest}. One run is an example, not a proof."
 
 
-def _claim(claim: Promise) -> Section:
+def _claim(claim: ClaimCheck) -> Section:
     sign, verdict, role = _VERDICTS[claim.held]
     return {
         "sign": sign, "verdict": verdict, "role": role, "claim": plain(claim.claim), "evidence": plain(claim.evidence),
