@@ -59,7 +59,7 @@ def test_sentences() -> None:
         "The nearest kin of a is c (0.300); the nearest kin of b is a (0.100); the nearest kin of c is b (0.200)."
     )
     split = of([[0, 1, 1], [0.1, 0, 1], [0.5, 1, 0]], [[0, 1, 1], [0.3, 0, 1], [0.2, 1, 0]])
-    assert plain_answer(split, "a").endswith("; it came first in 1 of 2 trials.")
+    assert plain_answer(split, "a").endswith("; it is nearest in 1 of 2 trials.")
 
 
 def test_a_sentence_on_many_tasks_stays_short() -> None:

@@ -142,7 +142,7 @@ def test_behind_every_chart_lies_its_table(case: str) -> None:
     for part, rest in itertools.pairwise(parts):
         name = re.findall(r'aria-labelledby="([\w-]+)-title', part)[-1]
         if not name.startswith(("nk-comparison", "nk-cell")):
-            assert rest.lstrip().startswith('<details class="behind">\n<summary>HtmlTable: ')
+            assert rest.lstrip().startswith('<details class="behind">\n<summary>Table: ')
     assert page_of(case).index("Contenders, best on the validation set first") < page_of(case).index(
         "nk-comparison-title"
     )
@@ -197,7 +197,7 @@ def test_the_table_has_test_validation_samples_and_seconds_first() -> None:
     solution, outline = planted(), outline_of("normal")
     table = next(table for table in outline.tables if table[0][0] == "Contender")
     assert table[0] == [
-        "Contender", "Test accuracy", "Validation accuracy", "Training samples", "Seconds", "95 % interval",
+        "Contender", "Test accuracy", "Validation accuracy", "Training samples", "Seconds", "Test interval (95 %)",
         "Parameters", "Multiply-adds", "Before final training", "Kind",
     ]  # fmt: skip
     wanted = ordered(solution.standings)

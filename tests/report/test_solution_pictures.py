@@ -106,7 +106,8 @@ def test_an_outlier_does_not_compress_the_comparison() -> None:
     lowest = min(float(text) for text in texts(comparison_picture(solution, 760)) if re.fullmatch(r"\d\d(\.\d)?", text))
     assert lowest > 80
     written = texts(comparison_picture(solution, 760))
-    assert {"LeNet: 10.0 %", "DenseNet-121, 1/16 width: 30.0 %", "below the axis"} <= set(written)
+    assert {"LeNet: 10.0 %", "below the axis"} <= set(written)
+    assert any(text.startswith("DenseNet") and text.endswith(": 30.0 %") for text in written)
     spread_out = tuple(replace(one, test=0.1 * rank) for rank, one in enumerate(whole.standings))
     rows = marks(replace(whole, standings=spread_out, finals={}))
     assert not [mark for mark in rows if mark.value < lower_limit(rows)]

@@ -100,8 +100,8 @@ def test_the_sentence_gives_test_result_interval_size_time_and_runner_up() -> No
     said = sentence("new", KIN, [KIN, simple], GOOD, {"svm": (0.02, 0.005, 0.035)}, 61.0)
     assert said == (
         "new: 95.1 % of 1,000 test samples right (95 % interval: 94.0 % to 96.0 %) by the network found by search "
-        "kin-search. It has 1,000 parameters and was found in 1 min 1 s. The runner-up, SVM, is behind on the validation "
-        "set by 2.0 points (95 % interval: 0.5 to 3.5), which is beyond chance."
+        "kin-search. It has 1,000 parameters and was found in 1 min 1 s. The runner-up, SVM, is behind on the "
+        "validation set by 2.0 points (95 % interval: 0.5 to 3.5), which is beyond chance."
     )
     tested = sentence("new", KIN, [KIN, replace(simple, test=0.9)], GOOD, {}, 61.0, {"svm": 0.92})
     assert tested.endswith("The runner-up, SVM, has 92.0 % on the test set.")

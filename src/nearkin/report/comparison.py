@@ -241,11 +241,11 @@ def comparison_table(solution: Solution) -> HtmlTable:
             _SHORT.get(result.kind, result.kind),
         ))  # fmt: skip
     heads = (
-        "Contender", f"Test {metric}", f"Validation {metric}", "Training samples", "Seconds", "95 % interval",
+        "Contender", f"Test {metric}", f"Validation {metric}", "Training samples", "Seconds", "Test interval (95 %)",
         "Parameters", "Multiply-adds", "Before final training", "Kind",
     )  # fmt: skip
     return HtmlTable(
-        "Contenders, best on the validation set first; intervals are those of the test set", heads, rows,
+        "Contenders, best on the validation set first", heads, rows,
         frozenset(range(1, 9)), chosen, frozenset({9}),
         kind="results",
     )  # fmt: skip

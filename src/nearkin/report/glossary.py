@@ -26,6 +26,7 @@ TERMS = {
     "differs from that of a network trained on the other, from 0 (equal) to 1.",
     "Genotype": "A cell or an architecture written as text.",
     "Kin": "A related task: a task of the zoo that is near to the task to be solved.",
+    "Likelihood": "The form of the answers: categorical for classes, gaussian for values.",
     "Loss": "The number that training makes smaller: how far the answers are from the truth.",
     "Majority class": "The class that occurs most often. A model that always answers it is the simplest baseline; for "
     "values, the baseline always answers the mean.",
@@ -35,6 +36,7 @@ TERMS = {
     "Network": "A neural network: a model made of layers with weights, which are learned.",
     "nll": "Negative log likelihood: the mean loss of the probabilities that a model gives to the true answers. Small "
     "is good.",
+    "ε": "How far a network falls short of a perfect score: 1 minus its test score.",
     "ece": "Expected calibration error, see calibration. Small is good.",
     "Parameters": "Numbers that a model learns, also called weights. More parameters mean a larger model.",
     "R²": "The share of the variation of the values that a model explains: 1 is perfect, 0 is as good as always "
@@ -79,9 +81,9 @@ TRANSFER = (
 )  # fmt: skip
 LIST = ("Accuracy", "Cell", "Kin", "Metric", "Network", "Parameters", "R²", "Task", "Test set", "Trial", "Zoo")
 TASK = (
-    "Accuracy", "Cell", "Distance", "Fisher information", "Fréchet distance", "Genotype", "Kin", "Loss",
+    "Accuracy", "Cell", "Distance", "Fisher information", "Fréchet distance", "Genotype", "Kin", "Likelihood", "Loss",
     "Majority class", "Measure", "Metric", "Network", "Parameters", "R²", "Search", "Search space", "Seed", "Source",
-    "Step", "Task", "Test set", "Trial", "Zoo",
+    "Step", "Task", "Test set", "Trial", "Zoo", "ε",
 )  # fmt: skip
 """Terms of each page."""
 

@@ -75,7 +75,7 @@ def calibration_text(quality: Quality) -> str:
 def bins_text(bins: Sequence[Bin], error: float) -> str:
     """The same for bins of probability and their calibration error.
 
-    >>> bins_text([(0.7, 0.9, 10)], 0.2)[-33:]
+    >>> bins_text([(0.7, 0.9, 10)], 0.2)[-32:]
     ': its probabilities are too low.'
     """
     total = sum(count for _, _, count in bins)
