@@ -14,9 +14,9 @@ import pytest
 
 from nearkin.core.state import State
 from nearkin.report.architecture import cell_drawings
-from nearkin.report.comparison import certainty_text, comparison_text, samples_text
+from nearkin.report.model_comparison import certainty_text, comparison_text, samples_text
 from nearkin.report.curves import loss_curves, loss_picture
-from nearkin.report.glossary import SOLUTION
+from nearkin.report.glossary import glossary
 from nearkin.report.kinship import MAPPED, mapped, threshold_text
 from nearkin.report.solution_page import solution_page
 from nearkin.solver.result import ordered
@@ -188,7 +188,7 @@ def test_sections_come_in_the_order_of_a_newcomers_questions() -> None:
 def test_terms_are_linked_to_the_glossary() -> None:
     page = page_of("normal")
     assert set(re.findall(r'class="term" href="#([^"]+)"', page)) <= set(re.findall(r'<dt id="([^"]+)"', page))
-    assert len(re.findall(r'<dt id="term-', page)) == len(SOLUTION)
+    assert len(re.findall(r'<dt id="term-', page)) == len(glossary("solution"))
     for term in ("contender", "validation-set", "test-set", "accuracy", "kin", "cell", "trial", "zoo", "parameters"):
         assert f'href="#term-{term}"' in page
 

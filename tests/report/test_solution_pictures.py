@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from matplotlib.image import imread
 
 from nearkin.report.axes import Scale, scale_around
-from nearkin.report.comparison import comparison_picture, comparison_table, lower_limit, marks
+from nearkin.report.model_comparison import comparison_picture, comparison_table, lower_limit, marks
 from nearkin.report.confusion import (
     DARKEST,
     classes_table,

@@ -6,7 +6,7 @@ from typing import Any
 from nearkin.core.text import MISSING, fact_text, number, percent, plain
 from nearkin.core.types import Facts
 from nearkin.distance.matrix import DistanceMatrix
-from nearkin.report.glossary import MAP, glossary
+from nearkin.report.glossary import glossary
 from nearkin.report.heatmap import DRAWN, NUMBERED, heatmap, reason
 from nearkin.report.html import Figure, HtmlTable, figure, render
 from nearkin.report.map_layout import MapLayout, layout
@@ -77,7 +77,7 @@ def map_values(
         "about": plain(about),
         "trials": trials,
         "command": plain(command),
-        "glossary": glossary(MAP),
+        "glossary": glossary("map"),
     }
 
 

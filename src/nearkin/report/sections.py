@@ -6,7 +6,7 @@ from typing import Any
 
 from nearkin.core.text import counted, number, percent, plain
 from nearkin.distance.registry import about, title_of
-from nearkin.report import comparison, confusion, curves, kinship, mistakes, reliability, time_spent
+from nearkin.report import confusion, curves, kinship, mistakes, model_comparison, reliability, time_spent
 from nearkin.report.architecture import architecture_text, cell_drawings
 from nearkin.report.html import Figure, HtmlTable, figure
 from nearkin.report.map_layout import layout
@@ -23,7 +23,7 @@ Section = Mapping[str, Any]
 
 def comparison_section(solution: Solution) -> Section:
     """All contenders: how they were compared, their table, the picture."""
-    table, metric = comparison.comparison_table(solution), solution.quality.title
+    table, metric = model_comparison.comparison_table(solution), solution.quality.title
     caption = (
         f"Each mark is one contender. Higher marks have a better test {metric}, marks to the right are larger models. "
     )
@@ -33,19 +33,19 @@ def comparison_section(solution: Solution) -> Section:
         )
     caption += f"The short dash is the {metric} on the validation set, by which the model was chosen. "
     caption += "The chosen contender has a ring."
-    refused = comparison.refusals(solution)
+    refused = model_comparison.refusals(solution)
     return {
         "count": len(table.rows),
         "refused": refused,
         "metric": metric,
         "classes": solution.quality.name == ACCURACY,
         "test": counted(solution.quality.count),
-        "samples": comparison.samples_text(solution),
-        "final": comparison.final_text(solution),
-        "text": comparison.comparison_text(solution),
+        "samples": model_comparison.samples_text(solution),
+        "final": model_comparison.final_text(solution),
+        "text": model_comparison.comparison_text(solution),
         "table": table,
         "figure": figure(
-            partial(comparison.comparison_picture, solution), "nk-comparison", "Comparison", caption, table
+            partial(model_comparison.comparison_picture, solution), "nk-comparison", "Comparison", caption, table
         ),
     }
 
@@ -57,7 +57,7 @@ def certainty_section(solution: Solution) -> Section:
     scale += "probabilities. That number was learned on the validation set."
     return {
         "result": _result_text(solution),
-        "difference": comparison.certainty_text(solution),
+        "difference": model_comparison.certainty_text(solution),
         "calibration": reliability.calibration_text(quality),
         "temperature": scale if solution.temperature != 1 else "",
         "reliability": _reliability(quality),
@@ -67,7 +67,7 @@ def certainty_section(solution: Solution) -> Section:
 def _result_text(solution: Solution) -> list[str]:
     quality = solution.quality
     metric, low, high, guess = (
-        comparison.score(solution, value) for value in (quality.metric, *quality.interval, quality.guess)
+        model_comparison.score(solution, value) for value in (quality.metric, *quality.interval, quality.guess)
     )
     baseline, kind = "always answers the mean", "values"
     if quality.name == ACCURACY:
@@ -78,7 +78,7 @@ def _result_text(solution: Solution) -> list[str]:
         f"For comparison, a model that {baseline}, has {guess}.",
     ]
     if (quality.best_constant or 0.0) > quality.guess:
-        sentences.append(f"The best constant answer has {comparison.score(solution, quality.best_constant)}.")
+        sentences.append(f"The best constant answer has {model_comparison.score(solution, quality.best_constant)}.")
     return [*sentences, f"The mean loss is {number(quality.loss)}."]
 
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from nearkin.core.text import brief, counted, decimals, duration, number, plain
 from nearkin.report import reproduction, sections
-from nearkin.report.comparison import score, score_on_test
-from nearkin.report.glossary import SOLUTION, glossary
+from nearkin.report.glossary import glossary
 from nearkin.report.html import render
+from nearkin.report.model_comparison import score, score_on_test
 from nearkin.report.sections import Section
 from nearkin.solver.claims import ClaimCheck
 from nearkin.solver.sentence import margin_text, runner_up
@@ -46,7 +46,7 @@ def solution_page(solution: Solution, *, command: str = "", file: str = FILE) ->
         architecture=sections.architecture_section(solution),
         time=sections.time_section(solution),
         reproduce=_reproduce(solution, command, file),
-        glossary=glossary(SOLUTION),
+        glossary=glossary("solution"),
     )
 
 

@@ -23,94 +23,95 @@ _INTERVALS = (
 )
 
 
-def transfer_sentence(found: Transfer) -> str:
+def transfer_sentence(transfer: Transfer) -> str:
     """The result: the closed form's score, and the best other method's."""
-    metric, places = metric_of(found), metric_places(found.num_test)
+    metric, places = metric_of(transfer), metric_places(transfer.num_test)
     text = (
-        f"From {learned(found)} the network of “{plain(found.source)}” reaches {metric} {number(found.metric, places)} "
-        f"on the test set of “{plain(found.target)}” without training, in {duration(found.seconds)}"
+        f"From {learned(transfer)} the network of “{plain(transfer.source)}” reaches {metric} "
+        f"{number(transfer.metric, places)} on the test set of “{plain(transfer.target)}” without training, in "
+        f"{duration(transfer.seconds)}"
     )
-    best = max(found.baselines, key=lambda outcome: outcome.metric, default=None)
+    best = max(transfer.baselines, key=lambda outcome: outcome.metric, default=None)
     if best is None:
-        return f"{text}; {baseline_name(found)} has {number(found.guess, places)}."
-    order = "more than" if found.metric > best.metric else "as much as" if found.metric == best.metric else "less than"
+        return f"{text}; {baseline_name(transfer)} has {number(transfer.guess, places)}."
+    gap = transfer.metric - best.metric
+    order = "more than" if gap > 0 else "less than" if gap < 0 else "as much as"
     return f"{text}: {order} the best other method, {plain(best.name)}, with {number(best.metric, places)}."
 
 
-def baseline_name(found: Transfer) -> str:
+def baseline_name(transfer: Transfer) -> str:
     """The constant answer that results are compared with."""
-    return "the majority class" if of_classes(found) else "the mean value"
+    return "the majority class" if of_classes(transfer) else "the mean value"
 
 
-def of_classes(found: Transfer) -> bool:
+def of_classes(transfer: Transfer) -> bool:
     """Whether the target has classes; otherwise it has values."""
-    return found.metric_name == "accuracy"
+    return transfer.metric_name == "accuracy"
 
 
-def metric_of(found: Transfer) -> str:
+def metric_of(transfer: Transfer) -> str:
     """Title of the metric."""
-    return plain(metric_title(found.metric_name))
+    return plain(metric_title(transfer.metric_name))
 
 
-def learned(found: Transfer) -> str:
+def learned(transfer: Transfer) -> str:
     """The number of labels or samples that were learned from."""
-    if not of_classes(found):
-        return f"{counted(found.num_train)} samples"
-    each = f", {found.shots} for each class," if found.shots else ""
-    return f"{counted(found.num_train)} labels{each}"
+    if not of_classes(transfer):
+        return f"{counted(transfer.num_train)} samples"
+    each = f", {transfer.shots} for each class," if transfer.shots else ""
+    return f"{counted(transfer.num_train)} labels{each}"
 
 
-def methods_section(found: Transfer) -> Section:
+def methods_section(transfer: Transfer) -> Section:
     """All methods as a table and a picture."""
-    outcomes, metric, places = (found.outcome, *found.baselines), metric_of(found), metric_places(found.num_test)
+    outcomes, metric, places = (
+        (transfer.outcome, *transfer.baselines),
+        metric_of(transfer),
+        metric_places(transfer.num_test),
+    )
     rows = [
-        (
-            plain(outcome.name),
-            number(outcome.metric, places),
-            number(outcome.nll),
-            number(outcome.ece),
-            duration(outcome.seconds),
-        )
+        (plain(outcome.name), number(outcome.metric, places), *map(number, (outcome.nll, outcome.ece)),
+         duration(outcome.seconds))
         for outcome in outcomes
-    ]
+    ]  # fmt: skip
     heads = ("Method", metric, "nll", "ece", "Time")
     table = HtmlTable("All methods on the test set", heads, rows, frozenset({1, 2, 3, 4}), 0)
-    caption = f"The dashed line is the {metric} of {baseline_name(found)}, the best answer that ignores the input."
-    if of_classes(found):
-        caption = f"Lines are 95 % intervals on {counted(found.num_test)} test samples. {caption}"
+    caption = f"The dashed line is the {metric} of {baseline_name(transfer)}, the best answer that ignores the input."
+    if of_classes(transfer):
+        caption = f"Lines are 95 % intervals on {counted(transfer.num_test)} test samples. {caption}"
     return {
-        "title": "Comparison with other methods" if found.baselines else "Result",
-        "text": _ranks(found),
+        "title": "Comparison with other methods" if transfer.baselines else "Result",
+        "text": _ranks(transfer),
         "table": table,
         "figure": figure(
-            partial(methods_picture, outcomes, metric, found.num_test, (found.guess, baseline_name(found))),
+            partial(methods_picture, outcomes, metric, transfer.num_test, (transfer.guess, baseline_name(transfer))),
             "nk-methods", "Methods", caption, table,
         ),
     }  # fmt: skip
 
 
-def _ranks(found: Transfer) -> list[str]:
+def _ranks(transfer: Transfer) -> list[str]:
     """The rank of the closed form by each figure."""
-    others = found.baselines
+    others = transfer.baselines
     if not others:
         return ["No other method was measured for comparison."]
     ranks = (
-        (metric_of(found), sum(other.metric > found.metric for other in others)),
-        ("nll", sum(other.nll < found.nll for other in others)),
-        ("ece", sum(other.ece < found.ece for other in others)),
+        (metric_of(transfer), sum(other.metric > transfer.metric for other in others)),
+        ("nll", sum(other.nll < transfer.nll for other in others)),
+        ("ece", sum(other.ece < transfer.ece for other in others)),
     )
     text = ", ".join(f"{1 + ahead} by {name}" for name, ahead in ranks)
     return [
-        f"All {len(others) + 1} methods learned from the same {learned(found).rstrip(',')}.",
+        f"All {len(others) + 1} methods learned from the same {learned(transfer).rstrip(',')}.",
         f"Among them the closed form has rank {text}. nll is the mean loss of the probabilities, ece their calibration "
         f"error; small values are good.",
     ]
 
 
-def certainty_section(found: Transfer) -> Section:
+def certainty_section(transfer: Transfer) -> Section:
     """Calibration, a panel for each method."""
-    outcomes = tuple(outcome for outcome in (found.outcome, *found.baselines) if outcome.bins)
-    shares = of_classes(found)
+    outcomes = tuple(outcome for outcome in (transfer.outcome, *transfer.baselines) if outcome.bins)
+    shares = of_classes(transfer)
     heads = ("Method", *(BIN_HEADS if shares else ("Level of the interval", "Share inside")))
     rows = [
         (plain(outcome.name), *row)
@@ -118,7 +119,7 @@ def certainty_section(found: Transfer) -> Section:
         for row in (bin_rows(outcome.bins) if shares else _levels(outcome))
     ]
     table = HtmlTable("Calibration of every method", heads, rows, frozenset(range(1, len(heads))))
-    text = bins_text(found.outcome.bins, found.ece) if shares else interval_text(found.outcome)
+    text = bins_text(transfer.outcome.bins, transfer.ece) if shares else interval_text(transfer.outcome)
     return {
         "title": "Are its probabilities right?" if shares else "Are its intervals right?",
         "text": [text],

@@ -6,7 +6,7 @@ from typing import Any
 from nearkin import __version__
 from nearkin.core.text import counted, duration, fact_text, metric_places, number, plain, verbatim
 from nearkin.report import transfer_methods as methods
-from nearkin.report.glossary import TRANSFER, glossary
+from nearkin.report.glossary import glossary
 from nearkin.report.html import HtmlTable, render
 from nearkin.report.reproduction import setting
 from nearkin.report.sections import Section
@@ -57,57 +57,58 @@ _USUAL = {
 }
 
 
-def transfer_page(found: Transfer, *, command: str = "") -> str:
+def transfer_page(transfer: Transfer, *, command: str = "") -> str:
     """The report of a transfer as one HTML file that loads nothing from elsewhere.
 
     Args:
-        found: the result of the transfer.
+        transfer: the result of the transfer.
         command: the command that reproduces it.
     """
     return render(
         "transfer.html",
-        source=plain(found.source),
-        target=plain(found.target),
-        sentence=methods.transfer_sentence(found),
-        tiles=_tiles(found),
-        cautions=_cautions(found),
-        methods=methods.methods_section(found),
-        certainty=methods.certainty_section(found),
-        chosen=_chosen(found),
-        origin=_origin(found),
-        reproduce=_reproduce(found, command),
-        glossary=glossary(TRANSFER),
+        source=plain(transfer.source),
+        target=plain(transfer.target),
+        sentence=methods.transfer_sentence(transfer),
+        tiles=_tiles(transfer),
+        cautions=_cautions(transfer),
+        methods=methods.methods_section(transfer),
+        certainty=methods.certainty_section(transfer),
+        chosen=_chosen(transfer),
+        origin=_origin(transfer),
+        reproduce=_reproduce(transfer, command),
+        glossary=glossary("transfer"),
     )
 
 
-def _tiles(found: Transfer) -> list[tuple[str, str, str]]:
-    places = metric_places(found.num_test)
-    value, beside = number(found.metric, places), f"{methods.baseline_name(found)}: {number(found.guess, places)}"
-    if methods.of_classes(found):
-        low, high = share_interval(found.metric, found.num_test)
-        value, beside = f"{100 * found.metric:.1f} %", f"{100 * low:.1f} to {100 * high:.1f} % with 95 % certainty"
+def _tiles(transfer: Transfer) -> list[tuple[str, str, str]]:
+    places = metric_places(transfer.num_test)
+    value = number(transfer.metric, places)
+    beside = f"{methods.baseline_name(transfer)}: {number(transfer.guess, places)}"
+    if methods.of_classes(transfer):
+        low, high = share_interval(transfer.metric, transfer.num_test)
+        value, beside = f"{100 * transfer.metric:.1f} %", f"{100 * low:.1f} to {100 * high:.1f} % with 95 % certainty"
     return [
-        (f"test {methods.metric_of(found)}", value, beside),
-        ("nll", number(found.nll), "mean negative log probability of the test labels; small is good"),
-        ("ece", number(found.ece), "calibration error of the probabilities; small is good"),
-        ("time", duration(found.seconds), "to fit and to predict"),
-        ("learned from", counted(found.num_train), f"tested on {counted(found.num_test)} samples"),
+        (f"test {methods.metric_of(transfer)}", value, beside),
+        ("nll", number(transfer.nll), "mean negative log probability of the test labels; small is good"),
+        ("ece", number(transfer.ece), "calibration error of the probabilities; small is good"),
+        ("time", duration(transfer.seconds), "to fit and to predict"),
+        ("learned from", counted(transfer.num_train), f"tested on {counted(transfer.num_test)} samples"),
     ]
 
 
-def _cautions(found: Transfer) -> list[str]:
+def _cautions(transfer: Transfer) -> list[str]:
     texts = []
-    if found.source == found.target:
+    if transfer.source == transfer.target:
         texts.append("The source is the target itself: its network has already learned these labels.")
-    if found.metric <= found.guess:
-        name = methods.baseline_name(found).capitalize()
+    if transfer.metric <= transfer.guess:
+        name = methods.baseline_name(transfer).capitalize()
         texts.append(f"{name} scores as high: with so few labels, this source does not help with the target.")
     return texts
 
 
-def _chosen(found: Transfer) -> Section:
+def _chosen(transfer: Transfer) -> Section:
     rows = []
-    for key, value in found.outcome.facts.items():
+    for key, value in transfer.outcome.facts.items():
         name, meaning = _CHOSEN.get(key, (plain(key).replace("_", " ").capitalize(), ""))
         if value is not None and value != {}:
             rows.append((name, setting(value), meaning))
@@ -115,19 +116,19 @@ def _chosen(found: Transfer) -> Section:
     return {"rows": rows, "text": text if rows else "The chosen settings were not recorded."}
 
 
-def _origin(found: Transfer) -> Section:
-    known: Mapping[str, Any] = found.origin
+def _origin(transfer: Transfer) -> Section:
+    known: Mapping[str, Any] = transfer.origin
     metric = known.get("metric")
     name = plain(metric_title(str(known.get("metric_name") or "metric")))
     sentences = []
     if metric is not None:
         places = metric_places(int(known.get("num_test") or 0))
         sentences.append(
-            f"On its own task, “{plain(found.source)}” has {name} {number(float(metric), places)} on "
+            f"On its own task, “{plain(transfer.source)}” has {name} {number(float(metric), places)} on "
             f"{counted(int(known.get('num_test') or 0))} test samples. A source with a low score on its own "
             f"task, or whose task is not related to the target, helps little."
         )
-    rows = [("Task", plain(found.source)), ("Network", plain(found.network))]
+    rows = [("Task", plain(transfer.source)), ("Network", plain(transfer.network))]
     for key, title in (
         ("parameters", "Parameters"),
         ("data", "Read from"),
@@ -144,18 +145,18 @@ def _origin(found: Transfer) -> Section:
     return {"text": sentences, "table": HtmlTable("The source", ("Property", "Value"), rows, sortable=False)}
 
 
-def _reproduce(found: Transfer, command: str) -> Section:
-    made, classes = found.made, methods.of_classes(found)
-    options = [f"shots={found.shots}"] if found.shots is not None else []
+def _reproduce(transfer: Transfer, command: str) -> Section:
+    made, classes = transfer.made, methods.of_classes(transfer)
+    options = [f"shots={transfer.shots}"] if transfer.shots is not None else []
     options += [f"{key}={made[key]!r}" for key, value in _USUAL.items() if key in made and made[key] != value]
     given = made.get("given")
-    target = f"nk.task({given!r})" if given else "task" if given == "" else repr(found.target)
+    target = f"nk.task({given!r})" if given else "task" if given == "" else repr(transfer.target)
     python = (
         f'import nearkin as nk\n\nwith nk.Zoo("nearkin-zoo") as zoo:\n'
-        f"    found = zoo.transfer({', '.join([repr(found.source), target, *options])})\n"
-        f"found.metric, found.nll, found.ece"
+        f"    result = zoo.transfer({', '.join([repr(transfer.source), target, *options])})\n"
+        f"result.metric, result.nll, result.ece"
     )
-    rows = [("Labels for each class" if classes else "Samples", setting(found.shots) if found.shots else "all")]
+    rows = [("Labels for each class" if classes else "Samples", setting(transfer.shots) if transfer.shots else "all")]
     for key, title in _MADE.items():
         if made.get(key) is not None and (classes or key not in ("method", "how")):
             rows.append((title, setting(made[key])))

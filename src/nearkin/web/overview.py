@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from nearkin.core.text import MISSING, plain
 from nearkin.distance.registry import about
 from nearkin.nets.trusted_code import is_trusted
-from nearkin.report.glossary import LIST, glossary
+from nearkin.report.glossary import glossary
 from nearkin.report.html import HtmlTable, Link
 from nearkin.report.nearest_kin import MOST_TASKS
 from nearkin.report.page import map_values
@@ -66,7 +66,7 @@ def list_page(zoo: ReadOnlyStore, query: Mapping[str, str]) -> str:
         table=HtmlTable(caption, heads, rows, frozenset({1, 4, 5, 6}), kind="close"),
         near=near,
         command=command(zoo.path, "add", "zero", "digits?detect=0"),
-        glossary=glossary(LIST),
+        glossary=glossary("list"),
     )
 
 

@@ -11,7 +11,7 @@ from nearkin.core.state import State
 from nearkin.core.text import MISSING, counted, duration, number, plain
 from nearkin.nets.trusted_code import refusal
 from nearkin.report.drawing.genotype_drawing import draw_genotype
-from nearkin.report.glossary import TASK, glossary
+from nearkin.report.glossary import glossary
 from nearkin.report.html import HtmlTable
 from nearkin.search.networks.named import parsed
 from nearkin.solver.solution import KIND
@@ -33,6 +33,7 @@ def task_page(zoo: ReadOnlyStore, task: TaskRecord) -> str:
     """The whole page; a section that cannot be read shows the reason, the others are shown as usual."""
     artifacts = zoo.artifacts(task)
     weights = [item for item in artifacts if item.kind == "weights"]
+    recipe = facts if isinstance(facts := task.facts.get("recipe"), dict) else {}
     return render(
         "web_task.html",
         "/task",
@@ -54,14 +55,14 @@ def task_page(zoo: ReadOnlyStore, task: TaskRecord) -> str:
         kin=_kin(zoo, task),
         cells=_read(lambda: _cells(zoo, artifacts)),
         searched=_read(lambda: _searched(artifacts)),
-        recipe=[(plain(key).replace("_", " "), plain(str(value))) for key, value in _recipe(task).items()],
+        recipe=[(plain(key).replace("_", " "), plain(str(value))) for key, value in recipe.items()],
         artifacts=HtmlTable(
             "Files of the task",
             ("Kind", "Trial", "Kilobytes", "Digest"),
             [(item.kind, str(item.trial), counted(item.size / 1024), f"{item.digest[:12]}…") for item in artifacts],
             frozenset({1, 2}),
         ),
-        glossary=glossary(TASK),
+        glossary=glossary("task"),
         near=command(zoo.path, "near", task.name),
         search=command(zoo.path, "search", task.name),
         add_cells=command(zoo.path, "add", task.name, task.data or "DATA", "--cell"),
@@ -172,7 +173,6 @@ def _searched(artifacts: Sequence[ArtifactRecord]) -> dict[str, Any] | None:
     return {
         "picture": Markup(draw_genotype(genotype, name="searched")),
         "text": plain(str(genotype)),
-        "network": plain(text),
         "metric": _figure(record.facts.get("metric"), ".4f"),
         "size": f"{skeleton.num_cells} cells, {skeleton.channels} channels wide",
     }
@@ -184,11 +184,6 @@ def _read(section: Callable[[], Any]) -> Any:
         return section()
     except NearkinError as broken:
         return {"broken": plain(str(broken))}
-
-
-def _recipe(task: TaskRecord) -> dict[str, Any]:
-    recipe = task.facts.get("recipe")
-    return recipe if isinstance(recipe, dict) else {}
 
 
 def _is_number(value: object) -> bool:
