@@ -161,7 +161,9 @@ def test_without_kin_and_without_images(tmp_path: Path) -> None:
     assert solution.genotype is None
     assert solution.matrix is None
     assert [one.name for one in solution.standings] == ["mlp", "logistic", "svm", "boosting"]
-    assert any(isinstance(event, Note) and "no architecture search: cells are for images" in event.text for event in heard)
+    assert any(
+        isinstance(event, Note) and "no architecture search: cells are for images" in event.text for event in heard
+    )
     assert solution.metric > 0.85
 
 
@@ -288,7 +290,10 @@ def test_restart_discards_the_stages(tmp_path: Path, target: nk.Task) -> None:
 
 
 def test_contenders_that_are_not_there_are_refused(tmp_path: Path, target: nk.Task) -> None:
-    with nk.Zoo(tmp_path / "zoo") as zoo, pytest.raises(OptionError, match="none of the contenders kin-search is available"):
+    with (
+        nk.Zoo(tmp_path / "zoo") as zoo,
+        pytest.raises(OptionError, match="none of the contenders kin-search is available"),
+    ):
         solve(target, zoo, plan=Plan(only=("kin-search",)))
 
 
