@@ -14,10 +14,10 @@ import pytest
 
 from nearkin.core.state import State
 from nearkin.report.architecture import cell_drawings
-from nearkin.report.model_comparison import certainty_text, comparison_text, samples_text
 from nearkin.report.curves import loss_curves, loss_picture
 from nearkin.report.glossary import glossary
 from nearkin.report.kinship import MAPPED, mapped, threshold_text
+from nearkin.report.model_comparison import certainty_text, comparison_text, samples_text
 from nearkin.report.solution_page import solution_page
 from nearkin.solver.result import ordered
 from nearkin.solver.solution import Solution

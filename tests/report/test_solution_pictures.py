@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from matplotlib.image import imread
 
 from nearkin.report.axes import Scale, scale_around
-from nearkin.report.model_comparison import comparison_picture, comparison_table, lower_limit, marks
 from nearkin.report.confusion import (
     DARKEST,
     classes_table,
@@ -30,6 +29,7 @@ from nearkin.report.curves import loss_curves, loss_picture, loss_table, search_
 from nearkin.report.kinship import DRAWN, ranking_picture, ranking_table, shown_rows
 from nearkin.report.labels import Box, overlap, spread, text_width
 from nearkin.report.mistakes import LARGEST, image_bytes
+from nearkin.report.model_comparison import comparison_picture, comparison_table, lower_limit, marks
 from nearkin.report.reliability import calibration_table, calibration_text, reliability_picture, residual_picture
 from nearkin.report.svg import Canvas, png_uri
 from nearkin.report.theme import DARK, LIGHT, contrast
