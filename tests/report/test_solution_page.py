@@ -197,7 +197,7 @@ def test_the_table_has_test_validation_samples_and_seconds_first() -> None:
     solution, outline = planted(), outline_of("normal")
     table = next(table for table in outline.tables if table[0][0] == "Contender")
     assert table[0] == [
-        "Contender", "Test accuracy", "Validation accuracy", "Training samples", "Seconds", "Test interval (95 %)",
+        "Contender", "Test accuracy", "Validation accuracy", "Training samples", "Seconds", "Test interval (95\u00a0%)",
         "Parameters", "Multiply-adds", "Before final training", "Kind",
     ]  # fmt: skip
     wanted = ordered(solution.standings)

@@ -241,7 +241,7 @@ def comparison_table(solution: Solution) -> HtmlTable:
             _SHORT.get(result.kind, result.kind),
         ))  # fmt: skip
     heads = (
-        "Contender", f"Test {metric}", f"Validation {metric}", "Training samples", "Seconds", "Test interval (95 %)",
+        "Contender", f"Test {metric}", f"Validation {metric}", "Training samples", "Seconds", "Test interval (95\u00a0%)",
         "Parameters", "Multiply-adds", "Before final training", "Kind",
     )  # fmt: skip
     return HtmlTable(

@@ -71,11 +71,11 @@ def _result_text(solution: Solution) -> list[str]:
     )
     baseline, kind = "always answers the mean", "values"
     if quality.name == ACCURACY:
-        baseline, kind = "always answers the majority class, the most frequent one of the training set", "samples"
+        baseline, kind = "always answers the majority class (the most frequent class of the training set)", "samples"
     sentences = [
         f"The {quality.title} on {counted(quality.count)} test samples is {metric}. On all {kind} of this sort it lies "
         f"between {low} and {high} with 95 % certainty; this range is the 95 % interval.",
-        f"For comparison, a model that {baseline}, has {guess}.",
+        f"For comparison, a model that {baseline} has {guess}.",
     ]
     if (quality.best_constant or 0.0) > quality.guess:
         sentences.append(f"The best constant answer has {model_comparison.score(solution, quality.best_constant)}.")
