@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.markers import MarkerStyle
 from numpy.typing import NDArray
 
-from nearkin.core.text import MISSING, brief, counted, listed, number, plain
+from nearkin.core.text import MISSING, brief, counted, enumeration, number, plain
 from nearkin.report.axes import FONT, NARROW, Field, frame, legend_positions, scale_around, whisker
 from nearkin.report.html import HtmlTable
 from nearkin.report.labels import Box, draw_labels, draw_leaders, labels, place_labels, text_width
@@ -241,8 +241,8 @@ def comparison_table(solution: Solution) -> HtmlTable:
             _SHORT.get(result.kind, result.kind),
         ))  # fmt: skip
     heads = (
-        "Contender", f"Test {metric}", f"Validation {metric}", "Training samples", "Seconds", "Test interval (95\u00a0%)",
-        "Parameters", "Multiply-adds", "Before final training", "Kind",
+        "Contender", f"Test {metric}", f"Validation {metric}", "Training samples", "Seconds",
+        "Test interval (95\u00a0%)", "Parameters", "Multiply-adds", "Before final training", "Kind",
     )  # fmt: skip
     return HtmlTable(
         "Contenders, best on the validation set first", heads, rows,
@@ -269,7 +269,7 @@ def samples_text(solution: Solution) -> str:
     fewer = [result for result in ran if (result.samples or 0) < available]
     if not fewer:
         return f"All contenders learned from the same {counted(available)} training samples."
-    names = listed([f"{plain(result.title)} ({counted(result.samples or 0)})" for result in fewer])
+    names = enumeration([f"{plain(result.title)} ({counted(result.samples or 0)})" for result in fewer])
     rest = "" if len(fewer) == len(ran) else "; all others learned from all of them"
     return f"{counted(available)} training samples were available. Fewer were used by {names}{rest}."
 
@@ -281,7 +281,7 @@ def final_text(solution: Solution) -> str:
     count, whole = solution.samples.get("finals", {}).get(solution.chosen), solution.task.get("num_train")
     learned = f" ({counted(count)} of {counted(whole)} training samples)" if count and whole else ""
     others = [result for result in ordered(solution.standings) if result.name in solution.finals]
-    names = listed([plain(result.title) for result in others if result.name != solution.chosen])
+    names = enumeration([plain(result.title) for result in others if result.name != solution.chosen])
     also = f" The best simple model, {names}, was trained again in the same way." if names else ""
     return (
         f"Then the chosen model was trained once more, with the validation samples added{learned}. Its test "
@@ -345,7 +345,7 @@ def certainty_text(solution: Solution) -> list[str]:
         if own and not mark.chosen and mark.interval and mark.interval[0] <= own[1] and own[0] <= mark.interval[1]
     ]  # fmt: skip
     if alike:
-        names = listed(alike) if len(alike) <= 3 else f"{len(alike)} other contenders"
+        names = enumeration(alike) if len(alike) <= 3 else f"{len(alike)} other contenders"
         sentences.append(
             f"On the test set, its 95 % interval overlaps that of {names}. {counted(solution.quality.count)} test "
             f"samples are too few to tell them apart with certainty."

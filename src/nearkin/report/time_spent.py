@@ -8,14 +8,14 @@ from nearkin.report.axes import NARROW
 from nearkin.report.html import HtmlTable
 from nearkin.report.labels import labels, text_width
 from nearkin.report.svg import Canvas
-from nearkin.run.stages import Spent
+from nearkin.run.stages import StageTime
 
 _ROW = 24.0
 _FONT = 12.0
 _MOST, _SMALL = 12, 0.01
 
 
-def time_picture(stages: Sequence[Spent], width: int, name: str = "nk-time") -> str:
+def time_picture(stages: Sequence[StageTime], width: int, name: str = "nk-time") -> str:
     """SVG of a bar for each stage; hollow bars are stages of an earlier run."""
     short = labels((stage.stage for stage in stages), _FONT, 120.0 if width <= NARROW else 220.0)
     values = [duration(stage.seconds) + (" (earlier)" if stage.known else "") for stage in stages]
@@ -36,21 +36,21 @@ def time_picture(stages: Sequence[Spent], width: int, name: str = "nk-time") -> 
     return draw.svg(name, "Seconds by stage", time_text(stages))
 
 
-def merge_small(stages: Sequence[Spent]) -> list[Spent]:
+def merge_small(stages: Sequence[StageTime]) -> list[StageTime]:
     """The stages of a picture: if there are many, those below 1 % of the time become one.
 
-    >>> [stage.stage for stage in merge_small([Spent("a", 99.0)] + [Spent(f"b{k}", 0.01) for k in range(20)])]
+    >>> [stage.stage for stage in merge_small([StageTime("a", 99.0)] + [StageTime(f"b{k}", 0.01) for k in range(20)])]
     ['a', '20 small stages']
     """
     total = sum(stage.seconds for stage in stages)
     small = [stage for stage in stages if stage.seconds < _SMALL * total]
     if len(stages) <= _MOST or len(small) < 2:
         return list(stages)
-    rest = Spent(f"{len(small)} small stages", sum(stage.seconds for stage in small), all(s.known for s in small))
+    rest = StageTime(f"{len(small)} small stages", sum(stage.seconds for stage in small), all(s.known for s in small))
     return [*(stage for stage in stages if stage.seconds >= _SMALL * total), rest]
 
 
-def time_table(stages: Sequence[Spent]) -> HtmlTable:
+def time_table(stages: Sequence[StageTime]) -> HtmlTable:
     """Seconds and shares of all stages."""
     total = sum(stage.seconds for stage in stages)
     rows = [
@@ -61,10 +61,10 @@ def time_table(stages: Sequence[Spent]) -> HtmlTable:
     return HtmlTable("Seconds by stage", ("Stage", "Seconds", "Share", "Done in"), rows, frozenset({1, 2}))
 
 
-def time_text(stages: Sequence[Spent]) -> str:
+def time_text(stages: Sequence[StageTime]) -> str:
     """Total time and longest stage in a sentence.
 
-    >>> time_text([Spent("kin", 10.0), Spent("search", 30.0, True)])
+    >>> time_text([StageTime("kin", 10.0), StageTime("search", 30.0, True)])
     'All stages together took 40 s. The longest was “search” (75 %). 30 s of the total were done in an earlier run.'
     """
     total = sum(stage.seconds for stage in stages)
