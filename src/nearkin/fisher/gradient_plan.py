@@ -1,4 +1,4 @@
-"""GradientPlan how the per-sample gradients of each weight are computed: by a layer's formula, or by automatic differentiation.
+"""Plan how the per-sample gradients of each weight are computed: by a layer's formula, or by automatic differentiation.
 
 A layer's formula holds if the layer does what its class does, its weights are used nowhere else, and row b of what it
 reads and gives belongs to sample b. That is decided by structure, which does not depend on the values of a gradient:

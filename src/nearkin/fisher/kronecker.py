@@ -204,7 +204,9 @@ class FactorSums:
         for name, total in self.rest.items():
             mean, shape = total / (self.count * draws), self.weights[name].shape
             exact = mean.dim() == 2
-            blocks.append(Factors(mean, mean.new_ones(1, 1), name, shape) if exact else Diagonal(name, mean.view(shape)))
+            blocks.append(
+                Factors(mean, mean.new_ones(1, 1), name, shape) if exact else Diagonal(name, mean.view(shape))
+            )
         return tuple(blocks)
 
     def _receive(self, name: str, layer: nn.Module, x: Tensor, g: Tensor) -> None:

@@ -69,7 +69,7 @@ class ProductOperator(LinearOperator, ABC):  # type: ignore[misc]
 class SymmetricOperator(ProductOperator):
     """A symmetric matrix known by its products.
 
-    FactorSums with a diagonal have no preconditioner: a pivoted Cholesky factor would take the diagonal, one product a row.
+    Sums with a diagonal have no preconditioner: a pivoted Cholesky factor would take the diagonal, one product a row.
     """
 
     def _transpose_nonbatch(self) -> "SymmetricOperator":

@@ -66,8 +66,8 @@ def verified_plan(plan: GradientPlan, model: nn.Module, weights: Mapping[str, Te
 def spread_samples(x: Tensor, count: int, start: int = 0) -> Tensor:
     """Some samples at equal distances over all, from the given one.
 
-    >>> spread_samples(torch.arange(9), 3), spread_samples(torch.arange(3), 2, start=2), spread_samples(torch.arange(2), 4)
-    (tensor([0, 3, 6]), tensor([2, 0]), tensor([0, 1]))
+    >>> [spread_samples(torch.arange(n), k, start).tolist() for n, k, start in ((9, 3, 0), (3, 2, 2), (2, 4, 0))]
+    [[0, 3, 6], [2, 0], [0, 1]]
     """
     count = min(count, len(x))
     return x[[(start + number * (len(x) // count)) % len(x) for number in range(count)]]
