@@ -107,7 +107,7 @@ def test_top_eigenvalues_of_zero_are_zero() -> None:
 
 
 def test_too_few_steps_for_top_eigenvalues_say_so() -> None:
-    with pytest.raises(OptionError, match=r"2 steps left a residual of .*wanted 1e-12; raise steps or tol"):
+    with pytest.raises(OptionError, match=r"2 steps left a residual of .*expected 1e-12; raise steps or tol"):
         top_eigenvalues(product(decaying()), SIZE, 3, seeded(0), tol=1e-12, steps=2)
 
 
@@ -204,7 +204,7 @@ def test_bad_products_and_sizes(call: str) -> None:
 
 
 def test_an_indefinite_product_is_refused() -> None:
-    with pytest.raises(DataError, match="eigenvalue of -1 beside one of 1, wanted none below 0"):
+    with pytest.raises(DataError, match="eigenvalue of -1 beside one of 1, expected none below 0"):
         log_determinant(lambda block: torch.tensor([[1.0], [-1.0]]).double() * block, 2, 1.0, seeded(0))
 
 

@@ -1,8 +1,8 @@
 """Detect networks in which the values of the inputs decide what is computed.
 
-A network may branch on a value of its inputs, as in `if x.sum() > 0`, select samples by a mask, or reorder them. Then it
-may compute something else for a sample alone than for the sample in a batch, and formulas that hold for some samples may
-not hold for others.
+A network may branch on a value of its inputs, as in `if x.sum() > 0`, select samples by a mask, or reorder them. Then
+its result for a sample alone may differ from the result in a batch, and formulas that hold for some samples may not
+hold for others.
 """
 
 from collections.abc import Mapping

@@ -18,7 +18,7 @@ from nearkin.core.types import Params
 from nearkin.fisher.linearization import Weighting
 from nearkin.fisher.passes import Function, backward_pass, plain_pass
 
-# Default steps relative to ‖θ‖: as small as rounding allows, because every ReLU that switches within a step is an error.
+# Default steps relative to ‖θ‖: as small as rounding allows, because a ReLU that switches within a step is an error.
 STEPS = {(torch.float32, 1): 3e-5, (torch.float32, 2): 3e-5, (torch.float64, 1): 1e-8, (torch.float64, 2): 1e-7}
 
 

@@ -127,7 +127,7 @@ def linearized(f: Function, params: Params, method: str = "auto") -> Linearizati
 
 
 def _fallback(f: Function, params: Params, method: str, failed: Exception) -> Linearization:
-    """The double backward after forward mode failed; an error of the network itself is raised again in its plain pass."""
+    """The double backward, if forward mode failed; an error of the network itself is raised again in the plain pass."""
     if isinstance(failed, NearkinError):
         raise failed
     if method == "jvp":
