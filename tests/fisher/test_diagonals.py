@@ -462,7 +462,7 @@ BAD = [
     (lambda: diagonal(frozen_net(), X, Y), OptionError, "frozen"),
     (lambda: diagonal(nn.Tanh(), X, Y), OptionError, "no parameters"),
     (lambda: diagonal(nn.Linear(5, 3).half(), X.half(), Y), OptionError, "float16 on the CPU"),
-    (lambda: diagonal(MODEL, X, Y + 7), DataError, "labels run from 7 to 9, but the network has 3"),
+    (lambda: diagonal(MODEL, X, Y + 7), DataError, "labels range from 7 to 9, but the network has 3"),
     (lambda: diagonal(nn.Linear(5, 1).double(), X, X[:, 0], likelihood="gaussian"), DataError, r"y\[:, None\]"),
     (lambda: diagonal(MODEL, X, Y[:2]), DataError, "6 inputs but 2 targets"),
     (lambda: diagonal(MODEL, X), OptionError, "observed labels were asked for"),

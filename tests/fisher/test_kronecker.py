@@ -276,7 +276,7 @@ def test_patches_times_weights_are_the_convolution(
 
 
 BAD: dict[str, tuple[type[NearkinError], str, dict[str, object]]] = {
-    "labels too high": (DataError, "labels run from 0 to 3, but the network has 3", {"targets": torch.tensor([0, 3])}),
+    "labels too high": (DataError, "labels range from 0 to 3, but the network", {"targets": torch.tensor([0, 3])}),
     "no labels": (OptionError, "needs targets, got none", {"targets": None}),
     "no data": (DataError, "data is empty", {"data": torch.zeros(0, 4), "targets": torch.zeros(0, dtype=torch.int64)}),
     "not a number": (

@@ -213,7 +213,7 @@ def test_options_out_of_range() -> None:
         "got 1": lambda: trace(product(decaying()), SIZE, seeded(0), 1),
         "4 probes or more, got 3": lambda: trace(product(decaying()), SIZE, seeded(0), 3, "hutch++"),
         "unknown trace method 'guess'": lambda: trace(product(decaying()), SIZE, seeded(0), 8, "guess"),
-        "from 1 to the 60 weights, got 61": lambda: top_eigenvalues(product(decaying()), SIZE, 61, seeded(0)),
+        "from 1 to 60, .* got 61": lambda: top_eigenvalues(product(decaying()), SIZE, 61, seeded(0)),
         "got 0": lambda: top_eigenvalues(product(decaying()), SIZE, 0, seeded(0)),
         "tol must be > 0": lambda: top_eigenvalues(product(decaying()), SIZE, 1, seeded(0), tol=0.0),
         "got -1.0": lambda: log_determinant(product(decaying()), SIZE, -1.0, seeded(0)),

@@ -33,7 +33,7 @@ class Estimate:
 
 @dataclass(frozen=True, eq=False)
 class Eigenpairs:
-    r"""The largest eigenvalues `[k]`, in falling order, their vectors `[P, k]`, and error bounds $\|Fv - \theta v\|$."""
+    r"""The largest eigenvalues `[k]`, falling, their vectors `[P, k]`, and error bounds $\|Fv - \theta v\|$."""
 
     values: Tensor
     vectors: Tensor
@@ -127,7 +127,7 @@ def top_eigenvalues(
 
 
 def _ritz(basis: Tensor, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Ritz values `[M]` in falling order, their vectors `[P, M]` and F times those, of an orthonormal basis `[P, M]`."""
+    """Falling Ritz values `[M]`, their vectors `[P, M]` and F times those, of an orthonormal basis `[P, M]`."""
     inner = basis.T @ images
     values, turn = torch.linalg.eigh((inner + inner.T) / 2)
     turn = turn.flip(1)

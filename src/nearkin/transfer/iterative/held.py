@@ -42,7 +42,7 @@ class Layer:
 
     def part(self, start: int, stop: int) -> "Layer":
         """Some of the samples."""
-        return replace(self, feature=self.feature.part(start, stop))
+        return replace(self, feature=self.feature.samples(start, stop))
 
     def at(self, samples: Tensor) -> "Layer":
         """The samples with these numbers."""
