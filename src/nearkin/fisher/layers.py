@@ -49,7 +49,7 @@ class Rule:
 
 
 def _over_positions(g: Tensor) -> Tensor:
-    """FactorSums `[B, C]` of `[B, C, …]` over everything behind the channels."""
+    """Sums `[B, C]` of `[B, C, …]` over all axes after the channels."""
     return g.flatten(2).sum(2) if g.dim() > 2 else g
 
 
@@ -108,7 +108,7 @@ def _batch_norm(layer: nn.BatchNorm2d, local: Local, x: Tensor, g: Tensor) -> di
 
 
 def _products(g: Tensor, x: Tensor) -> Tensor:
-    """FactorSums `[B, C]` of g x over positions, some samples at a time: what is between stays in the cache."""
+    """Sums `[B, C]` of g x over positions, for as many samples at a time as fit the cache."""
     size = max(1, NORM_FLOATS // g[0].numel())
     return torch.cat([torch.linalg.vecdot(*pair) for pair in zip(g.split(size), x.split(size), strict=True)])
 
