@@ -465,7 +465,7 @@ BAD = [
     (lambda: diagonal(MODEL, X, Y + 7), DataError, "labels range from 7 to 9, but the network has 3"),
     (lambda: diagonal(nn.Linear(5, 1).double(), X, X[:, 0], likelihood="gaussian"), DataError, r"y\[:, None\]"),
     (lambda: diagonal(MODEL, X, Y[:2]), DataError, "6 inputs but 2 targets"),
-    (lambda: diagonal(MODEL, X), OptionError, "observed labels were asked for"),
+    (lambda: diagonal(MODEL, X), OptionError, "needs targets, got none"),
     (lambda: diagonal(MODEL, []), DataError, "the data is empty"),
     (lambda: diagonal(MODEL, X[:0], Y[:0]), DataError, "empty"),
     (lambda: diagonal(MODEL, X, Y, labels="guessed"), OptionError, "observed, sampled, expected"),

@@ -12,9 +12,9 @@ from nearkin.fisher.gradient_plan import GradientPlan, state_of, structural_plan
 from nearkin.fisher.tape import Network, Receiver, Tape
 from nearkin.fisher.verification import spread_samples, verified_plan
 
-SAMPLES = 4  # that a new plan is verified_plan on
-LATER_SAMPLES = 2  # of later batches
-EVERY = 1024  # batches between two verifications, at most
+SAMPLES = 4  # samples on which a new plan is verified
+LATER_SAMPLES = 2  # samples of a later batch
+EVERY = 1024  # maximum number of batches between two verifications
 
 
 @dataclass
@@ -30,7 +30,7 @@ _remembered: WeakKeyDictionary[nn.Module, PlanRecord] = WeakKeyDictionary()
 
 
 def plan_for(model: Network, weights: Mapping[str, Tensor], x: Tensor, names: Collection[str]) -> GradientPlan:
-    """The plan for a network, verified_plan on some of the inputs `[B, *input_shape]`.
+    """The plan for a network, verified on some of the inputs `[B, *input_shape]`.
 
     The plan is cached, not on the network, until anything changes that decides what the network computes.
     """

@@ -110,7 +110,7 @@ class Recording(TorchDispatchMode):
         return number
 
     def _own(self, value: Tensor) -> bool:
-        """Whether a tensor that is changed in place is the result of a recorded step, so that a replay creates it again."""
+        """Whether a tensor that is changed in place is the result of a recorded step, which a replay creates again."""
         return value in self.slots and value.untyped_storage().data_ptr() not in self.given
 
 
