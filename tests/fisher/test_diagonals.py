@@ -472,7 +472,7 @@ BAD = [
     (lambda: diagonal(MODEL, X, Y, likelihood="poisson"), OptionError, "poisson"),
     (lambda: diagonal(MODEL, X, Y, names=["nose"]), OptionError, "no parameter nose"),
     (lambda: diagonal(poisoned(case("categorical")[0]), X, Y), MismatchError, "gradients of .* are NaN .* in batch 0"),
-    (lambda: diagonal(Mixing().double(), X, Y), MismatchError, "depends on the others"),
+    (lambda: diagonal(Mixing().double(), X, Y), MismatchError, "depends on the other samples"),
     (lambda: diagonal(nn.Conv2d(1, 64, 1), torch.rand(2, 1, 9, 9), likelihood="dense", labels="expected"), OptionError,
      "use labels='sampled'"),
 ]  # fmt: skip

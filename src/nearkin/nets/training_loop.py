@@ -3,12 +3,10 @@
 import math
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
 
-from nearkin._moved import renamed
 from nearkin.core.errors import require
 from nearkin.core.events import Checkpoint, Note, Progress, Work, operation
 from nearkin.core.state import State, copied
@@ -160,7 +158,3 @@ def _split(task: Task, recipe: Recipe, seed: int) -> tuple[Examples, Examples | 
                                   f"patience")  # fmt: skip
     train, validation = split_index(labels, len(task.train), recipe.validation, seed)
     return task.train.chosen(train), task.train.chosen(validation)
-
-
-def __getattr__(name: str) -> Any:
-    return renamed(__name__, name)

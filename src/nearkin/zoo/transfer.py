@@ -20,7 +20,7 @@ from nearkin.nets.solved import Solved
 from nearkin.run.stages import StageCache
 from nearkin.tasks.derive import limited
 from nearkin.tasks.pixels import fitted_to
-from nearkin.tasks.rows import glance
+from nearkin.tasks.rows import subset_index
 from nearkin.tasks.task import Task
 from nearkin.transfer.classify import NUMBERS
 from nearkin.transfer.closed_form import closed_form, require_known, source_means
@@ -185,7 +185,7 @@ def transfer_network(
     if task is not target:
         yield Note(f"{target.name}: inputs of shape {target.input_shape} are brought to {task.input_shape}")
     few = yield from _few(task, how.shots, seed)
-    few = replace(few, test=few.test.chosen(glance(len(few.test), how.samples)))
+    few = replace(few, test=few.test.chosen(subset_index(len(few.test), how.samples)))
     means = source_means(solved)
     asked_for = {**how.facts(), "shots": how.shots, "seed": seed, "source": source, "network": _digest(solved, model)}
     part = run_each if stages is None else partial(_kept, stages, asked_for)
@@ -202,7 +202,7 @@ def transfer_network(
         others = yield from run_baselines(model, few, how.steps, derived_seed(seed, "baselines"), means, part)
     return Transfer(
         source, target.name, solved.network, task.form.metric, how.shots, len(few.train), len(few.test),
-        replace(task, test=few.test).guess(), found, others, _origin(solved, how.trial, model),
+        replace(task, test=few.test).majority_baseline(), found, others, _origin(solved, how.trial, model),
         how.facts() | {"seed": seed, "given": asked}, few.best_constant(),
     )  # fmt: skip
 
