@@ -186,6 +186,6 @@ class Accumulator:
         return list(dict.fromkeys([*smallest, *(name for name in self.sums if name not in covered)]))
 
     def means(self, draws: int = 1) -> dict[str, Tensor]:
-        """FactorSums divided by samples and draws, by name; in place, so nothing can be added any more."""
+        """Sums divided by samples and draws, by name; computed in place, so that no batch can be added afterwards."""
         self._require_finite(list(self.sums), "in some batch: their squares are too large for their dtype")
         return {name: self.sums.pop(name).div_(self.count * draws) for name in self.names}

@@ -98,7 +98,7 @@ def fisher_blocks(
 
 
 def per_sample(model: nn.Module, samples: Samples, names: tuple[str, ...], receive: Callable[[Params], None]) -> int:
-    r"""Call `receive` with $J_n^\top c_{nk}$, `[B, *shape]` by name; F is the sum of their squares divided by the result.
+    r"""Call `receive` with $J_n^\top c_{nk}$, `[B, *shape]` by name; return the number of samples times draws.
 
     >>> net, received = nn.Linear(2, 1, bias=False), []
     >>> per_sample(net, Samples(torch.eye(2), None, "gaussian", "expected"), ("weight",), received.append)
@@ -135,8 +135,8 @@ def require_finite(values: Mapping[str, Tensor], number: int) -> None:
 def log_determinant(fisher: Tensor | Mapping[str, Tensor], scale: float) -> float:
     r"""$\log|I + cF|$ of a matrix `[P, P]` or of blocks by name, in float64, for c >= 0.
 
-    By Fischer's inequality $\log|I + cF| \le \sum_i \log|I + cF_i| \le \sum_j \log(1 + cF_{jj})$: the value of the blocks
-    is at least that of the full matrix, and the value of the diagonal is the largest.
+    By Fischer's inequality $\log|I + cF| \le \sum_i \log|I + cF_i| \le \sum_j \log(1 + cF_{jj})$: blocks give at least
+    the value of the full matrix, and the diagonal gives the largest value.
 
     >>> round(log_determinant(torch.diag(torch.tensor([1.0, 3.0])), 1.0) / math.log(8), 9)
     1.0
@@ -161,8 +161,7 @@ def _log_determinant(matrix: Tensor, scale: float) -> float:
     least, largest = float(values[0]), float(values[-1])
     require(
         least >= -NEGATIVE * largest,
-        f"the matrix has an eigenvalue of {least:.3g} beside one of {largest:.3g}, expected none below 0; give a Fisher "
-        f"matrix",
+        f"the matrix has an eigenvalue of {least:.3g} beside one of {largest:.3g}, expected none below 0; use a Fisher",
         DataError,
     )
     return float((scale * values.clamp_min(0)).log1p().sum())

@@ -1,4 +1,4 @@
-"""A tape that follows a plan, checks it on every batch, and leaves formulas that do not fit."""
+"""A tape that follows a plan, checks it on every batch, and stops using formulas that do not fit."""
 
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from nearkin.fisher.gradient_plan import GradientPlan, state_of, structural_plan
 from nearkin.fisher.tape import Network, Receiver, Tape
 from nearkin.fisher.verification import spread_samples, verified_plan
 
-SAMPLES = 4  # that a new plan is verified_plan on
-LATER_SAMPLES = 2  # of later batches
-EVERY = 1024  # batches between two verifications, at most
+SAMPLES = 4  # samples on which a new plan is verified
+LATER_SAMPLES = 2  # samples of a later batch
+EVERY = 1024  # maximum number of batches between two verifications
 
 
 @dataclass
 class PlanRecord:
-    """A network's plan, and how many batches it has been used on."""
+    """A network's plan, and the number of batches it was used for."""
 
     state: Hashable
     plan: GradientPlan
@@ -30,19 +30,19 @@ _remembered: WeakKeyDictionary[nn.Module, PlanRecord] = WeakKeyDictionary()
 
 
 def plan_for(model: Network, weights: Mapping[str, Tensor], x: Tensor, names: Collection[str]) -> GradientPlan:
-    """The plan for a network, verified_plan on some of the inputs `[B, *input_shape]`.
+    """The plan for a network, verified on some of the inputs `[B, *input_shape]`.
 
-    It is remembered, beside the network and not on it, until anything that its course may depend on has changed.
+    The plan is cached, not on the network, until anything changes that decides what the network computes.
     """
     return _record(model, weights, x, names).plan
 
 
 class PlannedTape:
-    """Outputs of a network whose layers are listened to, as far as formulas hold for them.
+    """Outputs of a network, with a record of the layers that have formulas.
 
     On every batch the structure is compared with the plan: which layers were called and how often, with how many rows,
-    and which parameters the graph reaches by another way. On the 4th, 16th, 64th, ... batch, formulas are compared with
-    autograd. What does not fit leaves the plan before anything of the batch was received.
+    and which parameters are used outside of the layers. On the 4th, 16th, 64th, ... batch, formulas are compared with
+    autograd. Layers that do not fit are removed from the plan before `receive` is called for the batch.
 
     Args:
         model: the network.

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from nearkin._moved import renamed
 from nearkin.core.errors import MismatchError, require
 from nearkin.core.types import Buffers, Params
 
@@ -237,7 +236,3 @@ outputs needs (5,); use a network that takes num_outputs or ends in one linear l
         f"linear layer",
         MismatchError,
     )
-
-
-def __getattr__(name: str) -> Any:
-    return renamed(__name__, name)
