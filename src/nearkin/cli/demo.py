@@ -76,7 +76,7 @@ def demo(
             f"the result with standard models. Each gets the same time, {duration(60 * MINUTES)} in total."
         )
         plan = plans.Plan(
-            budget=budgets.Budget(minutes=MINUTES), only=ONLY, seed=settings.seed,
+            budget=budgets.Budget(minutes=MINUTES), only=ONLY, compare_all=True, seed=settings.seed,
             device=devices.device(settings.device),
             command=shlex.join(["nearkin", *sys.argv[1:]]),
         )  # fmt: skip

@@ -73,6 +73,9 @@ def solve(
     only: Annotated[
         str, typer.Option(help="Contenders that take part, such as kin-search,finetune,svm (default: all).")
     ] = "",
+    compare_all: Annotated[
+        bool, typer.Option("--compare-all", help="Give every contender the same time, as in the paper.")
+    ] = False,
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Of every network's training (default: by the number of samples).")
     ] = None,
@@ -86,7 +89,7 @@ def solve(
     *,
     recipe: dict[str, Any],
 ) -> None:
-    """Solve a task: find related tasks, search, train and compare models with equal time, write a report.
+    """Solve a task: find related tasks, train and compare models within the time, write a report.
 
     The task is added to the zoo. After an interruption the same command continues.
     """
@@ -100,6 +103,7 @@ def solve(
         method=method,
         hand_made=() if networks in ("none", "") else tuple(networks.split(",")),
         only=tuple(only.split(",")) if only else (),
+        compare_all=compare_all,
         epochs=epochs,
         training=recipe,
         width=width,
@@ -157,8 +161,8 @@ def _contest(ranked: "Sequence[standings.Result]", solution: "Solution") -> None
             "→" if result.name == solution.chosen else "",
             result.title,
             f"{result.validation:.4f}",
-            f"{result.test:.4f}",
-            MISSING if result.samples is None else counted(result.samples),
+            MISSING if (test := solution.finals.get(result.name, result.test)) is None else f"{test:.4f}",
+            MISSING if result.samples is None else counted(result.samples) + ("*" if result.starved else ""),
             counted(result.parameters),
             counted(result.multiply_adds),
             f"{result.seconds:.1f}",
@@ -171,9 +175,11 @@ def _contest(ranked: "Sequence[standings.Result]", solution: "Solution") -> None
         f"{result.title} {solution.finals[result.name]:.4f}" for result in ranked if result.name in solution.finals
     )
     say(
-        f"[dim]Selected on validation {metric}; the test set was not used. After training on all training data, test "
-        f"{metric}: {escape(finals)}[/dim]"
+        f"[dim]Selected on validation {metric}; the test set was not used. Test {metric} after the final training on "
+        f"all training data: {escape(finals)}.[/dim]"
     )
+    if any(result.starved for result in ranked):
+        say("[dim]* fewer samples or steps than it needs: its result says little about its kind[/dim]")
 
 
 def _slug(name: str) -> str:

@@ -22,7 +22,8 @@ LEAST_QUICK = 0.5  # seconds
 FEW_LABELS = 50  # per class; up to this, networks of related tasks share the main time
 ENOUGH_EPOCHS = 100  # of the main contender; more time goes to further contenders
 LEAST_STEPS = 200  # fewer are marked as starved
-LEAST_FURTHER = 20.0  # seconds of a further contender
+FURTHER = ("finetune", "cnn-large", "kin-search", "full-search", "random-search")  # in this order, then the others
+LEAST_FURTHER = 10.0  # seconds of a further contender
 
 
 class Role(StrEnum):
@@ -62,6 +63,11 @@ def regime(task: Task, kin: bool) -> Regime:
         why = f"{per_class:.0f} labels per class are few: a network of a related task shares the time with the CNN"
         return Regime(("cnn", "finetune"), why)
     return Regime(("cnn",), f"{count:,} images: one CNN from scratch gets most of the time")
+
+
+def further_rank(name: str) -> int:
+    """Order of the contenders that get the time which the main ones cannot use."""
+    return FURTHER.index(name) if name in FURTHER else len(FURTHER)
 
 
 def continued(recipe: Recipe) -> Recipe:

@@ -26,6 +26,7 @@ from nearkin.solver.allocation import (
     Role,
     cnn_recipe,
     continued,
+    further_rank,
     regime,
     shifts,
 )
@@ -131,7 +132,9 @@ class Contest:
         for contender in by_role[Role.MAIN]:
             yield from self._judge(replace(contender, seconds=share))
         left = self._remaining() - self._final_seconds()
-        further = by_role[Role.FURTHER][: max(0, int(left // LEAST_FURTHER))]
+        further = sorted(by_role[Role.FURTHER], key=lambda contender: further_rank(contender.name))[
+            : max(0, int(left // LEAST_FURTHER))
+        ]
         self.allowance = left / max(1, len(further))
         for contender in further:
             yield from self._judge(replace(contender, seconds=self.allowance / (1 + CONTINUED)))
@@ -170,7 +173,7 @@ class Contest:
             for name, network in CNNS.items():
                 yield Contender(
                     name=name, title=TITLES[name], kind="made", task=self.learn, networks=(network,),
-                    recipe=replace(cnn_recipe(self.task, flip), **self.plan.training), seed=self.plan.seed,
+                    recipe=replace(cnn_recipe(self.task, flip), **self.plan.options()), seed=self.plan.seed,
                 )  # fmt: skip
         for name in (default_network(self.task), *(self.plan.hand_made if images else ())):
             networks = hand_made_networks(name, self.plan.width) if name in HAND_MADE else [name]

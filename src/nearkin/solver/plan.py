@@ -146,7 +146,11 @@ class Plan:
 
     def recipe(self, task: Task) -> Recipe:
         """Recipe of the networks without a time limit."""
-        return Recipe.suited(task, **{**self.training, **({} if self.epochs is None else {"epochs": self.epochs})})
+        return Recipe.suited(task, **self.options())
+
+    def options(self) -> dict[str, Any]:
+        """Options of every network's recipe."""
+        return {**self.training, **({} if self.epochs is None else {"epochs": self.epochs})}
 
     def facts(self) -> dict[str, Any]:
         """Plain JSON values for the report."""

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from nearkin.core.errors import TrainingError, require
+from nearkin.nets.cnn import CNN
 from nearkin.nets.functional import multiply_adds
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
@@ -102,14 +103,14 @@ def with_time_limit(
 ) -> SizedNetwork:
     """A network whose recipe ends with the time, for a first and a final training and the scores on a test set.
 
-    Shifted views are averaged at test time only if scoring then takes at most `most_scoring` seconds. Time for more than
+    Shifted views are averaged at test time only if scoring then takes at most `most_scoring` seconds. Time beyond
     `ENOUGH_EPOCHS` is not used.
     """
     model = build(network, task.input_shape, task.num_outputs, seed=0)
     step = step_seconds(model, task, recipe.batch_size)
     scoring = SCORED * test_samples * step / BACKWARD / min(recipe.batch_size, len(task.train))
-    if (shifted := f"{network}{'&' if '?' in network else '?'}shifts=true") and network.startswith("cnn"):
-        network, scoring = (shifted, VIEWS * scoring) if VIEWS * scoring <= most_scoring else (network, scoring)
+    if isinstance(model, CNN) and VIEWS * scoring <= most_scoring:
+        network, scoring = f"{network}{'&' if '?' in network else '?'}shifts=true", VIEWS * scoring
     enough = step * max(ENOUGH_EPOCHS * num_batches(len(task.train), recipe.batch_size), LEAST_STEPS)
     limit = max(FEWEST_STEPS * step, min(seconds - scoring / (1 + CONTINUED), enough))
     return SizedNetwork(network, replace(recipe, seconds=limit, epochs=2 * ENOUGH_EPOCHS, steps=None))
