@@ -31,7 +31,7 @@ from prediction_truth import DRAWN_RUN, RUN, Run, Stack, all_parts, sources, tru
 from results import keep
 
 DOCS = Path(__file__).parents[1] / "docs"
-KIN = "fast 16x64"  # the pace that `nearkin.distance.kin_score` has as its default
+KIN = "fast 16x64"  # the pace that `nearkin.distance.short_finetune` has as its default
 DRAWN = (("mlp", 0), ("lenet", 0), ("cnn", 0), ("mlp", 1))  # where heads drawn as `nn.Linear` draws them are tried too
 
 

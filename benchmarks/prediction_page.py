@@ -117,8 +117,8 @@ From the source that a measure puts first:
 The two orders of sources agree at {span(part["zero with drawn"]["all"])} only, so that no measure can foretell both: a
 drawn head answers with the size of the features, and the larger they are the farther off it starts, while a head of
 zeros learns the faster for it. Who fine-tunes from a drawn head measures with drawn heads,
-`kin_score(..., head="drawn")`: that less LogME is {signed(part["kin, drawn heads, less logme"])}. Spearman with the
-area, and regret:
+`short_finetune_loss(..., head="drawn")`: that less LogME is
+{signed(part["kin, drawn heads, less logme"])}. Spearman with the area, and regret:
 
 {table(["measure", "all sources", "same data", "other data", "regret"], lines)}
 """

@@ -11,7 +11,8 @@ from typing import Any
 
 MOVED = {
     "nearkin.distance.frechet": "nearkin.distance.fisher_based.frechet",
-    "nearkin.distance.kin": "nearkin.distance.kin_score",
+    "nearkin.distance.kin": "nearkin.distance.short_finetune",
+    "nearkin.distance.kin_score": "nearkin.distance.short_finetune",
     "nearkin.distance.measures": "nearkin.distance.registry",
     "nearkin.distance.readings": "nearkin.distance.fisher_based.readings",
     "nearkin.fisher.diagonal": "nearkin.fisher.diagonals",
@@ -68,6 +69,10 @@ MOVED = {
 
 RENAMED = {
     "nearkin.core.events": {"kept": "nearkin.run.checkpoints:kept_in_file"},
+    "nearkin.distance.short_finetune": {
+        "Pace": "nearkin.distance.short_finetune:FinetuneSchedule",
+        "kin_score": "nearkin.distance.short_finetune:short_finetune_loss",
+    },
     "nearkin.nets.training_loop": {"fitting": "nearkin.nets.training_loop:fit.work"},
     "nearkin.search.searcher": {"searching": "nearkin.search.searcher:run_search.work"},
 }

@@ -20,7 +20,7 @@ from nearkin.search.searcher import Best
 from nearkin.store.catalogue import Catalogue
 from nearkin.store.records import NewArtifact, NewTask
 from nearkin.web.server import address, bound, served
-from nearkin.zoo.cells import KeptCells
+from nearkin.zoo.best_cells import KeptCells
 
 CELL = Genotype.parse("normal(0): 1 = conv3(0); 2 = max3(0) + conv5(1); out = 2")
 NAMES = ("zero", "six", "some")

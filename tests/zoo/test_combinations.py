@@ -13,7 +13,7 @@ from nearkin.search.registry import METHODS
 from nearkin.search.searcher import Best
 from nearkin.search.spaces.registry import space as space_named
 from nearkin.tasks.readers.text import language_task
-from nearkin.zoo.cells import KeptCells
+from nearkin.zoo.best_cells import KeptCells
 from nearkin.zoo.search import Search
 from nearkin.zoo.zoo import Zoo
 

@@ -143,7 +143,7 @@ def test_task_embeddings_are_measured_once_a_task(zoo: Zoo, monkeypatch: pytest.
         fitted.append(sight.task.name)
         return refitted(sight, **options)
 
-    monkeypatch.setattr("nearkin.distance.probing.refitted", counted)
+    monkeypatch.setattr("nearkin.distance.probe_embedding.refitted", counted)
     target = nk.task("digits?detect=3&limit=300", name="three")
     first = zoo.near(target, "task2vec", trials=1, samples=150)
     assert fitted.count("three") == 1

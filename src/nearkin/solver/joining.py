@@ -14,7 +14,7 @@ from nearkin.solver.plan import Plan
 from nearkin.solver.relations import Relations
 from nearkin.store.records import TaskRecord
 from nearkin.tasks.task import Task
-from nearkin.zoo.cells import KeptCells
+from nearkin.zoo.best_cells import KeptCells
 from nearkin.zoo.comparison import Comparison
 from nearkin.zoo.search import CELLS
 from nearkin.zoo.zoo import Zoo

@@ -21,7 +21,7 @@ from nearkin.tasks.metrics import metric_title
 from nearkin.web.curve import Curve, curve
 from nearkin.web.frame import command, render, task_link
 from nearkin.web.measured import aggregates, ranking
-from nearkin.zoo.cells import KeptCells
+from nearkin.zoo.best_cells import KeptCells
 
 DRAWN_CELLS = 3
 SHOWN_CLASSES = 40

@@ -34,7 +34,7 @@ from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.registry import space as space_named
 from nearkin.search.spaces.restricted import restricted
 from nearkin.tasks.task import Task
-from nearkin.zoo.cells import KeptCells
+from nearkin.zoo.best_cells import KeptCells
 from nearkin.zoo.comparison import Comparison, Part, Shelf
 from nearkin.zoo.near import rank_sources
 

@@ -48,7 +48,9 @@ if TYPE_CHECKING:
     from nearkin.zoo import search as searches
     from nearkin.zoo import transfer as transferring
 else:  # they bring packages that no other part of a zoo needs
-    kept_cells, searches, transferring = map(Lazy, ("nearkin.zoo.cells", "nearkin.zoo.search", "nearkin.zoo.transfer"))
+    kept_cells, searches, transferring = map(
+        Lazy, ("nearkin.zoo.best_cells", "nearkin.zoo.search", "nearkin.zoo.transfer")
+    )
 
 FISHER_SAMPLES = 2048  # of the test part, drawn once and for all
 
