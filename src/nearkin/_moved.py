@@ -75,6 +75,8 @@ RENAMED = {
     },
     "nearkin.nets.training_loop": {"fitting": "nearkin.nets.training_loop:fit.work"},
     "nearkin.search.searcher": {"searching": "nearkin.search.searcher:run_search.work"},
+    "nearkin.zoo.search": {"Ground": "nearkin.zoo.search:SearchDomain"},
+    "nearkin.zoo.transfer": {"Transferring": "nearkin.zoo.transfer:TransferOptions"},
 }
 """New names of functions, as `module:name`, by module and old name."""
 

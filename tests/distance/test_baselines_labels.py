@@ -198,7 +198,7 @@ def test_neighbours_refuse() -> None:
         knn_accuracy(f, y, f, y, k=0)
     with pytest.raises(OptionError, match="euclidean or cosine"):
         knn_accuracy(f, y, f, y, metric="manhattan")  # type: ignore[arg-type]
-    with pytest.raises(MismatchError, match="take both from one network"):
+    with pytest.raises(MismatchError, match="compute both with one network"):
         knn_accuracy(f, y, f[:, :1], y)
     with pytest.raises(MismatchError, match="the same columns"):
         knn_r2(f, f, f, f[:, :1])

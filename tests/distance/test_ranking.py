@@ -75,9 +75,9 @@ def test_the_table_names_rank_spread_and_weak_sources() -> None:
 def test_a_ranking_of_nothing_or_of_nonsense_is_refused() -> None:
     with pytest.raises(MismatchError, match="no task to compare 'new' with"):
         Ranking.of("new", "frechet", {})
-    with pytest.raises(MismatchError, match="from b is not a number; its weights diverged"):
+    with pytest.raises(MismatchError, match="from 'b' is not a number; its weights diverged"):
         Ranking.of("new", "frechet", {"a": [0.1], "b": [math.nan]})
-    with pytest.raises(MismatchError, match="the same number"):
+    with pytest.raises(MismatchError, match="expected the same number"):
         Ranking.of("new", "frechet", {"a": [0.1], "b": [0.1, 0.2]})
 
 

@@ -197,9 +197,9 @@ def test_points_of_another_kind_are_refused() -> None:
         index.query(2 * points(1, 8)[0])
     with pytest.raises(MismatchError, match="length nan"):
         index.query(torch.full((8,), math.nan))
-    with pytest.raises(MismatchError, match=r"2 tasks want \(2, 8\)"):
+    with pytest.raises(MismatchError, match=r"expected \(2, 8\)"):
         Index(Embedding(dims=8), ("a", "b"), points(3, 8))
-    with pytest.raises(MismatchError, match="one name"):
+    with pytest.raises(MismatchError, match="have the same name"):
         Index(Embedding(dims=8), ("a", "a"), points(2, 8))
     with pytest.raises(OptionError, match="one task or more, got 0"):
         index.query(points(1, 8)[0], 0)
@@ -279,7 +279,7 @@ def test_races_that_go_backwards_are_refused() -> None:
         raced(index, point, lambda name, share: 0.0, ())
     with pytest.raises(OptionError, match="above 0 and at most 1, got 0"):
         Rung(0.0, 1)
-    with pytest.raises(OptionError, match="one contender or more, got 0"):
+    with pytest.raises(OptionError, match="contenders must be 1 or more, got 0"):
         Rung(1.0, 0)
 
 
@@ -324,5 +324,5 @@ def test_tasks_with_values_are_probed_too() -> None:
 def test_probes_out_of_range() -> None:
     with pytest.raises(OptionError, match="steps must be 0 or more, got -1"):
         Probe(network="mlp", steps=-1)
-    with pytest.raises(OptionError, match="one sample or more, got 0"):
+    with pytest.raises(OptionError, match="samples must be 1 or more, got 0"):
         Probe(network="mlp", samples=0)

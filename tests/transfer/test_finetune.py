@@ -23,7 +23,7 @@ from nearkin.transfer.closed_form import closed_form
 from nearkin.transfer.finetune import BASELINES, linear_head, run_baselines
 from nearkin.transfer.labels.classes import Classes
 from nearkin.transfer.outcome import class_outcome, value_outcome
-from nearkin.zoo.transfer import Transferring, with_shots
+from nearkin.zoo.transfer import TransferOptions, with_shots
 from nearkin.zoo.zoo import Zoo
 
 
@@ -101,9 +101,9 @@ def test_bad_requests_end_in_one_line(lines: Task, values: Task, model: nn.Modul
     with pytest.raises(OptionError, match="shots must be 1 or more"):
         with_shots(lines, 0)
     with pytest.raises(OptionError, match="dirichlet or laplace"):
-        Transferring(method="exact")  # type: ignore[arg-type]
+        TransferOptions(method="exact")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="mean or sampled"):
-        Transferring(how="median")  # type: ignore[arg-type]
+        TransferOptions(how="median")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="steps must be 1 or more"):
         finish(run_baselines(model, lines, 0))
     images = Task.from_arrays("images", torch.rand(6, 1, 4, 4), torch.rand(6, 1, 4, 4), likelihood="dense")

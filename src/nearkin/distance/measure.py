@@ -108,8 +108,8 @@ class Measure:
         ):
             require(
                 likelihood in supported,
-                f"the measure {self.name} supports {' and '.join(supported)} {side}, got a {likelihood} one; use another "
-                f"measure",
+                f"the measure {self.name} supports {' and '.join(supported)} {side}, got a {likelihood} one; use "
+                f"another measure",
                 MismatchError,
             )
         for need, name, exists in (

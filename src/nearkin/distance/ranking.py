@@ -85,7 +85,7 @@ class Ranking:
         lengths = {len(values) for values in trials.values()}
         require(
             len(lengths) == 1,
-            f"sources have {sorted(lengths)} trials, expected one number; give the same for all",
+            f"sources have {sorted(lengths)} trials, expected the same number for all; leave trials out",
             MismatchError,
         )
         values = torch.tensor([list(row) for row in trials.values()], dtype=torch.float64)

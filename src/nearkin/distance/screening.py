@@ -51,9 +51,9 @@ class Embedding:
     r"""Sketch of Fisher diagonals as points on the unit sphere of D dimensions.
 
     Each entry of $\sqrt F$ `[P]` is added, with a random sign and divided by $\sqrt s$, to one entry in each of s
-    groups of D/s entries (Kane and Nelson 2014). Squared lengths and distances are unbiased with a relative deviation of at
-    most $\sqrt{2/D}$, 3 % for 2,048 dimensions; no matrix is formed. The entries depend on the name and position of a
-    weight only, so heads of different widths are compared as if padded with zeros.
+    groups of D/s entries (Kane and Nelson 2014). Squared lengths and distances are unbiased with a relative deviation
+    of at most $\sqrt{2/D}$, 3 % for 2,048 dimensions; no matrix is formed. The entries depend on the name and position
+    of a weight only, so heads of different widths are compared as if padded with zeros.
 
     Attributes:
         network: whose Fisher information it is; points of different networks cannot be compared.

@@ -21,7 +21,7 @@ from nearkin.tasks.metrics import metric_title
 from nearkin.web.curve import Curve, curve
 from nearkin.web.frame import command, render, task_link
 from nearkin.web.measured import aggregates, ranking
-from nearkin.zoo.best_cells import KeptCells
+from nearkin.zoo.best_cells import BestCells
 
 DRAWN_CELLS = 3
 SHOWN_CLASSES = 40
@@ -145,7 +145,7 @@ def _cells(zoo: ReadOnlyStore, artifacts: Sequence[ArtifactRecord]) -> dict[str,
     kept = next((item for item in artifacts if item.kind == "cells"), None)
     if kept is None:
         return None
-    cells = KeptCells.from_state(State.from_bytes(zoo.blob(kept), kept.task), plain(kept.task))
+    cells = BestCells.from_state(State.from_bytes(zoo.blob(kept), kept.task), plain(kept.task))
     return {
         "about": plain(f"Found by {cells.method} in the space {cells.space}, best first."),
         "drawn": [

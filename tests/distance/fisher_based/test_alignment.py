@@ -391,5 +391,5 @@ def test_networks_samples_and_options_that_do_not_fit_are_refused() -> None:
     groups = unit_groups(small(0), x)
     with pytest.raises(OptionError, match="each of 0 to 4 once"):
         permuted(view(small(0)).params, groups, {"0.weight": torch.tensor([0, 0, 1, 2, 3])})
-    with pytest.raises(MismatchError, match="take groups and values from one network"):
+    with pytest.raises(MismatchError, match="use groups and values of one network"):
         permuted(view(small(0, 4)).params, groups, {})
