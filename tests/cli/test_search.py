@@ -170,7 +170,7 @@ def test_a_simple_model_leaves_the_house(call: Call, tmp_path: Path) -> None:
     assert (bad.code, bad.err.count("\n")) == (1, 1)
     assert "use --to onnx or --to torch" in bad.err
     (tmp_path / "strange.safetensors").write_bytes(State({"w": torch.ones(1)}, {"format": "else"}).to_bytes())
-    assert "holds no model of nearkin" in call("export-model", "strange.safetensors").err
+    assert "is not a model file of nearkin" in call("export-model", "strange.safetensors").err
 
 
 @pytest.mark.slow

@@ -81,9 +81,9 @@ def test_closed_form_is_held_against_fine_tuning() -> None:
 
 
 def test_measures_agree_when_they_name_the_same_kin() -> None:
-    rows = {name: [{"name": first}] for name, first in (("frechet", "a"), ("kin", "a"))}
+    rows = {name: [{"name": first}] for name, first in (("frechet", "a"), ("short-finetune", "a"))}
     assert claim("same nearest kin", held([], Relations(rankings=rows))) is True
-    rows["kin"] = [{"name": "b"}]
+    rows["short-finetune"] = [{"name": "b"}]
     assert claim("same nearest kin", held([], Relations(rankings=rows))) is False
 
 

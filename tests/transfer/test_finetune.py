@@ -94,9 +94,9 @@ def test_shots_are_drawn_by_the_seed_and_nested(lines: Task) -> None:
 
 
 def test_bad_requests_end_in_one_line(lines: Task, values: Task, model: nn.Module) -> None:
-    with pytest.raises(DataError, match=r"class [01] has \d+ training samples, 99 a class were asked for"):
+    with pytest.raises(DataError, match=r"class [01] has \d+ training samples, got shots=99"):
         with_shots(lines, 99)
-    with pytest.raises(DataError, match="60 training samples, 61 were asked for"):
+    with pytest.raises(DataError, match="60 training samples, got shots=61"):
         with_shots(values, 61)
     with pytest.raises(OptionError, match="shots must be 1 or more"):
         with_shots(lines, 0)

@@ -77,7 +77,7 @@ def test_other_questions_do_not_continue_it_and_say_so(tmp_path: Path, task: nk.
     (file,) = (tmp_path / "zoo" / "work").glob("search-*")
     for other in (replace(HOW, method="random"), replace(HOW, options={"population": 3, "tournament": 2})):
         _, notes = heard(zoo, task, other)
-        assert f"this one starts anew, and the other one is kept in {file.name}" in " ".join(notes)
+        assert f"this one starts from the beginning, and the other one is kept in {file.name}" in " ".join(notes)
         assert not any("going on" in note for note in notes)
     found, notes = heard(zoo, task, HOW)
     assert any("going on after step 2" in note for note in notes)

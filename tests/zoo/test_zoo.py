@@ -132,7 +132,7 @@ def test_more_trials_of_unfinished_work_use_those_that_are_done(zoo: Zoo) -> Non
     with pytest.raises(KeyboardInterrupt):
         finish(zoo.add.work(task, trials=2, recipe=QUICK), stop_in_the_second)
     finish(zoo.add.work(task, trials=3, recipe=QUICK), seen.append)
-    assert any(isinstance(event, Note) and "trial 1 of 3 was done before" in event.text for event in seen)
+    assert any(isinstance(event, Note) and "trial 1 of 3 was finished before" in event.text for event in seen)
     assert len(zoo.solved("t").trials) == 3
 
 

@@ -71,8 +71,8 @@ def run_table(solution: Solution) -> Table:
 def setting(value: object) -> str:
     """A setting as a cell.
 
-    >>> setting({"minutes": 5.0}), setting(["frechet", "kin"]), setting(0.2)
-    ('minutes: 5', 'frechet, kin', '0.2')
+    >>> setting({"minutes": 5.0}), setting(["frechet", "short-finetune"]), setting(0.2)
+    ('minutes: 5', 'frechet, short-finetune', '0.2')
     """
     if isinstance(value, Mapping):
         return ", ".join(f"{plain(str(key))}: {setting(one)}" for key, one in value.items()) or MISSING
