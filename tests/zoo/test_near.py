@@ -131,7 +131,7 @@ def test_networks_that_did_not_start_alike_are_named_and_compared_without_labels
             connection.execute(table.update().where(table.c.name == "six").values(facts=json.dumps(facts)))
         ranking, events = heard(zoo, "zero", "frechet")
         assert {kin.name: kin.form for kin in ranking} == {"six": str(FALLBACK), "all": str(DEFAULT)}
-        assert any(isinstance(event, Caution) and "networks of six did not start" in event.text for event in events)
+        assert any(isinstance(event, Caution) and "networks of 'six' did not start" in event.text for event in events)
         assert zoo.near("zero", "frechet", reading="padded").form == str(DEFAULT)  # asked for, it is measured
 
 
@@ -260,7 +260,7 @@ def test_images_of_another_size_and_colour_are_compared_and_tables_refused(zoo: 
     colours = nk.Task.from_arrays("colours", torch.rand(80, 3, 12, 12), torch.arange(80) % 2)
     assert len(zoo.near(colours, "logme", trials=1)) == 3
     table = nk.Task.from_arrays("table", torch.randn(80, 5), torch.arange(80) % 2)
-    with pytest.raises(ZooError, match=r"no task of the zoo can be compared with table; zero: .*only images"):
+    with pytest.raises(ZooError, match=r"no task of the zoo can be compared with 'table'; 'zero': .*only images"):
         zoo.near(table, "logme")
 
 
@@ -329,7 +329,7 @@ def test_bad_questions_get_one_line(zoo: Zoo, tmp_path: Path) -> None:
         zoo.matrix(["zero"])
     with Zoo(tmp_path / "lonely") as lonely:
         lonely.add(nk.task(TASKS["zero"], name="zero"), "mlp?hidden=8", trials=1, recipe=QUICK)
-        with pytest.raises(ZooError, match="no other task to compare zero with"):
+        with pytest.raises(ZooError, match="no other task to compare 'zero' with"):
             lonely.near("zero", "logme")
 
 

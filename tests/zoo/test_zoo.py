@@ -100,7 +100,7 @@ def test_data_that_changed_since_is_not_mistaken_for_what_it_was(zoo: Zoo, tmp_p
     np.savez(file, x_train=x, y_train=(x[:, 0] > 0).astype(int))
     zoo.add(nk.task(f"npz:{file}", name="d"), trials=1, recipe=QUICK)
     np.savez(file, x_train=x + 1, y_train=(x[:, 1] > 0).astype(int))
-    with pytest.raises(DataError, match="not what it was when the task was added"):
+    with pytest.raises(DataError, match="have changed since the task was added"):
         zoo.task("d")
 
 

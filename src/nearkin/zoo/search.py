@@ -4,6 +4,7 @@ Steps: select a space and initial genotypes, search, train the best genotype fro
 unfinished work is stored in the zoo's `work/` and resumed from there.
 """
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -120,6 +121,12 @@ class Architecture:
     evaluated: Evaluated
     domain: SearchDomain
     skeleton: Skeleton
+
+    @property
+    def ground(self) -> SearchDomain:
+        """Old name of `domain`."""
+        warnings.warn("Architecture.ground is now Architecture.domain", DeprecationWarning, stacklevel=2)
+        return self.domain
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
