@@ -581,8 +581,9 @@ search in the kin's space on trained cells. For want of time there are six tasks
 as a trial of eight cells had shown), {EVALUATIONS} evaluations and one seed, settled before any search from a kin was
 run; `kin` and random search in the kin's space were dropped later and are not measured on trained cells. The tables
 have {TABLE_SEEDS} seeds instead of 30, after a trial with two. After seeing the distances, but no search from a kin,
-near by `short-finetune` was set to be within a target. The threshold hangs on {beyond} trial{"s" if beyond != 1 else
-""}
+near by `short-finetune` was set to be within a target. The threshold hangs on {beyond} trial{
+        "s" if beyond != 1 else ""
+    }
 beyond it, whose loss is about the difference of two searches from nothing, {100 * figures["noise"]:.1f} points:
 counted as a tie, all distances that were tried would be near. Totals count as tied below one point in all; five points
 were tried after the first ten pairs and taken back: the threshold is the same, and its interval would look

@@ -85,3 +85,11 @@ def test_a_first_look_is_at_a_share_of_the_samples() -> None:
     assert len(part.view.train.x) == 25
     assert len(Pair(whole.source, whole.target, samples=60).view.train.x) == 60
     assert torch.equal(part.source_features, part.view.features_of(whole.source.task.train.glance(25).x))
+
+
+def test_names_of_earlier_versions_are_recognised() -> None:
+    for old, new in (("kin", "short-finetune"), ("kin-drawn", "short-finetune-drawn")):
+        assert measure_named(old) is MEASURES[new]
+        assert MEASURES[new].stored_name == old, "keys of stored results do not change"
+        assert title_of(old) == title_of(new)
+    assert MEASURES["frechet"].stored_name == "frechet"
