@@ -13,7 +13,7 @@ def test_help_of_near_lists_every_measure_and_its_options(call: Call) -> None:
         assert any(line.startswith(f"{name} ") and measure.summary in line for line in lines), name
         assert all(any(line.startswith(f"{option.name} ") for line in lines) for option in measure.options)
         assert (f"option of {name} " in said.out) == bool(measure.options)
-    assert "kin (default)" in said.out
+    assert "short-finetune (default)" in said.out
 
 
 def test_help_of_search_lists_every_method_and_its_options(call: Call) -> None:

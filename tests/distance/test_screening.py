@@ -201,7 +201,7 @@ def test_points_of_another_kind_are_refused() -> None:
         Index(Embedding(dims=8), ("a", "b"), points(3, 8))
     with pytest.raises(MismatchError, match="have the same name"):
         Index(Embedding(dims=8), ("a", "a"), points(2, 8))
-    with pytest.raises(OptionError, match="one task or more, got 0"):
+    with pytest.raises(OptionError, match="top must be 1 or more, got 0"):
         index.query(points(1, 8)[0], 0)
 
 
