@@ -132,11 +132,7 @@ class Architecture:
         """Plain JSON values."""
         figures = self.evaluated.to_dict()
         return {
-            "genotype": figures["genotype"],
-            "metric": figures["metric"],
-            "loss": figures["loss"],
-            "parameters": figures["parameters"],
-            "multiply_adds": figures["multiply_adds"],
+            **{name: figures[name] for name in ("genotype", "metric", "loss", "parameters", "multiply_adds")},
             "seconds": self.outcome.seconds + figures["seconds"],
             "evaluations": self.outcome.evaluations,
             "method": self.outcome.method,

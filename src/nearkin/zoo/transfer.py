@@ -68,14 +68,9 @@ class TransferOptions:
     def facts(self) -> dict[str, Any]:
         """Plain JSON values of all options except shots."""
         weights = self.weights if isinstance(self.weights, str) else list(self.weights)
-        return {
-            "method": self.method,
-            "how": self.how,
-            "weights": weights,
-            "trial": self.trial,
-            "samples": self.samples,
-            "steps": self.steps if self.baselines else None,
-        }
+        steps = self.steps if self.baselines else None
+        return {"method": self.method, "how": self.how, "weights": weights, "trial": self.trial,
+                "samples": self.samples, "steps": steps}  # fmt: skip
 
     @property
     def classes(self) -> Classes:
@@ -141,16 +136,9 @@ class Transfer:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: the closed form's own figures at the top, the others in `baselines`."""
         closed_form: Mapping[str, Any] = self.outcome.to_dict()
+        names = ("source", "target", "network", "shots", "num_train", "num_test", "metric_name", "guess")
         return {
-            "source": self.source,
-            "target": self.target,
-            "network": self.network,
-            "shots": self.shots,
-            "num_train": self.num_train,
-            "num_test": self.num_test,
-            "metric_name": self.metric_name,
-            "guess": self.guess,
-            "best_constant": self.best_constant,
+            **{name: getattr(self, name) for name in (*names, "best_constant")},
             **{key: closed_form[key] for key in ("metric", "nll", "ece", "seconds", "bins", "facts")},
             "baselines": [outcome.to_dict() for outcome in self.baselines],
             "origin": dict(self.origin),
