@@ -75,7 +75,7 @@ def test_names_and_aliases_are_unique_and_lead_to_their_measure() -> None:
     assert {DEFAULT, STRUCTURE} <= set(MEASURES)
     assert {beside for measure in MEASURES.values() for beside in measure.beside} <= set(MEASURES)
     assert title_of("unheard of") == "unheard of"
-    with pytest.raises(OptionError, match="unknown measure 'frechett'; choose one of kin, "):
+    with pytest.raises(OptionError, match="unknown measure 'frechett'; choose one of short-finetune, "):
         measure_named("frechett")
 
 
