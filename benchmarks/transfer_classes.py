@@ -31,7 +31,7 @@ from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
 from nearkin.nets.training_loop import fit
 from nearkin.tasks.derive import limited
-from nearkin.tasks.rows import glance
+from nearkin.tasks.rows import subset_index
 from nearkin.transfer.classify import classify
 from nearkin.transfer.finetune import run_baselines
 from nearkin.transfer.labels.calibration import temperature
@@ -86,7 +86,7 @@ def measured(pair: str, seed: int, shots: int) -> dict[str, Any]:
     """Every way on one draw of labels."""
     model, solved = source(pair, seed)
     few = with_shots(task(PAIRS[pair][1]), shots, seed)
-    few = replace(few, test=few.test.chosen(glance(len(few.test), TEST)))
+    few = replace(few, test=few.test.chosen(subset_index(len(few.test), TEST)))
     others = finish(run_baselines(model, few, seed=seed))
     return {
         "pair": pair, "seed": seed, "shots": shots, "source": round(solved, 4), "num_test": len(few.test),

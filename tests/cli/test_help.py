@@ -31,7 +31,7 @@ def test_options_of_a_measure_are_refused_in_one_line(call: Call) -> None:
     for words, wanted in (
         (
             ("--option", "steps=two"),
-            "option steps of the measure short-finetune is a whole number, got 'two'; its default is 16",
+            "option steps of the measure short-finetune is 'two', expected a whole number; its default is 16",
         ),
         (
             ("--reading", "model"),

@@ -14,7 +14,7 @@ from nearkin.nets.evaluate import Scores
 from nearkin.nets.history import History
 from nearkin.nets.solved import Solved
 from nearkin.nets.training_loop import Fit
-from nearkin.run.stages import Spent
+from nearkin.run.stages import StageTime
 from nearkin.solver.claims import ClaimCheck
 from nearkin.solver.quality import Quality, class_quality, value_quality
 from nearkin.solver.relations import Relations, agreements
@@ -153,11 +153,12 @@ def planted(
     fit = Fit({}, {}, History(torch.zeros(3)), Scores(quality.metric, 0.1, count), 9.0, True)
     standings = tuple(contestants(rng))
     stages = (
-        Spent("checks of the data", 1.4), Spent("kin", 12.3, True), Spent("search from the cells of six", 31.4),
-        Spent("random search in the space of six", 30.9), Spent("search in the whole space", 32.8),
-        *(Spent(f"pace of {k}", 0.02) for k in ("lenet", "resnet18", "densenet121")),
-        *(Spent(one.title, one.seconds) for one in standings if one.validation is not None),
-        Spent("final: search from the cells of six", 11.0),
+        StageTime("checks of the data", 1.4), StageTime("kin", 12.3, True),
+        StageTime("search from the cells of six", 31.4),
+        StageTime("random search in the space of six", 30.9), StageTime("search in the whole space", 32.8),
+        *(StageTime(f"pace of {k}", 0.02) for k in ("lenet", "resnet18", "densenet121")),
+        *(StageTime(one.title, one.seconds) for one in standings if one.validation is not None),
+        StageTime("final: search from the cells of six", 11.0),
     )  # fmt: skip
     return Solution(
         solved=Solved(name, "nearkin.search.named:searched?channels=16", facts, seed, (fit,)),
@@ -271,7 +272,7 @@ def hostile() -> Solution:
         relations=replace(whole.relations, why=bad[0], refused={bad[1]: bad[0]}, threshold={"words": bad[1]}),
         checks=Checks((Finding(bad[0], True, bad[1], {bad[2]: bad[3], "list": list(bad)}),), 1.0),
         promises=(ClaimCheck(bad[0], None, bad[1]),),
-        stages=(*(Spent(text, 1.0) for text in bad), Spent("x", math.nan)),
+        stages=(*(StageTime(text, 1.0) for text in bad), StageTime("x", math.nan)),
         made={bad[0]: bad[1], "versions": {bad[1]: bad[2]}, "command": bad[0]},
         task={**whole.task, "source": bad[1]},
     )

@@ -34,7 +34,7 @@ from nearkin.report.reliability import calibration_table, calibration_words, rel
 from nearkin.report.spent import gathered, spent_picture, spent_table
 from nearkin.report.svg import Canvas
 from nearkin.report.theme import DARK, LIGHT, contrast
-from nearkin.run.stages import Spent
+from nearkin.run.stages import StageTime
 from nearkin.solver.quality import Quality
 from nearkin.tasks.metrics import share_interval
 from report.solutions import CASES, crowded, of_values, planted
@@ -248,7 +248,7 @@ def test_every_answer_is_a_point_of_the_scatter(width: int) -> None:
 
 
 def test_bars_are_as_long_as_their_stages() -> None:
-    stages = [Spent("a", 10.0), Spent("b", 5.0, True), Spent("c", 2.5)]
+    stages = [StageTime("a", 10.0), StageTime("b", 5.0, True), StageTime("c", 2.5)]
     svg = spent_picture(stages, 760)
     lengths = [float(bar.attrib["width"]) for bar in parsed(svg).iter(f"{SVG}rect")]
     assert lengths[1] / lengths[0] == pytest.approx(0.5, abs=0.01)

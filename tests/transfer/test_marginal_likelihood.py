@@ -234,7 +234,7 @@ def test_bad_input(flat: Linearized, x: Tensor) -> None:
         learn(flat, x, y, how=Learning(floor=0.0))
     with pytest.raises(OptionError, match="limit is 1 row or more, got 0"):
         Learning(limit=0)
-    with pytest.raises(OptionError, match="a seed is an integer >= 0, got -1"):
+    with pytest.raises(OptionError, match="the seed is -1, expected an integer >= 0"):
         Learning(seed=-1)
     with pytest.raises(OptionError, match="mean is auto"):
         learn(flat, x, y, how=Learning(mean="median"))

@@ -17,12 +17,11 @@ import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from nearkin._moved import renamed
 from nearkin.core.errors import DataError, MismatchError, OptionError, TrainingError, require
 from nearkin.core.events import Progress, Work, operation
 from nearkin.core.rng import Streams, derived_seed, seeded
@@ -214,7 +213,3 @@ def _batches(count: int, schedule: FinetuneSchedule, seed: int) -> Iterator[Tens
             epoch += 1
         yield left[:size]
         left = left[size:]
-
-
-def __getattr__(name: str) -> Any:
-    return renamed(__name__, name)

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.markers import MarkerStyle
 from numpy.typing import NDArray
 
-from nearkin.core.text import MISSING, brief, counted, interval, listed, metric_places, number, plain
+from nearkin.core.text import MISSING, brief, counted, enumeration, interval, metric_places, number, plain
 from nearkin.report.axes import FONT, NARROW, Field, flowed, frame, scale_around, whisker
 from nearkin.report.html import Table
 from nearkin.report.labels import Box, draw_labels, draw_leaders, labels, place, text_width
@@ -224,7 +224,7 @@ def learned_words(solution: Solution) -> str:
     fewer = [one for one in ran if (one.samples or 0) < available]
     if not fewer:
         return f"All contestants learned from the same {counted(available)} training samples."
-    names = listed([f"{plain(one.title)} ({counted(one.samples or 0)})" for one in fewer])
+    names = enumeration([f"{plain(one.title)} ({counted(one.samples or 0)})" for one in fewer])
     rest = "" if len(fewer) == len(ran) else "; all others learned from all of them"
     return f"Contestants could learn from {counted(available)} training samples. Fewer were used by {names}{rest}."
 
@@ -241,7 +241,9 @@ def contest_words(solution: Solution) -> list[str]:
     said = [_lead(solution, chosen.standing, others[0].standing, places)]
     alike = [spot for spot in others if _meet(spot, chosen)]
     if alike:
-        names = listed([plain(spot.standing.title) for spot in alike]) if len(alike) <= 3 else f"{len(alike)} others"
+        names = (
+            enumeration([plain(spot.standing.title) for spot in alike]) if len(alike) <= 3 else f"{len(alike)} others"
+        )
         said.append(
             f"On {counted(solution.quality.count)} test samples its 95 % interval overlaps that of {names}: more "
             f"samples would be needed to tell them apart for sure."

@@ -8,14 +8,14 @@ from nearkin.report.axes import NARROW
 from nearkin.report.html import Table
 from nearkin.report.labels import labels, text_width
 from nearkin.report.svg import Canvas
-from nearkin.run.stages import Spent
+from nearkin.run.stages import StageTime
 
 _ROW = 24.0
 _FONT = 12.0
 _MOST, _SMALL = 12, 0.01
 
 
-def spent_picture(stages: Sequence[Spent], width: int, name: str = "nk-spent") -> str:
+def spent_picture(stages: Sequence[StageTime], width: int, name: str = "nk-spent") -> str:
     """SVG of a bar for each stage; an open bar was taken from an earlier run."""
     narrow = width <= NARROW
     short = labels((stage.stage for stage in stages), _FONT, 120.0 if narrow else 220.0)
@@ -37,21 +37,21 @@ def spent_picture(stages: Sequence[Spent], width: int, name: str = "nk-spent") -
     return draw.svg(name, "Seconds by stage", spent_words(stages))
 
 
-def gathered(stages: Sequence[Spent]) -> list[Spent]:
+def gathered(stages: Sequence[StageTime]) -> list[StageTime]:
     """What a picture shows: where there are many stages, the smallest are one bar.
 
-    >>> [stage.stage for stage in gathered([Spent("a", 99.0)] + [Spent(f"b{k}", 0.01) for k in range(20)])]
+    >>> [stage.stage for stage in gathered([StageTime("a", 99.0)] + [StageTime(f"b{k}", 0.01) for k in range(20)])]
     ['a', '20 small stages']
     """
     total = sum(stage.seconds for stage in stages)
     small = [stage for stage in stages if stage.seconds < _SMALL * total]
     if len(stages) <= _MOST or len(small) < 2:
         return list(stages)
-    rest = Spent(f"{len(small)} small stages", sum(one.seconds for one in small), all(one.known for one in small))
+    rest = StageTime(f"{len(small)} small stages", sum(one.seconds for one in small), all(one.known for one in small))
     return [*(stage for stage in stages if stage.seconds >= _SMALL * total), rest]
 
 
-def spent_table(stages: Sequence[Spent]) -> Table:
+def spent_table(stages: Sequence[StageTime]) -> Table:
     """Seconds and shares."""
     total = sum(stage.seconds for stage in stages)
     rows = [
@@ -62,10 +62,10 @@ def spent_table(stages: Sequence[Spent]) -> Table:
     return Table("Seconds by stage", ("Stage", "Seconds", "Share", "Done in"), rows, frozenset({1, 2}))
 
 
-def spent_words(stages: Sequence[Spent]) -> str:
+def spent_words(stages: Sequence[StageTime]) -> str:
     """Where the time went, in a sentence.
 
-    >>> spent_words([Spent("kin", 10.0), Spent("search", 30.0, True)])
+    >>> spent_words([StageTime("kin", 10.0), StageTime("search", 30.0, True)])
     'All stages together took 40 s, the longest of them “search” (75 %). 30 s of that were done in an earlier run.'
     """
     total = sum(stage.seconds for stage in stages)

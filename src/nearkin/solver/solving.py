@@ -92,7 +92,7 @@ def solve(
         return solution
     yield from stages.timed("adding to the zoo", join_zoo(zoo, task, plan, contest, relations))
     matrix = yield from stages.timed("map", map_tasks(zoo, task, plan, relations))
-    solution = replace(solution, matrix=matrix, stages=stages.spent)
+    solution = replace(solution, matrix=matrix, stages=stages.times)
     zoo.keep(task.name, KIND, solution.to_state(), {"chosen": solution.chosen, "metric": solution.metric})
     return solution
 
@@ -198,7 +198,7 @@ def _solution(
         relations=relations,
         checks=checks,
         promises=check_claims(standings, relations, quality.name),
-        stages=contest.stages.spent,
+        stages=contest.stages.times,
         matrix=None,
         pictures=task.test.inputs.take(rows) if len(rows) else torch.zeros(0),
         seed=plan.seed,

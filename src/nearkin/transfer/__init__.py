@@ -21,18 +21,4 @@ if TYPE_CHECKING:
     from nearkin.transfer.posterior import restored as restored
     from nearkin.transfer.regressor import LinearizedRegressor as LinearizedRegressor
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "classifier": ("LinearizedClassifier",),
-            "gaussian_process": ("gaussian",),
-            "gpytorch_kernel": ("TangentKernel",),
-            "hierarchy.family": ("Family", "family"),
-            "hyper": ("Hyper", "Learning"),
-            "linearized": ("Linearized", "linearize"),
-            "marginal_likelihood": ("learn", "learn_pooled"),
-            "outcome": ("Outcome",),
-            "posterior": ("Posterior", "restored"),
-            "regressor": ("LinearizedRegressor",),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

@@ -96,7 +96,7 @@ class Learning:
         require(self.mean in (*MEANS, "auto"), f"mean is auto, {', '.join(MEANS)}, got {self.mean!r}")
         require(1e-8 <= self.floor < 1, f"floor is a share of the prior variance from 1e-8 to 1, got {self.floor}")
         require(self.limit >= 1, f"limit is 1 row or more, got {self.limit}")
-        require(isinstance(self.seed, int) and self.seed >= 0, f"a seed is an integer >= 0, got {self.seed!r}")
+        require(isinstance(self.seed, int) and self.seed >= 0, f"the seed is {self.seed!r}, expected an integer >= 0")
 
     @property
     def climbs(self) -> bool:

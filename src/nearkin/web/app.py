@@ -80,7 +80,7 @@ def _task(zoo: ReadOnlyStore, request: Request) -> str | Response:
 def _named(zoo: ReadOnlyStore, name: str) -> TaskRecord:
     task = zoo.task(name)
     if task is None:
-        raise Missing(f"The zoo has no task named {_short(name)}.", tuple(zoo.like(name)))
+        raise Missing(f"The zoo has no task named {_short(name)}.", tuple(zoo.similar_names(name)))
     return task
 
 

@@ -29,7 +29,7 @@ def task_facts(task: TaskRecord) -> dict[str, Any]:
 
 def list_page(zoo: ReadOnlyStore, query: Mapping[str, str]) -> str:
     """All tasks, or those in which the words looked for occur."""
-    tasks, cells, searched = zoo.tasks(), zoo.having("cells"), zoo.having("architecture")
+    tasks, cells, searched = zoo.tasks(), zoo.tasks_with("cells"), zoo.tasks_with("architecture")
     words = query.get("q", "").strip()[:200]
     found = [task for task in tasks if _matches(task, words)]
     last = max(1, -(-len(found) // PAGE))

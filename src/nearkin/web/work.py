@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from nearkin.core.text import counted, duration, plain
-from nearkin.run.journal import DONE, RUNNING, Entry, read_journals
+from nearkin.run.journal import DONE, RUNNING, JournalEntry, read_journals
 from nearkin.store.read_only import ReadOnlyStore
 from nearkin.web.curve import curve
 from nearkin.web.frame import render
@@ -31,7 +31,7 @@ def work_page(zoo: ReadOnlyStore) -> str:
     return render("web_work.html", "/work", str(zoo.path), blank=_BLANK, **facts)
 
 
-def run_facts(entry: Entry, now: float) -> dict[str, Any]:
+def run_facts(entry: JournalEntry, now: float) -> dict[str, Any]:
     """One run as it is shown: texts, a share from 0 to 1 (None where it is unknown), curves."""
     share = min(1.0, entry.done / entry.total) if entry.total else None
     if entry.state != RUNNING:  # a bar that tells nothing would move for ever
@@ -53,14 +53,14 @@ def run_facts(entry: Entry, now: float) -> dict[str, Any]:
     }
 
 
-def _curves(entry: Entry) -> list[dict[str, Any]]:
+def _curves(entry: JournalEntry) -> list[dict[str, Any]]:
     """The figures over time, one curve for every name that has several points."""
     names = dict.fromkeys(name for _, _, values in entry.history for name in values if name not in NOT_DRAWN)
     found = (curve(plain(name), _points(entry, name)) for name in names)
     return [asdict(one) for one in found if one is not None][:CURVES]
 
 
-def _points(entry: Entry, name: str) -> Sequence[tuple[float, float]]:
+def _points(entry: JournalEntry, name: str) -> Sequence[tuple[float, float]]:
     return [(at, values[name]) for at, _, values in entry.history if name in values]
 
 
@@ -74,7 +74,7 @@ def _without_zoo(words: Sequence[str]) -> list[str]:
             if "--zoo" not in (before, word) and not word.startswith("--zoo=")]  # fmt: skip
 
 
-def _when(entry: Entry, now: float) -> str:
+def _when(entry: JournalEntry, now: float) -> str:
     """When it began, how long it took, and when it was heard of last if that is long ago."""
     began = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.started))
     running = entry.state == RUNNING

@@ -12,11 +12,10 @@ from typing import Any
 
 import torch
 
-from nearkin._moved import renamed
 from nearkin.core.budget import Budget
 from nearkin.core.errors import ZooError, require
 from nearkin.core.events import Caution, Note, Work
-from nearkin.core.options import typed
+from nearkin.core.options import read_options
 from nearkin.core.state import State, copied
 from nearkin.distance.registry import STRUCTURE
 from nearkin.nets.evaluate import Scores
@@ -24,7 +23,7 @@ from nearkin.nets.history import History
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.solved import Solved
 from nearkin.nets.training_loop import Fit
-from nearkin.run.checkpoints import SUFFIX, Checkpoints, mark, resumed, stored
+from nearkin.run.checkpoints import SUFFIX, Checkpoints, facts_digest, read_stored, resume
 from nearkin.search.cost import Costs
 from nearkin.search.evaluate import Evaluated, evaluate_genotype
 from nearkin.search.genotypes.genotype import Genotype, Recurrent
@@ -84,7 +83,7 @@ class Search:
     def __post_init__(self) -> None:
         method = method_named(self.method)
         object.__setattr__(self, "method", method.name)
-        object.__setattr__(self, "options", typed(method.options, self.options, method.name))
+        object.__setattr__(self, "options", read_options(method.options, self.options, method.name))
 
     def facts(self) -> dict[str, Any]:
         """All options that affect the course of the search, except its budget."""
@@ -193,14 +192,14 @@ def search_architecture(
     if restart:
         for name in (unfinished, finished, training):
             work.remove(name)
-    outcome = yield from stored(work, finished, lambda state: state.read(Outcome))
+    outcome = yield from read_stored(work, finished, lambda state: state.read(Outcome))
     if outcome is not None:
         yield Note("the search is finished; continuing with the training of its best genotype")
     else:
         outcome = yield from _search(task, domain, how, seed, work, unfinished)
         work.write(finished, State({}, outcome.to_dict()))
     best = outcome.best.genotype
-    evaluated = yield from resumed(
+    evaluated = yield from resume(
         work, training, lambda start: evaluate_genotype.work(best, task, final, recipe, seed, start, device=device)
     )
     work.remove(finished)
@@ -247,7 +246,7 @@ def _search(task: Task, domain: SearchDomain, how: Search, seed: int, work: Chec
             f"an interrupted search for '{task.name}' had other options; this one starts from the beginning, and the "
             f"other one is kept in {others[0]}"
         )
-    return (yield from resumed(work, name, lambda start: run_search.work(chosen, how.budget, seed=seed, resume=start)))
+    return (yield from resume(work, name, lambda start: run_search.work(chosen, how.budget, seed=seed, resume=start)))
 
 
 def search_domain(zoo: SolvedTasks, target: Task | str, how: Search) -> Work[SearchDomain]:
@@ -306,8 +305,4 @@ def _facts(task: Task, how: Search, seed: int) -> dict[str, Any]:
 
 def _name(kind: str, facts: Mapping[str, Any]) -> str:
     """Name of unfinished work with these facts; it starts with the kind and the task."""
-    return f"{kind}-{facts['task'][:16]}-{mark(facts)}{SUFFIX}"
-
-
-def __getattr__(name: str) -> Any:
-    return renamed(__name__, name)
+    return f"{kind}-{facts['task'][:16]}-{facts_digest(facts)}{SUFFIX}"

@@ -72,7 +72,7 @@ def _by_index(
         except NearkinError:  # the reason is given when it is measured on all samples
             distances += [(math.inf, source) for source in members]
             continue
-        x, y = target.seen_as(members[0].input_shape).train.glance(how.samples)
+        x, y = target.seen_as(members[0].input_shape).train.fixed_subset(how.samples)
         fishers = []
         for trial in range(trials):
             form = target.task.likelihood

@@ -83,7 +83,7 @@ class SolvedTasks:
             NewArtifact("weights", trial, fit_state(fit).to_bytes(), fit_facts(fit))
             for trial, fit in enumerate(solved.trials)
         ]
-        x, y = task.test.glance(FISHER_SAMPLES)
+        x, y = task.test.fixed_subset(FISHER_SAMPLES)
         for trial in range(len(solved.trials)):
             fisher = yield from diagonal.work(solved.model(trial), x, y, likelihood=task.likelihood)
             facts = {"labels": fisher.labels, "num_samples": fisher.num_samples, "trace": fisher.trace()}
@@ -211,7 +211,7 @@ def _row(task: Task, solved: Solved, recipe: Recipe) -> NewTask:
             **task.facts(),
             "metric_name": task.form.metric,
             "metric_std": solved.spread,
-            "guess": task.guess(),
+            "guess": task.majority_baseline(),
             "best_constant": task.best_constant(),
             "recipe": recipe.to_dict(),
             "versions": {"nearkin": version("nearkin"), "torch": torch.__version__},

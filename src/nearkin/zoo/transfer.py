@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nearkin._moved import renamed
 from nearkin.core.errors import DataError, require
 from nearkin.core.events import Caution, Note, Work
 from nearkin.core.rng import Streams, derived_seed
@@ -21,7 +20,7 @@ from nearkin.nets.solved import Solved
 from nearkin.run.stages import StageCache
 from nearkin.tasks.derive import limited
 from nearkin.tasks.pixels import fitted_to
-from nearkin.tasks.rows import glance
+from nearkin.tasks.rows import subset_index
 from nearkin.tasks.task import Task
 from nearkin.transfer.classify import NUMBERS
 from nearkin.transfer.closed_form import closed_form, require_known, source_means
@@ -169,7 +168,7 @@ def transfer_network(
     if task is not target:
         yield Note(f"'{target.name}': inputs of shape {target.input_shape} are converted to {task.input_shape}")
     few = yield from _with_few_labels(task, how.shots, seed)
-    few = replace(few, test=few.test.chosen(glance(len(few.test), how.samples)))
+    few = replace(few, test=few.test.chosen(subset_index(len(few.test), how.samples)))
     means = source_means(solved)
     inputs = {**how.facts(), "shots": how.shots, "seed": seed, "source": source, "network": _digest(solved, model)}
     run = run_each if stages is None else partial(_cached, stages, inputs)
@@ -185,7 +184,7 @@ def transfer_network(
         baselines = yield from run_baselines(model, few, how.steps, derived_seed(seed, "baselines"), means, run)
     return Transfer(
         source, target.name, solved.network, task.form.metric, how.shots, len(few.train), len(few.test),
-        replace(task, test=few.test).guess(), outcome, baselines, _origin(solved, how.trial, model),
+        replace(task, test=few.test).majority_baseline(), outcome, baselines, _origin(solved, how.trial, model),
         how.facts() | {"seed": seed, "given": given}, few.best_constant(),
     )  # fmt: skip
 
@@ -271,7 +270,3 @@ def _with_few_labels(task: Task, shots: int | None, seed: int) -> Work[Task]:
     if len(task.train) > most:
         yield Caution(f"{most:,} of {len(task.train):,} labels are used; set shots for another number per class")
     return limited(task, most, seed)
-
-
-def __getattr__(name: str) -> Any:
-    return renamed(__name__, name)

@@ -14,7 +14,7 @@ from nearkin.nets.registry import build
 from nearkin.nets.solved import fit_facts, fit_from, fit_state
 from nearkin.nets.training_loop import Fit, fit
 from nearkin.nets.trusted_code import require_trusted
-from nearkin.run.checkpoints import SUFFIX, Checkpoints, mark, resumed, stored
+from nearkin.run.checkpoints import SUFFIX, Checkpoints, facts_digest, read_stored, resume
 from nearkin.tasks.task import Task
 
 
@@ -43,7 +43,7 @@ class TrialCache:
             "seed": seed,
             "torch": torch.__version__,
         }
-        cache = cls(work.within(mark(facts)), task, network, recipe, seed)
+        cache = cls(work.within(facts_digest(facts)), task, network, recipe, seed)
         if restart:
             cache.clear()
         cache.checkpoints.write(f"work{SUFFIX}", State({}, facts))
@@ -51,7 +51,9 @@ class TrialCache:
 
     def trial(self, trial: int, trials: int, device: torch.device) -> Work[Fit]:
         """Result of one trial: read if it is finished, resumed if it was interrupted, else trained from scratch."""
-        done = yield from stored(self.checkpoints, f"trial-{trial}{SUFFIX}", lambda state: fit_from(state, state.facts))
+        done = yield from read_stored(
+            self.checkpoints, f"trial-{trial}{SUFFIX}", lambda state: fit_from(state, state.facts)
+        )
         if done is not None:
             yield Note(f"'{self.task.name}': trial {trial + 1} of {trials} was finished before")
             return done
@@ -69,7 +71,7 @@ class TrialCache:
                 stage=f"{self.task.name}, trial {trial + 1} of {trials}",
             )
 
-        result = yield from resumed(self.checkpoints, f"training-{trial}{SUFFIX}", begin)
+        result = yield from resume(self.checkpoints, f"training-{trial}{SUFFIX}", begin)
         self.checkpoints.write(f"trial-{trial}{SUFFIX}", State(fit_state(result).tensors, fit_facts(result)))
         return result
 
