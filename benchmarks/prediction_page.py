@@ -114,7 +114,7 @@ From the source that a measure puts first:
 
 {table(["first by", *(f"{what}, {head} head" for head in part["picks"] for what in PICKED)], picked)}
 
-The two orders of sources agree at {span(part["zero with drawn"]["all"])} only, so that no measure can foretell both: a
+The two orders of sources agree at {span(part["zero with drawn"]["all"])} only, so no measure can predict both: a
 drawn head answers with the size of the features, and the larger they are the farther off it starts, while a head of
 zeros learns the faster for it. Who fine-tunes from a drawn head measures with drawn heads,
 `short_finetune_loss(..., head="drawn")`: that less LogME is

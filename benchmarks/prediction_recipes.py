@@ -1,4 +1,4 @@
-"""Does `kin` foretell runs that it was not made for? Other recipes of fine-tuning, on the smallest network."""
+"""Prediction of fine-tuning runs with other recipes by `short-finetune`, on the smallest network."""
 
 from pathlib import Path
 from typing import Any
