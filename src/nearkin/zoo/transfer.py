@@ -23,11 +23,11 @@ from nearkin.tasks.pixels import fitted_to
 from nearkin.tasks.rows import subset_index
 from nearkin.tasks.task import Task
 from nearkin.transfer.classify import NUMBERS
-from nearkin.transfer.closed_form import closed_form, require_known, source_means
+from nearkin.transfer.closed_form import closed_form, require_classes_or_values, source_means
 from nearkin.transfer.finetune import STEPS, run_baselines, run_each
 from nearkin.transfer.labels.classes import Classes, Method
 from nearkin.transfer.labels.probabilities import How
-from nearkin.transfer.outcome import Outcome
+from nearkin.transfer.outcome import TransferScores
 from nearkin.transfer.subset import Weights
 from nearkin.zoo.solved_tasks import SolvedTasks
 
@@ -106,8 +106,8 @@ class Transfer:
     num_train: int
     num_test: int
     guess: float
-    outcome: Outcome
-    baselines: tuple[Outcome, ...] = ()
+    outcome: TransferScores
+    baselines: tuple[TransferScores, ...] = ()
     origin: Mapping[str, Any] = field(default_factory=dict)
     made: Mapping[str, Any] = field(default_factory=dict)
     best_constant: float | None = None
@@ -161,7 +161,7 @@ def transfer_network(
     model = solved.model(how.trial)
     given = None if isinstance(target, str) else target.source
     target = zoo.task(target) if isinstance(target, str) else target
-    require_known(target)
+    require_classes_or_values(target)
     if target.name == source:
         yield Caution(f"'{source}' is its own source: its network was trained on these labels")
     task = fitted_to(target, tuple(solved.facts["input_shape"]))
@@ -179,7 +179,7 @@ def transfer_network(
         ),
     )
     yield Note(f"{outcome.name}: {task.form.metric} {outcome.metric:.4f} in {outcome.seconds:.1f} s")
-    baselines: tuple[Outcome, ...] = ()
+    baselines: tuple[TransferScores, ...] = ()
     if how.baselines:
         baselines = yield from run_baselines(model, few, how.steps, derived_seed(seed, "baselines"), means, run)
     return Transfer(
@@ -190,15 +190,15 @@ def transfer_network(
 
 
 def _cached(
-    stages: StageCache, inputs: Mapping[str, Any], name: str, work: Callable[[], Work[Outcome]]
-) -> Work[Outcome]:
+    stages: StageCache, inputs: Mapping[str, Any], name: str, work: Callable[[], Work[TransferScores]]
+) -> Work[TransferScores]:
     """An outcome, read from the cache if an earlier run finished it."""
 
     def state(_: State | None) -> Work[State]:
         return State({}, (yield from work()).to_dict())
 
     done = yield from stages.stage(name, inputs, state, key=f"transfer-{name}")
-    return Outcome.from_dict(done.facts)
+    return TransferScores.from_dict(done.facts)
 
 
 def _digest(solved: Solved, model: nn.Module) -> str:
