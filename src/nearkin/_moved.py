@@ -75,6 +75,7 @@ RENAMED = {
         "kin_score": "nearkin.distance.short_finetune:short_finetune_loss",
     },
     "nearkin.core.events": {"kept": "nearkin.run.checkpoints:save_to_file"},
+    "nearkin.nets.functional": {"evaluating": "nearkin.nets.functional:evaluation_mode"},
     "nearkin.nets.training_loop": {"fitting": "nearkin.nets.training_loop:fit.work"},
     "nearkin.run": {
         "Entry": "nearkin.run.journal:JournalEntry",

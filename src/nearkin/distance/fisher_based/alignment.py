@@ -27,7 +27,7 @@ from nearkin.core.types import Buffers, Params
 from nearkin.distance.fisher_based.unit_groups import UnitGroup, permuted, unit_groups
 from nearkin.distance.fisher_based.unit_trace import LAYERS, UnitSlice
 from nearkin.fisher.values import FisherDiagonal
-from nearkin.nets.functional import evaluating, view
+from nearkin.nets.functional import evaluation_mode, view
 
 optimize = Lazy("scipy.optimize")
 
@@ -141,7 +141,7 @@ class _Recorder(TorchFunctionMode):
 
 def _recorded(model: nn.Module, x: Tensor) -> list[tuple[str, int, Tensor]]:
     recorder = _Recorder(model)
-    with evaluating(model), recorder:
+    with evaluation_mode(model), recorder:
         model(x)
     return recorder.records
 

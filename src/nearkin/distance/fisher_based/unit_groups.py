@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from nearkin.core.errors import MismatchError, require
 from nearkin.distance.fisher_based.unit_trace import Trace, UnitSlice
-from nearkin.nets.functional import evaluating, outputs_of
+from nearkin.nets.functional import evaluation_mode, outputs_of
 
 ROUNDING = 1e-4  # of the largest output; rounding errors stay far below, errors of wrong weights do not
 
@@ -49,7 +49,7 @@ def unit_groups(model: nn.Module, x: Tensor) -> tuple[UnitGroup, ...]:
     """
     outputs = outputs_of(model, x[:2])
     trace = Trace(model)
-    with evaluating(model):
+    with evaluation_mode(model):
         with trace:
             trace.freeze(trace.units_of(model(x[:2])))
         groups = tuple(UnitGroup(slices[0].tensor, num, slices) for num, slices in trace.slices())
