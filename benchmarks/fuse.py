@@ -26,7 +26,7 @@ from nearkin.nets.training_loop import fit
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.methods.fuse.candidates import Candidates
 from nearkin.search.methods.fuse.fuse import Fuse
-from nearkin.search.methods.fuse.rounds import Contest, Fusion, SideBySide
+from nearkin.search.methods.fuse.rounds import CandidateSelection, Fusion, SideBySide
 from nearkin.search.networks.build import Skeleton, build_network
 from nearkin.search.searcher import run_search
 from nearkin.search.spaces.general import GeneralSpace
@@ -39,7 +39,7 @@ SKELETON = Skeleton(channels=8, num_cells=2, between="pool", growth=1, stem_stri
 SMALL = Skeleton(channels=8, num_cells=2, between="pool", growth=1)  # for 8x8 digits
 TRUTH = nk.Recipe(steps=90, learning_rate=0.02, warmup=0.3)
 FIXED = Fusion(alternations=12, tolerance=1e-9, certain=1.0)  # as many weight steps as the control, converged or not
-CONTESTS: dict[str, Contest] = {"FUSE": FIXED, "side by side": SideBySide()}
+CONTESTS: dict[str, CandidateSelection] = {"FUSE": FIXED, "side by side": SideBySide()}
 NUM_CELLS, TRUTH_SEEDS, NUM_TRIPLES = 16, 2, 20
 GAP = 0.03
 GOOD = "normal(0): 1 = conv3(0); 2 = identity(0) + conv3(1); out = 2"

@@ -24,7 +24,7 @@ from nearkin.search.methods.local_search import local_search
 from nearkin.search.methods.random_search import random_search
 from nearkin.search.methods.sampling import Sampling
 from nearkin.search.methods.warm_start import kin_search
-from nearkin.search.tabular import Table, TabularObjective, read_table
+from nearkin.search.tabular import ArchitectureTable, TabularObjective, read_table
 from results import keep, table
 
 ROOT = Path(__file__).parents[1]
@@ -56,7 +56,7 @@ REFERENCE = {  # reference: regrets after 25, 50, 100 and 200 queries, 200 seeds
 class Question:
     """A task of a table: the column that a search sees, and the one in which its regret is taken."""
 
-    table: Table
+    table: ArchitectureTable
     name: str
     seen: str
     judged: str
@@ -66,7 +66,7 @@ class Question:
         return TabularObjective(self.table, self.seen)
 
 
-def columns(first: Table, second: Table) -> list[Question]:
+def columns(first: ArchitectureTable, second: ArchitectureTable) -> list[Question]:
     names = [column.removesuffix("_test") for column in first.columns if column.endswith("_test")]
     return [
         *(Question(first, name, f"{name}_valid", f"{name}_test") for name in names),

@@ -17,7 +17,7 @@ from nearkin.search.spaces.darts import DartsSpace
 from nearkin.search.spaces.general import GeneralSpace
 from nearkin.search.spaces.mobile import MobileSpace
 from nearkin.search.spaces.nasbench201 import nasbench201, nasbench201_cell
-from nearkin.search.spaces.recurrent import RecurrentSpace
+from nearkin.search.spaces.recurrent_space import RecurrentSpace
 
 SPACES: dict[str, tuple[Space, dict[str, object]]] = {
     "general": (GeneralSpace(), {"num_cells": 3}),

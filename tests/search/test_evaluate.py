@@ -12,9 +12,9 @@ from nearkin.core.state import State
 from nearkin.nets.evaluate import evaluate
 from nearkin.nets.functional import multiply_adds, num_parameters
 from nearkin.nets.recipe import Recipe
-from nearkin.search.evaluate import Evaluated, TrainedObjective, evaluate_genotype
+from nearkin.search.genotype_evaluation import GenotypeEvaluation, TrainedObjective, evaluate_genotype
 from nearkin.search.genotypes.genotype import Genotype
-from nearkin.search.networks.auxiliary import AuxiliaryLoss, InTraining
+from nearkin.search.networks.auxiliary import AuxiliaryLoss, CellNetworkInTraining
 from nearkin.search.networks.build import CellNetwork, Skeleton, build_network
 from nearkin.tasks.derive import held_out
 from nearkin.tasks.likelihood import Categorical, Gaussian
@@ -51,7 +51,7 @@ def text() -> Task:
     return language_task("song", "la la li lo\n" * 60, "la la li lo\n" * 10, {"length": "4"})
 
 
-def states_equal(one: Evaluated, other: Evaluated) -> bool:
+def states_equal(one: GenotypeEvaluation, other: GenotypeEvaluation) -> bool:
     mine, others = one.network.state_dict(), other.network.state_dict()
     return mine.keys() == others.keys() and all(torch.equal(mine[key], others[key]) for key in mine)
 
@@ -186,10 +186,10 @@ def test_the_loss_of_a_pair_is_that_of_the_first_and_a_share_of_the_second() -> 
     assert AuxiliaryLoss(Gaussian(), 0.4).metric == "r2"
 
 
-def in_training(skeleton: Skeleton, total: int = 10) -> tuple[CellNetwork, InTraining]:
+def in_training(skeleton: Skeleton, total: int = 10) -> tuple[CellNetwork, CellNetworkInTraining]:
     network = build_network(PAIR, skeleton, (1, 6, 6), 3)
     assert isinstance(network, CellNetwork)
-    return network, InTraining(network, skeleton, 3, total, seed=0)
+    return network, CellNetworkInTraining(network, skeleton, 3, total, seed=0)
 
 
 def test_in_evaluation_the_wrapper_is_the_network() -> None:

@@ -20,23 +20,25 @@ from nearkin.search.methods.random_search import random_search
 from nearkin.search.methods.sampling import Sampling
 from nearkin.search.methods.shared_random import PathObjective, PathTraining, SharedRandom
 from nearkin.search.methods.warm_start import kin_search
-from nearkin.search.objective import Measured, Objective
+from nearkin.search.objective import Objective, ObjectiveValue
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.darts import DartsSpace
 from nearkin.search.spaces.general import GeneralSpace
-from nearkin.search.spaces.limited import limited
+from nearkin.search.spaces.limited import limit_space
 from nearkin.search.spaces.mobile import MobileSpace
-from nearkin.search.spaces.recurrent import RecurrentSpace
+from nearkin.search.spaces.recurrent_space import RecurrentSpace
 from nearkin.search.supernet.reference import Frame
 
 
 class Letters(Objective):
     """An objective that is different for almost all genotypes, and a little rugged."""
 
-    def measure(self, genotype: Genotype) -> Work[Measured]:
+    def measure(self, genotype: Genotype) -> Work[ObjectiveValue]:
         yield from ()
         text = str(genotype)
-        return Measured(text.count("3") + sum(map(ord, text)) % 17 / 20, {"length": float(len(text)), "kind": "toy"})
+        return ObjectiveValue(
+            text.count("3") + sum(map(ord, text)) % 17 / 20, {"length": float(len(text)), "kind": "toy"}
+        )
 
     def settings(self) -> dict[str, float]:
         return {"toy": 1.0}
@@ -49,7 +51,7 @@ SPACES: dict[str, Space] = {
     "darts": DartsSpace(num_nodes=2),
     "mobile": MobileSpace((2, 2)),
     "recurrent": RecurrentSpace(4),
-    "limited": limited(GeneralSpace((3,)), lambda cell: str(cell).count("conv7"), 1, name="conv7"),
+    "limited": limit_space(GeneralSpace((3,)), lambda cell: str(cell).count("conv7"), 1, name="conv7"),
 }
 KIN = {name: [space.at(7), space.at(0)] for name, space in SPACES.items()}
 WAYS: dict[str, Callable[[str], Sampling]] = {

@@ -20,13 +20,22 @@ from nearkin.core.rng import seeded
 from nearkin.nets.functional import blank, evaluating, multiply_adds, num_parameters
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.networks.build import blueprint, build_network
-from nearkin.search.networks.cells import CellNetwork, Layer, Wiring, adapter, halving, needed, stacked, stem
+from nearkin.search.networks.cells import (
+    CellNetwork,
+    StackedLayer,
+    Wiring,
+    adapter,
+    needed_layers,
+    stacked_layers,
+    stage_reduction,
+    stem,
+)
 from nearkin.search.networks.chains import MIX, ChainNetwork, chain_stem, step_module, steps
 from nearkin.search.networks.operations import builder, convolution
 from nearkin.search.networks.recurrent_cells import required_nodes
 from nearkin.search.networks.skeleton import Skeleton
 from nearkin.search.spaces.base import Space
-from nearkin.search.spaces.limited import limited
+from nearkin.search.spaces.limited import limit_space
 
 __all__ = ["Costs", "Figures", "latency", "multiply_adds", "num_parameters"]
 
@@ -63,7 +72,7 @@ def latency(model: nn.Module, input_shape: Sequence[int], batch: int = 1, passes
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of genotypes in one skeleton, as functions that `limited` takes.
+    """Costs of genotypes in one skeleton, as functions that `limit_space` takes.
 
     Attributes:
         skeleton: what they are set into; its auxiliary head, a help of training, is not counted.
@@ -120,11 +129,11 @@ class Costs:
         1
         """
         if parameters is not None:
-            space = limited(space, self.parameters, parameters, name="parameters")
+            space = limit_space(space, self.parameters, parameters, name="parameters")
         if multiply_adds is not None:
-            space = limited(space, self.multiply_adds, multiply_adds, name="multiply-adds")
+            space = limit_space(space, self.multiply_adds, multiply_adds, name="multiply-adds")
         if latency is not None:
-            space = limited(space, self.latency, latency, name="latency")
+            space = limit_space(space, self.latency, latency, name="latency")
         return space
 
 
@@ -149,15 +158,15 @@ def _halved(sides: tuple[int, ...], times: int = 1) -> tuple[int, ...]:
 
 def _cell_parts(options: dict[str, Any], input_shape: tuple[int, ...]) -> Iterator[Part]:
     names = ("normal", "reduction", "channels", "num_cells", "reductions", "growth", "between", "stem_factor")
-    layers = list(stacked(**{name: options[name] for name in names}))
+    layers = list(stacked_layers(**{name: options[name] for name in names}))
     width, stride = options["channels"] * options["stem_factor"], options["stem_stride"]
     yield stem, (input_shape[0], width, stride), input_shape
     first = tuple(-(-side // stride) for side in input_shape[1:])
     level = 0
-    for layer, used in zip(layers, needed(layers), strict=True):
+    for layer, used in zip(layers, needed_layers(layers), strict=True):
         if used and layer.wiring is None:
             yield (
-                halving,
+                stage_reduction,
                 (layer.widths[0], layer.channels, options["between"]),
                 (layer.widths[0], *_halved(first, level)),
             )
@@ -175,7 +184,7 @@ def _cell_parts(options: dict[str, Any], input_shape: tuple[int, ...]) -> Iterat
         yield nn.Linear, (out, options["num_outputs"]), (out,)
 
 
-def _edge_parts(layer: Layer, wiring: Wiring, sides: list[tuple[int, ...]]) -> Iterator[Part]:
+def _edge_parts(layer: StackedLayer, wiring: Wiring, sides: list[tuple[int, ...]]) -> Iterator[Part]:
     """Adapters and operations of a cell; `sides` of the maps before, at, and behind its level."""
     before, here, behind = sides
     for place in wiring.read() if wiring.output else ():

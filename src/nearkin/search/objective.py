@@ -10,7 +10,7 @@ from nearkin.search.genotypes.genotype import Genotype
 
 
 @dataclass(frozen=True)
-class Measured:
+class ObjectiveValue:
     """The worth of one genotype.
 
     Attributes:
@@ -26,7 +26,7 @@ class Objective(ABC):
     """A measure of genotypes: a look into a table, or a training from scratch."""
 
     @abstractmethod
-    def measure(self, genotype: Genotype) -> Work[Measured]:
+    def measure(self, genotype: Genotype) -> Work[ObjectiveValue]:
         """Measure one genotype; what takes long yields events. The same genotype gives the same score."""
 
     @abstractmethod

@@ -12,17 +12,17 @@ from nearkin.core.budget import Budget
 from nearkin.core.errors import MismatchError, OptionError, require
 from nearkin.core.options import Option, options_of, typed
 from nearkin.nets.recipe import Recipe
-from nearkin.search.evaluate import TrainedObjective
+from nearkin.search.genotype_evaluation import TrainedObjective
 from nearkin.search.genotypes.genotype import Cells, Chain, Genotype, Recurrent
+from nearkin.search.methods.darts.gradient_options import PARTIAL, GradientOptions
 from nearkin.search.methods.darts.gradient_search import Darts, PCDarts
 from nearkin.search.methods.darts.guards import Guards
-from nearkin.search.methods.darts.options import PARTIAL, GradientOptions
 from nearkin.search.methods.evolution import Evolution, evolution
 from nearkin.search.methods.fuse.fuse import Fuse
 from nearkin.search.methods.fuse.rounds import Fusion, SideBySide
 from nearkin.search.methods.local_search import local_search
 from nearkin.search.methods.random_search import random_search
-from nearkin.search.methods.sampling import unlimited
+from nearkin.search.methods.sampling import without_limits
 from nearkin.search.methods.shared_random import PathTraining, SharedRandom
 from nearkin.search.methods.warm_start import kin_search
 from nearkin.search.networks.build import Skeleton
@@ -38,7 +38,7 @@ NOT_OPTIONS = ("name", "channels", "num_cells", "stem_stride")  # a constant, an
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
+class SearchProblem:
     """What a method is given.
 
     Attributes:
@@ -108,7 +108,7 @@ class Method:
         name: on the command line.
         summary: what it does, in one line.
         settings: the dataclasses whose plain fields are the method's options, or values of them with other defaults.
-        build: makes the searcher; the options of its `Ask` are checked and typed.
+        build: makes the searcher; the options of its `SearchProblem` are checked and typed.
         spaces: what it searches, by kind of task; other kinds are refused.
         needs: what must be given; `BUDGET`, or nothing.
         ends: what ends it besides a budget.
@@ -122,7 +122,7 @@ class Method:
     name: str
     summary: str
     settings: tuple[Any, ...]
-    build: Callable[[Ask], Searcher[Any]]
+    build: Callable[[SearchProblem], Searcher[Any]]
     spaces: Mapping[str, Domain] = field(default_factory=lambda: EVERY)
     needs: tuple[str, ...] = ()
     ends: str = ""
@@ -171,7 +171,7 @@ class Method:
             MismatchError,
         )
         require(
-            space is None or isinstance(unlimited(space).at(0), self.spaces[kind].genotypes),
+            space is None or isinstance(without_limits(space).at(0), self.spaces[kind].genotypes),
             f"{self.name} cannot search the space {space.name if space else ''} for {task.name}, a {task.likelihood} "
             f"task; use --space {self.full_space(task)}",
             MismatchError,
@@ -187,33 +187,33 @@ def _either(names: Sequence[str]) -> str:
     return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def _fuse(contest: Fusion | SideBySide) -> Callable[[Ask], Searcher[Any]]:
-    def build(ask: Ask) -> Searcher[Any]:
+def _fuse(contest: Fusion | SideBySide) -> Callable[[SearchProblem], Searcher[Any]]:
+    def build(ask: SearchProblem) -> Searcher[Any]:
         judged = replace(contest, **ask.chosen(contest))
         return Fuse(ask.space, ask.task, ask.skeleton, judged, first=tuple(ask.first), **ask.chosen(Fuse))
 
     return build
 
 
-def _asking(make: Callable[..., Searcher[Any]]) -> Callable[[Ask], Searcher[Any]]:
+def _asking(make: Callable[..., Searcher[Any]]) -> Callable[[SearchProblem], Searcher[Any]]:
     return lambda ask: make(ask.space, ask.objective, first=tuple(ask.first), **ask.options)
 
 
-def _frame(ask: Ask, usual: Frame) -> Frame:
+def _frame(ask: SearchProblem, usual: Frame) -> Frame:
     """The supernet's frame, as wide and deep as the skeleton."""
     around = {name: getattr(ask.skeleton, name) for name in ("channels", "num_cells", "stem_stride")}
     return replace(usual, **around, **ask.chosen(usual))
 
 
-def _gradient(make: Callable[..., Searcher[Any]], usual: GradientOptions) -> Callable[[Ask], Searcher[Any]]:
-    def build(ask: Ask) -> Searcher[Any]:
+def _gradient(make: Callable[..., Searcher[Any]], usual: GradientOptions) -> Callable[[SearchProblem], Searcher[Any]]:
+    def build(ask: SearchProblem) -> Searcher[Any]:
         frame, guards = _frame(ask, usual.frame), replace(usual.guards, **ask.chosen(Guards))
         return make(ask.task, ask.space, replace(usual, frame=frame, guards=guards, **ask.chosen(usual)))
 
     return build
 
 
-def _shared(ask: Ask) -> Searcher[Any]:
+def _shared(ask: SearchProblem) -> Searcher[Any]:
     training = PathTraining(**ask.chosen(PathTraining))
     return SharedRandom(ask.space, ask.task, _frame(ask, Frame()), training, **ask.chosen(SharedRandom))
 
@@ -288,7 +288,7 @@ def checked(method: str, task: Task, options: Mapping[str, Any]) -> dict[str, An
     return typed(chosen.options, options, method)
 
 
-def searcher(method: str, ask: Ask) -> Searcher[Any]:
+def searcher(method: str, ask: SearchProblem) -> Searcher[Any]:
     """The searcher of that name for what is asked; unsuited tasks and spaces and unknown options are refused."""
     chosen = method_named(method)
     chosen.require_suited(ask.task, ask.space)

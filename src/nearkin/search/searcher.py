@@ -25,12 +25,12 @@ S = TypeVar("S")
 VERSION = 1
 """Of the checkpoints that the driver writes."""
 
-KEPT = 10
+NUM_BEST = 10
 """Genotypes that an outcome names, at the most."""
 
 
 @dataclass(frozen=True)
-class Best:
+class ScoredGenotype:
     """A genotype and what speaks for it.
 
     Attributes:
@@ -44,11 +44,11 @@ class Best:
     facts: Mapping[str, float | str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; `Best.from_dict` makes it again."""
+        """Plain JSON values; `ScoredGenotype.from_dict` makes it again."""
         return {"genotype": str(self.genotype), "score": self.score, "facts": dict(self.facts)}
 
     @classmethod
-    def from_dict(cls, facts: Mapping[str, Any]) -> "Best":
+    def from_dict(cls, facts: Mapping[str, Any]) -> "ScoredGenotype":
         """The inverse of `to_dict`."""
         return typed(cls, dict(facts), "the best genotype of a search")
 
@@ -74,7 +74,7 @@ class Searcher(ABC, Generic[S]):
         """One step further; long ones yield events. The state given may be changed and must not be used again."""
 
     @abstractmethod
-    def best(self, state: S) -> Best | None:
+    def best(self, state: S) -> ScoredGenotype | None:
         """The best so far; None before there is any."""
 
     @abstractmethod
@@ -93,7 +93,7 @@ class Searcher(ABC, Generic[S]):
     def restore(self, saved: State) -> S:
         """The state that was captured."""
 
-    def several(self, state: S, count: int) -> list[Best]:
+    def top(self, state: S, count: int) -> list[ScoredGenotype]:
         """The best few, best first; those that know of one only give that one."""
         best = self.best(state)
         return [] if best is None else [best]
@@ -104,7 +104,7 @@ class Searcher(ABC, Generic[S]):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SearchResult:
     """What a search came to.
 
     Attributes:
@@ -118,28 +118,28 @@ class Outcome:
         found: the best few, best first.
     """
 
-    best: Best
+    best: ScoredGenotype
     method: str
     steps: int
     evaluations: int
     seconds: float
     reason: str
     history: tuple[tuple[int, float], ...] = ()
-    found: tuple[Best, ...] = ()
+    found: tuple[ScoredGenotype, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; `Outcome.from_dict` makes it again."""
+        """Plain JSON values; `SearchResult.from_dict` makes it again."""
         plain = {name: getattr(self, name) for name in ("method", "steps", "evaluations", "seconds", "reason")}
         history, found = [list(row) for row in self.history], [one.to_dict() for one in self.found]
         return {"best": self.best.to_dict(), **plain, "history": history, "found": found}
 
     @classmethod
-    def from_dict(cls, facts: Mapping[str, Any]) -> "Outcome":
+    def from_dict(cls, facts: Mapping[str, Any]) -> "SearchResult":
         """The inverse of `to_dict`.
 
-        >>> best = Best(Genotype.parse("chain: skip"), 0.5, {"loss": 1.0})
-        >>> outcome = Outcome(best, "random", 3, 3, 1.5, "3 steps", ((1, 0.25), (2, 0.5)), (best,))
-        >>> Outcome.from_dict(outcome.to_dict()) == outcome
+        >>> best = ScoredGenotype(Genotype.parse("chain: skip"), 0.5, {"loss": 1.0})
+        >>> outcome = SearchResult(best, "random", 3, 3, 1.5, "3 steps", ((1, 0.25), (2, 0.5)), (best,))
+        >>> SearchResult.from_dict(outcome.to_dict()) == outcome
         True
         """
         return typed(cls, dict(facts), "the outcome of a search")
@@ -155,7 +155,9 @@ class _Run:
 
 
 @operation
-def run_search(searcher: Searcher[S], budget: Budget, *, seed: int = 0, resume: State | None = None) -> Work[Outcome]:
+def run_search(
+    searcher: Searcher[S], budget: Budget, *, seed: int = 0, resume: State | None = None
+) -> Work[SearchResult]:
     """Run a searcher to its end or that of its budget; after every step a `Progress` and a `Checkpoint`.
 
     Args:
@@ -185,13 +187,13 @@ def run_search(searcher: Searcher[S], budget: Budget, *, seed: int = 0, resume: 
         raise TrainingError(
             f"{searcher.name} ended ({reason}) before it had measured anything; give it a larger budget"
         )
-    found = tuple(searcher.several(state, KEPT))
-    return Outcome(
+    found = tuple(searcher.top(state, NUM_BEST))
+    return SearchResult(
         best, searcher.name, run.steps, searcher.evaluations(state), run.seconds, reason, tuple(run.history), found
     )
 
 
-def _progress(searcher: Searcher[S], state: S, run: _Run, budget: Budget, best: Best | None) -> Progress:
+def _progress(searcher: Searcher[S], state: S, run: _Run, budget: Budget, best: ScoredGenotype | None) -> Progress:
     values = {**({} if best is None else {"best": best.score}), **searcher.figures(state)}
     values["MiB"] = resident_mebibytes()
     share = budget.share(run.seconds, run.steps, searcher.evaluations(state))

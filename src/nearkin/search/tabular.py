@@ -11,7 +11,7 @@ from nearkin.core.errors import DataError, OptionError, require
 from nearkin.core.events import Work
 from nearkin.core.opening import read_file
 from nearkin.search.genotypes.genotype import Genotype
-from nearkin.search.objective import Measured, Objective
+from nearkin.search.objective import Objective, ObjectiveValue
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.nasbench201 import nasbench201, nasbench201_cell, transnas101, transnas101_cell
 
@@ -25,14 +25,14 @@ _KINDS: dict[str, tuple[Callable[[], Space], Callable[[str], Genotype]]] = {
 _NUMBERS = ("arch_index", "unique_index")
 
 
-class Listed(Space):
+class ListedSpace(Space):
     """Genotypes of a space that are all at hand, numbered as listed; keys and neighbours are found once.
 
     With `single` every genotype counts as an architecture of its own.
 
     >>> from nearkin.search.spaces.general import GeneralSpace
     >>> whole = GeneralSpace((2,), ("zero", "conv3", "conv5"))
-    >>> some = Listed(whole, [whole.at(2), whole.at(0)])
+    >>> some = ListedSpace(whole, [whole.at(2), whole.at(0)])
     >>> some.size(), [str(cell) for cell in some.neighbours(some.at(0))]
     (2, ['normal(0): 1 = zero(0); out = 1'])
     """
@@ -92,7 +92,7 @@ class Listed(Space):
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class ArchitectureTable:
     """Genotypes and what was measured of each.
 
     A class of genotypes with one `unique_key` has one value in each column, that of its first member in the list:
@@ -105,7 +105,7 @@ class Table:
     """
 
     name: str
-    space: Listed
+    space: ListedSpace
     columns: Mapping[str, Sequence[float]]
 
     def __post_init__(self) -> None:
@@ -153,23 +153,23 @@ class Table:
 class TabularObjective(Objective):
     """A look into one column of a table."""
 
-    table: Table
+    table: ArchitectureTable
     column: str
 
     def __post_init__(self) -> None:
         self.table.column(self.column)
 
-    def measure(self, genotype: Genotype) -> Work[Measured]:
+    def measure(self, genotype: Genotype) -> Work[ObjectiveValue]:
         """The value in the table."""
         yield from ()
-        return Measured(self.table.value(genotype, self.column))
+        return ObjectiveValue(self.table.value(genotype, self.column))
 
     def settings(self) -> dict[str, Any]:
         """Names of the table and the column."""
         return {"table": self.table.name, "column": self.column}
 
 
-def read_table(path: Path, *, single: bool = False) -> Table:
+def read_table(path: Path, *, single: bool = False) -> ArchitectureTable:
     """The table of a file `name.csv` or `name.csv.gz` of NAS-Bench-201 or TransNAS-Bench-101 (micro).
 
     The header names `arch_str` and columns of numbers. In NAS-Bench-201's, `params_m` and `flops_m` are among them.
@@ -182,13 +182,13 @@ def read_table(path: Path, *, single: bool = False) -> Table:
     require(kind in _KINDS, f"{path}: {rows[0][ARCH]!r} is of no known table (NAS-Bench-201, TransNAS-Bench-101)",
             DataError)  # fmt: skip
     space, cell = _KINDS[kind]
-    listed = Listed(space(), [cell(row[ARCH]) for row in rows], single=single)
+    listed = ListedSpace(space(), [cell(row[ARCH]) for row in rows], single=single)
     names = [column for column in rows[0] if column not in (ARCH, *_NUMBERS)]
     try:
         columns = {column: tuple(float(row[column]) for row in rows) for column in names}
     except (TypeError, ValueError) as broken:
         raise DataError(f"{path} has a cell that is not a number ({broken}); mend or fetch it again") from broken
-    return Table(name, listed, columns)
+    return ArchitectureTable(name, listed, columns)
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

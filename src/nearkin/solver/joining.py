@@ -6,7 +6,7 @@ from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.registry import STRUCTURE
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import default_network
-from nearkin.search.searcher import KEPT, Best
+from nearkin.search.searcher import NUM_BEST, ScoredGenotype
 from nearkin.solver.contenders import search_skeleton
 from nearkin.solver.contest import Contest
 from nearkin.solver.kin import GAIN
@@ -79,11 +79,11 @@ def _like_kin(zoo: Zoo, task: Task, plan: Plan, relations: Relations) -> tuple[s
     return record.network, recipe, record.seed, len(rows[0]["trials"])
 
 
-def _best_cells(contest: Contest) -> list[Best]:
+def _best_cells(contest: Contest) -> list[ScoredGenotype]:
     """The best of all searches, each once."""
     every = [one for outcome in contest.outcomes.values() for one in outcome.found]
     by_text = {str(one.genotype): one for one in sorted(every, key=lambda one: one.score)}
-    return sorted(by_text.values(), key=lambda one: -one.score)[:KEPT]
+    return sorted(by_text.values(), key=lambda one: -one.score)[:NUM_BEST]
 
 
 def _gain(contest: Contest) -> float | None:

@@ -14,14 +14,14 @@ from nearkin.core.errors import MismatchError, OptionError, TrainingError
 from nearkin.core.events import Caution, Event, Progress, Work, finish
 from nearkin.core.rng import Streams
 from nearkin.search.genotypes.genotype import Genotype
-from nearkin.search.methods.fuse.candidates import Candidates, Parts
+from nearkin.search.methods.fuse.candidates import Candidates, SearchSplit
 from nearkin.search.methods.fuse.fuse import Fuse
-from nearkin.search.methods.fuse.rounds import Contest, Fusion, SideBySide, Verdict, entropy, mixture
+from nearkin.search.methods.fuse.rounds import CandidateSelection, Fusion, RoundResult, SideBySide, entropy, mixture
 from nearkin.search.networks.build import Skeleton, build_network
 from nearkin.search.searcher import run_search
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.general import GeneralSpace
-from nearkin.search.spaces.limited import limited
+from nearkin.search.spaces.limited import limit_space
 
 SPACE = GeneralSpace((3,), ("zero", "identity", "conv3", "max3"))
 SKELETON = Skeleton(channels=4, num_cells=1, reductions=())
@@ -39,7 +39,7 @@ def digits() -> nk.Task:
 
 
 @dataclass(frozen=True)
-class ByWeights(Contest):
+class ByWeights(CandidateSelection):
     """The candidate of most weights wins; no training."""
 
     name: str = "by-weights"
@@ -47,13 +47,13 @@ class ByWeights(Contest):
     def settings(self) -> Mapping[str, Any]:
         return {}
 
-    def judge(self, model: Candidates, parts: Parts, streams: Streams, stage: str) -> Work[Verdict]:
+    def judge(self, model: Candidates, parts: SearchSplit, streams: Streams, stage: str) -> Work[RoundResult]:
         yield Progress(stage, 1, 1)
         sizes = tuple(float(sum(p.numel() for p in network.parameters())) for network in model.networks)
-        return Verdict(sizes, sizes, sizes)
+        return RoundResult(sizes, sizes, sizes)
 
 
-def fuse(task: nk.Task, contest: Contest = QUICK, space: Space = SPACE, **changes: Any) -> Fuse:
+def fuse(task: nk.Task, contest: CandidateSelection = QUICK, space: Space = SPACE, **changes: Any) -> Fuse:
     return replace(Fuse(space, task, SKELETON, contest, candidates=2, patience=2), **changes)
 
 
@@ -102,7 +102,7 @@ def test_candidates_without_a_common_stem_stand_alone() -> None:
     assert torch.equal(Candidates(networks)(x), torch.stack([network(x) for network in networks]))
 
 
-def parts_of(task: nk.Task) -> Parts:
+def parts_of(task: nk.Task) -> SearchSplit:
     return fuse(task).parts
 
 
@@ -218,7 +218,7 @@ def test_the_incumbent_is_the_best_seen_and_the_search_converges_when_it_wins_in
         assert best is not None
         sizes.append(best.score)
     assert sizes == sorted(sizes)
-    assert [found.score for found in searcher.several(state, 99)] == sorted(set(sizes), reverse=True)
+    assert [found.score for found in searcher.top(state, 99)] == sorted(set(sizes), reverse=True)
     assert streaks[-4:] == [0, 1, 2, 3]
     assert searcher.ended(state) == "the incumbent won 3 rounds in a row"
     assert searcher.evaluations(state) == 2 * len(sizes)
@@ -241,7 +241,7 @@ def test_an_architecture_takes_part_once_besides_as_incumbent(digits: nk.Task) -
 
 
 def test_genotypes_given_take_part_first_and_those_a_limit_forbids_are_passed_over(digits: nk.Task) -> None:
-    space = limited(SPACE, lambda cell: str(cell).count("conv3"), 1, name="convolutions")
+    space = limit_space(SPACE, lambda cell: str(cell).count("conv3"), 1, name="convolutions")
     kin = tuple(map(Genotype.parse, (GOOD, CRIPPLED[0])))
     events: list[Event] = []
     searcher = fuse(digits, ByWeights(), space, first=kin)

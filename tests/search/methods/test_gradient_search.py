@@ -14,16 +14,16 @@ from nearkin.core.errors import MismatchError, OptionError, TrainingError
 from nearkin.core.events import Note, finish
 from nearkin.core.state import State
 from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.methods.darts.gradient_options import PARTIAL, GradientOptions
 from nearkin.search.methods.darts.gradient_search import Darts, GradientSearch, PCDarts
+from nearkin.search.methods.darts.gradient_state import GradientSearchState, drift, stateless_loss
 from nearkin.search.methods.darts.guards import Guards
-from nearkin.search.methods.darts.options import PARTIAL, GradientOptions
-from nearkin.search.methods.darts.state import Search, drift, quiet_loss
 from nearkin.search.networks.operations import OPERATIONS, register
 from nearkin.search.searcher import run_search
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.darts import DartsSpace
 from nearkin.search.spaces.general import GeneralSpace
-from nearkin.search.spaces.limited import limited
+from nearkin.search.spaces.limited import limit_space
 from nearkin.search.spaces.mobile import MobileSpace
 from nearkin.search.supernet.reference import Frame
 from nearkin.tasks.task import Task
@@ -49,7 +49,7 @@ def stripes(count: int = 32) -> Task:
 TASK = stripes()
 
 
-def stepped(searcher: GradientSearch, steps: int, seed: int = 0) -> Search:
+def stepped(searcher: GradientSearch, steps: int, seed: int = 0) -> GradientSearchState:
     state = searcher.init(seed)
     for _ in range(steps):
         state = finish(searcher.step(state))
@@ -101,7 +101,7 @@ class TestWithinALimit(SearcherLaws):
 
     @pytest.fixture
     def space(self) -> Space:
-        return limited(COMPLETE, lambda genotype: str(genotype).count("conv3"), 1, name="convolutions")
+        return limit_space(COMPLETE, lambda genotype: str(genotype).count("conv3"), 1, name="convolutions")
 
 
 # Whole runs
@@ -213,7 +213,7 @@ def test_the_second_order_looks_ahead_by_momentum_and_decay_too() -> None:
     weights = {name: value.detach().clone() for name, value in state.weights.items()}
     held = {name: value.detach() for name, value in state.architecture.items()}
     free = {name: value.requires_grad_() for name, value in weights.items()}
-    slopes = torch.autograd.grad(quiet_loss(state, TASK.form, batch)(free, held), list(free.values()))
+    slopes = torch.autograd.grad(stateless_loss(state, TASK.form, batch)(free, held), list(free.values()))
     ahead = {
         name: value - rate * (slope + extra[name]) for (name, value), slope in zip(free.items(), slopes, strict=True)
     }

@@ -15,11 +15,11 @@ from nearkin.search.methods.local_search import local_search
 from nearkin.search.methods.random_search import DRAWN, random_search
 from nearkin.search.methods.sampling import GIVEN, Sampling, Trials
 from nearkin.search.methods.warm_start import kin_search
-from nearkin.search.objective import Measured, Objective
+from nearkin.search.objective import Objective, ObjectiveValue
 from nearkin.search.searcher import run_search
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.general import GeneralSpace
-from nearkin.search.spaces.limited import limited
+from nearkin.search.spaces.limited import limit_space
 
 SPACE = GeneralSpace((3,), ("zero", "identity", "conv3", "max3"))
 PLAIN = GeneralSpace((2,), ("conv3", "conv5", "conv7", "max3", "avg3", "dil3", "dil5"))
@@ -39,10 +39,10 @@ class Counting(Objective):
         self.function = function
         self.asked: list[Genotype] = []
 
-    def measure(self, genotype: Genotype) -> Work[Measured]:
+    def measure(self, genotype: Genotype) -> Work[ObjectiveValue]:
         yield from ()
         self.asked.append(genotype)
-        return Measured(self.function(genotype))
+        return ObjectiveValue(self.function(genotype))
 
     def settings(self) -> dict[str, float]:
         return {}
@@ -85,7 +85,7 @@ def test_a_class_is_measured_once_and_all_are_before_the_search_ends(make: Make)
 
 
 def test_limits_are_kept(make: Make) -> None:
-    space = limited(LARGE, lambda cell: str(cell).count("conv"), 2, name="convolutions")
+    space = limit_space(LARGE, lambda cell: str(cell).count("conv"), 2, name="convolutions")
     objective = Counting(hashed)
     run_search(make(space, objective, ()), Budget(steps=40))
     assert len(objective.asked) == 40
@@ -102,7 +102,7 @@ def test_what_is_given_comes_first_in_its_order_and_each_class_once(make: Make) 
 
 
 def test_given_genotypes_that_a_limit_forbids_are_passed_over_with_a_caution(make: Make) -> None:
-    space = limited(SPACE, convolutions, 1, name="convolutions")
+    space = limit_space(SPACE, convolutions, 1, name="convolutions")
     dear, cheap = SPACE.at(SPACE.operations.index("conv3") * 21), SPACE.at(0)
     events: list[Event] = []
     searcher = make(space, Counting(hashed), [dear, cheap])
@@ -187,7 +187,7 @@ def test_the_oldest_dies_however_good_it_is_and_what_is_not_new_does_not_join() 
     state = trials_of(searcher, 8)
     assert state.marks == [5, 6, 7]
     state.repeats = 1
-    searcher.way.met(state, 0)
+    searcher.way.observe(state, 0)
     assert state.marks == [5, 6, 7]
 
 
@@ -237,7 +237,7 @@ def test_at_most_half_of_the_first_population_is_the_kins_and_the_rest_is_drawn(
 
 
 def test_half_a_population_of_kin_is_found_behind_those_that_a_limit_forbids() -> None:
-    space = limited(LARGE, lambda cell: str(cell).count("conv"), 0, name="convolutions")
+    space = limit_space(LARGE, lambda cell: str(cell).count("conv"), 0, name="convolutions")
     cells = [LARGE.at(number) for number in range(0, 4_000, 10)]
     kin = [cell for cell in cells if not space.contains(cell)][:3] + [cell for cell in cells if space.contains(cell)]
     objective = Counting(hashed)

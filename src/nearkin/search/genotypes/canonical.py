@@ -40,15 +40,15 @@ def canonical(graph: Graph, zeros: Collection[str] = (), identities: Callable[[E
     >>> canonical(straight) == canonical(crossed)
     True
     """
-    live = pruned(graph, zeros)
-    return labelled(live if identities is None else contracted(live, identities))
+    live = prune(graph, zeros)
+    return label_canonically(live if identities is None else contract_identities(live, identities))
 
 
-def pruned(graph: Graph, zeros: Collection[str] = ()) -> Graph:
+def prune(graph: Graph, zeros: Collection[str] = ()) -> Graph:
     """The graph without zeros, unreached nodes and nodes that reach no output; the order of nodes is kept.
 
     >>> graph = Graph(1, 4, (Edge(0, 1, "a"), Edge(0, 2, "a"), Edge(1, 3, "zero"), Edge(2, 3, "a")), (3,))
-    >>> pruned(graph, {"zero"}).edges
+    >>> prune(graph, {"zero"}).edges
     (Edge(source=0, target=1, operation='a'), Edge(source=1, target=2, operation='a'))
     """
     edges = [edge for edge in graph.edges if edge.operation not in zeros]
@@ -65,14 +65,14 @@ def pruned(graph: Graph, zeros: Collection[str] = ()) -> Graph:
     return _renumbered(graph.num_inputs, live, kept, reached.intersection(graph.output))
 
 
-def contracted(graph: Graph, identities: Callable[[Edge], bool]) -> Graph:
+def contract_identities(graph: Graph, identities: Callable[[Edge], bool]) -> Graph:
     """The graph with identity edges `u → v` contracted where they only hand on what is there already.
 
     That is where nothing else enters `v`, unless both are outputs, and where nothing else leaves `u`, which then is
     neither input nor output: `v = u + …` takes over the edges that enter `u`.
 
     >>> chain = Graph(1, 4, (Edge(0, 1, "a"), Edge(1, 2, "id"), Edge(2, 3, "b")), (3,))
-    >>> contracted(chain, lambda edge: edge.operation == "id").edges
+    >>> contract_identities(chain, lambda edge: edge.operation == "id").edges
     (Edge(source=0, target=1, operation='a'), Edge(source=1, target=2, operation='b'))
     """
     while True:
@@ -89,7 +89,7 @@ def contracted(graph: Graph, identities: Callable[[Edge], bool]) -> Graph:
             return graph
 
 
-def labelled(graph: Graph) -> Graph:
+def label_canonically(graph: Graph) -> Graph:
     """The graph with its nodes in an order that depends on nothing but its shape; every node must be reached.
 
     Nodes are coloured by their depth, then by the colours around them until no colour splits any more. Where nodes

@@ -100,7 +100,7 @@ def read_cell(scan: Scanner) -> Cell:
     scan.take(":")
     edges: list[Edge] = []
     node = num_inputs
-    while not scan.found_name("out"):
+    while not scan.accept_name("out"):
         scan.number(f"node {node} or out", (node,))
         scan.take("=")
         edges.extend(_read_terms(scan, node))
@@ -112,7 +112,7 @@ def read_cell(scan: Scanner) -> Cell:
 
 def _read_terms(scan: Scanner, node: int) -> list[Edge]:
     """The right side of `node = operation(source) + …`."""
-    if scan.found_name(NOTHING):
+    if scan.accept_name(NOTHING):
         return []
     edges: list[Edge] = []
     while not edges or scan.found("+"):
@@ -124,9 +124,9 @@ def _read_terms(scan: Scanner, node: int) -> list[Edge]:
 
 
 def _read_output(scan: Scanner, num_nodes: int) -> tuple[tuple[int, ...], str]:
-    if scan.found_name(NOTHING):
+    if scan.accept_name(NOTHING):
         return (), _MERGES[0]
-    merge = next((merge for merge in _MERGES if scan.found_name(merge)), None)
+    merge = next((merge for merge in _MERGES if scan.accept_name(merge)), None)
     if merge is not None:
         return read_nodes(scan, range(num_nodes)), merge
     return (scan.number(f"concat(…), sum(…), {NOTHING} or a node before {num_nodes}", range(num_nodes)),), _MERGES[0]

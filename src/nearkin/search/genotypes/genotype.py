@@ -204,7 +204,7 @@ def _read_recurrent(scan: Scanner) -> Recurrent:
     for mark in ("(", "0", ")", ":"):
         scan.take(mark)
     nodes: list[RecurrentNode] = []
-    while not nodes or not scan.found_name("out"):
+    while not nodes or not scan.accept_name("out"):
         node = len(nodes) + 1
         scan.number(f"node {node} or out" if nodes else "node 1", (node,))
         scan.take("=")

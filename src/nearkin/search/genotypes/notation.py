@@ -52,7 +52,7 @@ class Scanner:
         self._go(self.place + len(mark))
         return True
 
-    def found_name(self, name: str) -> bool:
+    def accept_name(self, name: str) -> bool:
         """Whether this name comes next, and not a longer one; it is read if so."""
         match = NAME.match(self.text, self.place)
         return match is not None and match[0] == name and self.found(name)

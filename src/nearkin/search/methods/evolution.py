@@ -8,7 +8,7 @@ import torch
 from nearkin.core.errors import require
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.methods.random_search import DRAWN
-from nearkin.search.methods.sampling import Sampling, Trials, Way
+from nearkin.search.methods.sampling import Proposer, Sampling, Trials
 from nearkin.search.objective import Objective
 from nearkin.search.spaces.base import Space
 
@@ -20,7 +20,7 @@ PATIENCE = 50
 
 
 @dataclass(frozen=True)
-class Evolution(Way):
+class Evolution(Proposer):
     """A population of the latest measured, each new one the neighbour of a tournament's winner.
 
     The first members are those given, and draws from the space until the population is full. A child that was measured
@@ -55,7 +55,7 @@ class Evolution(Way):
         parent = max((trials.records[trials.marks[member]] for member in drawn), key=lambda record: record.score)
         return space.mutate(parent.genotype, rng), CHILD
 
-    def met(self, trials: Trials, place: int) -> None:
+    def observe(self, trials: Trials, place: int) -> None:
         """What is new joins the population; the oldest leaves a full one."""
         if not trials.repeats:
             trials.marks = [*trials.marks, place][-self.population :]

@@ -8,13 +8,13 @@ import torch
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.methods.evolution import CHILD
 from nearkin.search.methods.random_search import DRAWN
-from nearkin.search.methods.sampling import Sampling, Trials, Way
+from nearkin.search.methods.sampling import Proposer, Sampling, Trials
 from nearkin.search.objective import Objective
 from nearkin.search.spaces.base import Space
 
 
 @dataclass(frozen=True)
-class Climbing(Way):
+class LocalSearch(Proposer):
     """Neighbours of the foothold in a random order; the first better one is the next foothold.
 
     A neighbour that was measured before costs nothing. A foothold without a better neighbour is a summit: the next
@@ -45,7 +45,7 @@ class Climbing(Way):
                 trials.marks = []
         return space.sample(rng), DRAWN
 
-    def met(self, trials: Trials, place: int) -> None:
+    def observe(self, trials: Trials, place: int) -> None:
         """Step there if it is higher, or if there is no foothold and it is new."""
         records = trials.records
         if not trials.marks:
@@ -56,4 +56,4 @@ class Climbing(Way):
 
 def local_search(space: Space, objective: Objective, *, first: Iterable[Genotype] = ()) -> Sampling:
     """Local search from the best of the genotypes given first, or from a draw."""
-    return Sampling(space, objective, Climbing(), tuple(first))
+    return Sampling(space, objective, LocalSearch(), tuple(first))

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nearkin.search.genotypes.genotype import Genotype
-from nearkin.search.methods.sampling import Sampling, Trials, Way
+from nearkin.search.methods.sampling import Proposer, Sampling, Trials
 from nearkin.search.objective import Objective
 from nearkin.search.spaces.base import Space
 
@@ -13,7 +13,7 @@ DRAWN = "drawn"
 
 
 @dataclass(frozen=True)
-class Drawing(Way):
+class RandomDraws(Proposer):
     """Draw from the space, all genotypes alike."""
 
     name: str = "random"
@@ -26,10 +26,10 @@ class Drawing(Way):
         """Any genotype."""
         return space.sample(trials.streams["draw"]), DRAWN
 
-    def met(self, trials: Trials, place: int) -> None:
+    def observe(self, trials: Trials, place: int) -> None:
         """Nothing to learn."""
 
 
 def random_search(space: Space, objective: Objective, *, first: Iterable[Genotype] = ()) -> Sampling:
     """Random search, after the genotypes given first."""
-    return Sampling(space, objective, Drawing(), tuple(first))
+    return Sampling(space, objective, RandomDraws(), tuple(first))

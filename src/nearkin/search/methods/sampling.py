@@ -15,10 +15,10 @@ from nearkin.core.events import Caution, Work
 from nearkin.core.rng import Streams
 from nearkin.core.state import State, copied
 from nearkin.search.genotypes.genotype import Genotype
-from nearkin.search.objective import Measured, Objective
-from nearkin.search.searcher import Best, Searcher
+from nearkin.search.objective import Objective, ObjectiveValue
+from nearkin.search.searcher import ScoredGenotype, Searcher
 from nearkin.search.spaces.base import Space
-from nearkin.search.spaces.limited import Limited
+from nearkin.search.spaces.limited import LimitedSpace
 
 DRAWS = 1_000
 """Proposals in a row without anything new after which a search ends."""
@@ -30,7 +30,7 @@ GIVEN = "given"
 
 
 @dataclass(frozen=True)
-class Record:
+class TrialRecord:
     """One measurement.
 
     Attributes:
@@ -62,7 +62,7 @@ class Trials:
     """
 
     streams: Streams
-    records: list[Record] = field(default_factory=list)
+    records: list[TrialRecord] = field(default_factory=list)
     places: dict[str, int] = field(default_factory=dict)
     marks: list[int] = field(default_factory=list)
     best: int = -1
@@ -70,7 +70,7 @@ class Trials:
     repeats: int = 0
     ended: str = ""
 
-    def add(self, key: str, record: Record) -> int:
+    def add(self, key: str, record: TrialRecord) -> int:
         """Keep a measurement; returns its place."""
         place = len(self.records)
         self.records.append(record)
@@ -81,7 +81,7 @@ class Trials:
         return place
 
 
-class Way(ABC):
+class Proposer(ABC):
     """How the next genotype is chosen; a value without memory, all that it knows is in the trials."""
 
     @property
@@ -98,7 +98,7 @@ class Way(ABC):
         """A member of the space, and the word for how it was come by; may be one that was measured before."""
 
     @abstractmethod
-    def met(self, trials: Trials, place: int) -> None:
+    def observe(self, trials: Trials, place: int) -> None:
         """Take note of what was proposed or given: it is at that place of the records, new or not."""
 
 
@@ -128,12 +128,12 @@ class Sampling(Searcher[Trials]):
 
     space: Space
     objective: Objective
-    way: Way
+    way: Proposer
     first: tuple[Genotype, ...] = ()
 
     def __post_init__(self) -> None:
         for genotype in self.first:
-            unlimited(self.space).require_member(genotype)
+            without_limits(self.space).require_member(genotype)
 
     @property
     def name(self) -> str:
@@ -143,7 +143,7 @@ class Sampling(Searcher[Trials]):
     def settings(self) -> dict[str, Any]:
         """Those of the way, the objective and the space."""
         return {
-            "space": described(self.space),
+            "space": space_signature(self.space),
             "objective": dict(self.objective.settings()),
             "way": dict(self.way.settings()),
             "first": list(map(str, self.first)),
@@ -160,22 +160,22 @@ class Sampling(Searcher[Trials]):
             key = self.space.unique_key(genotype)
             if key in state.places:
                 state.repeats += 1
-                self.way.met(state, state.places[key])
+                self.way.observe(state, state.places[key])
                 continue
             measured = yield from self._measured(genotype)
             score = -math.inf if math.isnan(measured.score) else float(measured.score)
-            self.way.met(state, state.add(key, Record(genotype, score, measured.facts, origin)))
+            self.way.observe(state, state.add(key, TrialRecord(genotype, score, measured.facts, origin)))
             return state
         state.ended = f"{DRAWS:,} proposals in a row were measured before"
         return state
 
-    def best(self, state: Trials) -> Best | None:
+    def best(self, state: Trials) -> ScoredGenotype | None:
         """The highest score, the earliest of equals."""
         return None if state.best < 0 else _best(state.records[state.best])
 
-    def several(self, state: Trials, count: int) -> list[Best]:
+    def top(self, state: Trials, count: int) -> list[ScoredGenotype]:
         """The highest scores."""
-        return [_best(state.records[place]) for place in best_places(state.records, count)]
+        return [_best(state.records[place]) for place in best_indices(state.records, count)]
 
     def ended(self, state: Trials) -> str:
         """Where nothing new was found."""
@@ -205,7 +205,7 @@ class Sampling(Searcher[Trials]):
         streams = Streams(facts["seed"])
         streams.restore(saved.tensors)
         records = [
-            Record(Genotype.parse(text), score, dict(more), word) for text, score, more, word in facts["records"]
+            TrialRecord(Genotype.parse(text), score, dict(more), word) for text, score, more, word in facts["records"]
         ]
         places = {key: place for place, key in enumerate(facts["keys"])}
         best, given, marks = facts["best"], facts["num_given"], facts["marks"]
@@ -214,13 +214,13 @@ class Sampling(Searcher[Trials]):
         require(fits, f"{saved.origin}: its numbers do not fit each other; remove it and start again", DataError)
         return Trials(streams, records, places, marks, best, given, ended=facts["ended"])
 
-    def _measured(self, genotype: Genotype) -> Work[Measured]:
+    def _measured(self, genotype: Genotype) -> Work[ObjectiveValue]:
         """What the objective says; of a genotype whose training fails, that it is worse than any."""
         try:
             return (yield from self.objective.measure(genotype))
         except TrainingError as failed:
             yield Caution(f"a genotype counts as worst, {failed}: {genotype}")
-            return Measured(-math.inf, {"failed": str(failed)})
+            return ObjectiveValue(-math.inf, {"failed": str(failed)})
 
     def _given(self, state: Trials) -> Work[tuple[Genotype, str] | None]:
         """The next of those given that the space allows, if one is left."""
@@ -233,31 +233,31 @@ class Sampling(Searcher[Trials]):
         return None
 
 
-def _best(record: Record) -> Best:
-    return Best(record.genotype, record.score, {**record.facts, "origin": record.origin})
+def _best(record: TrialRecord) -> ScoredGenotype:
+    return ScoredGenotype(record.genotype, record.score, {**record.facts, "origin": record.origin})
 
 
-def unlimited(space: Space) -> Space:
+def without_limits(space: Space) -> Space:
     """The space without its limits."""
-    return unlimited(space.space) if isinstance(space, Limited) else space
+    return without_limits(space.space) if isinstance(space, LimitedSpace) else space
 
 
-def described(space: Space) -> list[str]:
+def space_signature(space: Space) -> list[str]:
     """Plain text that tells one space from another: its name, and what a fixed seed draws from it without limits.
 
     >>> from nearkin.search.spaces.general import GeneralSpace
-    >>> described(GeneralSpace((2,), ("zero",)))[:2]
+    >>> space_signature(GeneralSpace((2,), ("zero",)))[:2]
     ['general', 'normal(0): 1 = zero(0); out = 1']
     """
     rng = Streams(0).at("described")
-    return [space.name, *(str(unlimited(space).sample(rng)) for _ in range(_DESCRIBED))]
+    return [space.name, *(str(without_limits(space).sample(rng)) for _ in range(_DESCRIBED))]
 
 
-def best_places(records: Sequence[Record], count: int) -> list[int]:
+def best_indices(records: Sequence[TrialRecord], count: int) -> list[int]:
     """Places of the highest scores, best first, the earliest of equals first.
 
     >>> one = Genotype.parse("chain: skip")
-    >>> best_places([Record(one, score, {}, "draw") for score in (1.0, 3.0, 3.0)], 2)
+    >>> best_indices([TrialRecord(one, score, {}, "draw") for score in (1.0, 3.0, 3.0)], 2)
     [1, 2]
     """
     return sorted(range(len(records)), key=lambda place: (-records[place].score, place))[:count]

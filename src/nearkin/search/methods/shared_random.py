@@ -21,15 +21,15 @@ from nearkin.core.state import State, copied, prefixed
 from nearkin.search.genotypes.canonical import Edge
 from nearkin.search.genotypes.cell import IDENTITIES, Cell
 from nearkin.search.genotypes.genotype import Cells, Genotype
-from nearkin.search.methods.fuse.candidates import Parts, halved
-from nearkin.search.methods.random_search import Drawing
-from nearkin.search.methods.sampling import Sampling, Trials, described, unlimited
-from nearkin.search.objective import Measured, Objective
-from nearkin.search.searcher import Best, Searcher
+from nearkin.search.methods.fuse.candidates import SearchSplit, split_for_search
+from nearkin.search.methods.random_search import RandomDraws
+from nearkin.search.methods.sampling import Sampling, Trials, space_signature, without_limits
+from nearkin.search.objective import Objective, ObjectiveValue
+from nearkin.search.searcher import ScoredGenotype, Searcher
 from nearkin.search.spaces.base import Space
 from nearkin.search.supernet.fused.supernet import Supernet
-from nearkin.search.supernet.layout import Layout
 from nearkin.search.supernet.reference import Frame
+from nearkin.search.supernet.supernet_layout import SupernetLayout
 from nearkin.tasks.batches import epoch_batches, num_batches, ordered_batches
 from nearkin.tasks.examples import Batch
 from nearkin.tasks.task import Task
@@ -69,7 +69,7 @@ class PathTraining:
 
 
 @dataclass
-class Shared:
+class SharedRandomState:
     """The state: the supernet, its optimiser, batches seen, and what was measured."""
 
     seed: int
@@ -81,7 +81,7 @@ class Shared:
 
 
 @dataclass(frozen=True, eq=False)
-class SharedRandom(Searcher[Shared]):
+class SharedRandom(Searcher[SharedRandomState]):
     """Random search among the paths of one trained supernet.
 
     Attributes:
@@ -100,7 +100,7 @@ class SharedRandom(Searcher[Shared]):
 
     def __post_init__(self) -> None:
         require(0 < self.validation < 1, f"validation is a share between 0 and 1, got {self.validation}")
-        whole = unlimited(self.space)
+        whole = without_limits(self.space)
         for end in (0, whole.size() - 1):
             path(whole.at(end), self.layout)
 
@@ -112,21 +112,21 @@ class SharedRandom(Searcher[Shared]):
     def settings(self) -> dict[str, Any]:
         """All that decides the course."""
         return {
-            "space": described(self.space),
+            "space": space_signature(self.space),
             "task": [self.task.name, self.task.fingerprint()],
             "frame": asdict(self.frame),
             "training": asdict(self.training),
             "validation": self.validation,
         }
 
-    def init(self, seed: int) -> Shared:
+    def init(self, seed: int) -> SharedRandomState:
         """A supernet that has seen nothing."""
         with seeded(derived_seed(seed, "supernet")):
             net = Supernet(self.layout, self.task.input_shape, self.task.num_outputs, self.frame)
         optimiser = torch.optim.SGD(net.parameters(), self.training.rate, momentum=0.9)
-        return Shared(seed, net, optimiser, Trials(Streams(derived_seed(seed, "trials"))))
+        return SharedRandomState(seed, net, optimiser, Trials(Streams(derived_seed(seed, "trials"))))
 
-    def step(self, state: Shared) -> Work[Shared]:
+    def step(self, state: SharedRandomState) -> Work[SharedRandomState]:
         """A chunk of batches; when all are done, one measurement."""
         if state.trained >= self.training.batches:
             state.trials = yield from self._sampling(state).step(state.trials)
@@ -148,27 +148,27 @@ class SharedRandom(Searcher[Shared]):
         require(state.loss == state.loss, "the supernet's training diverged; lower its learning rate", TrainingError)
         return state
 
-    def best(self, state: Shared) -> Best | None:
+    def best(self, state: SharedRandomState) -> ScoredGenotype | None:
         """The highest validation metric under shared weights; None while the supernet learns."""
         return self._sampling(state).best(state.trials)
 
-    def several(self, state: Shared, count: int) -> list[Best]:
+    def top(self, state: SharedRandomState, count: int) -> list[ScoredGenotype]:
         """The highest few."""
-        return self._sampling(state).several(state.trials, count)
+        return self._sampling(state).top(state.trials, count)
 
-    def ended(self, state: Shared) -> str:
+    def ended(self, state: SharedRandomState) -> str:
         """Where nothing new was found."""
         return state.trials.ended
 
-    def evaluations(self, state: Shared) -> int:
+    def evaluations(self, state: SharedRandomState) -> int:
         """Architectures that were measured."""
         return len(state.trials.records)
 
-    def figures(self, state: Shared) -> dict[str, float]:
+    def figures(self, state: SharedRandomState) -> dict[str, float]:
         """Batches that the supernet has seen, and its loss on the last path."""
         return {"batches": float(state.trained), "loss": state.loss}
 
-    def capture(self, state: Shared) -> State:
+    def capture(self, state: SharedRandomState) -> State:
         """Weights, momenta, trials."""
         inner = self._sampling(state).capture(state.trials)
         momenta = {
@@ -184,7 +184,7 @@ class SharedRandom(Searcher[Shared]):
         facts = {"seed": state.seed, "trained": state.trained, "loss": state.loss, "trials": dict(inner.facts)}
         return State(tensors, facts)
 
-    def restore(self, saved: State) -> Shared:
+    def restore(self, saved: State) -> SharedRandomState:
         """The inverse of `capture`."""
         state = self.init(saved.facts["seed"])
         state.net.load_state_dict(saved.section("net"))
@@ -198,14 +198,14 @@ class SharedRandom(Searcher[Shared]):
         return state
 
     @cached_property
-    def layout(self) -> Layout:
+    def layout(self) -> SupernetLayout:
         """That of the space."""
-        return Layout.of(self.space)
+        return SupernetLayout.of(self.space)
 
     @cached_property
-    def parts(self) -> Parts:
+    def parts(self) -> SearchSplit:
         """The training part in two, always the same: to learn from and to judge by."""
-        return halved(self.task, self.validation)
+        return split_for_search(self.task, self.validation)
 
     def _batches(self, start: int, streams: Streams) -> Iterator[Batch]:
         """The endless row of batches, from number `start` on."""
@@ -215,8 +215,8 @@ class SharedRandom(Searcher[Shared]):
         for later in itertools.count(epoch + 1):
             yield from epoch_batches(learn, size, streams, later)
 
-    def _sampling(self, state: Shared) -> Sampling:
-        return Sampling(self.space, PathObjective(state.net, self.parts), Drawing())
+    def _sampling(self, state: SharedRandomState) -> Sampling:
+        return Sampling(self.space, PathObjective(state.net, self.parts), RandomDraws())
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,10 +227,10 @@ class PathObjective(Objective):
     """
 
     net: Supernet
-    parts: Parts
+    parts: SearchSplit
 
     @torch.no_grad()
-    def measured(self, genotype: Genotype) -> Measured:
+    def measured(self, genotype: Genotype) -> ObjectiveValue:
         """Metric, and the loss beside it."""
         chosen, form = path(genotype, self.net.layout), self.parts.form
         weights = dict(self.net.named_parameters())
@@ -240,9 +240,9 @@ class PathObjective(Objective):
             outputs: Tensor = torch.func.functional_call(self.net, {**weights, **buffers}, (x, chosen))
             total += float(form.loss(outputs, y)) * len(y)
             tally = tally + form.tally(outputs, y)
-        return Measured(form.score(tally), {"shared loss": total / len(self.parts.judge)})
+        return ObjectiveValue(form.score(tally), {"shared loss": total / len(self.parts.judge)})
 
-    def measure(self, genotype: Genotype) -> Work[Measured]:
+    def measure(self, genotype: Genotype) -> Work[ObjectiveValue]:
         """As `measured`."""
         yield from ()
         return self.measured(genotype)
@@ -252,12 +252,12 @@ class PathObjective(Objective):
         return {}
 
 
-def path(genotype: Genotype, layout: Layout) -> Cells:
+def path(genotype: Genotype, layout: SupernetLayout) -> Cells:
     """The genotype as a path of a supernet: a smaller cell's output is handed on by identities to the last node.
 
     >>> from nearkin.search.spaces.general import GeneralSpace
     >>> small = Genotype.parse("normal(0): 1 = conv3(0); out = 1")
-    >>> print(path(small, Layout.of(GeneralSpace((2, 3), ("identity", "conv3")))))
+    >>> print(path(small, SupernetLayout.of(GeneralSpace((2, 3), ("identity", "conv3")))))
     normal(0): 1 = conv3(0); 2 = identity(1); out = 2
     """
     cells = cast(Cells, genotype)

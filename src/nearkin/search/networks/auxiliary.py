@@ -30,7 +30,7 @@ class AuxiliaryHead(nn.Module):
         return outputs
 
 
-class InTraining(nn.Module):
+class CellNetworkInTraining(nn.Module):
     """A cell network in its training: drop-path rises from step to step, an auxiliary head gives outputs as well.
 
     In training mode with an auxiliary head it returns a pair of outputs, else those of the network. The count of steps
@@ -53,8 +53,8 @@ class InTraining(nn.Module):
             return outputs
         self.network.set_drop_path(self.rate * min(1.0, self.steps.item() / self.total))
         self.steps += 1
-        middle, last = self.network.maps(x)
-        outputs = self.network.classified(last)
+        middle, last = self.network.feature_maps(x)
+        outputs = self.network.outputs_of(last)
         return outputs if self.auxiliary is None else (outputs, self.auxiliary(middle))
 
 

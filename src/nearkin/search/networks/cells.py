@@ -12,10 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.core.errors import require
-from nearkin.search.genotypes.canonical import Edge, Graph, pruned
+from nearkin.search.genotypes.canonical import Edge, Graph, prune
 from nearkin.search.genotypes.cell import ZEROS, Cell
 from nearkin.search.genotypes.genotype import Cells
-from nearkin.search.networks.operations import FactorizedReduction, ResidualReduction, convolution, dropped, operation
+from nearkin.search.networks.operations import (
+    FactorizedReduction,
+    ResidualReduction,
+    convolution,
+    drop_samples,
+    operation,
+)
 from nearkin.search.networks.skeleton import Skeleton
 
 
@@ -37,7 +43,7 @@ class Wiring(NamedTuple):
         return tuple(place for place in range(self.num_inputs) if place in used) or (self.num_inputs - 1,)
 
 
-class Layer(NamedTuple):
+class StackedLayer(NamedTuple):
     """One of the things that are stacked: a cell, or what halves the sides between two cells.
 
     `widths` and `halved` are of the states that it reads, oldest first: channels, and whether their sides are still
@@ -55,10 +61,10 @@ class Layer(NamedTuple):
         return (0,) if self.wiring is None else self.wiring.read()
 
 
-def stacked(
+def stacked_layers(
     normal: Wiring, reduction: Wiring | None, *, channels: int, num_cells: int, reductions: Sequence[int],
     growth: int, between: str, stem_factor: int,
-) -> Iterator[Layer]:  # fmt: skip
+) -> Iterator[StackedLayer]:  # fmt: skip
     """The layers from first to last."""
     level, states = 0, [(channels * stem_factor, 0)] * 2  # channels of the last two states, and how often halved
     for place in range(num_cells):
@@ -70,16 +76,16 @@ def stacked(
             else:
                 width = states[-1][0]
                 out = channels if between == "residual" else width
-                yield Layer(None, (width,), (False,), out, 2)
+                yield StackedLayer(None, (width,), (False,), out, 2)
                 level += 1
                 states.append((out, level))
         widths, levels = zip(*states[-cell.num_inputs :], strict=True)
-        yield Layer(cell, widths, tuple(depth < level for depth in levels), channels, stride)
+        yield StackedLayer(cell, widths, tuple(depth < level for depth in levels), channels, stride)
         level += stride - 1
         states.append((cell.width(channels), level))
 
 
-def needed(layers: Sequence[Layer]) -> list[bool]:
+def needed_layers(layers: Sequence[StackedLayer]) -> list[bool]:
     """Which layers the last one depends on."""
     found = [False] * (len(layers) - 1) + [True]
     for place in reversed(range(len(layers))):
@@ -90,7 +96,7 @@ def needed(layers: Sequence[Layer]) -> list[bool]:
     return found
 
 
-def halving(channels: int, out: int, between: str) -> nn.Module:
+def stage_reduction(channels: int, out: int, between: str) -> nn.Module:
     """What stands between stages: a residual block, or a pool, which keeps the channels."""
     return nn.MaxPool2d(3, 2, padding=1) if between == "pool" else ResidualReduction(channels, out)
 
@@ -116,7 +122,7 @@ def stem(channels: int, out: int, stride: int) -> nn.Sequential:
 class CellModule(nn.Module):
     """One cell: nodes add up what the operations on their edges make of earlier nodes."""
 
-    def __init__(self, layer: Layer, wiring: Wiring) -> None:
+    def __init__(self, layer: StackedLayer, wiring: Wiring) -> None:
         super().__init__()
         self.wiring, self.channels, self.stride = wiring, layer.channels, layer.stride
         self.drop_path = 0.0
@@ -137,7 +143,7 @@ class CellModule(nn.Module):
         for (source, target, _), edge in zip(self.wiring.edges, self.edges, strict=True):
             term = edge(nodes[source])
             if self.training and self.drop_path > 0 and not isinstance(edge, nn.Identity):
-                term = dropped(term, self.drop_path)
+                term = drop_samples(term, self.drop_path)
             nodes[target] = nodes[target] + term if target in nodes else term
         parts = [nodes[node] for node in self.wiring.output]
         if not parts:
@@ -146,10 +152,10 @@ class CellModule(nn.Module):
         return torch.cat(parts, 1) if self.wiring.merge == "concat" else torch.stack(parts).sum(0)
 
 
-def layer_module(layer: Layer, between: str) -> nn.Module:
+def layer_module(layer: StackedLayer, between: str) -> nn.Module:
     """The module of a layer."""
     if layer.wiring is None:
-        return halving(layer.widths[0], layer.channels, between)
+        return stage_reduction(layer.widths[0], layer.channels, between)
     return CellModule(layer, layer.wiring)
 
 
@@ -166,10 +172,10 @@ class CellNetwork(nn.Module):
         stem_stride: int, dropout: float = 0.0, drop_path: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__()
-        layers = list(stacked(normal, reduction, channels=channels, num_cells=num_cells, reductions=reductions,
+        layers = list(stacked_layers(normal, reduction, channels=channels, num_cells=num_cells, reductions=reductions,
                               growth=growth, between=between, stem_factor=stem_factor))  # fmt: skip
         self.stem = stem(in_channels, channels * stem_factor, stem_stride)
-        live = needed(layers)
+        live = needed_layers(layers)
         self.counts = [len(layer.widths) if used else 0 for layer, used in zip(layers, live, strict=True)]
         self.layers = nn.ModuleList(
             layer_module(layer, between) if used else nn.Identity() for layer, used in zip(layers, live, strict=True)
@@ -196,7 +202,7 @@ class CellNetwork(nn.Module):
             if isinstance(layer, CellModule):
                 layer.drop_path = rate
 
-    def maps(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def feature_maps(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The maps `[N, C', H', W']` at two thirds of the depth and behind the last cell."""
         x = self.stem(x)
         states, middle = [x, x], x
@@ -206,14 +212,14 @@ class CellNetwork(nn.Module):
                 middle = states[-1]
         return middle, self.final(states[-1])
 
-    def classified(self, last: Tensor) -> Tensor:
+    def outputs_of(self, last: Tensor) -> Tensor:
         """Outputs `[N, K]` from the last map."""
         outputs: Tensor = self.head(self.dropout(last.mean((2, 3))))
         return outputs
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, C, H, W]` to `[N, K]`."""
-        return self.classified(self.maps(x)[1])
+        return self.outputs_of(self.feature_maps(x)[1])
 
 
 class DenseCellNetwork(CellNetwork):
@@ -230,27 +236,27 @@ class DenseCellNetwork(CellNetwork):
         """A 1x1 convolution."""
         return nn.Conv2d(width, num_outputs, 1)
 
-    def maps(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def feature_maps(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The maps at two thirds of the depth, and behind the last cell with the sides of the image."""
-        middle, last = super().maps(x)
+        middle, last = super().feature_maps(x)
         if last.shape[2:] != self.sides:
             last = nn.functional.interpolate(last, self.sides, mode="bilinear", align_corners=False)
         return middle, last
 
-    def classified(self, last: Tensor) -> Tensor:
+    def outputs_of(self, last: Tensor) -> Tensor:
         """Outputs `[N, K, H, W]` from the last map."""
         outputs: Tensor = self.head(self.dropout(last))
         return outputs
 
 
-def wired(cell: Cell, strided: bool = False) -> Wiring:
+def live_wiring(cell: Cell, strided: bool = False) -> Wiring:
     """The live part of a cell; an input that is itself an output of a strided cell gets an identity that halves it.
 
     >>> from nearkin.search.genotypes.genotype import Genotype
-    >>> wired(Genotype.parse("normal(0): 1 = conv3(0); 2 = zero(0) + max3(1); 3 = conv5(1); out = 2").normal).edges
+    >>> live_wiring(Genotype.parse("normal(0): 1 = conv3(0); 2 = zero(0) + max3(1); 3 = conv5(1); out = 2").normal).edges
     (Edge(source=0, target=1, operation='conv3'), Edge(source=1, target=2, operation='max3'))
     """
-    graph = pruned(Graph(cell.num_inputs, cell.num_nodes, cell.edges, cell.output), ZEROS)
+    graph = prune(Graph(cell.num_inputs, cell.num_nodes, cell.edges, cell.output), ZEROS)
     edges, output = list(graph.edges), list(graph.output)
     bare = [node for node in output if node < cell.num_inputs] if strided else []
     for node, source in enumerate(bare, graph.num_nodes):
@@ -267,8 +273,8 @@ def cell_options(genotype: Cells, skeleton: Skeleton, in_channels: int, num_outp
     names = ("channels", "num_cells", "reductions", "growth", "between", "stem_factor", "stem_stride", "dropout",
              "drop_path")  # fmt: skip
     return {
-        "normal": wired(genotype.normal),
-        "reduction": None if genotype.reduction is None else wired(genotype.reduction, strided=True),
+        "normal": live_wiring(genotype.normal),
+        "reduction": None if genotype.reduction is None else live_wiring(genotype.reduction, strided=True),
         "in_channels": in_channels,
         "num_outputs": num_outputs,
         **{name: getattr(skeleton, name) for name in names},

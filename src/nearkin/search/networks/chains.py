@@ -28,7 +28,7 @@ class Bottleneck(NamedTuple):
     expansion: int
 
 
-class Step(NamedTuple):
+class ChainStep(NamedTuple):
     """One block in its place; without a bottleneck, a mere change of width or sides."""
 
     block: Bottleneck | None
@@ -43,11 +43,11 @@ def steps(
     widths: Sequence[int],
     strides: Sequence[int],
     width: int,
-) -> Iterator[Step]:
+) -> Iterator[ChainStep]:
     """The blocks from first to last, in stages that begin with a stride and have a width each; skips are left out."""
     places = [(stage, place) for stage, count in enumerate(stages) for place in range(count)]
     for block, (stage, place) in zip(blocks, places, strict=True):
-        step = Step(block, width, widths[stage], strides[stage] if place == 0 else 1)
+        step = ChainStep(block, width, widths[stage], strides[stage] if place == 0 else 1)
         if block is not None or (step.width, step.stride) != (step.out, 1):
             yield step
         width = step.out

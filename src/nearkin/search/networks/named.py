@@ -50,21 +50,21 @@ def searched(
         dense=dense,
         **more,
     )  # fmt: skip
-    factory, options = blueprint(unwritten(genotype), skeleton, tuple(input_shape), num_outputs)
+    factory, options = blueprint(decode_genotype(genotype), skeleton, tuple(input_shape), num_outputs)
     return factory(**options)  # drawn from the generator that is set, as every network's weights
 
 
-def written(genotype: Genotype) -> str:
+def encode_genotype(genotype: Genotype) -> str:
     """A genotype's text as an option of a network string.
 
-    >>> written(Genotype.parse("normal(0): 1 = conv3(0); out = 1"))
+    >>> encode_genotype(Genotype.parse("normal(0): 1 = conv3(0); out = 1"))
     'normal(0):1~conv3(0);out~1'
     """
     return "".join(str(genotype).split()).replace("=", "~")
 
 
-def unwritten(text: str) -> Genotype:
-    """The inverse of `written`."""
+def decode_genotype(text: str) -> Genotype:
+    """The inverse of `encode_genotype`."""
     return Genotype.parse(text.replace("~", "="))
 
 
@@ -75,11 +75,11 @@ def network_string(genotype: Genotype, skeleton: Skeleton) -> str:
     >>> text = network_string(genotype, Skeleton(channels=8, num_cells=2, drop_path=0.2))
     >>> text
     'nearkin.search.named:searched?channels=8&genotype=normal(0):1~conv3(0);out~1&num_cells=2'
-    >>> parsed(text) == (genotype, Skeleton(channels=8, num_cells=2))
+    >>> parse_network(text) == (genotype, Skeleton(channels=8, num_cells=2))
     True
     """
     plain, as_deep = Skeleton(), Skeleton(num_cells=skeleton.num_cells, dense=skeleton.dense)  # its own reductions
-    options: dict[str, Value] = {"genotype": written(genotype)}
+    options: dict[str, Value] = {"genotype": encode_genotype(genotype)}
     for field in fields(Skeleton):
         value, usual = getattr(skeleton, field.name), as_deep if field.name == "reductions" else plain
         if field.name not in TRAINING_ONLY and value != getattr(usual, field.name):
@@ -88,12 +88,12 @@ def network_string(genotype: Genotype, skeleton: Skeleton) -> str:
     return str(NetworkSpec(PATH, tuple(options.items())))
 
 
-def parsed(network: str) -> tuple[Genotype, Skeleton]:
+def parse_network(network: str) -> tuple[Genotype, Skeleton]:
     """The inverse of `network_string`; of another network an error."""
     spec = NetworkSpec.parse(network)
     require(spec.name == PATH, f"{network} is no network that was searched; nearkin search makes one", MismatchError)
     options: dict[str, Any] = dict(spec.options)
-    genotype = unwritten(str(options.pop("genotype", "")))
+    genotype = decode_genotype(str(options.pop("genotype", "")))
     for name in ("reductions", "stages"):
         if name in options:
             options[name] = _sizes(options[name])

@@ -78,7 +78,7 @@ class ResidualReduction(nn.Module):
         return outputs
 
 
-def dropped(x: Tensor, rate: float) -> Tensor:
+def drop_samples(x: Tensor, rate: float) -> Tensor:
     """Whole samples of `[N, …]` set to zero with this probability, the others scaled up to keep the mean."""
     kept = torch.rand(len(x), *[1] * (x.dim() - 1), device=x.device) >= rate
     return x * kept / (1 - rate)

@@ -120,10 +120,10 @@ def digits(index: int, radices: Sequence[int]) -> list[int]:
     return found[::-1]
 
 
-def summand(index: int, sizes: Sequence[int]) -> tuple[int, int]:
+def locate_summand(index: int, sizes: Sequence[int]) -> tuple[int, int]:
     """In which of several sets laid end to end a number falls, and its number there.
 
-    >>> summand(4, (3, 5)), summand(2, (3, 5))
+    >>> locate_summand(4, (3, 5)), locate_summand(2, (3, 5))
     ((1, 1), (0, 2))
     """
     ends = list(itertools.accumulate(sizes, initial=0))
@@ -141,10 +141,10 @@ def require_distinct(names: Sequence[object], what: str) -> None:
     )
 
 
-def unknown(given: Sequence[str], known: Sequence[str]) -> str:
+def unknown_operation(given: Sequence[str], known: Sequence[str]) -> str:
     """An objection to the first operation that is not known; empty where all are.
 
-    >>> unknown(("conv3", "conv9"), ("conv3", "zero"))
+    >>> unknown_operation(("conv3", "conv9"), ("conv3", "zero"))
     "it has the operation 'conv9', the space has conv3, zero"
     """
     strange = next((name for name in given if name not in known), None)

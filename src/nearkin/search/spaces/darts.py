@@ -9,7 +9,7 @@ from nearkin.core.errors import require
 from nearkin.search.genotypes.canonical import Edge
 from nearkin.search.genotypes.cell import ZEROS, Cell
 from nearkin.search.genotypes.genotype import Cells, Genotype
-from nearkin.search.spaces.base import Space, digits, require_distinct, unknown
+from nearkin.search.spaces.base import Space, digits, require_distinct, unknown_operation
 
 DARTS_OPERATIONS = (
     "none",
@@ -87,7 +87,7 @@ class DartsSpace(Space):
                 sources = [edge.source for edge in cell.entering(node)]
                 if not len(set(sources)) == len(sources) == self.num_predecessors:
                     return f"node {node} of the {part} cell has not {self.num_predecessors} different predecessors"
-        return unknown([name for names in genotype.operations().values() for name in names], self.choices())
+        return unknown_operation([name for names in genotype.operations().values() for name in names], self.choices())
 
     def neighbours(self, genotype: Genotype) -> tuple[Genotype, ...]:
         """Those with one other operation or one edge from elsewhere."""

@@ -10,7 +10,7 @@ from nearkin.core.errors import require
 from nearkin.search.genotypes.canonical import Edge
 from nearkin.search.genotypes.cell import IDENTITIES, ZEROS, Cell
 from nearkin.search.genotypes.genotype import Cells, Genotype
-from nearkin.search.spaces.base import Space, digits, require_distinct, summand, uniform_index, unknown
+from nearkin.search.spaces.base import Space, digits, locate_summand, require_distinct, uniform_index, unknown_operation
 
 GENERAL_OPERATIONS = (
     "zero",
@@ -78,7 +78,7 @@ class GeneralSpace(Space):
 
     def at(self, index: int) -> Cells:
         """Cells in the order of `num_nodes`; within, the operation of the last edge changes fastest."""
-        place, rest = summand(index, self._sizes())
+        place, rest = locate_summand(index, self._sizes())
         num_nodes = self.num_nodes[place]
         chosen = digits(rest, [len(self.operations)] * math.comb(num_nodes, 2))
         return complete_cell(tuple(self.operations[digit] for digit in chosen), num_nodes)
@@ -93,7 +93,7 @@ class GeneralSpace(Space):
         names = genotype.operations()["normal"]
         if len(names) != math.comb(cell.num_nodes, 2) or complete_cell(names, cell.num_nodes) != genotype:
             return "the space has one input, one edge between any two nodes, and the last node as output"
-        return unknown(names, self.operations)
+        return unknown_operation(names, self.operations)
 
     def neighbours(self, genotype: Genotype) -> tuple[Genotype, ...]:
         """Those with one other operation, then those with a node more or less that compute the same."""

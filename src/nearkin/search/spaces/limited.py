@@ -44,7 +44,7 @@ class Limit:
         return self.cost(genotype) <= self.at_most
 
 
-def limited(space: Space, cost: Cost, at_most: float, *, name: str = "cost") -> "Limited":
+def limit_space(space: Space, cost: Cost, at_most: float, *, name: str = "cost") -> "LimitedSpace":
     """The genotypes of a space whose cost is at most so much; limit it again for a second cost.
 
     Costs are remembered, so that dear ones are measured once for each genotype.
@@ -52,14 +52,14 @@ def limited(space: Space, cost: Cost, at_most: float, *, name: str = "cost") -> 
     >>> from nearkin.search.spaces.general import GeneralSpace
     >>> def convolutions(genotype: Genotype) -> int:
     ...     return str(genotype).count("conv")
-    >>> small = limited(GeneralSpace((3,), ("zero", "conv3")), convolutions, 1, name="convolutions")
+    >>> small = limit_space(GeneralSpace((3,), ("zero", "conv3")), convolutions, 1, name="convolutions")
     >>> small.size(), convolutions(small.sample(Generator().manual_seed(0))) <= 1
     (4, True)
-    >>> limited(small, convolutions, -1).sample(Generator().manual_seed(0))
+    >>> limit_space(small, convolutions, -1).sample(Generator().manual_seed(0))
     Traceback (most recent call last):
     nearkin.core.errors.OptionError: no genotype of general (convolutions <= 1) has cost <= -1; the least found has 0
     """
-    return Limited(space, Limit(_Remembered(cost), at_most, name))
+    return LimitedSpace(space, Limit(_Remembered(cost), at_most, name))
 
 
 class _Remembered:
@@ -76,8 +76,8 @@ class _Remembered:
 
 
 @dataclass(frozen=True)
-class Limited(Space):
-    """A space without the genotypes that break a limit; made by `limited`.
+class LimitedSpace(Space):
+    """A space without the genotypes that break a limit; made by `limit_space`.
 
     Drawing, mutation and neighbours keep to the limit. Counting and numbering want a space that can be enumerated.
     """
@@ -150,7 +150,7 @@ class Limited(Space):
 
     def _whole(self) -> Space:
         """The space without any limit."""
-        return self.space._whole() if isinstance(self.space, Limited) else self.space
+        return self.space._whole() if isinstance(self.space, LimitedSpace) else self.space
 
     def _led_down(self, genotype: Genotype) -> Genotype:
         """The first that keeps to the limit on the way from neighbour to cheapest neighbour."""

@@ -5,7 +5,7 @@ import re
 
 from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.search.genotypes.genotype import Cells, Genotype
-from nearkin.search.spaces.base import unknown
+from nearkin.search.spaces.base import unknown_operation
 from nearkin.search.spaces.general import GeneralSpace, complete_cell
 
 NASBENCH201_OPERATIONS = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
@@ -51,7 +51,7 @@ def nasbench201_cell(arch: str) -> Cells:
         DataError,
     )
     names = tuple(name for node in found for name, _ in node)
-    strange = unknown(names, NASBENCH201_OPERATIONS)
+    strange = unknown_operation(names, NASBENCH201_OPERATIONS)
     require(not strange, f"{arch!r} is not of the space nasbench201: {strange}", MismatchError)
     return complete_cell(names, _NODES)
 

@@ -21,7 +21,7 @@ from nearkin.search.spaces.darts import DARTS_OPERATIONS, DartsSpace
 from nearkin.search.spaces.general import GENERAL_OPERATIONS, GeneralSpace
 from nearkin.search.spaces.mobile import MOBILE_STAGES, MobileSpace
 from nearkin.search.spaces.nasbench201 import nasbench201, transnas101
-from nearkin.search.spaces.recurrent import ACTIVATIONS, RecurrentSpace
+from nearkin.search.spaces.recurrent_space import ACTIVATIONS, RecurrentSpace
 
 Factory: TypeAlias = Callable[..., Space]
 """Makes a space from options, each a keyword with a default."""

@@ -8,8 +8,8 @@ from functools import cached_property
 from nearkin.core.errors import require
 from nearkin.search.genotypes.cell import ZEROS
 from nearkin.search.genotypes.genotype import SKIP, Genotype
-from nearkin.search.spaces.base import Space, digits, summand, unknown
-from nearkin.search.spaces.limited import Limited
+from nearkin.search.spaces.base import Space, digits, locate_summand, unknown_operation
+from nearkin.search.spaces.limited import LimitedSpace
 
 ANY = "any"
 """Stands in a structure for whatever operation."""
@@ -27,7 +27,7 @@ def structure(genotype: Genotype) -> Genotype:
     return genotype.with_operations({part: [n if n in _ABSENT else ANY for n in names] for part, names in named})
 
 
-def restricted(space: Space, genotypes: Iterable[Genotype]) -> "Restricted":
+def restrict_space(space: Space, genotypes: Iterable[Genotype]) -> "RestrictedSpace":
     """The part of a space that has no other structures and operations than some genotypes.
 
     Structures are taken whole, as they are; each of them goes with every operation that any of the genotypes has in
@@ -35,24 +35,26 @@ def restricted(space: Space, genotypes: Iterable[Genotype]) -> "Restricted":
 
     >>> from nearkin.search.spaces.general import GeneralSpace
     >>> kin = Genotype.parse("normal(0): 1 = conv3(0); 2 = zero(0) + max3(1); out = 2")
-    >>> [str(cell) for cell in restricted(GeneralSpace(), [kin]).enumerate()][1]
+    >>> [str(cell) for cell in restrict_space(GeneralSpace(), [kin]).enumerate()][1]
     'normal(0): 1 = conv3(0); 2 = zero(0) + max3(1); out = 2'
     """
     given = list(genotypes)
     require(len(given) > 0, f"the space {space.name} is restricted to what genotypes used, got none")
-    require(not isinstance(space, Limited), f"restrict first, then limit: {space.name} has limits already")
+    require(not isinstance(space, LimitedSpace), f"restrict first, then limit: {space.name} has limits already")
     used: dict[str, set[str]] = {}
     for genotype in given:
         space.require_member(genotype)
         for part, names in genotype.operations().items():
             used.setdefault(part, set()).update(set(names) - _ABSENT)
     structures = sorted({structure(genotype) for genotype in given}, key=str)
-    return Restricted(space, tuple(structures), tuple((part, tuple(sorted(names))) for part, names in used.items()))
+    return RestrictedSpace(
+        space, tuple(structures), tuple((part, tuple(sorted(names))) for part, names in used.items())
+    )
 
 
 @dataclass(frozen=True)
-class Restricted(Space):
-    """Structures of a space, each with every choice of some operations; made by `restricted`.
+class RestrictedSpace(Space):
+    """Structures of a space, each with every choice of some operations; made by `restrict_space`.
 
     Its neighbours are those of the whole space that lie in it.
 
@@ -78,7 +80,7 @@ class Restricted(Space):
     def at(self, index: int) -> Genotype:
         """Structure after structure; within, the last operation changes fastest."""
         radices = self._radices()
-        place, rest = summand(index, list(map(math.prod, radices)))
+        place, rest = locate_summand(index, list(map(math.prod, radices)))
         values = iter(digits(rest, radices[place]))
         chosen = self.structures[place]
         named = {
@@ -92,7 +94,7 @@ class Restricted(Space):
         if reason := self.space.objection(genotype):
             return reason
         for _, names, choices in self._slots(genotype):
-            if reason := unknown([name for name in names if name not in _ABSENT], choices):
+            if reason := unknown_operation([name for name in names if name not in _ABSENT], choices):
                 return reason
         if (form := structure(genotype)) not in self._forms:
             return f"its structure was not used: {form}"

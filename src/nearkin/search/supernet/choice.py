@@ -15,9 +15,9 @@ from nearkin.search.genotypes.canonical import Edge
 from nearkin.search.genotypes.cell import IDENTITIES, ZEROS, Cell
 from nearkin.search.genotypes.genotype import Cells
 from nearkin.search.spaces.base import Space
-from nearkin.search.spaces.limited import Limited
-from nearkin.search.spaces.restricted import ANY, Restricted
-from nearkin.search.supernet.layout import Architecture, Layout
+from nearkin.search.spaces.limited import LimitedSpace
+from nearkin.search.spaces.restricted import ANY, RestrictedSpace
+from nearkin.search.supernet.supernet_layout import Architecture, SupernetLayout
 
 TRIES = 200
 """Genotypes that are looked at, strongest first, to find one within the limits of a space."""
@@ -28,23 +28,23 @@ Strengths = Mapping[str, Tensor]
 """By part the weight of every operation on every edge, `[E, O]`: softmax(α), times that of the edge."""
 
 
-def strengths(layout: Layout, architecture: Architecture) -> dict[str, Tensor]:
+def edge_weights(layout: SupernetLayout, architecture: Architecture) -> dict[str, Tensor]:
     """The weights by which edges and operations are chosen."""
     found = layout.weights({name: value.detach().double().cpu() for name, value in architecture.items()})
     return {part: alpha * beta[:, None] for part, (alpha, beta) in found.items()}
 
 
-def chosen(space: Space, layout: Layout, found: Strengths, max_skips: int | None = None) -> Cells:
+def chosen(space: Space, layout: SupernetLayout, found: Strengths, max_skips: int | None = None) -> Cells:
     """The strongest genotype that lies in a space, with at most so many skip connections in its normal cell.
 
     Where a limit forbids the strongest, others are looked at from neighbour to neighbour, strongest first.
     """
-    kept = without_skips(layout, found, max_skips)
+    kept = limit_skips(layout, found, max_skips)
     start = _start(space, layout, kept)
     if space.contains(start):
         return start
-    queue, seen = [(-strength(layout, kept, start), str(start), start)], {start}
-    whole = space.space if isinstance(space, Limited) else space
+    queue, seen = [(-log_weight(layout, kept, start), str(start), start)], {start}
+    whole = space.space if isinstance(space, LimitedSpace) else space
     for _ in range(TRIES):
         if not queue:
             break
@@ -52,14 +52,18 @@ def chosen(space: Space, layout: Layout, found: Strengths, max_skips: int | None
         if space.contains(best):
             return best
         for other in whole.neighbours(best) if whole.contains(best) else ():
-            if isinstance(other, Cells) and other not in seen and (value := strength(layout, kept, other)) > -math.inf:
+            if (
+                isinstance(other, Cells)
+                and other not in seen
+                and (value := log_weight(layout, kept, other)) > -math.inf
+            ):
                 seen.add(other)
                 heapq.heappush(queue, (-value, str(other), other))
     drawn = [space.sample(Streams(0).at("draw", number)) for number in range(_DRAWS)]
-    return max((one for one in drawn if isinstance(one, Cells)), key=lambda one: strength(layout, kept, one))
+    return max((one for one in drawn if isinstance(one, Cells)), key=lambda one: log_weight(layout, kept, one))
 
 
-def strength(layout: Layout, found: Strengths, genotype: Cells) -> float:
+def log_weight(layout: SupernetLayout, found: Strengths, genotype: Cells) -> float:
     """The sum of the logarithms of a genotype's weights; minus infinity for one that is no path of the layout."""
     total = 0.0
     for part, cell in genotype.parts().items():
@@ -73,7 +77,7 @@ def strength(layout: Layout, found: Strengths, genotype: Cells) -> float:
     return total
 
 
-def certainty(layout: Layout, found: Strengths, genotype: Cells) -> float:
+def mean_share(layout: SupernetLayout, found: Strengths, genotype: Cells) -> float:
     """The mean share that the chosen operation has of its edge's weight, zeros left out; from 0 to 1."""
     shares = []
     for part, cell in genotype.parts().items():
@@ -86,21 +90,21 @@ def certainty(layout: Layout, found: Strengths, genotype: Cells) -> float:
     return sum(shares) / len(shares)
 
 
-def strongest(layout: Layout, found: Strengths) -> Cells:
+def strongest_genotype(layout: SupernetLayout, found: Strengths) -> Cells:
     """The genotype of the largest weights.
 
     Where nodes choose among edges (DARTS), zeros do not count and each keeps the edges of the largest weights; else
     every edge has its strongest operation.
 
     >>> from nearkin.search.spaces.general import GeneralSpace
-    >>> layout = Layout.of(GeneralSpace((2,), ("zero", "conv3")))
-    >>> print(strongest(layout, {"normal": torch.tensor([[0.4, 0.6]])}))
+    >>> layout = SupernetLayout.of(GeneralSpace((2,), ("zero", "conv3")))
+    >>> print(strongest_genotype(layout, {"normal": torch.tensor([[0.4, 0.6]])}))
     normal(0): 1 = conv3(0); out = 1
     """
     return Cells(**{part: _cell(layout, part, found[part]) for part in layout.operations})
 
 
-def _cell(layout: Layout, part: str, table: Tensor) -> Cell:
+def _cell(layout: SupernetLayout, part: str, table: Tensor) -> Cell:
     names = layout.operations[part]
     if layout.num_predecessors is not None:
         dead = [place for place, name in enumerate(names) if name in ZEROS]
@@ -119,7 +123,7 @@ def num_skips(genotype: Cells) -> int:
     return sum(edge.operation in IDENTITIES for edge in genotype.normal.edges)
 
 
-def without_skips(layout: Layout, found: Strengths, max_skips: int | None) -> dict[str, Tensor]:
+def limit_skips(layout: SupernetLayout, found: Strengths, max_skips: int | None) -> dict[str, Tensor]:
     """The weights with those of the weakest chosen skip connections set to zero until at most so many are chosen.
 
     As in P-DARTS: an edge that loses its skip connection is chosen anew with what comes next on it.
@@ -127,7 +131,7 @@ def without_skips(layout: Layout, found: Strengths, max_skips: int | None) -> di
     kept = {part: table.clone() for part, table in found.items()}
     names = layout.operations["normal"]
     while max_skips is not None:
-        skips = [edge for edge in strongest(layout, kept).normal.edges if edge.operation in IDENTITIES]
+        skips = [edge for edge in strongest_genotype(layout, kept).normal.edges if edge.operation in IDENTITIES]
         if len(skips) <= max_skips:
             break
         places = [(layout.pairs.index(edge[:2]), names.index(edge.operation)) for edge in skips]
@@ -138,11 +142,11 @@ def without_skips(layout: Layout, found: Strengths, max_skips: int | None) -> di
     return kept
 
 
-def _start(space: Space, layout: Layout, found: Strengths) -> Cells:
-    if isinstance(space, Limited):
+def _start(space: Space, layout: SupernetLayout, found: Strengths) -> Cells:
+    if isinstance(space, LimitedSpace):
         return _start(space.space, layout, found)
-    if not isinstance(space, Restricted):
-        return strongest(layout, found)
+    if not isinstance(space, RestrictedSpace):
+        return strongest_genotype(layout, found)
     allowed, filled = dict(space.operations), []
     for form in space.structures:
         if not isinstance(form, Cells) or form.normal.num_nodes != layout.num_nodes:
@@ -150,10 +154,10 @@ def _start(space: Space, layout: Layout, found: Strengths) -> Cells:
         named = {part: [_named(layout, part, edge, found[part], allowed[part]) for edge in cell.edges]
                  for part, cell in form.parts().items()}  # fmt: skip
         filled.append(form.with_operations(named))
-    return max(filled, key=lambda one: strength(layout, found, one))
+    return max(filled, key=lambda one: log_weight(layout, found, one))
 
 
-def _named(layout: Layout, part: str, edge: Edge, table: Tensor, allowed: tuple[str, ...]) -> str:
+def _named(layout: SupernetLayout, part: str, edge: Edge, table: Tensor, allowed: tuple[str, ...]) -> str:
     """The operation of an edge of a structure: as it is, or the strongest of those allowed."""
     if edge.operation != ANY:
         return edge.operation

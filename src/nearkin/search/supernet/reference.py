@@ -20,7 +20,7 @@ from nearkin.core.errors import require
 from nearkin.search.genotypes.genotype import Cells
 from nearkin.search.networks.build import stem
 from nearkin.search.networks.operations import FactorizedReduction, ResidualReduction, convolution, operation
-from nearkin.search.supernet.layout import Architecture, Layout
+from nearkin.search.supernet.supernet_layout import Architecture, SupernetLayout
 
 POOLS = (nn.MaxPool2d, nn.AvgPool2d)
 STEM_FACTOR = 3  # of DARTS, between the channels of the stem and those of the first cell
@@ -73,10 +73,10 @@ def searched(name: str, channels: int, stride: int) -> nn.Module:
     return nn.Sequential(module, nn.BatchNorm2d(channels, affine=False)) if isinstance(module, POOLS) else module
 
 
-def shuffled(x: Tensor, groups: int) -> Tensor:
+def shuffle_channels(x: Tensor, groups: int) -> Tensor:
     """Channel `g·(C/K) + i` moves to `i·K + g`.
 
-    >>> shuffled(torch.arange(6.0).view(1, 6, 1, 1), 3).flatten().tolist()
+    >>> shuffle_channels(torch.arange(6.0).view(1, 6, 1, 1), 3).flatten().tolist()
     [0.0, 2.0, 4.0, 1.0, 3.0, 5.0]
     """
     moved: Tensor = x.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
@@ -108,16 +108,18 @@ class PlainEdge(nn.Module):
         if self.split == 1:
             return mixed
         whole = torch.cat([mixed, self.pool(x[:, self.part :])], 1)
-        return shuffled(whole, self.split) if self.shuffle else whole
+        return shuffle_channels(whole, self.split) if self.shuffle else whole
 
 
 class PlainCell(nn.Module):
     """The edges of one cell, and what brings its inputs to its own channels."""
 
-    def __init__(self, layout: Layout, site: "Site", frame: Frame) -> None:
+    def __init__(self, layout: SupernetLayout, site: "CellPosition", frame: Frame) -> None:
         super().__init__()
         self.layout, self.part = layout, site.part
-        self.inputs = nn.ModuleList(adapted(width, halvings, site.channels, layout) for width, halvings in site.inputs)
+        self.inputs = nn.ModuleList(
+            input_adapter(width, halvings, site.channels, layout) for width, halvings in site.inputs
+        )
         edges = [
             PlainEdge(layout.operations[site.part], site.channels, site.stride(source, layout), frame)
             for source, _ in layout.pairs
@@ -141,49 +143,49 @@ class PlainCell(nn.Module):
 
 
 @dataclass(frozen=True)
-class Site:
+class CellPosition:
     """Where a cell stands: its part, its channels, and for each input the channels and by how often it is halved."""
 
     part: str
     channels: int
     inputs: tuple[tuple[int, int], ...]
 
-    def stride(self, source: int, layout: Layout) -> int:
+    def stride(self, source: int, layout: SupernetLayout) -> int:
         """Of the edges that leave a node: reduction cells halve the sides of their inputs."""
         return 2 if self.part == "reduction" and source < layout.num_inputs else 1
 
 
-def sites(layout: Layout, frame: Frame) -> tuple[list[Site], int, int]:
+def cell_positions(layout: SupernetLayout, frame: Frame) -> tuple[list[CellPosition], int, int]:
     """Where the cells stand, and the channels of stem and last cell.
 
     A space without a reduction cell has the inputs of a normal cell halved instead.
     """
-    width = frame.channels if narrow(layout) else STEM_FACTOR * frame.channels
+    width = frame.channels if single_input(layout) else STEM_FACTOR * frame.channels
     past, channels, depth, found = [(width, 0)] * layout.num_inputs, frame.channels, 0, []
     for number in range(frame.num_cells):
         halves = frame.reduces(number)
         channels *= 2 if halves else 1
         part = "reduction" if halves and "reduction" in layout.operations else "normal"
         inside = depth + (halves and part == "normal")
-        found.append(Site(part, channels, tuple((width, inside - level) for width, level in past)))
+        found.append(CellPosition(part, channels, tuple((width, inside - level) for width, level in past)))
         depth += halves
         past = [*past[1:], (channels * len(layout.output), depth)]
     return found, width, past[-1][0]
 
 
-def narrow(layout: Layout) -> bool:
+def single_input(layout: SupernetLayout) -> bool:
     """Whether cells have one input and an output as wide, and stand on one another without further ado."""
     return layout.num_inputs == len(layout.output) == 1
 
 
-def adapted(width: int, halvings: int, channels: int, layout: Layout) -> nn.Module:
+def input_adapter(width: int, halvings: int, channels: int, layout: SupernetLayout) -> nn.Module:
     """What brings an earlier output to the channels and sides of a cell."""
-    if halvings and narrow(layout):
+    if halvings and single_input(layout):
         return ResidualReduction(width, channels)
     if halvings:
         steps = [FactorizedReduction(width if i == 0 else channels, channels, affine=False) for i in range(halvings)]
         return steps[0] if halvings == 1 else nn.Sequential(*steps)
-    if width == channels and narrow(layout):
+    if width == channels and single_input(layout):
         return nn.Identity()
     return nn.Sequential(nn.ReLU(), *convolution(width, channels, 1, affine=False))
 
@@ -192,20 +194,20 @@ class PlainSupernet(nn.Module):
     """Stem, cells, global mean and a linear head; `forward` takes architecture weights, or the genotype of one path.
 
     >>> from nearkin.search.spaces.general import GeneralSpace
-    >>> layout = Layout.of(GeneralSpace((3,), ("zero", "conv3")))
+    >>> layout = SupernetLayout.of(GeneralSpace((3,), ("zero", "conv3")))
     >>> net = PlainSupernet(layout, (1, 8, 8), 10, Frame(channels=4, num_cells=2))
     >>> net(torch.ones(2, 1, 8, 8), layout.initial(torch.Generator())).shape
     torch.Size([2, 10])
     """
 
-    def __init__(self, layout: Layout, input_shape: Sequence[int], num_outputs: int, frame: Frame) -> None:
+    def __init__(self, layout: SupernetLayout, input_shape: Sequence[int], num_outputs: int, frame: Frame) -> None:
         super().__init__()
         require(len(input_shape) == 3, f"a supernet reads images (C, H, W), got inputs of shape {tuple(input_shape)}")
         self.layout, self.frame = layout, frame
-        places, width, last = sites(layout, frame)
+        places, width, last = cell_positions(layout, frame)
         self.stem = stem(input_shape[0], width, frame.stem_stride)
         self.cells = cast(Sequence[PlainCell], nn.ModuleList(PlainCell(layout, site, frame) for site in places))
-        self.final = nn.Sequential(nn.BatchNorm2d(last), nn.ReLU()) if narrow(layout) else nn.Identity()
+        self.final = nn.Sequential(nn.BatchNorm2d(last), nn.ReLU()) if single_input(layout) else nn.Identity()
         self.head = nn.Linear(last, num_outputs)
 
     def forward(self, x: Tensor, architecture: Architecture | Cells) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from nearkin.core.errors import require
 from nearkin.core.state import prefixed
-from nearkin.search.supernet.fused.convolution import fixed_weights
+from nearkin.search.supernet.fused.fused_convolution import fixed_weights
 
 Tensors: TypeAlias = dict[str, Tensor]
 Loss: TypeAlias = Callable[[Tensors, Tensors], Tensor]
@@ -40,7 +40,7 @@ def first_order(validation: Loss, weights: Mapping[str, Tensor], architecture: M
     return _with_loss(validation, weights, architecture)[1]
 
 
-def valued(
+def loss_and_gradient(
     validation: Loss, weights: Mapping[str, Tensor], architecture: Mapping[str, Tensor]
 ) -> tuple[float, Tensors]:
     """The validation loss and its gradient in the architecture."""
@@ -89,11 +89,13 @@ def second_order(
     direct = {name: both[f"a/{name}"] for name in inside}
     if rate == 0:
         return float(loss.detach()), direct
-    mixed = _mixed(slopes, vector, free) if exact else difference(training, weights, architecture, vector, radius)
+    mixed = (
+        _mixed(slopes, vector, free) if exact else finite_difference(training, weights, architecture, vector, radius)
+    )
     return float(loss.detach()), {name: value - rate * mixed[name] for name, value in direct.items()}
 
 
-def difference(
+def finite_difference(
     training: Loss,
     weights: Mapping[str, Tensor],
     architecture: Mapping[str, Tensor],

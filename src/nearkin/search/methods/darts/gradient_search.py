@@ -18,15 +18,21 @@ from nearkin.core.events import Note, Work
 from nearkin.core.rng import Streams, derived_seed, seeded
 from nearkin.core.state import State
 from nearkin.nets.training import Dice
-from nearkin.search.methods.darts.architecture_step import second_order, valued
+from nearkin.search.methods.darts.architecture_step import loss_and_gradient, second_order
+from nearkin.search.methods.darts.gradient_options import PARTIAL, GradientOptions
+from nearkin.search.methods.darts.gradient_state import (
+    GradientSearchState,
+    capture_state,
+    drift,
+    restore_state,
+    stateless_loss,
+)
 from nearkin.search.methods.darts.guards import dominant_eigenvalue, entropy
-from nearkin.search.methods.darts.options import PARTIAL, GradientOptions
-from nearkin.search.methods.darts.state import Search, captured, drift, quiet_loss, restored
-from nearkin.search.searcher import Best, Searcher
+from nearkin.search.searcher import ScoredGenotype, Searcher
 from nearkin.search.spaces.base import Space
-from nearkin.search.supernet.choice import certainty, chosen, num_skips, strengths, strongest
+from nearkin.search.supernet.choice import chosen, edge_weights, mean_share, num_skips, strongest_genotype
 from nearkin.search.supernet.fused.supernet import Supernet
-from nearkin.search.supernet.layout import Layout
+from nearkin.search.supernet.supernet_layout import SupernetLayout
 from nearkin.tasks.batches import epoch_batches, num_batches
 from nearkin.tasks.examples import Batch
 from nearkin.tasks.split import split_index
@@ -35,7 +41,7 @@ from nearkin.tasks.task import Task
 IMAGES = ("categorical", "gaussian", "heteroscedastic")
 
 
-class GradientSearch(Searcher[Search]):
+class GradientSearch(Searcher[GradientSearchState]):
     """What DARTS and PC-DARTS share.
 
     Args:
@@ -55,7 +61,7 @@ class GradientSearch(Searcher[Search]):
             MismatchError,
         )
         self.task, self.space, self.options = task, space, options
-        self.layout, self.device = Layout.of(space), device or torch.device("cpu")
+        self.layout, self.device = SupernetLayout.of(space), device or torch.device("cpu")
         self._facts = {"task": task.name, "data": task.fingerprint(), "space": space.name, **asdict(options)}
         self._parts: dict[int, Any] = {}
 
@@ -63,7 +69,7 @@ class GradientSearch(Searcher[Search]):
         """The task's fingerprint, the space's name and all options."""
         return self._facts
 
-    def init(self, seed: int) -> Search:
+    def init(self, seed: int) -> GradientSearchState:
         """A new supernet, all operations almost alike."""
         options, streams = self.options, Streams(seed)
         with seeded(derived_seed(seed, "weights")):
@@ -76,9 +82,11 @@ class GradientSearch(Searcher[Search]):
         architecture_optimiser = torch.optim.Adam(architecture.values(), options.architecture_rate, betas=(0.5, 0.999),
                                   weight_decay=options.architecture_decay)  # fmt: skip
         dice = Dice(derived_seed(seed, "operations"))
-        return Search(supernet.train(), architecture, weight_optimiser, architecture_optimiser, streams, dice)
+        return GradientSearchState(
+            supernet.train(), architecture, weight_optimiser, architecture_optimiser, streams, dice
+        )
 
-    def step(self, state: Search) -> Work[Search]:
+    def step(self, state: GradientSearchState) -> Work[GradientSearchState]:
         """One step of the architecture, after the warm-up, and one of the weights."""
         learn, judge = self._split(state.streams)
         per_epoch = num_batches(len(learn), self.options.batch_size)
@@ -118,7 +126,7 @@ class GradientSearch(Searcher[Search]):
         x, y = next(epoch_batches(examples, self.options.batch_size, streams, epoch, start=number))
         return Batch(x.to(self.device), y.to(self.device))
 
-    def _weight_step(self, state: Search, batch: Batch, rate: float) -> float:
+    def _weight_step(self, state: GradientSearchState, batch: Batch, rate: float) -> float:
         """A step of the weights; returns the loss before it."""
         for group in state.weight_optimiser.param_groups:
             group["lr"] = rate
@@ -131,13 +139,13 @@ class GradientSearch(Searcher[Search]):
         state.weight_optimiser.step()
         return float(loss.detach())
 
-    def _architecture_step(self, state: Search, batch: Batch, other: Batch, rate: float) -> float:
+    def _architecture_step(self, state: GradientSearchState, batch: Batch, other: Batch, rate: float) -> float:
         """A step of the architecture; returns the validation loss before it."""
-        weights, validation = state.weights, quiet_loss(state, self.task.form, other)
+        weights, validation = state.weights, stateless_loss(state, self.task.form, other)
         if self.options.order == 1:
-            loss, slopes = valued(validation, weights, state.architecture)
+            loss, slopes = loss_and_gradient(validation, weights, state.architecture)
         else:
-            training = quiet_loss(state, self.task.form, batch)
+            training = stateless_loss(state, self.task.form, batch)
             loss, slopes = second_order(training, validation, weights, state.architecture, rate, drift=drift(state),
                                         exact=self.options.exact)  # fmt: skip
         for name, value in state.architecture.items():
@@ -145,13 +153,13 @@ class GradientSearch(Searcher[Search]):
         state.architecture_optimiser.step()
         return loss
 
-    def _watched(self, state: Search, judge: Any) -> Work[None]:
+    def _watched(self, state: GradientSearchState, judge: Any) -> Work[None]:
         """The guards' look at the end of an epoch."""
         guards, epoch = self.options.guards, len(state.entropies)
         state.entropies.append(entropy(state.architecture))
         if guards.growth is not None:
             batch = self._batch(judge, state.streams.child("watch"), 0)
-            loss, rng = quiet_loss(state, self.task.form, batch), state.streams.at("eigenvalue", epoch)
+            loss, rng = stateless_loss(state, self.task.form, batch), state.streams.at("eigenvalue", epoch)
             held = {name: value.detach() for name, value in state.weights.items()}
             state.dice.enter()
             try:
@@ -171,40 +179,40 @@ class GradientSearch(Searcher[Search]):
         if state.ended:
             yield Note(f"stopped: {state.ended}")
 
-    def best(self, state: Search) -> Best | None:
+    def best(self, state: GradientSearchState) -> ScoredGenotype | None:
         """The genotype that the weights speak for; the score is the mean share of its operations on their edges."""
         if state.done == 0:
             return None
-        found, limit = strengths(self.layout, state.architecture), self.options.guards.max_skips
+        found, limit = edge_weights(self.layout, state.architecture), self.options.guards.max_skips
         genotype = chosen(self.space, self.layout, found, limit)
         facts: dict[str, float | str] = {
             "entropy": entropy(state.architecture),
             "skips": num_skips(genotype),
-            "skips before the limit": num_skips(strongest(self.layout, found)),
+            "skips before the limit": num_skips(strongest_genotype(self.layout, found)),
             **state.figures,
             **({"eigenvalue": state.eigenvalues[-1]} if state.eigenvalues else {}),
             **({"stopped": state.ended} if state.ended else {}),
         }
-        return Best(genotype, certainty(self.layout, found, genotype), facts)
+        return ScoredGenotype(genotype, mean_share(self.layout, found, genotype), facts)
 
-    def ended(self, state: Search) -> str:
+    def ended(self, state: GradientSearchState) -> str:
         """The guards' reason, or that all epochs are done."""
         per_epoch = num_batches(len(self._split(state.streams)[0]), self.options.batch_size)
         return state.ended or ("all of its epochs" if state.done >= self.options.epochs * per_epoch else "")
 
-    def evaluations(self, state: Search) -> int:
+    def evaluations(self, state: GradientSearchState) -> int:
         """None: operations are weighed all at once, and no genotype is measured by itself."""
         return 0
 
-    def capture(self, state: Search) -> State:
+    def capture(self, state: GradientSearchState) -> State:
         """A copy of weights, statistics, architecture, optimisers and history."""
-        return captured(state)
+        return capture_state(state)
 
-    def restore(self, saved: State) -> Search:
+    def restore(self, saved: State) -> GradientSearchState:
         """The state that was captured."""
-        return restored(self.init(saved.facts["seed"]), saved)
+        return restore_state(self.init(saved.facts["seed"]), saved)
 
-    def figures(self, state: Search) -> Mapping[str, float]:
+    def figures(self, state: GradientSearchState) -> Mapping[str, float]:
         """Entropy of α as a share of the largest, and losses."""
         return {"entropy": entropy(state.architecture), **state.figures}
 

@@ -55,7 +55,7 @@ def _shapes(module: nn.Module | None) -> object:
 
 
 @dataclass(frozen=True)
-class Parts:
+class SearchSplit:
     """Data of a round: one part for weights, another one to judge by."""
 
     learn: Examples
@@ -63,8 +63,8 @@ class Parts:
     form: Likelihood
 
 
-def halved(task: Task, share: float) -> Parts:
+def split_for_search(task: Task, share: float) -> SearchSplit:
     """The training part of a task in two, always the same: to learn from, and a share to judge by."""
     labels = task.train.labels() if task.likelihood == "categorical" else None
     learn, judge = split_index(labels, len(task.train), share, seed=0)
-    return Parts(task.train.chosen(learn).ready(), task.train.chosen(judge).ready(), task.form)
+    return SearchSplit(task.train.chosen(learn).ready(), task.train.chosen(judge).ready(), task.form)

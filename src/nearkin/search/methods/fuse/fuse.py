@@ -14,17 +14,17 @@ from nearkin.core.plain import typed
 from nearkin.core.rng import Streams, derived_seed
 from nearkin.core.state import State
 from nearkin.search.genotypes.genotype import Genotype
-from nearkin.search.methods.fuse.candidates import Candidates, Parts, halved
-from nearkin.search.methods.fuse.rounds import Contest, Fusion, Verdict
-from nearkin.search.methods.sampling import DRAWS, described, unlimited
+from nearkin.search.methods.fuse.candidates import Candidates, SearchSplit, split_for_search
+from nearkin.search.methods.fuse.rounds import CandidateSelection, Fusion, RoundResult
+from nearkin.search.methods.sampling import DRAWS, space_signature, without_limits
 from nearkin.search.networks.build import Skeleton, build_network
-from nearkin.search.searcher import Best, Searcher
+from nearkin.search.searcher import ScoredGenotype, Searcher
 from nearkin.search.spaces.base import Space
 from nearkin.tasks.task import Task
 
 
 @dataclass
-class Rounds:
+class FuseState:
     """The state of the search between two rounds.
 
     Attributes:
@@ -47,7 +47,7 @@ class Rounds:
 
 
 @dataclass(frozen=True, eq=False)
-class Fuse(Searcher[Rounds]):
+class Fuse(Searcher[FuseState]):
     """Rounds of candidates against the incumbent.
 
     Attributes:
@@ -64,7 +64,7 @@ class Fuse(Searcher[Rounds]):
     space: Space
     task: Task
     skeleton: Skeleton
-    contest: Contest = field(default_factory=Fusion)
+    contest: CandidateSelection = field(default_factory=Fusion)
     candidates: int = 4
     patience: int = 3
     validation: float = 0.3
@@ -75,7 +75,7 @@ class Fuse(Searcher[Rounds]):
         require(self.patience >= 1, f"patience is a number of rounds from 1 on, got {self.patience}")
         require(0 < self.validation < 1, f"validation is a share between 0 and 1, got {self.validation}")
         for genotype in self.first:
-            unlimited(self.space).require_member(genotype)
+            without_limits(self.space).require_member(genotype)
 
     @property
     def name(self) -> str:
@@ -85,7 +85,7 @@ class Fuse(Searcher[Rounds]):
     def settings(self) -> dict[str, Any]:
         """All that decides the course."""
         return {
-            "space": described(self.space),
+            "space": space_signature(self.space),
             "task": [self.task.name, self.task.fingerprint()],
             "skeleton": self.skeleton.to_dict(),
             "contest": dict(self.contest.settings()),
@@ -95,11 +95,11 @@ class Fuse(Searcher[Rounds]):
             "first": list(map(str, self.first)),
         }
 
-    def init(self, seed: int) -> Rounds:
+    def init(self, seed: int) -> FuseState:
         """No round held."""
-        return Rounds(seed)
+        return FuseState(seed)
 
-    def step(self, state: Rounds) -> Work[Rounds]:
+    def step(self, state: FuseState) -> Work[FuseState]:
         """One round."""
         streams = Streams(state.seed).child("round", state.number)
         drawn = yield from self._drawn(state, streams)
@@ -121,45 +121,45 @@ class Fuse(Searcher[Rounds]):
             state.ended = f"the incumbent won {self.patience} rounds in a row"
         return state
 
-    def best(self, state: Rounds) -> Best | None:
+    def best(self, state: FuseState) -> ScoredGenotype | None:
         """The incumbent, its score in the last round, and what it measured there."""
-        return next(iter(self.several(state, 1)), None)
+        return next(iter(self.top(state, 1)), None)
 
-    def several(self, state: Rounds, count: int) -> list[Best]:
+    def top(self, state: FuseState, count: int) -> list[ScoredGenotype]:
         """The incumbent, then those that it and its predecessors took the place of, latest first."""
         latest = state.winners[::-1][:count]
-        return [Best(Genotype.parse(text), score, dict(facts)) for text, score, facts in latest]
+        return [ScoredGenotype(Genotype.parse(text), score, dict(facts)) for text, score, facts in latest]
 
-    def ended(self, state: Rounds) -> str:
+    def ended(self, state: FuseState) -> str:
         """Converged, or nothing left to draw."""
         return state.ended
 
-    def evaluations(self, state: Rounds) -> int:
+    def evaluations(self, state: FuseState) -> int:
         """Architectures that took part."""
         return len(state.seen)
 
-    def capture(self, state: Rounds) -> State:
+    def capture(self, state: FuseState) -> State:
         """Facts alone: weights begin anew in every round."""
         return State({}, asdict(state))
 
-    def restore(self, saved: State) -> Rounds:
+    def restore(self, saved: State) -> FuseState:
         """The inverse of `capture`."""
-        rounds = saved.read(Rounds)
+        rounds = saved.read(FuseState)
         typed(list[tuple[str, float, dict[str, float | str]]], rounds.winners, saved.origin)
         return rounds
 
-    def figures(self, state: Rounds) -> dict[str, float]:
+    def figures(self, state: FuseState) -> dict[str, float]:
         """The incumbent's validation metric, its rounds in a row."""
         facts = state.winners[-1][2] if state.winners else {}
         numbers = {name: float(value) for name, value in facts.items() if not isinstance(value, str)}
         return {**numbers, "rounds won": float(state.streak)}
 
     @cached_property
-    def parts(self) -> Parts:
+    def parts(self) -> SearchSplit:
         """The training part in two, always the same: to learn from and to judge by."""
-        return halved(self.task, self.validation)
+        return split_for_search(self.task, self.validation)
 
-    def _round(self, entered: list[Genotype], streams: Streams, number: int) -> Work[Verdict]:
+    def _round(self, entered: list[Genotype], streams: Streams, number: int) -> Work[RoundResult]:
         shape, outputs = self.task.input_shape, self.task.num_outputs
         networks = [
             build_network(genotype, self.skeleton, shape, outputs, derived_seed(streams.seed, "weights", place))
@@ -168,7 +168,7 @@ class Fuse(Searcher[Rounds]):
         model = Candidates(networks)
         return (yield from self.contest.judge(model, self.parts, streams, f"round {number + 1}"))
 
-    def _drawn(self, state: Rounds, streams: Streams) -> Work[list[Genotype]]:
+    def _drawn(self, state: FuseState, streams: Streams) -> Work[list[Genotype]]:
         """New candidates, those given first; fewer where draws find nothing new."""
         drawn: list[Genotype] = []
         while state.num_given < len(self.first) and len(drawn) < self.candidates:
@@ -187,7 +187,7 @@ class Fuse(Searcher[Rounds]):
                 drawn.append(genotype)
         return drawn
 
-    def _is_new(self, genotype: Genotype, state: Rounds) -> bool:
+    def _is_new(self, genotype: Genotype, state: FuseState) -> bool:
         """Whether the architecture takes part for the first time; from now on it does not."""
         key = self.space.unique_key(genotype)
         if key in state.seen:
@@ -195,7 +195,7 @@ class Fuse(Searcher[Rounds]):
         state.seen.append(key)
         return True
 
-    def _facts(self, verdict: Verdict) -> dict[str, float | str]:
+    def _facts(self, verdict: RoundResult) -> dict[str, float | str]:
         place = verdict.winner
         return {
             "validation loss": verdict.losses[place],

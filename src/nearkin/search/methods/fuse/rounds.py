@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from nearkin.core.errors import TrainingError, require
 from nearkin.core.events import Progress, Work
 from nearkin.core.rng import Streams, derived_seed, seeded
-from nearkin.search.methods.fuse.candidates import Candidates, Parts
+from nearkin.search.methods.fuse.candidates import Candidates, SearchSplit
 from nearkin.tasks.batches import epoch_batches, ordered_batches
 from nearkin.tasks.examples import Batch, Examples
 
@@ -30,7 +30,7 @@ _JUDGED = 512
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RoundResult:
     """What a round came to.
 
     Attributes:
@@ -51,7 +51,7 @@ class Verdict:
         return max(range(len(self.scores)), key=self.scores.__getitem__)
 
 
-class Contest(ABC):
+class CandidateSelection(ABC):
     """A way to tell which of several candidates is best."""
 
     @property
@@ -64,12 +64,12 @@ class Contest(ABC):
         """Plain JSON values that decide how a round goes."""
 
     @abstractmethod
-    def judge(self, model: Candidates, parts: Parts, streams: Streams, stage: str) -> Work[Verdict]:
+    def judge(self, model: Candidates, parts: SearchSplit, streams: Streams, stage: str) -> Work[RoundResult]:
         """Train the candidates and judge them; the streams decide the order of the samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fusion(Contest):
+class Fusion(CandidateSelection):
     """Mixed outputs; weights and α are updated by turns until α has converged.
 
     Attributes:
@@ -109,7 +109,7 @@ class Fusion(Contest):
         """All of them."""
         return asdict(self)
 
-    def judge(self, model: Candidates, parts: Parts, streams: Streams, stage: str) -> Work[Verdict]:
+    def judge(self, model: Candidates, parts: SearchSplit, streams: Streams, stage: str) -> Work[RoundResult]:
         """Scores are softmax(α), which add up to 1; the facts say how many alternations it took, and why it ended."""
         alpha = torch.zeros(len(model.networks), requires_grad=True)
         by_alpha = torch.optim.Adam([alpha], self.alpha_rate)
@@ -155,7 +155,7 @@ class Fusion(Contest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SideBySide(Contest):
+class SideBySide(CandidateSelection):
     """The control: candidates trained on their own losses, judged by their validation losses.
 
     Attributes:
@@ -180,7 +180,7 @@ class SideBySide(Contest):
         """All of them."""
         return asdict(self)
 
-    def judge(self, model: Candidates, parts: Parts, streams: Streams, stage: str) -> Work[Verdict]:
+    def judge(self, model: Candidates, parts: SearchSplit, streams: Streams, stage: str) -> Work[RoundResult]:
         """Scores are validation losses, negative."""
         weights = _Descent(model, self.rate, self.steps)
         learn = _endless(parts.learn, self.batch_size, streams.child("learn"))
@@ -238,7 +238,7 @@ def _endless(examples: Examples, size: int, streams: Streams) -> Iterator[Batch]
 
 
 @torch.no_grad()
-def _verdict(model: Candidates, parts: Parts, scores: tuple[float, ...] | None) -> Verdict:
+def _verdict(model: Candidates, parts: SearchSplit, scores: tuple[float, ...] | None) -> RoundResult:
     """Losses and metrics of all candidates on the validation part; scores are the losses where none are given."""
     model.eval()
     total, tallies = torch.zeros(len(model.networks), dtype=torch.float64), []
@@ -253,7 +253,7 @@ def _verdict(model: Candidates, parts: Parts, scores: tuple[float, ...] | None) 
         "the candidates' training diverged; lower the learning rate of their weights",
         TrainingError,
     )
-    return Verdict(found, tuple(losses), tuple(map(parts.form.score, torch.stack(tallies).sum(0))))
+    return RoundResult(found, tuple(losses), tuple(map(parts.form.score, torch.stack(tallies).sum(0))))
 
 
 def _require_positive(settings: Mapping[str, float]) -> None:

@@ -11,15 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearkin.search.networks.operations import FactorizedReduction
-from nearkin.search.supernet.fused.convolution import convolution
 from nearkin.search.supernet.fused.filters import Filter, alone, shared
-from nearkin.search.supernet.fused.norm import EPS, MOMENTUM, normalised
+from nearkin.search.supernet.fused.fused_convolution import convolution
+from nearkin.search.supernet.fused.norm import EPS, MOMENTUM, batch_norm
 
 Rows = list[tuple[str, ...]]
 """Names in a plain supernet of what a tensor is stacked from; those in one row hold the same values."""
 
 
-class Block(NamedTuple):
+class ConvolutionBlock(NamedTuple):
     """ReLU where `active`, convolutions, and then a batch norm."""
 
     active: bool
@@ -35,16 +35,16 @@ def leaves(module: nn.Module) -> Iterator[nn.Module]:
         yield module
 
 
-def blocks(module: nn.Module) -> tuple[Block, ...]:
+def convolution_blocks(module: nn.Module) -> tuple[ConvolutionBlock, ...]:
     """The blocks of an operation; none where it is anything else than blocks.
 
     >>> from nearkin.search.networks.operations import operation
-    >>> [len(block.filters) for block in blocks(operation("sep_conv_3x3", 4, affine=False))]
+    >>> [len(block.filters) for block in convolution_blocks(operation("sep_conv_3x3", 4, affine=False))]
     [2, 2]
-    >>> blocks(nn.Tanh())
+    >>> convolution_blocks(nn.Tanh())
     ()
     """
-    found: list[Block] = []
+    found: list[ConvolutionBlock] = []
     filters: list[Filter] = []
     active = False
     for layer in leaves(module):
@@ -52,15 +52,15 @@ def blocks(module: nn.Module) -> tuple[Block, ...]:
             active = True
         elif type(layer) is nn.Conv2d and layer.bias is None and layer.padding_mode == "zeros":
             filters.append(Filter.of(layer))
-        elif normal(layer) and filters:
-            found.append(Block(active, tuple(filters)))
+        elif is_plain_norm(layer) and filters:
+            found.append(ConvolutionBlock(active, tuple(filters)))
             active, filters = False, []
         else:
             return ()
     return () if active or filters else tuple(found)
 
 
-def normal(layer: nn.Module) -> bool:
+def is_plain_norm(layer: nn.Module) -> bool:
     """Whether a layer is a batch norm as supernets have it."""
     return (
         type(layer) is nn.BatchNorm2d
@@ -75,12 +75,12 @@ def parts(module: nn.Module, kind: type[nn.Module]) -> list[tuple[str, nn.Module
     return [(f".{name}" if name else "", layer) for name, layer in module.named_modules() if type(layer) is kind]
 
 
-class Chain(nn.Module):
+class StackedConvolutions(nn.Module):
     """E copies of an operation that is blocks; the weights of the copies are stacked along their first axis."""
 
     def __init__(self, copies: Sequence[nn.Module]) -> None:
         super().__init__()
-        self.blocks, self.num_edges = blocks(copies[0]), len(copies)
+        self.blocks, self.num_edges = convolution_blocks(copies[0]), len(copies)
         self.names = [name for name, _ in parts(copies[0], nn.Conv2d)]
         self.norms = [name for name, _ in parts(copies[0], nn.BatchNorm2d)]
         layers = zip(*([layer.weight for _, layer in parts(copy, nn.Conv2d)] for copy in copies), strict=True)
@@ -109,12 +109,12 @@ class Chain(nn.Module):
         return {f"weights.{i}": [(f"{copy}{name}.weight",) for copy in copies] for i, name in enumerate(self.names)}
 
 
-class Halving(nn.Module):
+class StackedReduction(nn.Module):
     """E copies of a factorized reduction: its two 1x1 convolutions are the corners of one of 2x2."""
 
     def __init__(self, copies: Sequence[FactorizedReduction]) -> None:
         super().__init__()
-        self.blocks, self.norms, self.num_edges = (Block(True, ()),), [".norm"], len(copies)
+        self.blocks, self.norms, self.num_edges = (ConvolutionBlock(True, ()),), [".norm"], len(copies)
         self.channels = copies[0].norm.num_features
         self.first = nn.Parameter(torch.cat([copy.first.weight.detach() for copy in copies]))
         self.second = nn.Parameter(torch.cat([copy.second.weight.detach() for copy in copies]))
@@ -145,7 +145,7 @@ class Halving(nn.Module):
         return {name: [(f"{copy}.{name}.weight",) for copy in copies] for name in ("first", "second")}
 
 
-class Statistics(nn.Module):
+class RunningNorm(nn.Module):
     """Batch norm without weights of its own: running mean and variance of channels; weights may be handed in."""
 
     mean: Tensor
@@ -158,21 +158,21 @@ class Statistics(nn.Module):
 
     def forward(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
         """Normalised, times the weights `[C]`."""
-        return normalised(x, self.mean, self.var, weight, self.training)
+        return batch_norm(x, self.mean, self.var, weight, self.training)
 
     def single(self, x: Tensor, start: int) -> Tensor:
         """The same of the channels from `start` on alone."""
         mean, var = (stack[start : start + x.shape[1]] for stack in (self.mean, self.var))
-        return normalised(x, mean, var, None, self.training)
+        return batch_norm(x, mean, var, None, self.training)
 
 
-class HalvedInput(nn.Module):
+class ReducedInput(nn.Module):
     """A factorized reduction in front of a cell, run as the 2x2 convolution that it is."""
 
     def __init__(self, plain: FactorizedReduction) -> None:
         super().__init__()
-        self.halving = Halving([plain])
-        self.norm = Statistics(self.halving.channels)
+        self.halving = StackedReduction([plain])
+        self.norm = RunningNorm(self.halving.channels)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, C, H, W]` to `[N, out, ⌈H/2⌉, ⌈W/2⌉]`."""
@@ -189,13 +189,13 @@ class HalvedInput(nn.Module):
 def fast_input(plain: nn.Module) -> nn.Module:
     """What brings an input to a cell's channels, with its factorized reductions replaced."""
     if type(plain) is FactorizedReduction:
-        return HalvedInput(plain)
+        return ReducedInput(plain)
     return nn.Sequential(*map(fast_input, plain)) if type(plain) is nn.Sequential else plain
 
 
 def input_sources(fast: nn.Module, name: str) -> dict[str, Rows]:
     """What the tensors of such a module are in the plain form."""
-    if isinstance(fast, HalvedInput):
+    if isinstance(fast, ReducedInput):
         return fast.sources(name)
     if type(fast) is not nn.Sequential:
         return {key: [(f"{name}.{key}",)] for key in fast.state_dict()}

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearkin.search.supernet.fused.convolution import convolution
+from nearkin.search.supernet.fused.fused_convolution import convolution
 
 FEW = 16
 """Channels up to which kernels are multiplied, by measurement: a step of PC-DARTS takes 0.78 of the time without."""
@@ -52,7 +52,7 @@ class Filter(NamedTuple):
         return self.kernel == self.stride == (1, 1) and self.padding == (0, 0) and self.groups == 1
 
 
-def convolved(x: Tensor, weight: Tensor, filter: Filter, groups: int) -> Tensor:
+def run_filter(x: Tensor, weight: Tensor, filter: Filter, groups: int) -> Tensor:
     """`filter` with other groups; a dilation of 2 as plain convolutions."""
     stride, padding, dilation = filter.stride, filter.padding, filter.dilation
     if filter.kernel == (1, 1) and padding == (0, 0) and stride == (2, 2):
@@ -93,19 +93,19 @@ def shared(x: Tensor, weights: Sequence[Tensor], filters: Sequence[Filter], num_
     """`[N, C, H, W]`, which all edges see, to `[N, E·outputs, …]`; weights are those of the edges, stacked."""
     first, rest = filters[0], filters[1:]
     if first.groups == 1:
-        found = convolved(x, weights[0], first, 1)
+        found = run_filter(x, weights[0], first, 1)
     elif first.alone and rest and rest[0].pointwise and first.channels <= FEW:
         points = weights[1].view(num_edges, -1, first.channels, 1, 1)
         kernel = (points * weights[0].view(num_edges, 1, first.channels, *first.kernel)).flatten(0, 1)
-        found, rest = convolved(x, kernel, first, 1), rest[1:]
+        found, rest = run_filter(x, kernel, first, 1), rest[1:]
     else:
         wide = x.repeat(1, num_edges, 1, 1).contiguous(memory_format=torch.channels_last)
-        found = convolved(wide, weights[0], first, num_edges * first.groups)
+        found = run_filter(wide, weights[0], first, num_edges * first.groups)
     return alone(found, weights[len(filters) - len(rest) :], rest, num_edges)
 
 
 def alone(x: Tensor, weights: Sequence[Tensor], filters: Sequence[Filter], num_edges: int) -> Tensor:
     """`[N, E·C, H, W]`, in which every edge has channels of its own, to `[N, E·outputs, …]`."""
     for weight, filter in zip(weights, filters, strict=True):
-        x = convolved(x, weight, filter, num_edges * filter.groups)
+        x = run_filter(x, weight, filter, num_edges * filter.groups)
     return x

@@ -16,12 +16,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearkin.search.networks.operations import FactorizedReduction, Zero
-from nearkin.search.supernet.fused.chain_operations import Chain, Halving, Rows, Statistics, blocks, normal
+from nearkin.search.supernet.fused.chain_operations import (
+    Rows,
+    RunningNorm,
+    StackedConvolutions,
+    StackedReduction,
+    convolution_blocks,
+    is_plain_norm,
+)
 
 POOLS = (nn.MaxPool2d, nn.AvgPool2d)
 
 
-class Fan(nn.Module):
+class MixedEdges(nn.Module):
     """All operations on the E edges that leave a state.
 
     Args:
@@ -30,7 +37,7 @@ class Fan(nn.Module):
         stride: of all of them.
 
     >>> from nearkin.search.networks.operations import operation
-    >>> fan = Fan([[operation("identity", 2), nn.Tanh()] for _ in range(3)], 2, 1)
+    >>> fan = MixedEdges([[operation("identity", 2), nn.Tanh()] for _ in range(3)], 2, 1)
     >>> fan(torch.zeros(1, 2, 4, 4), torch.ones(3, 2)).shape
     torch.Size([1, 6, 4, 4])
     """
@@ -45,13 +52,13 @@ class Fan(nn.Module):
             if kind:
                 self.places[kind].append(place)
                 taken[kind].append(module)
-        self.chains = cast(Sequence[Chain], nn.ModuleList(taken["chains"]))
+        self.chains = cast(Sequence[StackedConvolutions], nn.ModuleList(taken["chains"]))
         self.pools = nn.ModuleList(taken["pools"])
         self.others = cast(Sequence[nn.ModuleList], nn.ModuleList(taken["others"]))
         self.depth = max((len(chain.blocks) for chain in self.chains), default=0)
         widths = [sum(chain.width(number) for chain, number in self._level(level)) for level in range(self.depth)]
-        self.norms = cast(Sequence[Statistics], nn.ModuleList(map(Statistics, widths)))
-        self.pooled = Statistics(len(self.pools) * channels) if self.pools else None
+        self.norms = cast(Sequence[RunningNorm], nn.ModuleList(map(RunningNorm, widths)))
+        self.pooled = RunningNorm(len(self.pools) * channels) if self.pools else None
 
     def _taken(self, copies: list[nn.Module]) -> tuple[str, nn.Module]:
         """The form in which the copies of an operation run, and the module; none for what carries nothing."""
@@ -60,13 +67,15 @@ class Fan(nn.Module):
             return "", first
         if type(first) is nn.Identity:
             return "same", first
-        if type(first) is nn.Sequential and len(first) == 2 and type(first[0]) in POOLS and normal(first[1]):
+        if type(first) is nn.Sequential and len(first) == 2 and type(first[0]) in POOLS and is_plain_norm(first[1]):
             return "pools", first[0]
-        if type(first) is FactorizedReduction and normal(first.norm):
-            return "chains", Halving(cast(list[FactorizedReduction], copies))
-        return ("chains", Chain(copies)) if blocks(first) else ("others", nn.ModuleList(copies))
+        if type(first) is FactorizedReduction and is_plain_norm(first.norm):
+            return "chains", StackedReduction(cast(list[FactorizedReduction], copies))
+        return (
+            ("chains", StackedConvolutions(copies)) if convolution_blocks(first) else ("others", nn.ModuleList(copies))
+        )
 
-    def _level(self, level: int) -> list[tuple[Chain, int]]:
+    def _level(self, level: int) -> list[tuple[StackedConvolutions, int]]:
         """The chains that take part in a level, each with the number of its block; they all end at the last."""
         numbered = [(chain, level - self.depth + len(chain.blocks)) for chain in self.chains]
         return [(chain, number) for chain, number in numbered if number >= 0]
@@ -87,7 +96,7 @@ class Fan(nn.Module):
 
     def _chained(self, x: Tensor, weights: Tensor) -> Tensor:
         active = torch.relu(x)
-        inner: dict[Chain, Tensor] = {}
+        inner: dict[StackedConvolutions, Tensor] = {}
         for level, norm in enumerate(self.norms):
             found = []
             for chain, number in self._level(level):
@@ -105,12 +114,12 @@ class Fan(nn.Module):
 
     def _alike(self, x: Tensor, weights: Tensor) -> Tensor:
         """The operations that are the same for all edges: one 1x1 convolution weighs them."""
-        maps = [x] * len(self.places["same"])
+        feature_maps = [x] * len(self.places["same"])
         if self.pooled is not None:
-            maps.append(self.pooled(torch.cat([pool(x) for pool in self.pools], 1)))
+            feature_maps.append(self.pooled(torch.cat([pool(x) for pool in self.pools], 1)))
         unit = torch.eye(self.channels, dtype=x.dtype, device=x.device)
         kernel = torch.einsum("es,cd->ecsd", weights, unit).flatten(2).flatten(0, 1)
-        return F.conv2d(torch.cat(maps, 1), kernel[:, :, None, None])
+        return F.conv2d(torch.cat(feature_maps, 1), kernel[:, :, None, None])
 
     def single(self, x: Tensor, edge: int, place: int) -> Tensor:
         """One operation on one edge, `[N, C, H, W]` to `[N, C, …]`; nothing else is run."""

@@ -24,11 +24,11 @@ from torch.autograd.function import once_differentiable
 EPS, MOMENTUM = 1e-5, 0.1  # of nn.BatchNorm2d
 
 
-def normalised(x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None, training: bool) -> Tensor:
+def batch_norm(x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None, training: bool) -> Tensor:
     """`[N, C, H, W]` normalised by its own statistics, which enter the running ones, or by these; times `[C]`.
 
     >>> x = torch.arange(4.0).view(2, 2, 1, 1)
-    >>> normalised(x, torch.zeros(2), torch.ones(2), torch.tensor([1.0, 2.0]), True).flatten().round().tolist()
+    >>> batch_norm(x, torch.zeros(2), torch.ones(2), torch.tensor([1.0, 2.0]), True).flatten().round().tolist()
     [-1.0, -2.0, 1.0, 2.0]
     """
     if not training:
@@ -37,7 +37,7 @@ def normalised(x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None, trai
     return found
 
 
-class FineNorm(nn.BatchNorm2d):
+class AccurateNorm(nn.BatchNorm2d):
     """`nn.BatchNorm2d` whose statistics are summed as finely with channels last as with channels first."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -46,22 +46,22 @@ class FineNorm(nn.BatchNorm2d):
         assert self.running_var is not None
         if self.training and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
-        found = normalised(x, self.running_mean, self.running_var, self.weight, self.training)
+        found = batch_norm(x, self.running_mean, self.running_var, self.weight, self.training)
         return found + _wide(self.bias) if self.affine else found
 
 
-def fine(module: nn.Module) -> nn.Module:
+def with_accurate_norms(module: nn.Module) -> nn.Module:
     """A module in which every batch norm with the usual settings is a fine one, with the same weights."""
     if (
         type(module) is nn.BatchNorm2d
         and module.track_running_stats
         and (module.eps, module.momentum) == (EPS, MOMENTUM)
     ):
-        other = FineNorm(module.num_features, affine=module.affine)
+        other = AccurateNorm(module.num_features, affine=module.affine)
         other.load_state_dict(module.state_dict())
         return other
     for name, child in module.named_children():
-        setattr(module, name, fine(child))
+        setattr(module, name, with_accurate_norms(child))
     return module
 
 

@@ -1,6 +1,6 @@
 r"""The supernet that searchers train: the numbers of `PlainSupernet`, in fewer and larger steps.
 
-The operations on all edges that leave a state run together (`Fan`). With partial channels a node is
+The operations on all edges that leave a state run together (`MixedEdges`). With partial channels a node is
 $\mathrm{shuffle}(\sum_i [\beta_{ij}\bar o_{ij}(x_i),\; \beta_{ij}\tilde x_i])$: the weighted sum comes before
 concatenation and shuffle. Tensors lie channels last.
 
@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from nearkin.core.rng import seeded
 from nearkin.search.genotypes.genotype import Cells
 from nearkin.search.supernet.fused.chain_operations import Rows, fast_input, input_sources
-from nearkin.search.supernet.fused.mixed import Fan
-from nearkin.search.supernet.fused.norm import fine
-from nearkin.search.supernet.fused.weighted_sum import weighted
-from nearkin.search.supernet.layout import Architecture, Layout
-from nearkin.search.supernet.reference import Frame, PlainCell, PlainSupernet, shuffled
+from nearkin.search.supernet.fused.mixed import MixedEdges
+from nearkin.search.supernet.fused.norm import with_accurate_norms
+from nearkin.search.supernet.fused.weighted_sum import weighted_sum
+from nearkin.search.supernet.reference import Frame, PlainCell, PlainSupernet, shuffle_channels
+from nearkin.search.supernet.supernet_layout import Architecture, SupernetLayout
 
 
 class FusedCell(nn.Module):
@@ -30,13 +30,13 @@ class FusedCell(nn.Module):
     def __init__(self, plain: PlainCell, frame: Frame) -> None:
         super().__init__()
         self.layout, self.part = plain.layout, plain.part
-        self.inputs = nn.ModuleList(fine(fast_input(module)) for module in plain.inputs)
+        self.inputs = nn.ModuleList(with_accurate_norms(fast_input(module)) for module in plain.inputs)
         self.split, self.shuffle = frame.split, frame.shuffle
         fans = []
         for node in range(self.layout.num_nodes - 1):
             edges = [plain.edges[e] for e in self.layout.leaving(node)]
-            fans.append(Fan([list(edge.operations) for edge in edges], edges[0].part, edges[0].stride))
-        self.fans = cast(Sequence[Fan], nn.ModuleList(fans))
+            fans.append(MixedEdges([list(edge.operations) for edge in edges], edges[0].part, edges[0].stride))
+        self.fans = cast(Sequence[MixedEdges], nn.ModuleList(fans))
 
     def forward(self, inputs: Sequence[Tensor], alpha: Tensor, beta: Tensor) -> Tensor:
         """The outputs of earlier cells, weights `[E, O]` and `[E]` to the concatenated output."""
@@ -50,7 +50,7 @@ class FusedCell(nn.Module):
             else:
                 assert sums is not None
                 mixed, sums = _halved(sums, sums.shape[1] // (layout.num_nodes - node))
-                passed = [] if self.split == 1 else [weighted(beta[layout.entering(node)], around)]
+                passed = [] if self.split == 1 else [weighted_sum(beta[layout.entering(node)], around)]
                 state = self._joined(mixed, passed)
             states.append(state)
             if node == layout.num_nodes - 1:
@@ -84,7 +84,7 @@ class FusedCell(nn.Module):
         if not passed:
             return mixed
         whole = torch.cat([mixed, *passed], 1)
-        return shuffled(whole, self.split) if self.shuffle else whole
+        return shuffle_channels(whole, self.split) if self.shuffle else whole
 
     def sources(self, name: str) -> dict[str, Rows]:
         """What every tensor is stacked from, given the name of the plain cell."""
@@ -104,18 +104,18 @@ class Supernet(nn.Module):
     Made under one seed it has the very weights of the plain one.
 
     >>> from nearkin.search.spaces.general import GeneralSpace
-    >>> layout = Layout.of(GeneralSpace((3,), ("zero", "identity", "conv3")))
+    >>> layout = SupernetLayout.of(GeneralSpace((3,), ("zero", "identity", "conv3")))
     >>> net = Supernet(layout, (1, 8, 8), 10, Frame(channels=4, num_cells=2))
     >>> architecture, x = layout.initial(torch.Generator()), torch.ones(2, 1, 8, 8)
     >>> net(x, architecture).shape, net(x, layout.path(architecture, torch.Generator())).shape
     (torch.Size([2, 10]), torch.Size([2, 10]))
     """
 
-    def __init__(self, layout: Layout, input_shape: Sequence[int], num_outputs: int, frame: Frame) -> None:
+    def __init__(self, layout: SupernetLayout, input_shape: Sequence[int], num_outputs: int, frame: Frame) -> None:
         super().__init__()
         self.layout, self.frame, self.input_shape, self.num_outputs = layout, frame, tuple(input_shape), num_outputs
         plain = PlainSupernet(layout, input_shape, num_outputs, frame)
-        self.stem, self.final, self.head = fine(plain.stem), fine(plain.final), plain.head
+        self.stem, self.final, self.head = with_accurate_norms(plain.stem), with_accurate_norms(plain.final), plain.head
         self.cells = cast(Sequence[FusedCell], nn.ModuleList(FusedCell(cell, frame) for cell in plain.cells))
 
     def forward(self, x: Tensor, architecture: Architecture | Cells) -> Tensor:

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-def weighted(weights: Tensor, terms: Sequence[Tensor]) -> Tensor:
+def weighted_sum(weights: Tensor, terms: Sequence[Tensor]) -> Tensor:
     """The sum of tensors of one shape, each times its weight of `[J]`.
 
-    >>> weighted(torch.tensor([2.0, 3.0]), [torch.ones(2), torch.ones(2)])
+    >>> weighted_sum(torch.tensor([2.0, 3.0]), [torch.ones(2), torch.ones(2)])
     tensor([5., 5.])
     """
     found: Tensor = _Sum.apply(weights, *terms)  # type: ignore[no-untyped-call]

@@ -7,7 +7,7 @@ from typing import cast
 
 from nearkin.core.errors import require
 from nearkin.search.genotypes.genotype import Genotype, Recurrent, RecurrentNode
-from nearkin.search.spaces.base import Space, digits, require_distinct, unknown
+from nearkin.search.spaces.base import Space, digits, require_distinct, unknown_operation
 
 ACTIVATIONS = ("tanh", "relu", "sigmoid", "identity")
 
@@ -52,7 +52,7 @@ class RecurrentSpace(Space):
             return f"it has {len(genotype.nodes)} nodes, the space has {self.num_nodes}"
         if genotype != self._cell(genotype.nodes):
             return f"its output is not the mean of {'nodes that no other follows' if self.loose_ends else 'all nodes'}"
-        return unknown([node.activation for node in genotype.nodes], self.activations)
+        return unknown_operation([node.activation for node in genotype.nodes], self.activations)
 
     def neighbours(self, genotype: Genotype) -> tuple[Genotype, ...]:
         """Those with one other predecessor or activation."""

@@ -18,7 +18,7 @@ from nearkin.tasks.likelihood import Likelihood
 
 
 @dataclass
-class Search:
+class GradientSearchState:
     """All that the rest of a search depends on.
 
     Attributes:
@@ -60,7 +60,7 @@ class Search:
         return dict(self.supernet.named_buffers())
 
 
-def quiet_loss(state: Search, form: Likelihood, batch: Batch) -> Loss:
+def stateless_loss(state: GradientSearchState, form: Likelihood, batch: Batch) -> Loss:
     """The loss on a batch; running statistics are those of copies, so that none moves at weights that are tried."""
     buffers, supernet = state.buffers, state.supernet
 
@@ -71,7 +71,7 @@ def quiet_loss(state: Search, form: Likelihood, batch: Batch) -> Loss:
     return loss
 
 
-def drift(state: Search) -> dict[str, Tensor]:
+def drift(state: GradientSearchState) -> dict[str, Tensor]:
     """What the optimiser of the weights adds to their gradient: momentum and weight decay."""
     options, found = state.weight_optimiser.param_groups[0], {}
     for name, value in state.weights.items():
@@ -85,7 +85,7 @@ def drift(state: Search) -> dict[str, Tensor]:
 _FACTS = ("done", "figures", "entropies", "eigenvalues", "ended")
 
 
-def captured(state: Search) -> State:
+def capture_state(state: GradientSearchState) -> State:
     """A copy of everything."""
     tensors = {
         **prefixed("supernet", state.supernet.state_dict()),
@@ -101,7 +101,7 @@ def captured(state: Search) -> State:
     return State(copied(tensors), {**copies, "seed": state.streams.seed, "num_past": len(state.past)})
 
 
-def restored(fresh: Search, saved: State) -> Search:
+def restore_state(fresh: GradientSearchState, saved: State) -> GradientSearchState:
     """What was captured, put into a state that was made with the same seed."""
     fresh.supernet.load_state_dict(saved.section("supernet"))
     with torch.no_grad():

@@ -15,18 +15,18 @@ from nearkin.core.errors import MismatchError, OptionError, require
 from nearkin.search.genotypes.canonical import Edge
 from nearkin.search.genotypes.cell import Cell
 from nearkin.search.genotypes.genotype import Cells
-from nearkin.search.spaces.base import Space, unknown
+from nearkin.search.spaces.base import Space, unknown_operation
 from nearkin.search.spaces.darts import DartsSpace
 from nearkin.search.spaces.general import GeneralSpace
-from nearkin.search.spaces.limited import Limited
-from nearkin.search.spaces.restricted import ANY, Restricted
+from nearkin.search.spaces.limited import LimitedSpace
+from nearkin.search.spaces.restricted import ANY, RestrictedSpace
 
 Architecture: TypeAlias = Mapping[str, Tensor]
 """`alpha/PART` `[E, O]` and, with edge normalisation, `beta/PART` `[E]`, both before the softmax."""
 
 
 @dataclass(frozen=True)
-class Layout:
+class SupernetLayout:
     """The cells of a supernet: an edge from every node to every later one that is no input, all operations on each.
 
     Attributes:
@@ -36,7 +36,7 @@ class Layout:
         operations: those of each part (`normal`, `reduction`), in the order of the columns of α.
         num_predecessors: edges that a node keeps in the end; None for all of them.
 
-    >>> Layout.of(DartsSpace()).num_edges, Layout.of(GeneralSpace()).num_edges
+    >>> SupernetLayout.of(DartsSpace()).num_edges, SupernetLayout.of(GeneralSpace()).num_edges
     (14, 6)
     """
 
@@ -47,11 +47,11 @@ class Layout:
     num_predecessors: int | None = None
 
     @classmethod
-    def of(cls, space: Space) -> "Layout":
+    def of(cls, space: Space) -> "SupernetLayout":
         """That of a space of cells; where cells differ in their number of nodes, of the largest."""
-        if isinstance(space, Limited):
+        if isinstance(space, LimitedSpace):
             return cls.of(space.space)
-        if isinstance(space, Restricted):
+        if isinstance(space, RestrictedSpace):
             return _narrowed(cls.of(space.space), space)
         if isinstance(space, DartsSpace):
             parts = ("normal", "reduction") if space.reduction else ("normal",)
@@ -130,7 +130,9 @@ class Layout:
         found = []
         for node in range(self.num_inputs, self.num_nodes):
             edges = cell.entering(node)
-            strange = unknown([edge.operation for edge in edges], names) or ("" if edges else f"nothing enters {node}")
+            strange = unknown_operation([edge.operation for edge in edges], names) or (
+                "" if edges else f"nothing enters {node}"
+            )
             require(not strange, f"the {part} cell is no path of the supernet: {strange}", MismatchError)
             found.append([(numbers[edge.source, edge.target], names.index(edge.operation)) for edge in edges])
         return found
@@ -145,7 +147,7 @@ class Layout:
         return Cells(**cells)
 
 
-def _narrowed(layout: Layout, space: Restricted) -> Layout:
+def _narrowed(layout: SupernetLayout, space: RestrictedSpace) -> SupernetLayout:
     """The layout without operations that no structure of a restricted space has."""
     chosen = dict(space.operations)
     fixed = {part: {name for form in space.structures for name in form.operations()[part] if name != ANY}
@@ -155,8 +157,8 @@ def _narrowed(layout: Layout, space: Restricted) -> Layout:
         for part, names in layout.operations.items()
     }
     if layout.num_inputs > 1:
-        return Layout(layout.num_inputs, layout.num_nodes, layout.output, kept, layout.num_predecessors)
+        return SupernetLayout(layout.num_inputs, layout.num_nodes, layout.output, kept, layout.num_predecessors)
     last = max(form.normal.num_nodes for form in space.structures if isinstance(form, Cells))
-    return Layout(
+    return SupernetLayout(
         1, last, tuple(node for node in layout.output if node < last) or (last - 1,), kept, layout.num_predecessors
     )

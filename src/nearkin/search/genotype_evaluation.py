@@ -19,11 +19,11 @@ from nearkin.nets.functional import check, multiply_adds, num_parameters
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.training_loop import fit
 from nearkin.search.genotypes.genotype import Cells, Genotype, Recurrent
-from nearkin.search.networks.auxiliary import AuxiliaryTask, InTraining
+from nearkin.search.networks.auxiliary import AuxiliaryTask, CellNetworkInTraining
 from nearkin.search.networks.build import build_network
 from nearkin.search.networks.cells import CellNetwork
 from nearkin.search.networks.skeleton import Skeleton
-from nearkin.search.objective import Measured, Objective
+from nearkin.search.objective import Objective, ObjectiveValue
 from nearkin.tasks.batches import num_batches
 from nearkin.tasks.derive import held_out
 from nearkin.tasks.task import Task
@@ -32,7 +32,7 @@ VALIDATION = 0.2  # share of the training data by which an objective judges
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluated:
+class GenotypeEvaluation:
     """A genotype's network, trained, and its figures.
 
     Attributes:
@@ -76,7 +76,7 @@ def evaluate_genotype(
     *,
     validation: float | None = None,
     device: torch.device | None = None,
-) -> Work[Evaluated]:
+) -> Work[GenotypeEvaluation]:
     """Train a genotype's network from scratch and measure it.
 
     Args:
@@ -106,13 +106,13 @@ def evaluate_genotype(
     if isinstance(network, CellNetwork) and (skeleton.auxiliary or skeleton.drop_path > 0):
         judged = judged if not skeleton.auxiliary else AuxiliaryTask.of_task(judged, skeleton.auxiliary_weight)
         total = recipe.total_steps(num_batches(len(judged.train), recipe.batch_size))
-        trained: nn.Module = InTraining(network, skeleton, task.num_outputs, total, seed)
+        trained: nn.Module = CellNetworkInTraining(network, skeleton, task.num_outputs, total, seed)
     else:
         trained = network
     work = fit.work(trained, judged, recipe, seed=seed, device=device, resume=resume, stage="evaluation")
     done = yield from signed(work, {"evaluation": signature})
     network.eval()
-    return Evaluated(
+    return GenotypeEvaluation(
         genotype,
         "test" if validation is None else "validation",
         done.scores.metric,
@@ -144,14 +144,16 @@ class TrainedObjective(Objective):
     seed: int = 0
     validation: float = VALIDATION
 
-    def measure(self, genotype: Genotype) -> Work[Measured]:
+    def measure(self, genotype: Genotype) -> Work[ObjectiveValue]:
         """Train and judge one genotype; its own checkpoints are kept back, because the search has others."""
         work = evaluate_genotype.work(
             genotype, self.task, self.skeleton, self.recipe, self.seed, validation=self.validation
         )
         done = yield from _without_checkpoints(work)
         facts = done.to_dict()
-        return Measured(done.metric, {name: facts[name] for name in ("loss", "parameters", "multiply_adds", "seconds")})
+        return ObjectiveValue(
+            done.metric, {name: facts[name] for name in ("loss", "parameters", "multiply_adds", "seconds")}
+        )
 
     def settings(self) -> Mapping[str, Any]:
         """Data, skeleton, recipe, seed and share held out."""
@@ -187,13 +189,13 @@ def _check(genotype: Genotype, task: Task, skeleton: Skeleton) -> None:
     )
 
 
-def _without_checkpoints(work: Work[Evaluated]) -> Work[Evaluated]:
+def _without_checkpoints(work: Work[GenotypeEvaluation]) -> Work[GenotypeEvaluation]:
     try:
         while True:
             try:
                 event = next(work)
             except StopIteration as end:
-                return cast(Evaluated, end.value)
+                return cast(GenotypeEvaluation, end.value)
             if not isinstance(event, Checkpoint):
                 yield event
     finally:
