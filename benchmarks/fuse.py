@@ -92,7 +92,7 @@ def triples_of(cells: Sequence[Cell]) -> list[tuple[Cell, ...]]:
 
 def picks(task: nk.Task, triples: Sequence[tuple[Cell, ...]]) -> dict[str, Any]:
     """How often each contest picks the truly best, and how much worse its pick is in the mean."""
-    parts = Fuse(SPACE, task, SKELETON).parts
+    split = Fuse(SPACE, task, SKELETON).split
     figures: dict[str, Any] = {}
     for name, contest in CONTESTS.items():
         right, lost, seconds = [], [], []
@@ -102,7 +102,7 @@ def picks(task: nk.Task, triples: Sequence[tuple[Cell, ...]]) -> dict[str, Any]:
                 network(cell.genotype, task, SKELETON, derived_seed(number, "triple", place))
                 for place, cell in enumerate(triple)
             ]
-            verdict = finish(contest.judge(Candidates(networks), parts, Streams(number), name))
+            verdict = finish(contest.judge(Candidates(networks), split, Streams(number), name))
             seconds.append(time.process_time() - start)
             best = max(cell.truth for cell in triple)
             lost.append(best - triple[verdict.winner].truth)
@@ -131,11 +131,11 @@ def binomial_tail(successes: int, tries: int, chance: float) -> float:
 def planted() -> list[float]:
     """The weight of a good cell among crippled ones, for five seeds."""
     task = nk.task("digits?limit=300")
-    parts, weights = Fuse(SPACE, task, SMALL).parts, []
+    split, weights = Fuse(SPACE, task, SMALL).split, []
     for seed in range(5):
         given = [Genotype.parse(text) for text in (*CRIPPLED, GOOD)]
         networks = [network(genotype, task, SMALL, 10 * seed + place) for place, genotype in enumerate(given)]
-        verdict = finish(FIXED.judge(Candidates(networks), parts, Streams(seed), "planted"))
+        verdict = finish(FIXED.judge(Candidates(networks), split, Streams(seed), "planted"))
         weights.append(round(verdict.scores[2], 4))
     return weights
 

@@ -39,7 +39,7 @@ from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.methods.evolution import evolution
 from nearkin.search.methods.random_search import DRAWN, random_search
 from nearkin.search.methods.sampling import Sampling
-from nearkin.search.methods.warm_start import kin_search
+from nearkin.search.methods.warm_start import warm_start_search
 from nearkin.search.networks.build import Skeleton
 from nearkin.search.objective import Objective, ObjectiveValue
 from nearkin.search.registry import PROXY
@@ -161,7 +161,8 @@ def run(searcher: Sampling, seed: int, evaluations: int = EVALUATIONS) -> list[S
     while len(state.records) < evaluations and not searcher.ended(state):
         state = finish(searcher.step(state))
     return [
-        Step(str(r.genotype), r.score, float(r.facts.get("test", 0)), float(r.facts.get("seconds", 1)), r.origin)
+        Step(str(r.genotype), r.score, float(r.facts.get("test", 0)), float(r.facts.get("seconds", 1)),
+             str(r.facts["origin"]))
         for r in state.records
     ]
 
@@ -181,7 +182,7 @@ def searched(kept: Cache, way: str, target: str, seed: int, source: str = "", re
     if way == KIN:
         return run(evolution(restrict_space(SPACE, given), asked, first=given), draws)
     if way == FREE:
-        return run(kin_search(SPACE, asked, given), draws)
+        return run(warm_start_search(SPACE, asked, given), draws)
     return run(random_search(restrict_space(SPACE, given), asked), draws)
 
 
@@ -483,7 +484,7 @@ def on_tables(folder: Path) -> list[dict[str, Any]]:
             space, objective = target.table.space, target.objective()
             ways = {
                 KIN: evolution(Remembered(restrict_space(space, given)), objective, first=given),
-                FREE: kin_search(space, objective, given),
+                FREE: warm_start_search(space, objective, given),
                 "evolution": None,
             }
             for way, searcher in ways.items():

@@ -20,6 +20,7 @@ MOVED = {
     "nearkin.report.words": "nearkin.report.labels",
     "nearkin.search.budget": "nearkin.core.budget",
     "nearkin.search.darts": "nearkin.search.spaces.darts",
+    "nearkin.search.evaluate": "nearkin.search.genotype_evaluation",
     "nearkin.search.evolution": "nearkin.search.methods.evolution",
     "nearkin.search.fuse": "nearkin.search.methods.fuse.fuse",
     "nearkin.search.fuse_candidates": "nearkin.search.methods.fuse.candidates",
@@ -69,7 +70,23 @@ MOVED = {
 RENAMED = {
     "nearkin.core.events": {"kept": "nearkin.run.checkpoints:kept_in_file"},
     "nearkin.nets.training_loop": {"fitting": "nearkin.nets.training_loop:fit.work"},
-    "nearkin.search.searcher": {"searching": "nearkin.search.searcher:run_search.work"},
+    "nearkin.search": {
+        "Ask": "nearkin.search.registry:SearchProblem",
+        "Best": "nearkin.search.searcher:ScoredGenotype",
+        "Evaluated": "nearkin.search.genotype_evaluation:GenotypeEvaluation",
+        "Outcome": "nearkin.search.searcher:SearchResult",
+    },
+    "nearkin.search.genotype_evaluation": {"Evaluated": "nearkin.search.genotype_evaluation:GenotypeEvaluation"},
+    "nearkin.search.methods.sampling": {"Way": "nearkin.search.methods.sampling:Proposer"},
+    "nearkin.search.methods.warm_start": {"kin_search": "nearkin.search.methods.warm_start:warm_start_search"},
+    "nearkin.search.objective": {"Measured": "nearkin.search.objective:ObjectiveValue"},
+    "nearkin.search.registry": {"Ask": "nearkin.search.registry:SearchProblem"},
+    "nearkin.search.searcher": {
+        "Best": "nearkin.search.searcher:ScoredGenotype",
+        "Outcome": "nearkin.search.searcher:SearchResult",
+        "searching": "nearkin.search.searcher:run_search.work",
+    },
+    "nearkin.search.tabular": {"Table": "nearkin.search.tabular:ArchitectureTable"},
 }
 """New names of functions, as `module:name`, by module and old name."""
 

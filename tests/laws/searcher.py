@@ -136,7 +136,7 @@ class SearcherLaws:
     @pytest.mark.parametrize(
         ("name", "value", "message"),
         [
-            ("version", 0, "the checkpoint is of version 0, this is"),
+            ("version", 0, "the checkpoint has version 0, expected"),
             ("method", "guessing", r"made with another method \(guessing, not"),
             ("seed", 77, r"made with another seed \(77, not 0\)"),
             ("settings", {"other": 1}, "made with another settings"),

@@ -19,7 +19,7 @@ from nearkin.search.methods.local_search import local_search
 from nearkin.search.methods.random_search import random_search
 from nearkin.search.methods.sampling import Sampling
 from nearkin.search.methods.shared_random import PathObjective, PathTraining, SharedRandom
-from nearkin.search.methods.warm_start import kin_search
+from nearkin.search.methods.warm_start import warm_start_search
 from nearkin.search.objective import Objective, ObjectiveValue
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.darts import DartsSpace
@@ -60,12 +60,12 @@ WAYS: dict[str, Callable[[str], Sampling]] = {
     "local": lambda name: local_search(SPACES[name], Letters()),
     "evolution from kin": lambda name: evolution(SPACES[name], Letters(), population=3, tournament=2, first=KIN[name]),
     "local from kin": lambda name: local_search(SPACES[name], Letters(), first=KIN[name]),
-    "kin": lambda name: kin_search(SPACES[name], Letters(), KIN[name]),
+    "warm-start": lambda name: warm_start_search(SPACES[name], Letters(), KIN[name]),
 }
 CASES = [
     ("tiny", "random"),
     *(("small", way) for way in WAYS),
-    *((name, way) for name in ("general", "darts", "mobile", "recurrent", "limited") for way in ("kin", "local")),
+    *((name, way) for name in ("general", "darts", "mobile", "recurrent", "limited") for way in ("warm-start", "local")),
 ]
 
 
@@ -116,9 +116,9 @@ def test_measuring_paths_leaves_the_supernet_as_it_is_and_gives_each_the_same_ag
     searcher = shared(digits)
     state = finish(searcher.step(searcher.init(0)))
     before = {name: value.clone() for name, value in state.net.state_dict().items()}
-    objective = PathObjective(state.net, searcher.parts)
+    objective = PathObjective(state.net, searcher.split)
     cells = [SMALL.at(index) for index in (0, 3, 40, 67)]
-    scores = [[objective.measured(cell).facts["shared loss"] for cell in order] for order in (cells, cells[::-1])]
+    scores = [[objective.evaluate(cell).facts["shared loss"] for cell in order] for order in (cells, cells[::-1])]
     assert scores[0] == scores[1][::-1]
     assert all(torch.equal(value, before[name]) for name, value in state.net.state_dict().items())
 
@@ -126,10 +126,10 @@ def test_measuring_paths_leaves_the_supernet_as_it_is_and_gives_each_the_same_ag
 def test_a_smaller_cell_measures_what_its_larger_twin_does(digits: nk.Task) -> None:
     searcher = shared(digits)
     state = finish(searcher.step(searcher.init(0)))
-    objective = PathObjective(state.net, searcher.parts)
+    objective = PathObjective(state.net, searcher.split)
     small = Genotype.parse("normal(0): 1 = conv3(0); out = 1")
     large = Genotype.parse("normal(0): 1 = conv3(0); 2 = zero(0) + identity(1); out = 2")
-    assert objective.measured(small) == objective.measured(large)
+    assert objective.evaluate(small) == objective.evaluate(large)
 
 
 def test_the_supernet_learns_and_paths_with_weights_come_out_ahead(digits: nk.Task) -> None:

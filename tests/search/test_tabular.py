@@ -13,7 +13,7 @@ from nearkin.search.methods.evolution import evolution
 from nearkin.search.methods.local_search import local_search
 from nearkin.search.methods.random_search import random_search
 from nearkin.search.methods.sampling import Sampling
-from nearkin.search.methods.warm_start import kin_search
+from nearkin.search.methods.warm_start import warm_start_search
 from nearkin.search.searcher import run_search
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.general import GeneralSpace
@@ -191,7 +191,7 @@ def test_regrets_on_transnas_after_50_queries(
 def test_cifar100_from_its_kin_cifar10_within_10_queries(nasbench: ArchitectureTable) -> None:
     kin = nasbench.top("cifar10_valid", 5)
     objective = TabularObjective(nasbench, "cifar100_valid")
-    assert mean_regret(nasbench, kin_search(nasbench.space, objective, kin), "cifar100_test", 10, 20) <= 0.4
+    assert mean_regret(nasbench, warm_start_search(nasbench.space, objective, kin), "cifar100_test", 10, 20) <= 0.4
 
 
 @pytest.mark.realdata
@@ -201,7 +201,7 @@ def test_far_kin_costs_nothing_in_the_mean_over_the_pairs_of_tasks(transnas: Arc
         objective = TabularObjective(transnas, target)
         alone = mean_regret(transnas, random_search(transnas.space, objective), target, 50, 30)
         from_kin = [
-            mean_regret(transnas, kin_search(transnas.space, objective, transnas.top(kin, 5)), target, 50, 5)
+            mean_regret(transnas, warm_start_search(transnas.space, objective, transnas.top(kin, 5)), target, 50, 5)
             for kin in transnas.columns
             if kin != target
         ]

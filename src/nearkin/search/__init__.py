@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from nearkin._moved import RENAMED, renamed
 from nearkin.core.lazy import exports
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from nearkin.search.searcher import run_search as run_search
     from nearkin.search.spaces.base import Space as Space
 else:
-    __getattr__, __dir__, __all__ = exports(
+    _get, __dir__, __all__ = exports(
         __name__,
         {
             "genotype_evaluation": ("GenotypeEvaluation", "evaluate_genotype"),
@@ -33,3 +34,6 @@ else:
             "spaces.base": ("Space",),
         },
     )
+
+    def __getattr__(name: str):
+        return renamed(__name__, name) if name in RENAMED[__name__] else _get(name)

@@ -12,6 +12,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from nearkin._moved import renamed
 from nearkin.core.errors import TrainingError, require
 from nearkin.core.events import Checkpoint, Work, operation
 from nearkin.core.state import State, signed
@@ -200,3 +201,7 @@ def _without_checkpoints(work: Work[GenotypeEvaluation]) -> Work[GenotypeEvaluat
                 yield event
     finally:
         work.close()
+
+
+def __getattr__(name: str) -> Any:
+    return renamed(__name__, name)

@@ -8,7 +8,7 @@ from nearkin.core.errors import DataError, require
 from nearkin.core.plain import typed
 from nearkin.core.state import State
 from nearkin.search.genotypes.genotype import Genotype
-from nearkin.search.searcher import ScoredGenotype
+from nearkin.search.searcher import ScoredGenotype, current_method
 
 VERSION = 1
 
@@ -33,6 +33,9 @@ class KeptCells:
     skeleton: Mapping[str, Any]
     method: str
     found: tuple[ScoredGenotype, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "method", current_method(self.method))
 
     @property
     def genotypes(self) -> tuple[Genotype, ...]:

@@ -29,7 +29,7 @@ from nearkin.search.genotypes.genotype import Genotype, Recurrent
 from nearkin.search.networks.build import Skeleton
 from nearkin.search.networks.named import network_string
 from nearkin.search.registry import PROXY, SearchProblem, method_named, searcher
-from nearkin.search.searcher import SearchResult, run_search
+from nearkin.search.searcher import SearchResult, run_search, stored_method
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.registry import space as space_named
 from nearkin.search.spaces.restricted import restrict_space
@@ -93,8 +93,9 @@ class Search:
 
     def facts(self) -> dict[str, Any]:
         """All that decides where the search goes, but for its budget."""
-        names = ("method", "space", "measure", "parameters", "multiply_adds", "latency", "seed_cells")
+        names = ("space", "measure", "parameters", "multiply_adds", "latency", "seed_cells")
         return {
+            "method": stored_method(self.method),
             **{name: getattr(self, name) for name in names},
             "skeleton": self.skeleton.to_dict(),
             "proxy": self.proxy.to_dict(),

@@ -47,20 +47,20 @@ class ByWeights(CandidateSelection):
     def settings(self) -> Mapping[str, Any]:
         return {}
 
-    def judge(self, model: Candidates, parts: SearchSplit, streams: Streams, stage: str) -> Work[RoundResult]:
+    def judge(self, model: Candidates, split: SearchSplit, streams: Streams, stage: str) -> Work[RoundResult]:
         yield Progress(stage, 1, 1)
         sizes = tuple(float(sum(p.numel() for p in network.parameters())) for network in model.networks)
         return RoundResult(sizes, sizes, sizes)
 
 
-def fuse(task: nk.Task, contest: CandidateSelection = QUICK, space: Space = SPACE, **changes: Any) -> Fuse:
-    return replace(Fuse(space, task, SKELETON, contest, candidates=2, patience=2), **changes)
+def fuse(task: nk.Task, selection: CandidateSelection = QUICK, space: Space = SPACE, **changes: Any) -> Fuse:
+    return replace(Fuse(space, task, SKELETON, selection, candidates=2, patience=2), **changes)
 
 
 class TestLaws(SearcherLaws):
     STEPS = 4
 
-    @pytest.fixture(params=[QUICK, SideBySide(steps=2, batch_size=16), ByWeights()], ids=lambda contest: contest.name)
+    @pytest.fixture(params=[QUICK, SideBySide(steps=2, batch_size=16), ByWeights()], ids=lambda selection: selection.name)
     def make(self, request: pytest.FixtureRequest, digits: nk.Task) -> Callable[[], Fuse]:
         return lambda: fuse(digits, request.param, skeleton=replace(SKELETON, dropout=0.2), first=(SPACE.at(40),))
 
@@ -102,27 +102,27 @@ def test_candidates_without_a_common_stem_stand_alone() -> None:
     assert torch.equal(Candidates(networks)(x), torch.stack([network(x) for network in networks]))
 
 
-def parts_of(task: nk.Task) -> SearchSplit:
-    return fuse(task).parts
+def split_of(task: nk.Task) -> SearchSplit:
+    return fuse(task).split
 
 
 def test_the_first_step_of_alpha_is_its_rate_towards_the_smaller_validation_loss(digits: nk.Task) -> None:
     """Adam's first step has the length of its rate; the crippled candidate's output is a constant."""
-    contest = Fusion(alternations=1, weight_steps=30, alpha_steps=1, alpha_rate=0.25)
+    selection = Fusion(alternations=1, weight_steps=30, alpha_steps=1, alpha_rate=0.25)
     model = Candidates([network(GOOD, digits, 0), network(CRIPPLED[0], digits, 1)])
-    verdict = finish(contest.judge(model, parts_of(digits), Streams(0), "round"))
-    assert verdict.scores[0] == pytest.approx(1 / (1 + math.exp(-0.5)), abs=1e-5)
-    assert sum(verdict.scores) == pytest.approx(1)
+    result = finish(selection.judge(model, split_of(digits), Streams(0), "round"))
+    assert result.scores[0] == pytest.approx(1 / (1 + math.exp(-0.5)), abs=1e-5)
+    assert sum(result.scores) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_planted_good_cell_wins_against_crippled_ones(digits: nk.Task, seed: int) -> None:
     model = Candidates([network(text, digits, 10 * seed + place) for place, text in enumerate((*CRIPPLED, GOOD))])
-    verdict = finish(Fusion().judge(model, parts_of(digits), Streams(seed), "round"))
-    assert verdict.winner == 2
-    assert verdict.scores[2] >= 0.95
-    assert verdict.facts["ended"] == "certain"
-    assert verdict.facts["alternations"] < 12, "the number that was fixed before"
+    result = finish(Fusion().judge(model, split_of(digits), Streams(seed), "round"))
+    assert result.winner == 2
+    assert result.scores[2] >= 0.95
+    assert result.facts["ended"] == "certain"
+    assert result.facts["alternations"] < 12, "the number that was fixed before"
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,8 @@ def test_a_planted_good_cell_wins_against_crippled_ones(digits: nk.Task, seed: i
 def test_a_round_ends_when_alpha_has_converged(digits: nk.Task, settings: Fusion, ended: str, turns: int) -> None:
     model = Candidates([network(GOOD, digits, 0), network(CRIPPLED[0], digits, 1)])
     events: list[Event] = []
-    verdict = finish(settings.judge(model, parts_of(digits), Streams(0), "round"), events.append)
-    assert verdict.facts == {"alternations": turns, "ended": ended}
+    result = finish(settings.judge(model, split_of(digits), Streams(0), "round"), events.append)
+    assert result.facts == {"alternations": turns, "ended": ended}
     assert [event.done for event in events if isinstance(event, Progress)] == list(range(1, turns + 1))
 
 
@@ -150,8 +150,8 @@ def test_the_weights_rest_after_their_cycle(digits: nk.Task) -> None:
     )
     models = [Candidates([network(GOOD, digits, 0), network(CRIPPLED[1], digits, 1)]) for _ in range(2)]
     verdicts = [
-        finish(contest.judge(model, parts_of(digits), Streams(0), "round"))
-        for contest, model in zip((short, long), models, strict=True)
+        finish(selection.judge(model, split_of(digits), Streams(0), "round"))
+        for selection, model in zip((short, long), models, strict=True)
     ]
     for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
@@ -161,10 +161,10 @@ def test_the_weights_rest_after_their_cycle(digits: nk.Task) -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_so_it_does_side_by_side(digits: nk.Task, seed: int) -> None:
     model = Candidates([network(text, digits, 10 * seed + place) for place, text in enumerate((*CRIPPLED, GOOD))])
-    verdict = finish(SideBySide().judge(model, parts_of(digits), Streams(seed), "round"))
-    assert verdict.winner == 2
-    assert verdict.scores == tuple(-loss for loss in verdict.losses)
-    assert verdict.metrics[2] == max(verdict.metrics) > 0.2
+    result = finish(SideBySide().judge(model, split_of(digits), Streams(seed), "round"))
+    assert result.winner == 2
+    assert result.scores == tuple(-loss for loss in result.losses)
+    assert result.metrics[2] == max(result.metrics) > 0.2
 
 
 class Broken(nn.Module):
@@ -182,22 +182,22 @@ def test_a_candidate_without_numbers_loses_side_by_side_and_stops_a_fusion(digit
     def model() -> Candidates:
         return Candidates([Broken(), nn.Sequential(nn.Flatten(), nn.Linear(64, 10))])
 
-    verdict = finish(SideBySide(steps=3).judge(model(), parts_of(digits), Streams(0), "round"))
-    assert verdict.winner == 1
+    result = finish(SideBySide(steps=3).judge(model(), split_of(digits), Streams(0), "round"))
+    assert result.winner == 1
     with pytest.raises(TrainingError, match="diverged; lower the learning rate"):
-        finish(QUICK.judge(model(), parts_of(digits), Streams(0), "round"))
+        finish(QUICK.judge(model(), split_of(digits), Streams(0), "round"))
 
 
 # The search
 
 
 def test_data_to_learn_from_and_to_judge_by_are_apart_and_make_up_the_training_part(digits: nk.Task) -> None:
-    parts = fuse(digits, validation=0.25).parts
-    images = [{x.numpy().tobytes() for x in part.all().x} for part in (parts.learn, parts.judge)]
+    split = fuse(digits, validation=0.25).split
+    images = [{x.numpy().tobytes() for x in examples.all().x} for examples in (split.train, split.validation)]
     whole = {x.numpy().tobytes() for x in digits.train.all().x}
     assert not images[0] & images[1]
     assert images[0] | images[1] == whole
-    assert len(parts.judge) == pytest.approx(0.25 * len(digits.train), abs=10)
+    assert len(split.validation) == pytest.approx(0.25 * len(digits.train), abs=10)
 
 
 def test_the_test_part_is_not_touched(digits: nk.Task) -> None:

@@ -16,7 +16,7 @@ from nearkin.search.spaces.general import GeneralSpace
 from nearkin.search.spaces.limited import limit_space
 from nearkin.search.spaces.nasbench201 import nasbench201
 from nearkin.search.spaces.restricted import restrict_space
-from nearkin.search.supernet.choice import chosen, edge_weights, log_weight, mean_share, num_skips, strongest_genotype
+from nearkin.search.supernet.choice import choose_genotype, edge_weights, log_weight, mean_share, num_skips, strongest_genotype
 from nearkin.search.supernet.supernet_layout import SupernetLayout
 
 SPACES = (DartsSpace(), DartsSpace(num_nodes=2, reduction=False), GeneralSpace(), nasbench201())
@@ -43,7 +43,7 @@ def skipping(seed: int = 0) -> tuple[SupernetLayout, dict[str, Tensor]]:
 def test_the_strongest_genotype_is_a_member_and_no_neighbour_is_stronger(space: Space) -> None:
     for seed in range(3):
         layout, found = weighed(space, seed)
-        best = chosen(space, layout, found)
+        best = choose_genotype(space, layout, found)
         assert space.contains(best)
         mine = log_weight(layout, found, best)
         assert all(log_weight(layout, found, other) <= mine + 1e-12 for other in space.neighbours(best)
@@ -54,7 +54,7 @@ def test_in_a_small_space_it_is_the_strongest_of_all() -> None:
     space = GeneralSpace((3,), ("zero", "identity", "conv3"))
     layout, found = weighed(space)
     best = max(space.enumerate(), key=lambda one: log_weight(layout, found, one))  # type: ignore[arg-type]
-    assert chosen(space, layout, found) == best
+    assert choose_genotype(space, layout, found) == best
 
 
 def test_nodes_keep_the_edges_whose_best_operation_besides_none_is_strongest() -> None:
@@ -88,14 +88,14 @@ def test_what_is_certain_has_certainty_one_and_what_is_not_the_share_of_a_guess(
 def test_no_more_skip_connections_are_chosen_than_allowed(most: int) -> None:
     layout, found = skipping()
     assert num_skips(strongest_genotype(layout, found)) == 8
-    best = chosen(DartsSpace(), layout, found, most)
+    best = choose_genotype(DartsSpace(), layout, found, most)
     assert num_skips(best) == most
     assert DartsSpace().contains(best)
 
 
 def test_the_strongest_skip_connections_stay_and_the_reduction_cell_is_left_alone() -> None:
     layout, found = skipping(3)
-    free, bound = (chosen(DartsSpace(), layout, found, most) for most in (None, 3))
+    free, bound = (choose_genotype(DartsSpace(), layout, found, most) for most in (None, 3))
     assert bound.reduction == free.reduction
     kept = {edge[:2] for edge in bound.normal.edges if edge.operation == "skip_connect"}
     before = [edge[:2] for edge in free.normal.edges]
@@ -106,7 +106,7 @@ def test_the_strongest_skip_connections_stay_and_the_reduction_cell_is_left_alon
 def test_where_only_skip_connections_can_be_chosen_they_are() -> None:
     space = DartsSpace(("none", "skip_connect"), num_nodes=2, reduction=False)
     layout, found = weighed(space)
-    assert num_skips(chosen(space, layout, found, 0)) == 4
+    assert num_skips(choose_genotype(space, layout, found, 0)) == 4
 
 
 def test_a_limit_of_the_space_is_kept_to_by_the_strongest_that_does() -> None:
@@ -117,10 +117,10 @@ def test_a_limit_of_the_space_is_kept_to_by_the_strongest_that_does() -> None:
 
     layout, found = weighed(space)
     found["normal"][:, 2:] += 1
-    assert convolutions(chosen(space, layout, found)) == 3
+    assert convolutions(choose_genotype(space, layout, found)) == 3
     bound = limit_space(space, convolutions, 1, name="convolutions")
     best = max(bound.enumerate(), key=lambda one: log_weight(layout, found, one))  # type: ignore[arg-type]
-    assert chosen(bound, layout, found) == best
+    assert choose_genotype(bound, layout, found) == best
 
 
 def test_a_restricted_space_gives_one_of_its_own() -> None:
@@ -128,7 +128,7 @@ def test_a_restricted_space_gives_one_of_its_own() -> None:
     part = restrict_space(space, [space.at(27), space.at(64 + 1_234), space.at(64 + 4_000)])
     for seed in range(3):
         layout, found = weighed(part, seed)
-        best = chosen(part, layout, found)
+        best = choose_genotype(part, layout, found)
         assert part.contains(best)
         four = [one for one in part.enumerate() if isinstance(one, Cells) and one.normal.num_nodes == 4]
         assert log_weight(layout, found, best) == max(log_weight(layout, found, one) for one in four)
@@ -139,7 +139,7 @@ def test_zeros_are_chosen_in_complete_cells_and_never_in_those_of_darts() -> Non
         layout, found = weighed(space)
         for table in found.values():
             table[:, 0] += 10
-        names = [name for part in chosen(space, layout, found).operations().values() for name in part]
+        names = [name for part in choose_genotype(space, layout, found).operations().values() for name in part]
         assert sum(name in ZEROS for name in names) == zeros
 
 

@@ -1,7 +1,7 @@
-"""Random search with weight sharing (Li and Talwalkar 2019): one supernet, trained a random path at a time.
+"""Random search with weight sharing (Li and Talwalkar 2019): one supernet, trained along random paths.
 
-First the supernet learns: every batch goes along the path of a genotype that is drawn anew. Then genotypes are drawn
-and measured with the weights they find there, on validation data, without any training of their own.
+First the supernet is trained: each batch uses the path of a new random genotype. Then random genotypes are measured on
+validation data with the weights of the supernet, without any training of their own.
 """
 
 import itertools
@@ -23,10 +23,11 @@ from nearkin.search.genotypes.cell import IDENTITIES, Cell
 from nearkin.search.genotypes.genotype import Cells, Genotype
 from nearkin.search.methods.fuse.candidates import SearchSplit, split_for_search
 from nearkin.search.methods.random_search import RandomDraws
-from nearkin.search.methods.sampling import Sampling, Trials, space_signature, without_limits
+from nearkin.search.methods.sampling import Sampling, Trials, space_signature
 from nearkin.search.objective import Objective, ObjectiveValue
 from nearkin.search.searcher import ScoredGenotype, Searcher
 from nearkin.search.spaces.base import Space
+from nearkin.search.spaces.limited import without_limits
 from nearkin.search.supernet.fused.supernet import Supernet
 from nearkin.search.supernet.reference import Frame
 from nearkin.search.supernet.supernet_layout import SupernetLayout
@@ -34,18 +35,18 @@ from nearkin.tasks.batches import epoch_batches, num_batches, ordered_batches
 from nearkin.tasks.examples import Batch
 from nearkin.tasks.task import Task
 
-_JUDGED = 512
+_VALIDATION_BATCH = 512
 
 
 @dataclass(frozen=True, kw_only=True)
 class PathTraining:
-    """How the supernet learns.
+    """Training of the supernet.
 
     Attributes:
-        batches: all of them, one path each.
-        chunk: batches of a step.
-        batch_size: samples of a batch.
-        rate: first learning rate of SGD with momentum 0.9; it falls to 0 as a cosine.
+        batches: total number of batches, one path each.
+        chunk: number of batches in a step of the search.
+        batch_size: number of samples in a batch.
+        rate: initial learning rate of SGD with momentum 0.9; a cosine lowers it to 0.
         clip: largest norm of the gradient.
     """
 
@@ -57,10 +58,10 @@ class PathTraining:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            require(value > 0, f"{name} of a supernet's training must be above 0, got {value}")
+            require(value > 0, f"{name} of the supernet's training must be above 0, got {value}")
 
     def rate_at(self, batch: int) -> float:
-        """Learning rate of a batch by its number.
+        """Learning rate of the batch with a number.
 
         >>> PathTraining(rate=1.0).rate_at(0), round(PathTraining(rate=1.0, batches=10).rate_at(5), 6)
         (1.0, 0.5)
@@ -70,7 +71,7 @@ class PathTraining:
 
 @dataclass
 class SharedRandomState:
-    """The state: the supernet, its optimiser, batches seen, and what was measured."""
+    """State of the search: the supernet, its optimiser, the number of training batches, and the trials."""
 
     seed: int
     net: Supernet
@@ -85,12 +86,14 @@ class SharedRandom(Searcher[SharedRandomState]):
     """Random search among the paths of one trained supernet.
 
     Attributes:
-        space: of cells.
-        task: of images; its test part is not touched.
-        frame: the supernet around the cells.
-        training: of the supernet.
-        validation: share of the training part that is set aside to judge by.
+        space: space of cells.
+        task: task with images; its test set is not used.
+        frame: macro-architecture of the supernet.
+        training: training of the supernet.
+        validation: fraction of the training set that is used as validation set.
     """
+
+    name = "random-shared"
 
     space: Space
     task: Task
@@ -99,18 +102,13 @@ class SharedRandom(Searcher[SharedRandomState]):
     validation: float = 0.3
 
     def __post_init__(self) -> None:
-        require(0 < self.validation < 1, f"validation is a share between 0 and 1, got {self.validation}")
+        require(0 < self.validation < 1, f"validation must be a fraction between 0 and 1, got {self.validation}")
         whole = without_limits(self.space)
-        for end in (0, whole.size() - 1):
-            path(whole.at(end), self.layout)
-
-    @property
-    def name(self) -> str:
-        """`random-shared`."""
-        return "random-shared"
+        for number in (0, whole.size() - 1):  # raises if cells of different sizes cannot share weights
+            path(whole.at(number), self.layout)
 
     def settings(self) -> dict[str, Any]:
-        """All that decides the course."""
+        """Everything that determines the search."""
         return {
             "space": space_signature(self.space),
             "task": [self.task.name, self.task.fingerprint()],
@@ -120,20 +118,20 @@ class SharedRandom(Searcher[SharedRandomState]):
         }
 
     def init(self, seed: int) -> SharedRandomState:
-        """A supernet that has seen nothing."""
+        """State with a new supernet."""
         with seeded(derived_seed(seed, "supernet")):
             net = Supernet(self.layout, self.task.input_shape, self.task.num_outputs, self.frame)
         optimiser = torch.optim.SGD(net.parameters(), self.training.rate, momentum=0.9)
         return SharedRandomState(seed, net, optimiser, Trials(Streams(derived_seed(seed, "trials"))))
 
     def step(self, state: SharedRandomState) -> Work[SharedRandomState]:
-        """A chunk of batches; when all are done, one measurement."""
+        """Train on a chunk of batches; after all batches, measure one genotype."""
         if state.trained >= self.training.batches:
             state.trials = yield from self._sampling(state).step(state.trials)
             return state
         streams = Streams(state.seed).child("training")
-        rest = min(self.training.chunk, self.training.batches - state.trained)
-        for x, y in itertools.islice(self._batches(state.trained, streams), rest):
+        count = min(self.training.chunk, self.training.batches - state.trained)
+        for x, y in itertools.islice(self._batches(state.trained, streams), count):
             genotype = self.space.sample(streams.at("path", state.trained))
             for group in state.optimiser.param_groups:
                 group["lr"] = self.training.rate_at(state.trained)
@@ -145,31 +143,33 @@ class SharedRandom(Searcher[SharedRandomState]):
             state.trained += 1
             yield Progress("supernet", state.trained, self.training.batches)
         state.loss = float(loss.detach())
-        require(state.loss == state.loss, "the supernet's training diverged; lower its learning rate", TrainingError)
+        require(
+            state.loss == state.loss, "the training of the supernet diverged; lower its learning rate", TrainingError
+        )
         return state
 
     def best(self, state: SharedRandomState) -> ScoredGenotype | None:
-        """The highest validation metric under shared weights; None while the supernet learns."""
+        """Genotype of the highest validation metric with shared weights; None while the supernet is trained."""
         return self._sampling(state).best(state.trials)
 
     def top(self, state: SharedRandomState, count: int) -> list[ScoredGenotype]:
-        """The highest few."""
+        """Genotypes of the highest validation metrics."""
         return self._sampling(state).top(state.trials, count)
 
     def ended(self, state: SharedRandomState) -> str:
-        """Where nothing new was found."""
+        """Reason if no new genotype was drawn."""
         return state.trials.ended
 
     def evaluations(self, state: SharedRandomState) -> int:
-        """Architectures that were measured."""
+        """Number of measured architectures."""
         return len(state.trials.records)
 
     def figures(self, state: SharedRandomState) -> dict[str, float]:
-        """Batches that the supernet has seen, and its loss on the last path."""
+        """Number of training batches, and the loss of the last one."""
         return {"batches": float(state.trained), "loss": state.loss}
 
     def capture(self, state: SharedRandomState) -> State:
-        """Weights, momenta, trials."""
+        """Weights, momenta and trials."""
         inner = self._sampling(state).capture(state.trials)
         momenta = {
             name: state.optimiser.state[value]["momentum_buffer"]
@@ -191,69 +191,68 @@ class SharedRandom(Searcher[SharedRandomState]):
         momenta = saved.section("momenta")
         for name, value in state.net.named_parameters():
             if name in momenta:
-                kept = torch.empty_like(value).copy_(momenta[name])
-                state.optimiser.state[value]["momentum_buffer"] = kept
+                state.optimiser.state[value]["momentum_buffer"] = torch.empty_like(value).copy_(momenta[name])
         state.trained, state.loss = saved.facts["trained"], saved.facts["loss"]
         state.trials = self._sampling(state).restore(State(saved.section("trials"), saved.facts["trials"]))
         return state
 
     @cached_property
     def layout(self) -> SupernetLayout:
-        """That of the space."""
+        """Layout of the supernet."""
         return SupernetLayout.of(self.space)
 
     @cached_property
-    def parts(self) -> SearchSplit:
-        """The training part in two, always the same: to learn from and to judge by."""
+    def split(self) -> SearchSplit:
+        """Training and validation set of the search."""
         return split_for_search(self.task, self.validation)
 
     def _batches(self, start: int, streams: Streams) -> Iterator[Batch]:
-        """The endless row of batches, from number `start` on."""
-        learn, size = self.parts.learn, self.training.batch_size
-        epoch, first = divmod(start, num_batches(len(learn), size))
-        yield from epoch_batches(learn, size, streams, epoch, start=first)
+        """Endless sequence of batches from number `start` on."""
+        train, size = self.split.train, self.training.batch_size
+        epoch, first = divmod(start, num_batches(len(train), size))
+        yield from epoch_batches(train, size, streams, epoch, start=first)
         for later in itertools.count(epoch + 1):
-            yield from epoch_batches(learn, size, streams, later)
+            yield from epoch_batches(train, size, streams, later)
 
     def _sampling(self, state: SharedRandomState) -> Sampling:
-        return Sampling(self.space, PathObjective(state.net, self.parts), RandomDraws())
+        return Sampling(self.space, PathObjective(state.net, self.split), RandomDraws())
 
 
 @dataclass(frozen=True, eq=False)
 class PathObjective(Objective):
-    """The validation metric of a path with the weights that a supernet has; these stay as they are.
+    """Validation metric of a path with the weights of a supernet, which stay unchanged.
 
-    Batch norms take the statistics of the batch: running ones are a blend of all paths.
+    Batch norms use the statistics of the batch, because the running ones mix all paths.
     """
 
     net: Supernet
-    parts: SearchSplit
+    split: SearchSplit
 
     @torch.no_grad()
-    def measured(self, genotype: Genotype) -> ObjectiveValue:
-        """Metric, and the loss beside it."""
-        chosen, form = path(genotype, self.net.layout), self.parts.form
+    def evaluate(self, genotype: Genotype) -> ObjectiveValue:
+        """Metric and loss of the path of a genotype."""
+        chosen, form = path(genotype, self.net.layout), self.split.form
         weights = dict(self.net.named_parameters())
         total, tally = 0.0, torch.zeros(())
-        for x, y in ordered_batches(self.parts.judge, _JUDGED):
+        for x, y in ordered_batches(self.split.validation, _VALIDATION_BATCH):
             buffers = {name: value.clone() for name, value in self.net.named_buffers()}
             outputs: Tensor = torch.func.functional_call(self.net, {**weights, **buffers}, (x, chosen))
             total += float(form.loss(outputs, y)) * len(y)
             tally = tally + form.tally(outputs, y)
-        return ObjectiveValue(form.score(tally), {"shared loss": total / len(self.parts.judge)})
+        return ObjectiveValue(form.score(tally), {"shared loss": total / len(self.split.validation)})
 
     def measure(self, genotype: Genotype) -> Work[ObjectiveValue]:
-        """As `measured`."""
+        """The result of `evaluate`, without events."""
         yield from ()
-        return self.measured(genotype)
+        return self.evaluate(genotype)
 
     def settings(self) -> dict[str, Any]:
-        """Nothing of its own: the search that trains the supernet has them."""
+        """No settings; those of the search determine the supernet."""
         return {}
 
 
 def path(genotype: Genotype, layout: SupernetLayout) -> Cells:
-    """The genotype as a path of a supernet: a smaller cell's output is handed on by identities to the last node.
+    """The genotype as a path of a supernet: identities copy the output of a smaller cell to the last node.
 
     >>> from nearkin.search.spaces.general import GeneralSpace
     >>> small = Genotype.parse("normal(0): 1 = conv3(0); out = 1")
@@ -267,7 +266,8 @@ def path(genotype: Genotype, layout: SupernetLayout) -> Cells:
     names = [name for name in layout.operations["normal"] if name in IDENTITIES]
     if not names:
         raise OptionError(
-            "cells of different sizes share weights where the space has an identity; add it, or fix a size"
+            "the space has cells of different sizes but no identity to extend the smaller ones; add identity to its "
+            "operations, or use one size"
         )
     while cell.num_nodes < layout.num_nodes:
         edge = Edge(cell.num_nodes - 1, cell.num_nodes, names[0])
