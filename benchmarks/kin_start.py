@@ -161,8 +161,13 @@ def run(searcher: Sampling, seed: int, evaluations: int = EVALUATIONS) -> list[S
     while len(state.records) < evaluations and not searcher.ended(state):
         state = finish(searcher.step(state))
     return [
-        Step(str(r.genotype), r.score, float(r.facts.get("test", 0)), float(r.facts.get("seconds", 1)),
-             str(r.facts["origin"]))
+        Step(
+            str(r.genotype),
+            r.score,
+            float(r.facts.get("test", 0)),
+            float(r.facts.get("seconds", 1)),
+            str(r.facts["origin"]),
+        )
         for r in state.records
     ]
 

@@ -37,7 +37,7 @@ def test_closed_form_and_baselines_side_by_side(call: Call) -> None:
     assert said.code == 0
     for word in ("low → ", "25 labels", "accuracy", "nll", "ece", "closed form", "linear head", "all weights"):
         assert word in said.out
-    assert "The report: low-to-digits-classes-5-6-7-8-9-rest-drop.html" in said.out
+    assert "Report: low-to-digits-classes-5-6-7-8-9-rest-drop.html" in said.out
 
 
 @pytest.mark.usefixtures("zoo")
@@ -78,7 +78,7 @@ def test_bad_requests_end_in_one_line(call: Call, tmp_path: Path) -> None:
         (("transfer", "low", HIGH, "--weights", "haed", "--shots", "2"), "did you mean head"),
         (("transfer", "low", HIGH, "--trial", "4"), "has trials 0 to 0"),
         (("transfer", "low", HIGH, "--probabilities", "median"), "mean or sampled"),
-        (("transfer", "low", HIGH, "--out", "page.pdf"), "page.pdf ends in '.pdf'; write the report to a file .html"),
+        (("transfer", "low", HIGH, "--out", "page.pdf"), "got --out page.pdf, expected a file name that ends in .html"),
         (("transfer", "low", HIGH, "--out", "folder.html"), "folder.html is a folder"),
         (("transfer", "low", HIGH, "--out", "table.csv/page.html"), "table.csv"),
         (("transfer", "low", "csv:table.csv?target=kind"), "only images can be brought to another shape"),
@@ -98,7 +98,9 @@ def test_interrupted_it_continues_and_restart_begins_again(call: Call, tmp_path:
         process.send_signal(signal.SIGINT)
         said = process.stderr.read()
     assert process.returncode == 130, said
-    assert said.strip().splitlines()[-1] == "interrupted: what was done is kept; run the same command again to continue"
+    assert (
+        said.strip().splitlines()[-1] == "interrupted: finished work is saved; run the same command again to continue"
+    )
     assert not (tmp_path / "page.html").exists()
     work = tmp_path / "nearkin-zoo" / "work"
     kept = {file.stem.rsplit("-", 1)[0]: State.load(file).facts["state"] for file in work.rglob("*.safetensors")}

@@ -15,7 +15,7 @@ from nearkin.nets.history import History
 from nearkin.nets.solved import Solved
 from nearkin.nets.training_loop import Fit
 from nearkin.run.stages import Spent
-from nearkin.solver.promises import Promise
+from nearkin.solver.claims import ClaimCheck
 from nearkin.solver.quality import Quality, class_quality, value_quality
 from nearkin.solver.relations import Relations, agreements
 from nearkin.solver.result import Result
@@ -185,11 +185,11 @@ def planted(
             1.4,
         ),
         promises=(
-            Promise("Beginning with the kin's cells reaches the accuracy of a search from nothing in half of its "
+            ClaimCheck("Beginning with the kin's cells reaches the accuracy of a search from nothing in half of its "
                     "evaluations.", True, "0.9400 after 3 cells, from nothing after 12 of 14"),
-            Promise("A search finds a better network than random draws from the same space.", False,
+            ClaimCheck("A search finds a better network than random draws from the same space.", False,
                     "0.9720 against 0.9790 on the data of the choice"),
-            Promise("Fine-tuning does better than training from nothing.", None, "fine-tuning did not take part"),
+            ClaimCheck("Fine-tuning does better than training from nothing.", None, "fine-tuning did not take part"),
         ),
         stages=stages,
         matrix=space([name, *kin_names], 3, rng) if kin_names else None,
@@ -269,7 +269,7 @@ def hostile() -> Solution:
         standings=standings,
         relations=replace(whole.relations, why=bad[0], refused={bad[1]: bad[0]}, threshold={"words": bad[1]}),
         checks=Checks((Finding(bad[0], True, bad[1], {bad[2]: bad[3], "list": list(bad)}),), 1.0),
-        promises=(Promise(bad[0], None, bad[1]),),
+        promises=(ClaimCheck(bad[0], None, bad[1]),),
         stages=(*(Spent(text, 1.0) for text in bad), Spent("x", math.nan)),
         made={bad[0]: bad[1], "versions": {bad[1]: bad[2]}, "command": bad[0]},
         task={**whole.task, "source": bad[1]},

@@ -35,7 +35,9 @@ def test_a_method_that_begins_with_no_cells_is_refused_by_solve_and_others_are_n
             with pytest.raises(OptionError, match=f"{name} trains one network for a whole space") as refused:
                 Plan(method=name)
             advised = str(refused.value).partition("; use ")[2]
-            assert all((other in advised) == (METHODS[other].kin_cells != "none") for other in ("fuse", "local", "warm-start"))
+            assert all(
+                (other in advised) == (METHODS[other].kin_cells != "none") for other in ("fuse", "local", "warm-start")
+            )
         else:
             assert Plan(method=name).method == name
     assert Plan(method="kin").method == "warm-start"

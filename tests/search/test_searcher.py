@@ -11,7 +11,7 @@ import nearkin as nk
 from laws.searcher import SearcherLaws, searched
 from nearkin.core.budget import Budget
 from nearkin.core.errors import OptionError, TrainingError
-from nearkin.core.events import Work, finish
+from nearkin.core.events import Checkpoint, Work, finish
 from nearkin.core.state import State
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.methods.evolution import evolution
@@ -21,6 +21,7 @@ from nearkin.search.methods.sampling import Sampling
 from nearkin.search.methods.shared_random import PathObjective, PathTraining, SharedRandom
 from nearkin.search.methods.warm_start import warm_start_search
 from nearkin.search.objective import Objective, ObjectiveValue
+from nearkin.search.searcher import SearchResult, run_search
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.darts import DartsSpace
 from nearkin.search.spaces.general import GeneralSpace
@@ -65,7 +66,11 @@ WAYS: dict[str, Callable[[str], Sampling]] = {
 CASES = [
     ("tiny", "random"),
     *(("small", way) for way in WAYS),
-    *((name, way) for name in ("general", "darts", "mobile", "recurrent", "limited") for way in ("warm-start", "local")),
+    *(
+        (name, way)
+        for name in ("general", "darts", "mobile", "recurrent", "limited")
+        for way in ("warm-start", "local")
+    ),
 ]
 
 
@@ -161,3 +166,18 @@ def test_settings_of_another_objective_space_or_way_are_refused() -> None:
             searched(other, Budget(steps=3), resume=checkpoint)
     with pytest.raises(TrainingError, match="made with another method"):
         searched(random_search(SPACES["general"], Letters()), Budget(steps=3), resume=checkpoint)
+
+
+def test_searches_that_were_stored_under_the_former_name_of_a_method_are_read() -> None:
+    searcher = WAYS["warm-start"]("small")
+    saved: list[State] = []
+
+    def interrupt(event: object) -> None:
+        if isinstance(event, Checkpoint):
+            saved.append(event.capture())
+
+    whole = finish(run_search.work(searcher, Budget(steps=4)), interrupt)
+    old = {**saved[1].facts, "search": {**saved[1].facts["search"], "method": "kin"}}
+    resumed = run_search(searcher, Budget(steps=4), resume=State(saved[1].tensors, old))
+    assert (resumed.best, resumed.history, resumed.method) == (whole.best, whole.history, "warm-start")
+    assert SearchResult.from_dict({**whole.to_dict(), "method": "kin"}).method == "warm-start"

@@ -6,7 +6,7 @@ from nearkin.core.text import brief, counted, decimals, duration, number, plain
 from nearkin.report import reproduction, sections
 from nearkin.report.html import render
 from nearkin.report.sections import Section
-from nearkin.solver.promises import Promise
+from nearkin.solver.claims import ClaimCheck
 from nearkin.solver.solution import Solution
 from nearkin.tasks.checks.data_checks import Finding
 
@@ -68,10 +68,10 @@ def _nearest(solution: Solution) -> tuple[str, str, str]:
     return "nearest kin", "none", "nothing to compare with"
 
 
-def promises_words(promises: Sequence[Promise]) -> str:
+def promises_words(promises: Sequence[ClaimCheck]) -> str:
     """How many held.
 
-    >>> promises_words([Promise("a", True, ""), Promise("b", None, "")])
+    >>> promises_words([ClaimCheck("a", True, ""), ClaimCheck("b", None, "")])
     '1 held, 0 did not hold, and 1 cannot be told from this run. One run is an example, not a proof.'
     """
     if not promises:
@@ -81,7 +81,7 @@ def promises_words(promises: Sequence[Promise]) -> str:
     return f"{held} held, {broken} did not hold{rest}. One run is an example, not a proof."
 
 
-def _promise(one: Promise) -> Section:
+def _promise(one: ClaimCheck) -> Section:
     sign, words, role = _HELD[one.held]
     return {"sign": sign, "words": words, "role": role, "claim": plain(one.claim), "evidence": plain(one.evidence)}
 

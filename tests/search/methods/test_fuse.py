@@ -60,7 +60,9 @@ def fuse(task: nk.Task, selection: CandidateSelection = QUICK, space: Space = SP
 class TestLaws(SearcherLaws):
     STEPS = 4
 
-    @pytest.fixture(params=[QUICK, SideBySide(steps=2, batch_size=16), ByWeights()], ids=lambda selection: selection.name)
+    @pytest.fixture(
+        params=[QUICK, SideBySide(steps=2, batch_size=16), ByWeights()], ids=lambda selection: selection.name
+    )
     def make(self, request: pytest.FixtureRequest, digits: nk.Task) -> Callable[[], Fuse]:
         return lambda: fuse(digits, request.param, skeleton=replace(SKELETON, dropout=0.2), first=(SPACE.at(40),))
 

@@ -16,7 +16,14 @@ from nearkin.search.spaces.general import GeneralSpace
 from nearkin.search.spaces.limited import limit_space
 from nearkin.search.spaces.nasbench201 import nasbench201
 from nearkin.search.spaces.restricted import restrict_space
-from nearkin.search.supernet.choice import choose_genotype, edge_weights, log_weight, mean_share, num_skips, strongest_genotype
+from nearkin.search.supernet.choice import (
+    choose_genotype,
+    edge_weights,
+    log_weight,
+    mean_share,
+    num_skips,
+    strongest_genotype,
+)
 from nearkin.search.supernet.supernet_layout import SupernetLayout
 
 SPACES = (DartsSpace(), DartsSpace(num_nodes=2, reduction=False), GeneralSpace(), nasbench201())
