@@ -137,8 +137,8 @@ class SearcherLaws:
         ("name", "value", "message"),
         [
             ("version", 0, "the checkpoint has version 0, expected"),
-            ("method", "guessing", r"made with another method \(guessing, not"),
-            ("seed", 77, r"made with another seed \(77, not 0\)"),
+            ("method", "guessing", r"made with another method: guessing, expected"),
+            ("seed", 77, r"made with another seed: 77, expected 0"),
             ("settings", {"other": 1}, "made with another settings"),
         ],
     )

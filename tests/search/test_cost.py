@@ -102,7 +102,7 @@ def test_limits_add_up_and_none_is_the_space_itself() -> None:
     assert costs.limits(space) is space
     both = costs.limits(space, parameters=260, multiply_adds=3000, latency=60.0)
     assert {str(cell)[15:].split("(")[0] for cell in both.enumerate()} == {"zero", "identity", "max3", "avg3"}
-    with pytest.raises(OptionError, match="the least found has 102"):
+    with pytest.raises(OptionError, match="the lowest found is 102"):
         costs.limits(space, parameters=50).sample(torch.Generator())
 
 

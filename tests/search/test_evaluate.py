@@ -123,7 +123,7 @@ def test_checkpoints_of_another_evaluation_are_refused(task: Task) -> None:
         (PAIR, replace(SMALL, channels=5), None),
         (PAIR, SMALL, 0.5),
     ):
-        with pytest.raises(TrainingError, match="start anew"):
+        with pytest.raises(TrainingError, match="start again"):
             evaluate_genotype(genotype, task, skeleton, QUICK, 0, saved, validation=validation)
 
 
@@ -248,8 +248,8 @@ def test_tasks_and_genotypes_of_two_kinds_are_refused(task: Task, text: Task) ->
         (CELLS, dense, SMALL, "images as outputs"),
         (CELLS, task, replace(SMALL, dense=True), "images as outputs"),
         (CHAIN, dense, replace(SMALL, dense=True), "chains end in one vector"),
-        (CELLS, text, SMALL, "recurrent cells go with text"),
-        (RECURRENT, task, SMALL, "recurrent cells go with text"),
+        (CELLS, text, SMALL, "recurrent cells for text"),
+        (RECURRENT, task, SMALL, "recurrent cells for text"),
         (CELLS, table, SMALL, "images"),
         (CHAIN, task, replace(SMALL, auxiliary=True), "are for cells"),
         (CHAIN, task, replace(SMALL, drop_path=0.1), "are for cells"),

@@ -43,8 +43,8 @@ def test_every_option_is_described_and_changes_the_search(method: str, task: nk.
         ("darts", {"exact": "yes"}, "option exact of darts is true or false, got 'yes'"),
         ("darts", {"clip": "nan"}, "option clip of darts is a number, got 'nan'"),
         ("darts", {"max_skips": "few"}, "option max_skips of darts is a whole number or none, got 'few'"),
-        ("darts", {"order": 3}, "the architecture step is of order 1 or 2, got 3"),
-        ("fuse", {"candidates": "0"}, "at least 1 new candidate, got 0"),
+        ("darts", {"order": 3}, "order must be 1 or 2, got 3"),
+        ("fuse", {"candidates": "0"}, "candidates must be 1 or more, got 0"),
     ],
 )
 def test_bad_options_are_refused_in_one_line(method: str, given: dict[str, Any], message: str, task: nk.Task) -> None:

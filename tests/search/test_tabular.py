@@ -123,8 +123,8 @@ def test_tables_are_read(tmp_path: Path, space: Space, arch: Callable[[Genotype]
         ("", "has no rows with a column arch_str"),
         ("arch,one\nx,1\n", "has no rows with a column arch_str"),
         ("arch_str,one\n?,1\n", "is of no known table"),
-        ("arch_str,one\n64-41414-0_00_000,good\n", "a cell that is not a number"),
-        ("arch_str,one,two\n64-41414-0_00_000,1\n", "a cell that is not a number"),
+        ("arch_str,one\n64-41414-0_00_000,good\n", "a value that is not a number"),
+        ("arch_str,one,two\n64-41414-0_00_000,1\n", "a value that is not a number"),
         ("arch_str,one\n64-41414-0_00_000,1\n64-41414-0_00_000,1\n", "are listed twice"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Architecture search: genotypes, spaces, networks, methods, supernets."""
+"""Architecture search: genotypes, search spaces, networks, methods and supernets."""
 
 from typing import TYPE_CHECKING
 

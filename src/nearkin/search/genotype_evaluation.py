@@ -1,7 +1,7 @@
-"""What a genotype is worth: its network trained from scratch, measured, counted.
+"""Train the network of a genotype from scratch and measure it.
 
-The training loop is `nearkin.nets.training_loop`. What a cell network needs besides, drop-path that rises over the run
-and an auxiliary head, stands in `auxiliary`: a module around it, and the loss of the task that is trained on.
+The training loop is `nearkin.nets.training_loop`. The module `networks.auxiliary` adds increasing drop-path and an
+auxiliary head to cell networks.
 """
 
 from collections.abc import Mapping
@@ -29,24 +29,24 @@ from nearkin.tasks.batches import num_batches
 from nearkin.tasks.derive import held_out
 from nearkin.tasks.task import Task
 
-VALIDATION = 0.2  # share of the training data by which an objective judges
+VALIDATION = 0.2  # fraction of the training set that an objective uses as validation set
 
 
 @dataclass(frozen=True, eq=False)
 class GenotypeEvaluation:
-    """A genotype's network, trained, and its figures.
+    """The trained network of a genotype with its figures.
 
     Attributes:
-        genotype: what was built.
-        part: on which data it was judged: `test`, or `validation`, a part of the training data that was held out.
-        metric: accuracy or R² there.
-        loss: mean loss there.
-        count: samples there.
-        parameters: weights of the network.
-        multiply_adds: for one input.
-        seconds: of training.
-        steps: of training.
-        network: the trained network, in evaluation mode.
+        genotype: the architecture.
+        part: data of the evaluation: `test`, or `validation`, which was held out from the training set.
+        metric: accuracy or R² on these data.
+        loss: mean loss on these data.
+        count: number of samples in these data.
+        parameters: number of parameters of the network.
+        multiply_adds: multiply-adds for one input.
+        seconds: training time.
+        steps: number of training steps.
+        network: the trained network in evaluation mode.
     """
 
     genotype: Genotype
@@ -61,7 +61,7 @@ class GenotypeEvaluation:
     network: nn.Module
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; all but the network."""
+        """Plain JSON values of everything but the network."""
         names = ("part", "metric", "loss", "count", "parameters", "multiply_adds", "seconds", "steps")
         return {"genotype": str(self.genotype), **{name: getattr(self, name) for name in names}}
 
@@ -82,18 +82,18 @@ def evaluate_genotype(
 
     Args:
         genotype: cells or a chain for images, a recurrent cell for text.
-        task: classes or values to predict, or the next word.
-        skeleton: what the genotype is set into.
-        recipe: how to train; one that suits the task where none is given. `augment="crop=4,flip,cutout=16"` is the
-            customary augmentation of CIFAR.
-        seed: of weights, order, augmentation, and of what is held out.
-        resume: what a `Checkpoint` of the same evaluation captured.
-        validation: share of the training data to hold out and to judge by; without it the test part judges.
-        device: where to train; the CPU where nothing is said.
+        task: task with classes, values or the next word to predict.
+        skeleton: macro-architecture of the network.
+        recipe: training recipe (default: one that suits the task). `augment="crop=4,flip,cutout=16"` is the usual
+            augmentation of CIFAR.
+        seed: seed of weights, order, augmentation and validation set.
+        resume: state from a `Checkpoint` of the same evaluation.
+        validation: fraction of the training set to hold out and evaluate on (default: evaluate on the test set).
+        device: device of the training (default: CPU).
     """
     recipe = recipe or Recipe.suited(task)
     _check(genotype, task, skeleton)
-    judged = task if validation is None else held_out(task, validation, seed)
+    target: Task = task if validation is None else held_out(task, validation, seed)
     network = build_network(genotype, skeleton, task.input_shape, task.num_outputs, seed)
     check(network, task.input_shape, task.num_outputs, task.likelihood)
     signature = {"genotype": str(genotype), "skeleton": skeleton.to_dict(), "validation": validation}
@@ -101,42 +101,35 @@ def evaluate_genotype(
         for name, value in signature.items():
             require(
                 resume.facts.get("evaluation", {}).get(name) == value,
-                f"the checkpoint is not one of this evaluation: its {name} differs; start anew",
+                f"the checkpoint belongs to another evaluation: its {name} differs; start again without it",
                 TrainingError,
             )
     if isinstance(network, CellNetwork) and (skeleton.auxiliary or skeleton.drop_path > 0):
-        judged = judged if not skeleton.auxiliary else AuxiliaryTask.of_task(judged, skeleton.auxiliary_weight)
-        total = recipe.total_steps(num_batches(len(judged.train), recipe.batch_size))
+        target = target if not skeleton.auxiliary else AuxiliaryTask.of_task(target, skeleton.auxiliary_weight)
+        total = recipe.total_steps(num_batches(len(target.train), recipe.batch_size))
         trained: nn.Module = CellNetworkInTraining(network, skeleton, task.num_outputs, total, seed)
     else:
         trained = network
-    work = fit.work(trained, judged, recipe, seed=seed, device=device, resume=resume, stage="evaluation")
+    work = fit.work(trained, target, recipe, seed=seed, device=device, resume=resume, stage="evaluation")
     done = yield from signed(work, {"evaluation": signature})
     network.eval()
     return GenotypeEvaluation(
-        genotype,
-        "test" if validation is None else "validation",
-        done.scores.metric,
-        done.scores.loss,
-        done.scores.count,
-        num_parameters(network),
-        multiply_adds(network, task.input_shape),
-        done.seconds,
-        len(done.history.losses),
-        network,
-    )
+        genotype, "test" if validation is None else "validation", done.scores.metric, done.scores.loss,
+        done.scores.count, num_parameters(network), multiply_adds(network, task.input_shape), done.seconds,
+        len(done.history.losses), network,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class TrainedObjective(Objective):
-    """The metric on held-out training data after training from scratch; the test part is never looked at.
+    """Validation metric after training from scratch; the test set is not used.
 
     Attributes:
-        task: what is learned.
-        skeleton: what genotypes are set into.
-        recipe: how their networks are trained, all alike.
-        seed: the one seed, of all genotypes alike.
-        validation: share of the training data that is held out.
+        task: the task to learn.
+        skeleton: macro-architecture of all networks.
+        recipe: training recipe of all networks.
+        seed: seed of all trainings.
+        validation: fraction of the training set that is held out as validation set.
     """
 
     task: Task
@@ -146,7 +139,7 @@ class TrainedObjective(Objective):
     validation: float = VALIDATION
 
     def measure(self, genotype: Genotype) -> Work[ObjectiveValue]:
-        """Train and judge one genotype; its own checkpoints are kept back, because the search has others."""
+        """Train and evaluate one genotype; its checkpoints are not passed on, because the search has its own."""
         work = evaluate_genotype.work(
             genotype, self.task, self.skeleton, self.recipe, self.seed, validation=self.validation
         )
@@ -157,7 +150,7 @@ class TrainedObjective(Objective):
         )
 
     def settings(self) -> Mapping[str, Any]:
-        """Data, skeleton, recipe, seed and share held out."""
+        """Data, skeleton, recipe, seed and validation fraction."""
         return {
             "task": self.task.name,
             "data": self._data,
@@ -173,20 +166,20 @@ class TrainedObjective(Objective):
 
 
 def _check(genotype: Genotype, task: Task, skeleton: Skeleton) -> None:
-    """Genotype, task and skeleton must be of one kind."""
+    """Raise if genotype, task and skeleton do not fit."""
     require(
         skeleton.dense == (task.likelihood == "dense"),
-        f"{task.name} has a {task.likelihood} likelihood, and the skeleton has dense={skeleton.dense}; a skeleton "
-        f"has dense=True for images as outputs, and dense=False for all others",
+        f"{task.name!r} has a {task.likelihood} likelihood, and the skeleton has dense={skeleton.dense}; use "
+        f"dense=True for images as outputs and dense=False for all other tasks",
     )
     require(
         isinstance(genotype, Recurrent) == (task.likelihood == "language"),
-        f"{task.name} has a {task.likelihood} likelihood, the genotype is one of {type(genotype).__name__}; recurrent "
-        f"cells go with text, cells and chains with images",
+        f"{task.name!r} has a {task.likelihood} likelihood, and the genotype is of type {type(genotype).__name__}; use "
+        f"recurrent cells for text, cells and chains for images",
     )
     require(
         isinstance(genotype, Cells) or not (skeleton.auxiliary or skeleton.drop_path),
-        "auxiliary heads and drop-path are for cells; set auxiliary to false and drop_path to 0",
+        "auxiliary heads and drop-path are only for cells; set auxiliary to false and drop_path to 0",
     )
 
 

@@ -266,7 +266,7 @@ def test_rounds_tell_how_far_they_are(digits: nk.Task) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"candidates": 0}, "at least 1 new candidate, got 0"),
+        ({"candidates": 0}, "candidates must be 1 or more, got 0"),
         ({"patience": 0}, "a number of rounds from 1 on, got 0"),
         ({"validation": 1.0}, "a share between 0 and 1, got 1.0"),
     ],

@@ -246,7 +246,7 @@ def test_a_search_that_sharpens_ends_with_the_architecture_of_before(monkeypatch
         state = finish(searcher.step(state))
         courses.append({name: value.detach().clone() for name, value in state.architecture.items()})
     assert searcher.ended(state) == (
-        "the largest eigenvalue has grown to 5.0 times that of 1 epochs ago; gone back to the architecture of then"
+        "the largest eigenvalue has grown to 5.0 times that of 1 epochs ago; the architecture weights of that epoch are used"
     )
     assert len(courses) == 6  # three epochs of two steps
     assert all(torch.equal(value, courses[3][name]) for name, value in state.architecture.items())
@@ -265,11 +265,15 @@ def test_figures_tell_entropy_losses_and_memory() -> None:
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: GradientOptions(warmup=50), OptionError, "warm-up takes fewer epochs than the search, got 50 of 50"),
+        (
+            lambda: GradientOptions(warmup=50),
+            OptionError,
+            "warmup must be 0 or more and less than the 50 epochs, got 50",
+        ),
         (lambda: GradientOptions(order=3), OptionError, "of order 1 or 2, got 3"),
         (lambda: GradientOptions(validation=1.0), OptionError, "share between 0 and 1"),
         (lambda: GradientOptions(learning_rate=0.0), OptionError, "learning_rate must be above 0"),
-        (lambda: Darts(TASK, MobileSpace(), SMALL), OptionError, "a supernet is made of cells"),
+        (lambda: Darts(TASK, MobileSpace(), SMALL), OptionError, "a supernet consists of cells"),
         (
             lambda: Darts(Task.from_arrays("t", torch.randn(9, 2), torch.arange(9) % 2), COMPLETE),
             MismatchError,
@@ -285,7 +289,7 @@ def test_what_cannot_be_is_refused_in_one_line(make: Callable[[], Any], error: t
 
 def test_a_search_that_diverges_says_what_to_do() -> None:
     searcher = Darts(TASK, COMPLETE, replace(SMALL, learning_rate=1e30, clip=0.0))
-    with pytest.raises(TrainingError, match=r"loss became (nan|inf) at step \d+; lower the learning rate"):
+    with pytest.raises(TrainingError, match=r"loss is (nan|inf) at step \d+; lower the learning rate"):
         stepped(searcher, 6)
 
 

@@ -137,7 +137,7 @@ def test_a_genotype_whose_training_fails_is_worse_than_any_and_the_search_goes_o
     state = finish(searcher.step(state), events.append)
     assert (state.records[0].score, state.best) == (-math.inf, 1)
     assert [event.text.split(":")[0] for event in events if isinstance(event, Caution)] == [
-        "a genotype counts as worst, the loss became nan"
+        "training of a genotype failed, it counts as the worst (the loss became nan)"
     ]
     assert searcher.restore(State.from_bytes(searcher.capture(state).to_bytes())).records == state.records
 

@@ -45,5 +45,5 @@ def test_a_searched_network_is_a_network_like_any_other() -> None:
 
 
 def test_other_networks_are_refused() -> None:
-    with pytest.raises(MismatchError, match="no network that was searched"):
+    with pytest.raises(MismatchError, match="is not a searched network"):
         parse_network("lenet")

@@ -167,23 +167,23 @@ def test_indices_of_many_digits_are_uniform_in_every_part() -> None:
     assert all(0 <= index < size for index in drawn)
     assert is_uniform([sum(index >> 100 == third for index in drawn) for third in range(3)])
     assert is_uniform([sum(index % 7 == rest for index in drawn) for rest in range(7)])
-    with pytest.raises(OptionError, match="nothing to draw from"):
+    with pytest.raises(OptionError, match="no genotype to draw"):
         uniform_index(0, generator)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: GeneralSpace(()), "wants numbers of nodes, each once; got none"),
-        (lambda: GeneralSpace((3, 3)), "wants numbers of nodes, each once; got 3, 3"),
+        (lambda: GeneralSpace(()), "needs numbers of nodes, each once; got none"),
+        (lambda: GeneralSpace((3, 3)), "needs numbers of nodes, each once; got 3, 3"),
         (lambda: GeneralSpace((1,)), "at least 2 nodes"),
-        (lambda: GeneralSpace((3,), ("a", "a")), "wants operations, each once; got a, a"),
+        (lambda: GeneralSpace((3,), ("a", "a")), "needs operations, each once; got a, a"),
         (lambda: DartsSpace(("none",)), "operations besides zeros, each once; got none"),
-        (lambda: DartsSpace(num_predecessors=3), "has 2 earlier ones, got 3 predecessors"),
+        (lambda: DartsSpace(num_predecessors=3), "a node has 1 to 2 predecessors"),
         (lambda: DartsSpace(num_nodes=0), "at least one node"),
         (lambda: MobileSpace((2, 0)), "at least one block"),
         (lambda: MobileSpace(()), "at least one block"),
-        (lambda: MobileSpace(kernels=()), "wants kernels"),
+        (lambda: MobileSpace(kernels=()), "needs kernels"),
         (lambda: RecurrentSpace(0), "at least one node"),
         (lambda: restrict_space(GeneralSpace(), []), "got none"),
         (lambda: restrict_space(limit_space(GeneralSpace(), letters, 50), []), "got none"),
@@ -191,7 +191,7 @@ def test_indices_of_many_digits_are_uniform_in_every_part() -> None:
             lambda: restrict_space(limit_space(GeneralSpace(), letters, 99), [GeneralSpace().at(0)]),
             "restrict first, then limit",
         ),
-        (lambda: limit_space(GeneralSpace(), letters, math.nan), "is a number, got nan"),
+        (lambda: limit_space(GeneralSpace(), letters, math.nan), "must be a number, got nan"),
     ],
 )
 def test_impossible_options_are_refused(make: Callable[[], Space], message: str) -> None:
@@ -213,7 +213,7 @@ def test_impossible_options_are_refused(make: Callable[[], Space], message: str)
         (
             DartsSpace(num_nodes=1, reduction=False),
             "normal(0, 1): 2 = skip_connect(0) + skip_connect(0); out = 2",
-            "has not 2 different predecessors",
+            "does not have 2 different predecessors",
         ),
         (DartsSpace(num_nodes=1, reduction=False), "normal(0, 1): 2 = none(0) + none(1); out = 2", "operation 'none'"),
         (
@@ -228,7 +228,7 @@ def test_impossible_options_are_refused(make: Callable[[], Space], message: str)
         (
             RecurrentSpace(2, loose_ends=True),
             "recurrent(0): 1 = tanh(0); 2 = tanh(1); out = mean(1, 2)",
-            "not the mean of nodes that no other follows",
+            "not the mean of nodes without successors",
         ),
     ],
 )
@@ -306,7 +306,7 @@ def test_restricted_size_in_closed_form_where_enumeration_is_out_of_reach() -> N
 
 
 def test_restricting_refuses_genotypes_of_another_space() -> None:
-    with pytest.raises(MismatchError, match="is not of the space general"):
+    with pytest.raises(MismatchError, match="is not in the space general"):
         restrict_space(GeneralSpace(), [MobileSpace().at(0)])
     part = restrict_space(GeneralSpace((2,)), [GeneralSpace((2,)).at(4)])
     assert part.objection(GeneralSpace((2,)).at(0)) == "its structure was not used: normal(0): 1 = zero(0); out = 1"
@@ -357,7 +357,7 @@ def test_a_cost_is_asked_for_once_for_each_genotype() -> None:
 
 @pytest.mark.parametrize("space", [GeneralSpace((3,)), GeneralSpace(), DartsSpace()], ids=lambda space: space.name)
 def test_an_impossible_limit_is_refused_in_one_line(space: Space) -> None:
-    with pytest.raises(OptionError, match=r"no genotype of \w+ has letters <= 3; the least found has") as refused:
+    with pytest.raises(OptionError, match=r"no genotype of \w+ has letters <= 3; the lowest found is") as refused:
         limit_space(space, letters, 3, name="letters").sample(rng(0))
     assert "\n" not in str(refused.value)
 
@@ -365,7 +365,7 @@ def test_an_impossible_limit_is_refused_in_one_line(space: Space) -> None:
 def test_the_least_that_a_refusal_names_is_the_least_of_a_small_space() -> None:
     space = GeneralSpace((3,))
     least = min(map(letters, space.enumerate()))
-    with pytest.raises(OptionError, match=f"the least found has {least}"):
+    with pytest.raises(OptionError, match=f"the lowest found is {least}"):
         limit_space(space, letters, least - 1).sample(rng(0))
     assert letters(limit_space(space, letters, least).sample(rng(0))) == least
 
@@ -417,7 +417,7 @@ def test_bad_architecture_strings_are_refused(read: Callable[[str], Genotype], t
 def test_architecture_strings_with_strange_operations_are_refused() -> None:
     with pytest.raises(MismatchError, match="it has the operation 'conv', the space has none, skip_connect"):
         nasbench201_cell("|conv~0|+|none~0|none~1|+|none~0|none~1|none~2|")
-    with pytest.raises(MismatchError, match="not of the space transnas101"):
+    with pytest.raises(MismatchError, match="not in the space transnas101"):
         transnas101_arch(nasbench201_cell("|avg_pool_3x3~0|+|none~0|none~1|+|none~0|none~1|none~2|"))
 
 

@@ -312,9 +312,9 @@ def test_restricted_and_limited_spaces_have_the_operations_that_are_left() -> No
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: SupernetLayout.of(MobileSpace()), OptionError, "made of cells"),
-        (lambda: Frame(channels=6, channel_fraction=0.25), OptionError, "1/K for a K that divides the 6 channels"),
-        (lambda: Frame(channel_fraction=0.0), OptionError, "channel_fraction lies in"),
+        (lambda: SupernetLayout.of(MobileSpace()), OptionError, "consists of cells"),
+        (lambda: Frame(channels=6, channel_fraction=0.25), OptionError, "1/K with K a divisor of 6 channels"),
+        (lambda: Frame(channel_fraction=0.0), OptionError, "channel_fraction must be in"),
         (lambda: Frame(num_cells=0), OptionError, "at least one cell"),
         (lambda: Frame(stem_stride=3), OptionError, "stem_stride"),
         (lambda: Supernet(SupernetLayout.of(nasbench201()), (4,), 3, Frame()), OptionError, "reads images"),
@@ -329,7 +329,7 @@ def test_what_cannot_be_is_refused_in_one_line(make: Callable[[], Any], error: t
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (GeneralSpace((4,), GENERAL_OPERATIONS), "is no path of the supernet: it has the operation"),
+        (GeneralSpace((4,), GENERAL_OPERATIONS), "is not a path of the supernet: it has the operation"),
         (GeneralSpace((3,), NASBENCH201_OPERATIONS), "inputs among 3 nodes"),
         (DartsSpace(), "inputs among 6 nodes"),
     ],

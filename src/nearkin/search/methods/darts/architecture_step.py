@@ -1,7 +1,7 @@
 r"""Gradients of the validation loss with respect to the architecture weights.
 
-$L_t(w, \alpha)$ is the training loss and $L_v(w, \alpha)$ the validation loss. The first-order gradient uses the current
-weights, $\nabla_\alpha L_v(w, \alpha)$. The second-order gradient looks one training step ahead,
+$L_t(w, \alpha)$ is the training loss and $L_v(w, \alpha)$ the validation loss. The first-order gradient uses the
+current weights, $\nabla_\alpha L_v(w, \alpha)$. The second-order gradient looks one training step ahead,
 
 $$\nabla_\alpha L_v(w', \alpha) = \partial_\alpha L_v(w', \alpha) - \xi\,\nabla^2_{\alpha w} L_t(w, \alpha)\, v, \qquad
   w' = w - \xi\,(\nabla_w L_t(w, \alpha) + u), \quad v = \nabla_{w'} L_v(w', \alpha)$$
