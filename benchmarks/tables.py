@@ -234,9 +234,9 @@ standard errors, taking those of the reference to be as large.
 
 The search starts from the {figures["given"]} best cells of another task of the same table (by the figure that a search
 sees there), over {figures["kin_seeds"]} seeds. Mean regret after 10 / 50 queries: random search without kin; the search
-`warm-start`, an evolution whose first population is half the kin's and half drawn; and as a control local search from the
-same cells. The last column is the regret of `warm-start` at 50 queries ÷ that of random search. About ten other ways were
-tried on these same pairs (draws and children of the best by turns, arms that earn their share of the questions): none
+`warm-start`, an evolution whose first population is half the kin's and half drawn; and as a control local search from
+the same cells. The last column is the regret of `warm-start` at 50 queries ÷ that of random search. About ten other
+methods were tried on these same pairs (draws and children of the best by turns, arms that earn their share of the questions): none
 was better.
 
 - CIFAR-100 from CIFAR-10: regret {near:.2f} after 10 queries.

@@ -247,7 +247,7 @@ def test_tasks_and_genotypes_of_two_kinds_are_refused(task: Task, text: Task) ->
     for genotype, wrong, skeleton, message in (
         (CELLS, dense, SMALL, "images as outputs"),
         (CELLS, task, replace(SMALL, dense=True), "images as outputs"),
-        (CHAIN, dense, replace(SMALL, dense=True), "chains end in one vector"),
+        (CHAIN, dense, replace(SMALL, dense=True), "a chain has no images as outputs"),
         (CELLS, text, SMALL, "recurrent cells for text"),
         (RECURRENT, task, SMALL, "recurrent cells for text"),
         (CELLS, table, SMALL, "images"),

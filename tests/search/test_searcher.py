@@ -149,7 +149,7 @@ def test_the_supernet_learns_and_paths_with_weights_come_out_ahead(digits: nk.Ta
 def test_spaces_that_no_supernet_holds_are_refused(digits: nk.Task) -> None:
     with pytest.raises(OptionError, match="a supernet consists of cells"):
         shared(digits, space=MobileSpace((2, 2)))
-    with pytest.raises(OptionError, match="where the space has an identity"):
+    with pytest.raises(OptionError, match="no identity to extend the smaller ones"):
         shared(digits, space=GeneralSpace((2, 3), ("zero", "conv3")))
 
 

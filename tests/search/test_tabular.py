@@ -80,7 +80,7 @@ def test_a_missing_column_is_an_error_that_lists_the_others() -> None:
 
 
 def test_columns_of_another_length_are_refused() -> None:
-    with pytest.raises(DataError, match="column up has 2 values for 27 genotypes"):
+    with pytest.raises(DataError, match="column up has 2 values, expected one for each of 27"):
         ArchitectureTable("short", LISTED, {"up": [1.0, 2.0]})
 
 
@@ -93,7 +93,7 @@ def test_genotypes_outside_are_refused() -> None:
 
 
 def test_lists_without_or_with_repeated_genotypes_are_refused() -> None:
-    with pytest.raises(DataError, match="at least one, got none"):
+    with pytest.raises(DataError, match="is empty; give at least one"):
         ListedSpace(SPACE, [])
     with pytest.raises(DataError, match="1 genotypes of general are listed twice"):
         ListedSpace(SPACE, [SPACE.at(0), SPACE.at(0)])

@@ -165,7 +165,7 @@ def test_every_role_has_its_colour_in_both_schemes() -> None:
 
 
 def test_names_that_would_break_out_of_an_id_are_refused() -> None:
-    with pytest.raises(OptionError, match="the name of a drawing has letters"):
+    with pytest.raises(OptionError, match="a drawing must be a name of letters"):
         drawing(GENOTYPES[0], name='"><script>')
 
 

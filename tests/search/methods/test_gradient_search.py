@@ -246,7 +246,8 @@ def test_a_search_that_sharpens_ends_with_the_architecture_of_before(monkeypatch
         state = finish(searcher.step(state))
         courses.append({name: value.detach().clone() for name, value in state.architecture.items()})
     assert searcher.ended(state) == (
-        "the largest eigenvalue has grown to 5.0 times that of 1 epochs ago; the architecture weights of that epoch are used"
+        "the largest eigenvalue has grown to 5.0 times that of 1 epochs ago; "
+        "the architecture weights of that epoch are used"
     )
     assert len(courses) == 6  # three epochs of two steps
     assert all(torch.equal(value, courses[3][name]) for name, value in state.architecture.items())

@@ -335,7 +335,7 @@ def test_skipped_blocks_cost_nothing() -> None:
         ("recurrent(0): 1 = tanh(0); out = mean(1)", (1, 8, 8), "tokens"),
         ("recurrent(0): 1 = sine(0); out = mean(1)", (5,), "no activation 'sine'"),
         ("normal(0): 1 = conv4(0); out = 1", (1, 8, 8), "no operation 'conv4'"),
-        ("normal(0, 1, 2): 3 = conv3(0); out = 3", (1, 8, 8), "one input or two"),
+        ("normal(0, 1, 2): 3 = conv3(0); out = 3", (1, 8, 8), "networks have cells with 1 or 2"),
     ],
 )
 def test_what_does_not_fit_is_refused(text: str, shape: tuple[int, ...], message: str) -> None:

@@ -309,7 +309,10 @@ def test_restricting_refuses_genotypes_of_another_space() -> None:
     with pytest.raises(MismatchError, match="is not in the space general"):
         restrict_space(GeneralSpace(), [MobileSpace().at(0)])
     part = restrict_space(GeneralSpace((2,)), [GeneralSpace((2,)).at(4)])
-    assert part.objection(GeneralSpace((2,)).at(0)) == "its structure was not used: normal(0): 1 = zero(0); out = 1"
+    assert (
+        part.objection(GeneralSpace((2,)).at(0))
+        == "the space does not have its structure: normal(0): 1 = zero(0); out = 1"
+    )
     assert part.objection(GeneralSpace((2,)).at(2)) == "it has the operation 'max3', the space has conv3"
     assert str(structure(GeneralSpace((2,)).at(4))) == "normal(0): 1 = any(0); out = 1"
 

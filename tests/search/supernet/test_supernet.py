@@ -27,7 +27,7 @@ from nearkin.search.supernet.fused.mixed import MixedEdges
 from nearkin.search.supernet.fused.norm import batch_norm
 from nearkin.search.supernet.fused.supernet import Supernet
 from nearkin.search.supernet.fused.weighted_sum import weighted_sum
-from nearkin.search.supernet.reference import Frame, PlainSupernet, searched
+from nearkin.search.supernet.reference import Frame, PlainSupernet, supernet_operation
 from nearkin.search.supernet.supernet_layout import SupernetLayout
 
 EVERYTHING = tuple(dict.fromkeys(GENERAL_OPERATIONS + DARTS_OPERATIONS + NASBENCH201_OPERATIONS))
@@ -241,7 +241,7 @@ def test_an_operation_of_weight_one_is_that_operation_alone() -> None:
 
 def test_pools_run_once_for_all_edges_and_zeros_never(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    edges = [[searched(name, 4, 1) for name in DARTS_OPERATIONS] for _ in range(5)]
+    edges = [[supernet_operation(name, 4, 1) for name in DARTS_OPERATIONS] for _ in range(5)]
     fan = MixedEdges(edges, 4, 1)
     for module in [*fan.pools, *(op for edge in edges for op in edge)]:
         module.register_forward_hook(lambda module, *_: calls.append(type(module).__name__))

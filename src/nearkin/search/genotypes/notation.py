@@ -139,7 +139,7 @@ def require_name(name: str, expected: str) -> None:
     """Raise if `Scanner.name` would not read the name."""
     require(
         NAME.fullmatch(name) is not None and name != NOTHING,
-        f"the name of {expected} has letters, digits, _, . and -, and starts with a letter; got {name!r}",
+        f"{expected} must be a name of letters, digits, _, . and - that starts with a letter; got {name!r}",
     )
 
 
