@@ -236,8 +236,8 @@ The search starts from the {figures["given"]} best cells of another task of the 
 sees there), over {figures["kin_seeds"]} seeds. Mean regret after 10 / 50 queries: random search without kin; the search
 `warm-start`, an evolution whose first population is half the kin's and half drawn; and as a control local search from
 the same cells. The last column is the regret of `warm-start` at 50 queries ÷ that of random search. About ten other
-methods were tried on these same pairs (draws and children of the best by turns, arms that earn their share of the questions): none
-was better.
+methods were tried on the same pairs (draws and children of the best in alternation, bandits that divide the queries):
+none was better.
 
 - CIFAR-100 from CIFAR-10: regret {near:.2f} after 10 queries.
 - Over all {len(figures["kin"])} ordered pairs the ratio at 50 queries is {mean["kin"]} in the mean and {worst["kin"]}

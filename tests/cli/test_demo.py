@@ -44,7 +44,7 @@ def test_a_zoo_is_built_and_a_seventh_task_solved(call: Call, monkeypatch: pytes
 
     again = call("demo")
     assert again.code == 0, again.err
-    assert again.out.count("is in the zoo already") == 6
+    assert again.out.count("is already in the zoo") == 6
     assert told["answer"].split(", found in")[0] in again.out
     assert not Path("nearkin-zoo").exists()
     for said in (first, again):

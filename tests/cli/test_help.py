@@ -35,7 +35,7 @@ def test_options_of_a_measure_are_refused_in_one_line(call: Call) -> None:
             "the measure kin has no option reading; its options are batch_size, learning_rate",
         ),
         (("--screen", "1"), "the measure kin is measured on every task"),
-        (("--option", "steps"), "--option is written name=value"),
+        (("--option", "steps"), "got --option 'steps', expected name=value"),
     ):
         said = call("near", "a", *words)
         assert said.code == 1

@@ -218,7 +218,7 @@ BAD = [
     (("b", "npz:gone.npz"), "there is no file"),
     (("b", "digitts"), "did you mean digits?"),
     (("b", "digits?dense=edges"), "expects classification or regression"),
-    (("", "digits"), "a task needs a name"),
+    (("", "digits"), "got an empty name"),
     (("b", "digits", "--budget", "0"), "above 0, got 0.0"),
     (("b", "digits", "--budget", "-3"), "above 0, got -3.0"),
     (("b", "digits", "--budget", "nan"), "above 0, got nan"),
@@ -249,8 +249,8 @@ def test_bad_input_ends_in_one_line_and_leaves_no_trace(call: Call, tmp_path: Pa
 def test_what_does_not_fit_the_zoo_is_refused_before_any_work(call: Call) -> None:
     cases = [
         (("low", "digits"), "the zoo has a task 'low' with other data; choose another name"),
-        (("b", "digits", "--space", "nosuch"), "unknown space 'nosuch'; say nearest, full, or a task of the zoo"),
-        (("b", "digits", "--space", "bare"), "bare has no cells"),
+        (("b", "digits", "--space", "nosuch"), "unknown space 'nosuch'; choose nearest, full, or a task of the zoo"),
+        (("b", "digits", "--space", "bare"), "'bare' has no cells"),
     ]
     bare = nk.task("digits?detect=0&limit=100", name="bare")
     with nk.Zoo("nearkin-zoo") as zoo:

@@ -251,8 +251,8 @@ def test_tasks_and_genotypes_of_two_kinds_are_refused(task: Task, text: Task) ->
         (CELLS, text, SMALL, "recurrent cells for text"),
         (RECURRENT, task, SMALL, "recurrent cells for text"),
         (CELLS, table, SMALL, "images"),
-        (CHAIN, task, replace(SMALL, auxiliary=True), "are for cells"),
-        (CHAIN, task, replace(SMALL, drop_path=0.1), "are for cells"),
+        (CHAIN, task, replace(SMALL, auxiliary=True), "are only for cells"),
+        (CHAIN, task, replace(SMALL, drop_path=0.1), "are only for cells"),
     ):
         with pytest.raises((OptionError, MismatchError), match=message):
             evaluate_genotype(genotype, wrong, skeleton, QUICK)
