@@ -114,7 +114,7 @@ def test_given_genotypes_that_a_limit_forbids_are_passed_over_with_a_caution(mak
 
 
 def test_given_genotypes_of_another_space_are_refused(make: Make) -> None:
-    with pytest.raises(MismatchError, match="not of the space general"):
+    with pytest.raises(MismatchError, match="not in the space general"):
         make(SPACE, Counting(hashed), [Genotype.parse("chain: skip")])
 
 
