@@ -112,7 +112,7 @@ def test_bad_questions_end_in_one_line(call: Call, tmp_path: Path) -> None:
         (("--method", "pcdarts", "--space", "nearest"), "use --space full"),
         (("--method", "random", "--space", "general?nodes=3", "--parameters", "10"), "has parameters <= 10"),
         (("--method", "random", "--space", "full", "--option", "tournament=3"), "random has no option tournament"),
-        (("--space", "full", "--option", "patience=two"), "option patience of fuse is a whole number, got 'two'"),
+        (("--space", "full", "--option", "patience=two"), "option patience of fuse is 'two', expected a whole number"),
         (("--space", "full", "--option", "patience=2", "--option", "patience=3"), "patience is given twice"),
         (("--space", "recurrent"), "fuse cannot search the space recurrent for 'four', a categorical task; use"),
         (("--method", "random", "--space", "full", "--option", "tournament"), "name=value"),

@@ -213,8 +213,8 @@ def data(tmp_path: Path) -> None:
 BAD = [
     (("b", "npz:one.npz"), "two classes or more"),
     (("b", "npz:single.npz"), "one training sample of every class"),
-    (("b", "folder:photos"), "bring all to one size with ?size=64"),
-    (("b", "folder:texts"), "holds no images"),
+    (("b", "folder:photos"), "resize all with ?size=64"),
+    (("b", "folder:texts"), "has no images"),
     (("b", "npz:gone.npz"), "there is no file"),
     (("b", "digitts"), "did you mean digits?"),
     (("b", "digits?dense=edges"), "expects classification or regression"),

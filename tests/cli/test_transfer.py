@@ -71,7 +71,7 @@ def test_bad_requests_end_in_one_line(call: Call, tmp_path: Path) -> None:
     (tmp_path / "folder.html").mkdir()
     (tmp_path / "table.csv").write_text("a,b,kind\n" + "1.5,2.5,x\n2.5,0.5,y\n" * 10)
     cases = [
-        (("transfer", "lov", HIGH), "no task named lov"),
+        (("transfer", "lov", HIGH), "no task named 'lov'"),
         (("transfer", "low", "hihg"), "neither a task of the zoo (low) nor a data set"),
         (("transfer", "low", HIGH, "--shots", "9999"), "training samples, 9999 a class were asked for"),
         (("transfer", "low", HIGH, "--method", "exact"), "dirichlet or laplace"),
@@ -81,7 +81,7 @@ def test_bad_requests_end_in_one_line(call: Call, tmp_path: Path) -> None:
         (("transfer", "low", HIGH, "--out", "page.pdf"), "got --out page.pdf, expected a file name that ends in .html"),
         (("transfer", "low", HIGH, "--out", "folder.html"), "folder.html is a folder"),
         (("transfer", "low", HIGH, "--out", "table.csv/page.html"), "table.csv"),
-        (("transfer", "low", "csv:table.csv?target=kind"), "only images can be brought to another shape"),
+        (("transfer", "low", "csv:table.csv?target=kind"), "only images can be converted to another shape"),
         (("--zoo", "nowhere", "transfer", "low", HIGH), "nowhere"),
     ]
     for words, wanted in cases:

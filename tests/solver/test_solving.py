@@ -195,7 +195,7 @@ def test_a_solution_is_saved_and_loaded(tmp_path: Path, target: nk.Task) -> None
     with pytest.raises(MismatchError, match="use the same units"):
         again.predict(16 * x)
     (tmp_path / "other.safetensors").write_bytes(b"nothing")
-    with pytest.raises(DataError, match="not a whole safetensors file"):
+    with pytest.raises(DataError, match="not an intact safetensors file"):
         Solution.load(tmp_path / "other.safetensors")
 
 

@@ -174,7 +174,7 @@ def _journal(settings: Settings) -> Iterator[list[Listener]]:
     if command is None or command.info_name in NOT_JOURNALED or "://" in settings.zoo:
         yield []
         return
-    with journal.journaled(Path(settings.zoo), sys.argv[1:]) as write:
+    with journal.write_journal(Path(settings.zoo), sys.argv[1:]) as write:
         yield [write]
 
 

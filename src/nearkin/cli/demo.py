@@ -124,6 +124,7 @@ def _known(zoo: "nk.Zoo", name: str, task: "nk.Task", question: str, settings: S
     cells = run(zoo.search_cells.work(name, skeleton, budget, seed=settings.seed), settings)
     record = zoo.record(name)
     return (
-        f"{lead}{record.metric:.1%} of {len(task.test)} test samples correct (majority class {task.guess():.1%}); "
+        f"{lead}{record.metric:.1%} of {len(task.test)} test samples correct "
+        f"(majority class {task.majority_baseline():.1%}); "
         f"{counted(len(cells.found), 'cell')} stored"
     )

@@ -80,7 +80,7 @@ def _machine() -> dict[str, Any]:
     versions["device"] = torch.cuda.get_device_name() if cuda else f"cpu, {torch.get_num_threads()} threads"
     extras = {extra: importlib.util.find_spec(module) is not None for module, extra in EXTRAS.items()}
     versions["extras"] = ", ".join(sorted(name for name, installed in extras.items() if installed)) or "none"
-    folders = {name: builtin.found(name) for name in builtin.PATTERNS}
+    folders = {name: builtin.find_dataset(name) for name in builtin.PATTERNS}
     data = {"digits": "scikit-learn", **{name: str(folder) if folder else None for name, folder in folders.items()}}
     return {"versions": versions, "data": data}
 

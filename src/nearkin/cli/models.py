@@ -90,7 +90,7 @@ def train(
     def show() -> None:
         say(
             f"[bold]{escape(str(out))}[/bold]: {metric_title(task.form.metric)} {done.scores.metric:.4f} on the test "
-            f"set ({baseline_text(task.form.metric, task.guess())}), {solved.network} with "
+            f"set ({baseline_text(task.form.metric, task.majority_baseline())}), {solved.network} with "
             f"{counted(facts['parameters'], 'weight')}, {facts['steps']} steps in {duration(done.seconds)}"
         )
 
@@ -126,7 +126,7 @@ def evaluate(
         say(
             f"[bold]{escape(model)}[/bold] on {escape(task.name)}: {metric_title(task.form.metric)} "
             f"{scores.metric:.4f}, loss {scores.loss:.4f}, {counted(scores.count, 'sample')} "
-            f"({baseline_text(task.form.metric, task.guess())})"
+            f"({baseline_text(task.form.metric, task.majority_baseline())})"
         )
 
     answer(facts, as_json, show)

@@ -263,7 +263,8 @@ def _show_result(facts: dict[str, Any], task: "nk.Task", target: str) -> None:
     kin = f", the space of '{escape(facts['kin'])}', {start}" if facts["kin"] else ""
     say(
         f"[bold]{escape(facts['target'])}[/bold]: {metric_title(task.form.metric)} {facts['metric']:.4f} on the "
-        f"test set ({baseline_text(task.form.metric, task.guess())}), {counted(facts['parameters'], 'weight')}, "
+        f"test set ({baseline_text(task.form.metric, task.majority_baseline())}), "
+        f"{counted(facts['parameters'], 'weight')}, "
         f"{counted(facts['multiply_adds'], 'multiply-add')}"
     )
     say(f"  {escape(facts['genotype'])}")

@@ -81,7 +81,7 @@ def transfer(
         known = target if target in zoo else task_of(target, zoo)
         task = zoo.task(known) if isinstance(known, str) else known
         facts = {"source": source, "how": repr(how), "seed": settings.seed}
-        saved = zoo.work.within(f"transfer-{task.fingerprint()}-{checkpoints.mark(facts)}")
+        saved = zoo.work.within(f"transfer-{task.fingerprint()}-{checkpoints.facts_digest(facts)}")
         if restart:
             saved.clear()
         cache = stages.StageCache(saved, task.digest())

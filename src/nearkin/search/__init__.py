@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from nearkin._moved import RENAMED, renamed
 from nearkin.core.lazy import exports
 
 if TYPE_CHECKING:
@@ -23,17 +22,4 @@ if TYPE_CHECKING:
     from nearkin.search.searcher import run_search as run_search
     from nearkin.search.spaces.base import Space as Space
 else:
-    _get, __dir__, __all__ = exports(
-        __name__,
-        {
-            "genotype_evaluation": ("GenotypeEvaluation", "evaluate_genotype"),
-            "genotypes.genotype": ("Cells", "Chain", "Genotype", "Recurrent"),
-            "objective": ("Objective",),
-            "registry": ("METHODS", "SearchProblem", "Method", "method_named"),
-            "searcher": ("ScoredGenotype", "SearchResult", "Searcher", "run_search"),
-            "spaces.base": ("Space",),
-        },
-    )
-
-    def __getattr__(name: str):
-        return renamed(__name__, name) if name in RENAMED[__name__] else _get(name)
+    __getattr__, __dir__, __all__ = exports(__name__)

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from nearkin._moved import renamed
 from nearkin.core.budget import Budget
 from nearkin.core.errors import MismatchError, OptionError, require
-from nearkin.core.options import Option, options_of, typed
+from nearkin.core.options import Option, options_of, read_options
 from nearkin.nets.recipe import Recipe
 from nearkin.search.genotype_evaluation import TrainedObjective
 from nearkin.search.genotypes.genotype import Cells, Chain, Genotype, Recurrent
@@ -290,15 +289,11 @@ def checked(method: str, task: Task, options: Mapping[str, Any]) -> dict[str, An
     """Options of a method in their types; raises for an unknown option or an unsuitable task."""
     chosen = method_named(method)
     chosen.require_suited(task)
-    return typed(chosen.options, options, method)
+    return read_options(chosen.options, options, method)
 
 
 def searcher(method: str, problem: SearchProblem) -> Searcher[Any]:
     """Searcher of a method for a problem; raises for an unknown option, or an unsuitable task or space."""
     chosen = method_named(method)
     chosen.require_suited(problem.task, problem.space)
-    return chosen.build(replace(problem, options=typed(chosen.options, problem.options, chosen.name)))
-
-
-def __getattr__(name: str) -> Any:
-    return renamed(__name__, name)
+    return chosen.build(replace(problem, options=read_options(chosen.options, problem.options, chosen.name)))

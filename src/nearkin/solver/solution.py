@@ -16,7 +16,7 @@ from nearkin.distance.registry import STRUCTURE
 from nearkin.nets.evaluate import Scores, evaluate
 from nearkin.nets.functional import evaluating
 from nearkin.nets.solved import ModelFacts, Solved, TaskFacts, fit_facts, fit_state, solved_from, task_facts
-from nearkin.run.stages import Spent
+from nearkin.run.stages import StageTime
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.solver.claims import ClaimCheck
 from nearkin.solver.quality import Quality, class_quality, value_quality
@@ -28,7 +28,7 @@ from nearkin.tasks.examples import Examples, Scaling
 from nearkin.tasks.likelihood import Gaussian, likelihood
 from nearkin.tasks.pixels import fitted_to
 from nearkin.tasks.prediction import Prediction
-from nearkin.tasks.rows import Rows, Values, glance
+from nearkin.tasks.rows import Rows, Values, subset_index
 from nearkin.tasks.task import Task
 
 KIND = "solution"
@@ -63,7 +63,7 @@ class _Facts(TypedDict):
     relations: Relations
     checks: Checks
     promises: tuple[ClaimCheck, ...]
-    stages: tuple[Spent, ...]
+    stages: tuple[StageTime, ...]
     map: _Map | None
     seed: int
     made: dict[str, Any]
@@ -109,7 +109,7 @@ class Solution:
     relations: Relations
     checks: Checks
     promises: tuple[ClaimCheck, ...]
-    stages: tuple[Spent, ...]
+    stages: tuple[StageTime, ...]
     matrix: DistanceMatrix | None
     pictures: Tensor
     seed: int
@@ -188,7 +188,7 @@ class Solution:
         learned = self.task["scaling"]
         if len(self.task["input_shape"]) != 3 or not learned or len(rows) == 0:
             return
-        image_mean = rows.take(glance(len(rows), CHECKED_IMAGES)).float().mean((0, 2, 3))
+        image_mean = rows.take(subset_index(len(rows), CHECKED_IMAGES)).float().mean((0, 2, 3))
         mean, std = torch.tensor(learned["mean"]), torch.tensor(learned["std"])
         require(
             bool(((image_mean - mean).abs() <= FARTHEST * std).all()),
@@ -340,7 +340,7 @@ def quality_on_test(task: Task, solved: Solved, temperature: float) -> Quality:
     labels = task.test.labels()
     if predicted.probabilities is not None:
         return class_quality(
-            predicted.probabilities, labels, task.classes, loss=scores.loss, guess=task.guess(),
+            predicted.probabilities, labels, task.classes, loss=scores.loss, guess=task.majority_baseline(),
             best_constant=task.best_constant(), predicted=predicted.labels,
         )  # fmt: skip
     scaling = Scaling.from_dict(solved.facts["target_scaling"])

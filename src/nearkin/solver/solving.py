@@ -92,7 +92,7 @@ def solve(
         return solution
     yield from stages.timed("adding to the zoo", join_zoo(zoo, task, plan, contest, relations))
     matrix = yield from stages.timed("map", map_tasks(zoo, task, plan, relations))
-    solution = replace(solution, matrix=matrix, stages=stages.spent)
+    solution = replace(solution, matrix=matrix, stages=stages.times)
     zoo.keep(task.name, KIND, solution.to_state(), {"chosen": solution.chosen, "metric": solution.metric})
     return solution
 
@@ -181,16 +181,17 @@ def _solution(
     quality = quality_on_test(task, solved, temperature)
     rows = torch.tensor([mistake.row for mistake in quality.mistakes], dtype=torch.int64)
     standings, margins = tuple(contest.results), contest.margins()
+    test_scores = {name: scores_on_test(task, solved).metric for name, (solved, _) in finals.items()}
     return Solution(
         solved=solved,
         chosen=best.name,
-        sentence=sentence(task.name, best, standings, quality, margins, contest.stages.seconds),
+        sentence=sentence(task.name, best, standings, quality, margins, contest.stages.seconds, test_scores),
         task=task.facts(),
         quality=quality,
         temperature=temperature,
         standings=standings,
         margins=margins,
-        finals={name: scores_on_test(task, solved).metric for name, (solved, _) in finals.items()},
+        finals=test_scores,
         samples={
             "available": len(contest.learn.train),
             "finals": {name: count for name, (_, count) in finals.items()},
@@ -198,7 +199,7 @@ def _solution(
         relations=relations,
         checks=checks,
         promises=check_claims(standings, relations, quality.name),
-        stages=contest.stages.spent,
+        stages=contest.stages.times,
         matrix=None,
         pictures=task.test.inputs.take(rows) if len(rows) else torch.zeros(0),
         seed=plan.seed,

@@ -7,9 +7,7 @@ bandits that divide the evaluations between sources; none was better (docs/figur
 """
 
 from collections.abc import Iterable
-from typing import Any
 
-from nearkin._moved import renamed
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.methods.evolution import Evolution
 from nearkin.search.methods.sampling import Sampling
@@ -30,7 +28,3 @@ def warm_start_search(
         if space.contains(genotype):
             keys.add(space.unique_key(genotype))
     return Sampling(space, objective, Evolution(population, tournament, "warm-start"), tuple(chosen))
-
-
-def __getattr__(name: str) -> Any:
-    return renamed(__name__, name)
