@@ -13,7 +13,7 @@ from nearkin.nets.trusted_code import refusal
 from nearkin.report.drawing.genotype_drawing import draw_genotype
 from nearkin.report.glossary import glossary
 from nearkin.report.html import HtmlTable
-from nearkin.search.networks.named import parsed
+from nearkin.search.networks.named import parse_network
 from nearkin.solver.solution import KIND
 from nearkin.store.read_only import ReadOnlyStore
 from nearkin.store.records import ArtifactRecord, TaskRecord
@@ -169,7 +169,7 @@ def _searched(artifacts: Sequence[ArtifactRecord]) -> dict[str, Any] | None:
     if record is None:
         return None
     text = str(record.facts.get("network", ""))
-    genotype, skeleton = parsed(text)
+    genotype, skeleton = parse_network(text)
     return {
         "picture": Markup(draw_genotype(genotype, name="searched")),
         "text": plain(str(genotype)),

@@ -8,7 +8,7 @@ from nearkin.core.errors import DataError, require
 from nearkin.core.plain import typed
 from nearkin.core.state import State
 from nearkin.search.genotypes.genotype import Genotype
-from nearkin.search.searcher import Best
+from nearkin.search.searcher import ScoredGenotype, current_method
 
 VERSION = 1
 
@@ -23,7 +23,7 @@ class BestCells:
         method: the search method.
         found: the best genotypes, best first.
 
-    >>> best = Best(Genotype.parse("normal(0): 1 = conv3(0); out = 1"), 0.9, {"parameters": 300})
+    >>> best = ScoredGenotype(Genotype.parse("normal(0): 1 = conv3(0); out = 1"), 0.9, {"parameters": 300})
     >>> cells = BestCells("general", {"channels": 8}, "evolution", (best,))
     >>> BestCells.from_state(cells.to_state(), "the task") == cells
     True
@@ -32,7 +32,10 @@ class BestCells:
     space: str
     skeleton: Mapping[str, Any]
     method: str
-    found: tuple[Best, ...]
+    found: tuple[ScoredGenotype, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "method", current_method(self.method))
 
     @property
     def genotypes(self) -> tuple[Genotype, ...]:

@@ -11,7 +11,7 @@ from nearkin.core.errors import MismatchError, require
 from nearkin.core.state import State
 from nearkin.nets.functional import evaluation_mode
 from nearkin.nets.solved import Solved
-from nearkin.search.networks.named import PATH, parsed
+from nearkin.search.networks.named import PATH, parse_network
 from nearkin.tasks.likelihood import likelihood
 from nearkin.transfer.machine import TangentMachine
 from nearkin.zoo.export_formats import agreement, export_onnx, export_python, export_torch, load_network, sample
@@ -73,7 +73,7 @@ def exported(solved: Solved, to: str, file: Path, trial: int = 0) -> dict[str, A
             f"Python file; use --to onnx or --to torch",
             MismatchError,
         )
-        error = export_python(model, file, *parsed(solved.network), shape, solved.num_outputs, notes=lines)
+        error = export_python(model, file, *parse_network(solved.network), shape, solved.num_outputs, notes=lines)
         _write_weights(solved, model, weights, shape, lines)
         return {"files": [str(file), str(weights)], "error": error}
     _write_weights(solved, model, weights, shape, lines)
@@ -118,6 +118,6 @@ def _write_weights(solved: Solved, model: nn.Module, file: Path, shape: tuple[in
     """Write all weights and buffers by name, with the facts of the task."""
     facts = {"task": dict(solved.facts), "made_by": solved.network, "notes": lines}
     if solved.network.startswith(PATH):
-        export_torch(model, file, *parsed(solved.network), shape, solved.num_outputs, facts)
+        export_torch(model, file, *parse_network(solved.network), shape, solved.num_outputs, facts)
     else:
         State(model.state_dict(), facts).save(file)

@@ -25,15 +25,15 @@ from nearkin.nets.solved import Solved
 from nearkin.nets.training_loop import Fit
 from nearkin.run.checkpoints import SUFFIX, Checkpoints, facts_digest, read_stored, resume
 from nearkin.search.cost import Costs
-from nearkin.search.evaluate import Evaluated, evaluate_genotype
+from nearkin.search.genotype_evaluation import GenotypeEvaluation, evaluate_genotype
 from nearkin.search.genotypes.genotype import Genotype, Recurrent
 from nearkin.search.networks.build import Skeleton
 from nearkin.search.networks.named import network_string
-from nearkin.search.registry import PROXY, Ask, method_named, searcher
-from nearkin.search.searcher import Outcome, run_search
+from nearkin.search.registry import PROXY, SearchProblem, method_named, searcher
+from nearkin.search.searcher import SearchResult, run_search, stored_method
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.registry import space as space_named
-from nearkin.search.spaces.restricted import restricted
+from nearkin.search.spaces.restricted import restrict_space
 from nearkin.tasks.task import Task
 from nearkin.zoo.best_cells import BestCells
 from nearkin.zoo.comparison import Comparison
@@ -87,8 +87,9 @@ class Search:
 
     def facts(self) -> dict[str, Any]:
         """All options that affect the course of the search, except its budget."""
-        names = ("method", "space", "measure", "parameters", "multiply_adds", "latency", "seed_cells")
+        names = ("space", "measure", "parameters", "multiply_adds", "latency", "seed_cells")
         return {
+            "method": stored_method(self.method),
             **{name: getattr(self, name) for name in names},
             "skeleton": self.skeleton.to_dict(),
             "proxy": self.proxy.to_dict(),
@@ -116,8 +117,8 @@ class Architecture:
         skeleton: macro-architecture of the network.
     """
 
-    outcome: Outcome
-    evaluated: Evaluated
+    outcome: SearchResult
+    evaluated: GenotypeEvaluation
     domain: SearchDomain
     skeleton: Skeleton
 
@@ -192,7 +193,7 @@ def search_architecture(
     if restart:
         for name in (unfinished, finished, training):
             work.remove(name)
-    outcome = yield from read_stored(work, finished, lambda state: state.read(Outcome))
+    outcome = yield from read_stored(work, finished, lambda state: state.read(SearchResult))
     if outcome is not None:
         yield Note("the search is finished; continuing with the training of its best genotype")
     else:
@@ -232,11 +233,13 @@ def search_cells(
     return BestCells(space, skeleton.to_dict(), outcome.method, outcome.found)
 
 
-def _search(task: Task, domain: SearchDomain, how: Search, seed: int, work: Checkpoints, name: str) -> Work[Outcome]:
+def _search(
+    task: Task, domain: SearchDomain, how: Search, seed: int, work: Checkpoints, name: str
+) -> Work[SearchResult]:
     """The search alone, resumed from its checkpoint if there is one."""
     costs = Costs(how.skeleton, task.input_shape, task.num_outputs)
     space = costs.limits(domain.space, parameters=how.parameters, multiply_adds=how.multiply_adds, latency=how.latency)
-    ask = Ask(task=task, space=space, skeleton=how.skeleton, first=domain.first, proxy=how.proxy, seed=seed,
+    ask = SearchProblem(task=task, space=space, skeleton=how.skeleton, first=domain.first, proxy=how.proxy, seed=seed,
               options=dict(how.options))  # fmt: skip
     chosen = searcher(how.method, ask)
     names = work.names()
@@ -272,7 +275,7 @@ def search_domain(zoo: SolvedTasks, target: Task | str, how: Search) -> Work[Sea
         yield Note(f"searching the whole space {whole.name}, {start}; the kin is '{kin}'")
         return SearchDomain(whole, first, kin)
     yield Note(f"searching the space of the {len(cells.found)} cells of '{kin}', {start}")
-    return SearchDomain(restricted(whole, cells.genotypes), first, kin)
+    return SearchDomain(restrict_space(whole, cells.genotypes), first, kin)
 
 
 def _nearest(zoo: SolvedTasks, target: Task | str, task: Task, how: Search) -> Work[str]:
