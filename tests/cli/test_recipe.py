@@ -14,7 +14,8 @@ from nearkin.zoo.zoo import Zoo
 DATA = "digits?limit=60"
 ALL = {
     "steps": 3, "seconds": 60.0, "batch_size": 7, "optimiser": "sgd", "learning_rate": 0.01, "momentum": 0.5,
-    "weight_decay": 0.001,    "schedule": "step", "milestones": [0.25, 0.5], "decay": 0.3, "warmup": 0.2, "clip": 1.5, "smoothing": 0.1,
+    "weight_decay": 0.001, "schedule": "step", "milestones": [0.25, 0.5], "decay": 0.3, "warmup": 0.2, "clip": 1.5,
+    "smoothing": 0.1,
     "averaging": 0.5, "target": 0.9, "patience": 2, "validation": 0.3, "precision": "float32", "augment": "crop=1",
     "epochs": 2,
 }  # fmt: skip

@@ -212,3 +212,44 @@ def test_augmentation_is_refused_where_it_would_mislead() -> None:
     dense = read("digits?dense=edges&limit=100")
     with pytest.raises(NearkinError, match="augmentation is for images with classes"):
         fit(build("autoencoder", dense.input_shape, dense.num_outputs, 0), dense, Recipe(steps=1, augment="flip"))
+
+
+class Clock:
+    """A clock that advances by a fixed time at every look."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        self.now += 0.01
+        return self.now
+
+
+def test_a_time_limit_ends_a_run_annealed_and_resumes_to_the_same_bits(
+    few: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = Recipe(epochs=1000, seconds=0.5, batch_size=20, optimiser="sgd", learning_rate=0.1)
+    monkeypatch.setattr(fit_module, "time", Clock())
+    states: list[State] = []
+    rates: list[float] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Checkpoint):
+            states.append(event.capture())
+            rates.append(recipe.rate(2000 * states[-1].facts["seconds"], 1000))
+
+    done = finish(fit.work(Restless(), few, recipe), listen)
+    assert 20 <= len(done.history.losses) < 200, "the time ended it, not the epochs"
+    assert 0.5 <= done.seconds < 0.6
+    assert rates[-1] < 0.01 < 0.09 < max(rates), "the schedule followed the time"
+    middle = states[len(states) // 2]
+    again = finish(fit.work(Restless(), few, recipe, resume=middle))
+    assert len(again.history.losses) == len(done.history.losses)
+    assert all(torch.equal(again.params[name], value) for name, value in done.params.items())
+
+
+def test_a_recipe_without_a_time_limit_is_stored_as_before() -> None:
+    assert "seconds" not in Recipe().to_dict()
+    assert Recipe(**Recipe(seconds=3.0).to_dict()).seconds == 3.0
+    with pytest.raises(NearkinError, match="seconds must be above 0"):
+        Recipe(seconds=0.0)
