@@ -678,3 +678,17 @@ def test_a_diagonal_prints_as_one_line() -> None:
     assert len(repr(fisher)) < 120
     assert "\n" not in repr(fisher)
     assert "1,234 samples" in repr(fisher)
+
+
+def test_weights_in_channels_last_memory_give_the_same_diagonal() -> None:
+    plain = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 6, 3, groups=2), nn.Flatten(), nn.Linear(96, 3)
+    ).double()
+    last = copy.deepcopy(plain).to(memory_format=torch.channels_last)
+    x, y = torch.randn(7, 3, 6, 6, dtype=torch.float64), torch.arange(7) % 3
+    for labels in ("observed", "expected"):
+        expected = diagonal(plain, x, y, likelihood="categorical", labels=labels)
+        found = diagonal(last, x.to(memory_format=torch.channels_last), y, likelihood="categorical", labels=labels)
+        for name, value in expected.values.items():
+            assert value.sum() > 0
+            torch.testing.assert_close(found.values[name], value, rtol=1e-12, atol=1e-15)

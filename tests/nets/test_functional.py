@@ -22,7 +22,7 @@ SHAPES = {"mlp": (6,), "recurrent": (5,)}
 TINY = {
     "mlp": "mlp?hidden=8-4",
     "recurrent": "recurrent?embedding=6&hidden=6&tied=true",
-    **{name: f"{name}?width=0.0625" for name in ("autoencoder", "densenet121", "lenet", "resnet18", "vgg16")},
+    **{name: f"{name}?width=0.0625" for name in ("autoencoder", "cnn", "densenet121", "lenet", "resnet18", "vgg16")},
 }
 
 

@@ -20,7 +20,9 @@ TINY = {
     "mlp": ("mlp?hidden=8-4", (6,)),
     "recurrent": ("recurrent?embedding=6&hidden=5", (5,)),
     "recurrent tied": ("recurrent?embedding=6&hidden=6&tied=true", (5,)),
-    **{n: (f"{n}?width=0.0625", (1, 8, 8)) for n in ("autoencoder", "densenet121", "lenet", "resnet18", "vgg16")},
+    **{
+        n: (f"{n}?width=0.0625", (1, 8, 8)) for n in ("autoencoder", "cnn", "densenet121", "lenet", "resnet18", "vgg16")
+    },
 }
 SHAPED_BY_OUTPUTS = ("head.", "output.", "embedding.")
 
@@ -266,7 +268,7 @@ def test_values_that_writing_would_change_are_refused(value: object) -> None:
     [
         ("resnet", "unknown network 'resnet'; did you mean resnet18?"),
         ("LeNet", "did you mean lenet?"),
-        ("zzz", "choose one of autoencoder, densenet121, lenet, mlp, recurrent, resnet18, vgg16, or your own"),
+        ("zzz", "choose one of autoencoder, cnn, densenet121, lenet, mlp, recurrent, resnet18, vgg16, or your own"),
         ("", "unknown network ''"),
         ("lenet?depth=3", "lenet has no option 'depth'; it has width"),
         ("recurrent?vocabulary=3", "it has embedding, hidden, layers, dropout, tied, cell"),

@@ -93,7 +93,10 @@ class Accumulator:
         self.tape = PlannedTape(model, self.weights, x, self.names, self._receive)
         plan = self.plan
         owned = [name for own in plan.owners.values() for name in own.values()]
-        self.sums = {name: torch.zeros_like(self.weights[name]) for name in dict.fromkeys((*owned, *self.names))}
+        self.sums = {
+            name: torch.zeros_like(self.weights[name], memory_format=torch.contiguous_format)
+            for name in dict.fromkeys((*owned, *self.names))
+        }
         self.into = {layer: {local: self.sums[name] for local, name in plan.owners[layer].items()}
                      for layer in plan.single}  # fmt: skip
         modules = dict(model.named_modules()) if isinstance(model, nn.Module) else {}

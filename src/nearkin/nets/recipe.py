@@ -138,7 +138,7 @@ class Recipe:
         (True, 8)
         """
         usual, own = Recipe.of_size(num_samples).to_dict(), self.to_dict()
-        return Recipe.of_size(num_others, **{name: value for name, value in own.items() if value != usual[name]})
+        return Recipe.of_size(num_others, **{name: value for name, value in own.items() if value != usual.get(name)})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `Recipe(**values)` is the inverse. `seconds` is left out if it is None."""

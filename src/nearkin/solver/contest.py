@@ -100,7 +100,7 @@ class Contest:
     def run(self, searches: Sequence[Contender], kin: Solved | None) -> Work[None]:
         """Search, size and train every contender of the plan."""
         flip = yield from self._flips()
-        known = [*self._contenders(kin, flip), *searches]
+        known = [*searches, *self._contenders(kin, flip)]
         if self.plan.hurried:
             known = [contender for contender in known if contender.kind == "simple"]
         contenders = [contender for contender in known if self.plan.takes(contender.name)]

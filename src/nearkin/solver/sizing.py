@@ -22,7 +22,7 @@ FEWEST_STEPS = 30  # fewer steps train nothing
 PATIENCE = 3.0  # factor by which a network may exceed its time for these steps
 LONGEST = 2.0  # factor on the usual number of steps, when time allows
 TIMED = 2  # timed steps, after one to warm up
-SCORED = 2  # passes over the test set: scores, and probabilities
+SCORED = 3  # passes over the test set: scores twice, and probabilities
 VIEWS = 5  # of an image whose shifts are averaged
 BACKWARD = 3  # a training step costs about three forward passes
 

@@ -13,6 +13,7 @@ from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.state import State, restoring
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.registry import STRUCTURE
+from nearkin.nets.evaluate import Scores, evaluate
 from nearkin.nets.functional import evaluation_mode
 from nearkin.nets.solved import ModelFacts, Solved, TaskFacts, fit_facts, fit_state, solved_from, task_facts
 from nearkin.run.stages import StageTime
@@ -328,9 +329,14 @@ def predictions(solved: Solved, examples: Examples, temperature: float, model: n
     return Prediction(back.inverse(form.means(outputs).clone()), classes=classes)
 
 
+def scores_on_test(task: Task, solved: Solved) -> Scores:
+    """Metric and loss of a solved task's model on the test set; the only place where they are computed."""
+    return evaluate(solved.model(), as_seen(solved, task.test), task.form, batch_size=PASS)
+
+
 def quality_on_test(task: Task, solved: Solved, temperature: float) -> Quality:
-    """Quality of a solved task's model, whose scores are those on the test set of the task."""
-    predicted, scores = predictions(solved, task.test, temperature), solved.trials[0].scores
+    """Quality of a solved task's model on the test set."""
+    predicted, scores = predictions(solved, task.test, temperature), scores_on_test(task, solved)
     labels = task.test.labels()
     if predicted.probabilities is not None:
         return class_quality(

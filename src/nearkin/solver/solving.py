@@ -27,7 +27,7 @@ from nearkin.solver.plan import Plan, require_answerable
 from nearkin.solver.relations import Relations
 from nearkin.solver.result import ordered
 from nearkin.solver.sentence import sentence
-from nearkin.solver.solution import KIND, Solution, quality_on_test
+from nearkin.solver.solution import KIND, Solution, quality_on_test, scores_on_test
 from nearkin.tasks.checks.data_checks import Checks, check_data
 from nearkin.tasks.sources import task as read_task
 from nearkin.tasks.task import Task
@@ -181,7 +181,10 @@ def _solution(
     quality = quality_on_test(task, solved, temperature)
     rows = torch.tensor([mistake.row for mistake in quality.mistakes], dtype=torch.int64)
     standings, margins = tuple(contest.results), contest.margins()
-    test_scores = {name: solved.trials[0].scores.metric for name, (solved, _) in finals.items()}
+    test_scores = {
+        name: quality.metric if name == best.name else scores_on_test(task, solved).metric
+        for name, (solved, _) in finals.items()
+    }
     return Solution(
         solved=solved,
         chosen=best.name,
