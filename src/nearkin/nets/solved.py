@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from torch import nn
@@ -45,6 +45,7 @@ class TaskFacts(TypedDict):
     source: str
     scaling: ScalingFacts | None
     target_scaling: ScalingFacts | None
+    preprocessing: NotRequired[dict[str, Any]]
 
 
 class FitFacts(TypedDict):

@@ -7,11 +7,14 @@ import numpy as np
 
 from nearkin.tasks.column_encodings import AnyColumn, CategoryColumn, DateColumn, NumberColumn, TextColumn, TruthColumn
 from nearkin.tasks.table_cells import (
+    Array,
     Cells,
     date_format,
     missing_cells,
     nearly_all,
     num_words,
+    numbers,
+    parse_numbers,
     read_numbers,
     read_truth,
 )
@@ -45,19 +48,22 @@ def column_kind(name: str, cells: Cells, keep: bool = False) -> ColumnKind:
     >>> column_kind("when", ["1 May 2024", "3 June 2024"]).encoding.kind, column_kind("x", ["1", "1"]).reason
     ('date', "has the one value '1': dropped as constant")
     >>> column_kind("key", [f"k{i}" for i in range(50)]).reason
-    'has 50 distinct values in 50 rows: dropped as an identifier'
+    'has 50 distinct values in 50 training rows: dropped as an identifier'
     """
+    values = numbers(cells)
+    if values is not None and np.isfinite(values).all() and values.min() < values.max():  # without a look at each cell
+        return _number_kind(name, cells, values, keep)
     known = [cell.strip() for cell, missing in zip(cells, missing_cells(cells).tolist(), strict=True) if not missing]
     distinct = len(set(known))
     if not known:
         return ColumnKind(None, "has no values: dropped")
     if distinct == 1 and len(known) == len(cells):
         return ColumnKind(None, f"has the one value {known[0][:40]!r}: dropped as constant")
-    numbers = read_numbers(known)
-    if nearly_all(np.isfinite(numbers)):
-        if not keep and _identifies(name, numbers):
-            return ColumnKind(None, f"has {distinct} distinct values in {len(cells)} rows: dropped as an identifier")
-        return ColumnKind(NumberColumn.fit(cells))
+    values = parse_numbers(known)
+    if nearly_all(~np.isnan(values)):
+        if not np.isfinite(read_numbers(known)).any():
+            return ColumnKind(None, "has no value within float32: dropped")
+        return _number_kind(name, cells, values, keep)
     if np.isfinite(read_truth(known)).all():
         return ColumnKind(TruthColumn.fit(cells))
     if form := date_format(known):
@@ -66,7 +72,7 @@ def column_kind(name: str, cells: Cells, keep: bool = False) -> ColumnKind:
     if mean_words >= TEXT_WORDS and (2 * distinct > len(known) or distinct > TEXT_VALUES):
         return ColumnKind(None, text=True)
     if not keep and distinct == len(known) >= FEWEST_ROWS:
-        return ColumnKind(None, f"has {distinct} distinct values in {len(cells)} rows: dropped as an identifier")
+        return _identifier(distinct, len(cells))
     return ColumnKind(CategoryColumn.fit(cells))
 
 
@@ -76,13 +82,24 @@ def fit_text(cells: Cells, most: int) -> ColumnKind:
     return ColumnKind(encoding) if encoding.words else ColumnKind(None, "is text without repeated words: dropped")
 
 
-def _identifies(name: str, numbers: np.ndarray[tuple[int], np.dtype[np.float64]]) -> bool:
+def _identifier(distinct: int, count: int) -> ColumnKind:
+    return ColumnKind(None, f"has {distinct} distinct values in {count} training rows: dropped as an identifier")
+
+
+def _number_kind(name: str, cells: Cells, values: Array, keep: bool) -> ColumnKind:
+    if not keep and _identifies(name, values):
+        return _identifier(len(values), len(cells))
+    whole = len(values) == len(cells) and bool((np.abs(values) <= np.finfo(np.float32).max).all())
+    return ColumnKind(NumberColumn(float(np.median(values)), False) if whole else NumberColumn.fit(cells))
+
+
+def _identifies(name: str, values: Array) -> bool:
     """Whether distinct whole numbers count the rows, or belong to a column named as an identifier."""
-    if len(numbers) < FEWEST_ROWS or not np.isfinite(numbers).all() or (numbers != np.floor(numbers)).any():
+    if len(values) < FEWEST_ROWS or not np.isfinite(values).all() or (values != np.floor(values)).any():
         return False
-    if len(np.unique(numbers)) < len(numbers):
+    if len(np.unique(values)) < len(values):
         return False
-    rising = bool((np.diff(numbers) > 0).all())
-    low, high = float(numbers.min()), float(numbers.max())
-    counts = rising and 0 <= low <= FIRST_NUMBER and len(numbers) >= DENSE * (high - low + 1)
+    rising = bool((np.diff(values) > 0).all())
+    low, high = float(values.min()), float(values.max())
+    counts = rising and 0 <= low <= FIRST_NUMBER and len(values) >= DENSE * (high - low + 1)
     return counts or bool(_ID_NAME.search(name) or _CAMEL_ID.search(name))

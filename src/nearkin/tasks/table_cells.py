@@ -65,15 +65,19 @@ def numbers(cells: Cells) -> Array | None:
         return None
 
 
+def parse_numbers(cells: Cells) -> Array:
+    """The cells as float64 `[N]`, with infinity for large ones; NaN for missing cells and text."""
+    values = numbers(cells)
+    return _each(cells, _number) if values is None else values
+
+
 def read_numbers(cells: Cells) -> Array:
     """The cells as float64 `[N]`; NaN for missing cells, text, infinity and values beyond float32.
 
     >>> read_numbers(["1", "two", "1e300", ""])
     array([ 1., nan, nan, nan])
     """
-    values = numbers(cells)
-    if values is None:
-        values = _each(cells, _number)
+    values = parse_numbers(cells)
     with np.errstate(invalid="ignore"):
         return np.where(np.abs(values) <= np.finfo(np.float32).max, values, np.nan)
 

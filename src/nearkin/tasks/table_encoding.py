@@ -1,5 +1,6 @@
 """TableEncoding: the columns of a table as float32 `[N, D]`, fitted on training rows and stored as plain JSON."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NotRequired, TypedDict
@@ -18,10 +19,9 @@ from nearkin.tasks.column_encodings import (
     DateColumn,
     NumberColumn,
     TextColumn,
-    TruthColumn,
 )
 from nearkin.tasks.column_kinds import ColumnKind, column_kind, fit_text
-from nearkin.tasks.table_cells import Array, Cells, Columns, missing_cells
+from nearkin.tasks.table_cells import Array, Cells, Columns, is_missing, missing_cells, numbers
 
 VERSION = 1
 TEXT_NUMBERS = 2**26  # numbers of all encoded texts of a table
@@ -89,7 +89,7 @@ class TableEncoding:
     >>> encoding.encode({"colour": ["green", "blue"], "size": ["5", "?"]}).tolist()
     [[5.0, 0.0, 0.0, 0.0], [1.5, 1.0, 1.0, 0.0]]
     >>> report.lines
-    ("column 'size': 1 of 3 cells is missing or not a number: filled with the median 1.5 and marked",)
+    ("column 'size': missing in 1 of 3 training rows: filled with 1.5 and marked",)
     >>> TableEncoding.from_dict(encoding.to_dict(), "this table") == encoding
     True
     """
@@ -214,19 +214,16 @@ def _lines(name: str, kind: ColumnKind, cells: Cells, column: EncodedColumn | No
     titles, count = [encoding.titles[position] for position in column.kept], len(cells)
     match encoding:
         case NumberColumn(fill=fill, gaps=gaps):
-            missing = int(np.isnan(encoding.read(cells)).sum())
-            noun = "truth value" if isinstance(encoding, TruthColumn) else "number"
-            gap = f"{_cells(missing, count)} missing or not a {noun}: filled with the median {fill:g} and marked"
-            return [f"column {name!r}: {gap}"] if gaps else []
+            return [f"column {name!r}: {_unread(encoding, cells)}: filled with {fill:g} and marked"] if gaps else []
         case DateColumn(form=form, gaps=gaps):
             line = f"column {name!r} is a date ({form}): encoded as {', '.join(titles)}"
             missing = int(missing_cells(cells).sum())
-            return [line + (f"; {_cells(missing, count)} missing" if gaps else "")]
+            return [line + (f"; {_cells(missing, count)}" if gaps else "")]
         case TextColumn():
             return [f"column {name!r} is text: encoded as TF-IDF of its {len(titles)} most frequent words"]
         case CategoryColumn(values=values, other=other, counts=counts):
             missing = sum(not cell.strip() for cell in cells)
-            lines = [f"column {name!r}: {_cells(missing, count)} missing: a value of its own"] if missing else []
+            lines = [f"column {name!r}: {_cells(missing, count)}: a value of its own"] if missing else []
             if other:
                 frequency = ", one for the frequency" if counts is not None else ""
                 total = len({cell.strip() for cell in cells})
@@ -237,8 +234,23 @@ def _lines(name: str, kind: ColumnKind, cells: Cells, column: EncodedColumn | No
             return lines
 
 
+def _unread(encoding: NumberColumn, cells: Cells) -> str:
+    """How many cells are missing, too large or text."""
+    unread = [cell for cell, value in zip(cells, encoding.read(cells).tolist(), strict=True) if math.isnan(value)]
+    missing = sum(map(is_missing, unread))
+    large = sum(numbers([cell]) is not None for cell in unread if not is_missing(cell))
+    counts = {
+        "missing": missing,
+        "beyond float32 (3.4e+38)": large,
+        f"not a {encoding.kind}": len(unread) - missing - large,
+    }
+    return (
+        ", ".join(f"{words} in {count}" for words, count in counts.items() if count) + f" of {len(cells)} training rows"
+    )
+
+
 def _cells(number: int, count: int) -> str:
-    return f"{number} of {count} cells {'is' if number == 1 else 'are'}"
+    return f"missing in {number} of {count} training rows"
 
 
 def _listed(names: Sequence[str]) -> str:

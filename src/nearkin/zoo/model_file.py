@@ -31,6 +31,8 @@ def train(
     Until then the checkpoint is beside it, in `out` with `.part` appended. The same call continues from there; a
     checkpoint of another task, network, recipe or seed is not used, and neither is any with `restart`.
     """
+    for line in task.notes:
+        yield Note(line)
     spec = str(NetworkSpec.parse(network or default_network(task)).anchored())
     model = build(spec, task.input_shape, task.num_outputs, seed)
     check(model, task.input_shape, task.num_outputs, task.likelihood)

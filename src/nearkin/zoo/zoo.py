@@ -14,7 +14,7 @@ from torch import Tensor
 from nearkin.core.budget import Budget
 from nearkin.core.device import device as chosen_device
 from nearkin.core.errors import DataError, ZooError, require
-from nearkin.core.events import Caution, Work, operation
+from nearkin.core.events import Caution, Note, Work, operation
 from nearkin.core.files import FileWriteError
 from nearkin.core.lazy import Lazy
 from nearkin.core.state import State, restoring
@@ -139,6 +139,8 @@ class Zoo:
         text = path_of(network) if callable(network) else network or default_network(task)
         spec = str(NetworkSpec.parse(text).anchored())
         recipe = recipe or Recipe.suited(task)
+        for line in task.notes:
+            yield Note(line)
         if unused := task.constant_inputs():
             yield Caution(f"'{task.name}': {unused}")
         cache = TrialCache.of(self.work, task, spec, recipe, seed, restart=restart)

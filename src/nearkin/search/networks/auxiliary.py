@@ -85,7 +85,7 @@ class AuxiliaryTask(Task):
     def of_task(cls, task: Task, weight: float) -> "AuxiliaryTask":
         """The same task, whose likelihood takes pairs of outputs."""
         parts = (task.name, task.train, task.test, task.likelihood, task.classes, task.input_shape, task.source)
-        return cls(*parts, weight)
+        return cls(*parts, weight=weight)
 
     @property
     def form(self) -> Likelihood:
