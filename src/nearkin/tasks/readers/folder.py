@@ -149,7 +149,7 @@ def _folders(root: Path) -> list[Path]:
 
 def _by_class(root: Path) -> dict[str, list[str]]:
     """Paths of the images of every class, both in order of name."""
-    classes = {folder.name: _images(folder) for folder in _folders(root)}
+    classes = {folder.name: image_paths(folder) for folder in _folders(root)}
     if set(classes) <= {TRAIN, *TEST}:
         raise DataError(f"{root} has no class folders; put the images of each class in a folder named after it")
     for name, paths in classes.items():
@@ -158,7 +158,7 @@ def _by_class(root: Path) -> dict[str, list[str]]:
     return classes
 
 
-def _images(folder: Path) -> list[str]:
+def image_paths(folder: Path) -> list[str]:
     """Images below a folder in order of path, without hidden files and folders."""
     paths = []
     for parent, folders, files in os.walk(folder):
