@@ -17,6 +17,7 @@ from nearkin.tasks.table_cells import (
     Array,
     Cells,
     date_format,
+    is_missing,
     missing_cells,
     read_dates,
     read_numbers,
@@ -84,11 +85,7 @@ class NumberColumn:
     def encode(self, cells: Cells) -> Array:
         """Values `[N, 1]`, or values and marks `[N, 2]`."""
         values = self.read(cells)
-        require(
-            bool(np.isfinite(values).any() or missing_cells(cells).all()),
-            f"expected cells of the kind {self.kind}, got text such as {next((c for c in cells if c), '')[:40]!r}",
-            DataError,
-        )
+        _require_readable(cells, values, self.kind)
         return _filled(values, self.fill, self.gaps)
 
 
@@ -144,6 +141,7 @@ class DateColumn:
     def encode(self, cells: Cells) -> Array:
         """Parts `[N, 5]`, or parts and marks `[N, 6]`."""
         seconds = read_dates(cells, self.form)
+        _require_readable(cells, seconds, f"date ({self.form})")
         known = np.where(np.isnan(seconds), self.fill, seconds)
         time = np.floor(known).astype(np.int64).astype("datetime64[s]")
         parts = (
@@ -261,6 +259,13 @@ AnyColumn: TypeAlias = NumberColumn | TruthColumn | DateColumn | CategoryColumn 
 KINDS: dict[str, type[AnyColumn]] = {
     kind.kind: kind for kind in (NumberColumn, TruthColumn, DateColumn, CategoryColumn, TextColumn)
 }
+
+
+def _require_readable(cells: Cells, values: Array, kind: str) -> None:
+    """Refuse a column of which no cell can be read, unless all are missing."""
+    if not np.isfinite(values).any() and not missing_cells(cells).all():
+        first = next(cell for cell in cells if not is_missing(cell))
+        raise DataError(f"got cells such as {first[:40]!r}, expected the kind {kind}")
 
 
 def _filled(values: Array, fill: float, gaps: bool) -> Array:

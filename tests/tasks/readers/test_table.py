@@ -155,7 +155,7 @@ def test_wrong_options_say_what_there_is(tmp_path, options, words):
         ({"target": "kind", "test": "short.csv"}, "has no column colour, kind; add it or drop it"),
         (
             {"target": "kind", "test": "wordy.csv"},
-            "column 'age': expected cells of the kind number, got text such as 'old'",
+            "column 'age': got cells such as 'old', expected the kind number; fix the column",
         ),
         ({"target": "kind", "test": "numbers.csv"}, "target kind is text in one file and numbers in the other"),
         ({"target": "kind", "test": "stranger.csv"}, "no training sample of class owl"),
