@@ -70,6 +70,7 @@ MOVED = {
 
 RENAMED = {
     "nearkin.core.events": {"kept": "nearkin.run.checkpoints:save_to_file"},
+    "nearkin.nets.functional": {"evaluating": "nearkin.nets.functional:evaluation_mode"},
     "nearkin.nets.training_loop": {"fitting": "nearkin.nets.training_loop:fit.work"},
     "nearkin.run": {
         "Entry": "nearkin.run.journal:JournalEntry",
@@ -98,6 +99,13 @@ RENAMED = {
         "Damage": "nearkin.store.integrity:DamagedBlob",
     },
     "nearkin.store.records": {"Placed": "nearkin.store.records:PendingArtifact"},
+    "nearkin.transfer": {"Outcome": "nearkin.transfer.outcome:TransferScores"},
+    "nearkin.transfer.hierarchy.meta_learn": {"Climbing": "nearkin.transfer.hierarchy.meta_learn:MetaLearning"},
+    "nearkin.transfer.outcome": {
+        "Outcome": "nearkin.transfer.outcome:TransferScores",
+        "class_outcome": "nearkin.transfer.outcome:score_classes",
+        "value_outcome": "nearkin.transfer.outcome:score_values",
+    },
 }
 """New names, as `module:name`, by module and old name."""
 
