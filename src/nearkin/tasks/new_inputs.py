@@ -14,6 +14,7 @@ from nearkin.core.opening import local_path, require_bytes
 from nearkin.tasks.arrays import input_rows
 from nearkin.tasks.datastring import DataString, flag
 from nearkin.tasks.frames import frame_cells, is_frame, is_records, record_cells
+from nearkin.tasks.readers.documents import TEXT, document_cells, document_paths
 from nearkin.tasks.readers.folder import ImageFiles, ImageFormat, image_paths
 from nearkin.tasks.readers.npy import opened_archive, read_array
 from nearkin.tasks.readers.table import columns
@@ -49,7 +50,7 @@ def read_inputs(x: Any, facts: Mapping[str, Any], name: str) -> NewInputs:
 
     Args:
         x: an array or tensor `[N, ...]`; for a task from a table a DataFrame, a list of dicts or a csv file; for images
-            a folder, an image file or a list of them; an npy or npz file of inputs.
+            a folder, an image file or a list of them, and for text likewise; an npy or npz file of inputs.
         facts: stored facts of the task (`Task.facts`).
         name: name of the task, for errors.
     """
@@ -67,6 +68,8 @@ def read_inputs(x: Any, facts: Mapping[str, Any], name: str) -> NewInputs:
     elif paths and paths[0].suffix in (".npy", ".npz"):
         require(len(paths) == 1, f"got {len(paths)} array files, expected one; join them", DataError)
         inputs = _numbered(input_rows(_array(paths[0]), str(paths[0])))
+    elif paths and encoding is not None and encoding.names == (TEXT,):
+        inputs = _documents(paths, encoding)
     elif paths:
         inputs = _images(paths, facts, name)
     else:
@@ -99,6 +102,13 @@ def _encoded(table: Columns, encoding: TableEncoding | None, name: str) -> NewIn
             f"from a csv file"
         )
     return _numbered(Values(torch.from_numpy(encoding.encode(table))))
+
+
+def _documents(paths: Sequence[Path], encoding: TableEncoding) -> NewInputs:
+    files = [file for path in paths for file in (document_paths(path) if path.is_dir() else [path])]
+    require(bool(files), f"there is no text file in {paths[0]}; name a folder of .txt files or the files", DataError)
+    encoded = encoding.encode(document_cells(files))
+    return NewInputs(Values(torch.from_numpy(encoded)), tuple(map(str, files)))
 
 
 def _array(path: Path) -> np.ndarray[Any, Any]:

@@ -1,4 +1,4 @@
-"""Images in one folder per class, `DIR/class/*.png` or `DIR/train/class` and `DIR/test/class`.
+"""Images or text files in one folder per class, `DIR/class/*.png` or `DIR/train/class` and `DIR/test/class`.
 
 Small data sets are decoded once and stored as bytes; large ones are decoded when they are read.
 """
@@ -20,6 +20,7 @@ from nearkin.core.errors import DataError, optional
 from nearkin.core.opening import local_path, open_regular, require_bytes
 from nearkin.tasks.datastring import height_width
 from nearkin.tasks.examples import Examples
+from nearkin.tasks.readers.documents import document_paths, read_documents
 from nearkin.tasks.rows import Pixels, Rows, Values
 from nearkin.tasks.task import Task
 
@@ -100,7 +101,7 @@ class ImageFiles:
 
 
 def read(location: str, options: Mapping[str, str]) -> Task:
-    """A task from images in class folders; without a test folder a fifth of each class is the test set.
+    """A task from images or text files in class folders; without a test folder a fifth of each class is the test set.
 
     Args:
         location: the folder; its `train` and `test` (or `val`) are the splits if they contain class folders.
@@ -110,6 +111,9 @@ def read(location: str, options: Mapping[str, str]) -> Task:
     if not root.is_dir():
         raise DataError(f"there is no folder {root}; name one that contains a folder of images per class")
     train_root, test_root = _split_folders(root)
+    class_folders = _folders(train_root)
+    if class_folders and not any(map(image_paths, class_folders)) and any(map(document_paths, class_folders)):
+        return read_documents(root, class_folders, _folders(test_root) if test_root is not None else ())
     train = _by_class(train_root)
     test = _by_class(test_root) if test_root is not None else {}
     unknown = sorted(set(test) - set(train))
