@@ -143,3 +143,15 @@ def test_models_that_are_not_there(tmp_path: Path, call: Call) -> None:
         assert said.code == 1
         assert said.err.startswith("error: ")
         assert words in said.err or "nearkin-zoo" in said.err
+
+
+def test_a_model_file_predicts_and_is_not_evaluated_on_columns_of_another_encoding(visits: Path, call: Call) -> None:
+    trained = call("train", "csv:visits.csv?target=verdict", "--network", "mlp?hidden=8", "--epochs", "20", "--out",
+                   "visits.safetensors")  # fmt: skip
+    assert trained.err.count("column 'review' is text") == 1
+    assert call("evaluate", "visits.safetensors").code == 0
+    assert json.loads(call("predict", "visits.safetensors", "new.csv", "--json").out)["rows"][-1] == "29"
+    write(visits / "other.csv", HEAD, rows(240, seed=3))
+    refused = call("evaluate", "visits.safetensors", "csv:other.csv?target=verdict")
+    assert refused.code == 1
+    assert "encoded otherwise" in refused.err

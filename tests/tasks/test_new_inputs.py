@@ -100,3 +100,10 @@ def test_inputs_of_another_kind_say_what_is_expected(tmp_path, photos, facts):
         read_inputs(empty, facts, "toy")
     with pytest.raises(DataError, match=r"1 of 1 image files cannot be read.*there is no file"):
         read_inputs(tmp_path / "nowhere.png", facts, "toy")
+
+
+@pytest.mark.parametrize("stored", ["x", [], 1, {}, {"version": 1, "columns": {}}])
+def test_a_damaged_encoding_is_refused_in_one_line(stored):
+    facts = nk.Task.from_arrays("table", np.eye(10), [0, 1] * 5).facts()
+    with pytest.raises(DataError, match="the preprocessing of 'table'"):
+        read_inputs([{"a": 1}], {**facts, "preprocessing": {"table": stored}}, "table")

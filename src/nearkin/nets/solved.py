@@ -125,6 +125,13 @@ class Solved:
             if own != other:
                 raise MismatchError(f"{self.name} was trained with {what} {own}, {task.name} has {other}; "
                                     f"evaluate it on data of the same kind")  # fmt: skip
+        mine = self.facts.get("preprocessing")
+        require(
+            not mine or mine == dict(task.preprocessing),
+            f"the columns of {task.name} are encoded otherwise than those that {self.name} was trained on; evaluate it "
+            f"on its own data, or apply it to new rows with nearkin predict",
+            MismatchError,
+        )
         scaling = Scaling.from_dict(self.facts["scaling"])
         target_scaling = Scaling.from_dict(self.facts["target_scaling"])
         examples = replace(task.test, scaling=scaling, target_scaling=target_scaling)

@@ -159,7 +159,7 @@ class TableEncoding:
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any], origin: str) -> "TableEncoding":
         """The inverse of `to_dict`; `origin` is for errors."""
-        known = typed(_EncodingFacts, dict(facts), origin)
+        known = typed(_EncodingFacts, facts, origin)
         require(
             known["version"] == VERSION,
             f"{origin}: its table encoding has version {known['version']}, expected {VERSION}; solve the task again",
