@@ -164,7 +164,7 @@ BAD_INPUT = [
     (("import", "table.csv"), "table.csv"),
     (("export", "table.csv"), "table.csv"),
     (("--zoo", "photos", "list"), "is not a zoo"),
-    (("--zoo", "table.csv", "list"), "is a file, no zoo"),
+    (("--zoo", "table.csv", "list"), "is a file, expected a folder"),
     (("--zoo", "nowhere", "list"), "there is no zoo at nowhere"),
     (("--zoo", "postgresql://host/db", "list"), "shared zoo"),
     (("--device", "cuda:x", "add", "x", "digits?limit=50"), "unknown device"),

@@ -308,6 +308,43 @@ def table(folder: Path, rng: random.Random) -> str:
     )
 
 
+ODD_CELLS = (
+    *WORDS, "1e400", "-inf", "1e38", "-3.5e38", "9" * 400, "None", "n/a", "?", " ", "true", "No", "0001-01-01",
+    "9999-12-31",    "9999-12-31T23:59:59+14:00", "2024-02-30", "31/12/2024", "12/31/2024", "2024-W01", "20240101",
+    "3 May 2024 25:00",    "\u202e", "字", "a" * 500, "the cat sat on the mat", "550e8400-e29b-41d4-a716-446655440000",
+)  # fmt: skip
+
+
+def mixed_table(folder: Path, rng: random.Random) -> str:
+    """A csv file with columns of every kind, odd cells, duplicate rows, few rows, and any column as the target."""
+    count = rng.choice((1, 2, 3, 8, 30, 60))
+    kinds: dict[str, Callable[[int], str]] = {
+        "id": lambda i: str(i),
+        "size": lambda i: str(i * 7 % 11 / 2),
+        "when": lambda i: f"2024-{i % 12 + 1:02d}-{i % 28 + 1:02d}",
+        "member": lambda i: ("yes", "no")[i % 2],
+        "city": lambda i: ("Oslo", "Rome", "")[i % 3],
+        "note": lambda i: " ".join(("good", "bad", "dog", "cat", "the")[(i * k) % 5] for k in range(1, 6)) + f" {i}",
+        "name": lambda i: f"n{i * 31 % 97}",
+        "y": lambda i: str(i % 2),
+    }
+    names = [name for name in kinds if rng.random() < 0.8] or ["size"]
+    rows = [[kinds[name](i // rng.choice((1, 1, 2))) for name in names] for i in range(count)]
+    for _ in range(rng.choice((0, 1, 3, 20))):
+        rng.choice(rows)[rng.randrange(len(names))] = rng.choice(ODD_CELLS)
+    if rng.random() < 0.2:
+        column, cell = rng.randrange(len(names)), rng.choice(ODD_CELLS)
+        for row in rows:
+            row[column] = cell
+    buffer = io.StringIO()
+    csv.writer(buffer).writerows([names, *rows])
+    content = mutated_text(buffer.getvalue(), rng) if rng.random() < 0.1 else buffer.getvalue()
+    path = folder / "mixed.csv"
+    path.write_bytes(content.encode("utf-8", "surrogatepass"))
+    options = ("", "", "", f"&test={path}", "&keep=id", "&drop=y", "&likelihood=gaussian", "&limit=5", "&split=1")
+    return f"csv:{path}?target={rng.choice(names)}{rng.choice(options)}"
+
+
 def text(folder: Path, rng: random.Random) -> str:
     """Text files, plain or gzip."""
     for part in ("train", "test"):
@@ -398,6 +435,7 @@ MAKERS: dict[str, Maker] = {
     "cifar, binary": cifar_binary,
     "folder of images": images,
     "csv": table,
+    "csv, mixed columns": mixed_table,
     "text": text,
     "ushcn": climate,
     "malaria": prevalence,

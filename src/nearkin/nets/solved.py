@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from torch import nn
@@ -44,6 +44,7 @@ class TaskFacts(TypedDict):
     source: str
     scaling: ScalingFacts | None
     target_scaling: ScalingFacts | None
+    preprocessing: NotRequired[dict[str, Any]]
 
 
 class FitFacts(TypedDict):
@@ -124,6 +125,13 @@ class Solved:
             if own != other:
                 raise MismatchError(f"{self.name} was trained with {what} {own}, {task.name} has {other}; "
                                     f"evaluate it on data of the same kind")  # fmt: skip
+        mine = self.facts.get("preprocessing")
+        require(
+            not mine or mine == dict(task.preprocessing),
+            f"the columns of {task.name} are encoded otherwise than those that {self.name} was trained on; evaluate it "
+            f"on its own data, or apply it to new rows with nearkin predict",
+            MismatchError,
+        )
         scaling = Scaling.from_dict(self.facts["scaling"])
         target_scaling = Scaling.from_dict(self.facts["target_scaling"])
         examples = replace(task.test, scaling=scaling, target_scaling=target_scaling)

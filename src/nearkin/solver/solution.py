@@ -1,5 +1,6 @@
 """Solution: the result of a run, with the trained model."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -9,7 +10,7 @@ from typing import Any, NotRequired, TypedDict
 import torch
 from torch import Tensor, nn
 
-from nearkin.core.errors import DataError, MismatchError, require
+from nearkin.core.errors import DataError, require
 from nearkin.core.state import State, restoring
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.registry import STRUCTURE
@@ -22,13 +23,13 @@ from nearkin.solver.claims import ClaimCheck
 from nearkin.solver.quality import Quality, class_quality, value_quality
 from nearkin.solver.relations import Relations
 from nearkin.solver.result import Result
-from nearkin.tasks.arrays import input_rows
 from nearkin.tasks.checks.data_checks import Checks
 from nearkin.tasks.examples import Examples, Scaling
 from nearkin.tasks.likelihood import Gaussian, likelihood
+from nearkin.tasks.new_inputs import NewInputs, read_inputs
 from nearkin.tasks.pixels import fitted_to
 from nearkin.tasks.prediction import Prediction
-from nearkin.tasks.rows import Rows, Values, subset_index
+from nearkin.tasks.rows import Values
 from nearkin.tasks.task import Task
 
 KIND = "solution"
@@ -37,8 +38,6 @@ KIND = "solution"
 FORMAT = "nearkin-solution"
 VERSION = 1
 PASS = 256  # inputs in one forward pass
-CHECKED_IMAGES = 64  # to recognise other units
-FARTHEST = 5.0  # standard deviations between image means in the same units; inverted images are at 3
 
 
 class _Map(TypedDict):
@@ -172,30 +171,17 @@ class Solution:
         return tuple(self.task["classes"])
 
     def predict(self, x: Any) -> Prediction:
-        """Predictions for raw inputs `[N, ...]`, in the form that the task was made from."""
-        rows = input_rows(x, self.name)
-        shape = tuple(self.task["input_shape"])
-        require(
-            rows.shape == shape,
-            f"got inputs of shape {rows.shape}, '{self.name}' expects {shape}; reshape or resize them",
-            MismatchError,
-        )
-        self._require_units(rows)
-        return predictions(self.solved, Examples(rows, Values(torch.zeros(len(rows)))), self.temperature, self.model)
+        """Predictions for new inputs, in the form that the task was made from.
 
-    def _require_units(self, rows: Rows) -> None:
-        """Refuse images whose mean is far from the training data: other units, such as 0 to 16 for 0 to 1."""
-        learned = self.task["scaling"]
-        if len(self.task["input_shape"]) != 3 or not learned or len(rows) == 0:
-            return
-        image_mean = rows.take(subset_index(len(rows), CHECKED_IMAGES)).float().mean((0, 2, 3))
-        mean, std = torch.tensor(learned["mean"]), torch.tensor(learned["std"])
-        require(
-            bool(((image_mean - mean).abs() <= FARTHEST * std).all()),
-            f"got images with mean {float(image_mean.mean()):.3g}, '{self.name}' was trained on images with "
-            f"{float(mean.mean()):.3g} ± {float(std.mean()):.2g}; use the same units",
-            MismatchError,
-        )
+        Args:
+            x: raw inputs `[N, ...]`; for a task from a table also a DataFrame, a list of dicts or a csv file; for
+                images also a folder, an image file or a list of them (unreadable files are skipped with a warning, up
+                to a tenth); or an npy or npz file.
+        """
+        inputs = read_inputs(x, self.task, self.name)
+        if inputs.skipped and inputs is not x:
+            warnings.warn(f"{len(inputs.skipped)} files are skipped; the first: {inputs.skipped[0]}", stacklevel=2)
+        return predict_inputs(self.solved, inputs, self.temperature, self.model)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values: everything but the weights and the pictures."""
@@ -312,6 +298,14 @@ def as_seen(solved: Solved, examples: Examples) -> Examples:
         Scaling.from_dict(facts["scaling"]),
         Scaling.from_dict(facts["target_scaling"]),
     )
+
+
+def predict_inputs(
+    solved: Solved, inputs: NewInputs, temperature: float = 1.0, model: nn.Module | None = None
+) -> Prediction:
+    """Predictions of a solved task's model for new inputs, with the names of the inputs."""
+    examples = Examples(inputs.rows, Values(torch.zeros(len(inputs.rows))))
+    return replace(predictions(solved, examples, temperature, model), rows=inputs.names)
 
 
 def predictions(solved: Solved, examples: Examples, temperature: float, model: nn.Module | None = None) -> Prediction:

@@ -69,6 +69,8 @@ def solve(
     stages = zoo.stages(task)
     if restart:
         stages.checkpoints.clear()
+    for line in task.notes:
+        yield Note(line)
     checks = yield from _checked(task, plan, stages)
     relations = yield from relate(zoo, task, plan, stages)
     contest = Contest(task, plan, stages)
@@ -90,7 +92,7 @@ def solve(
         yield Note(f"'{task.name}' is not added to the zoo: training its networks would take longer than the whole run")
     if plan.hurried or not plan.join:
         return solution
-    yield from stages.timed("adding to the zoo", join_zoo(zoo, task, plan, contest, relations))
+    yield from stages.timed("adding to the zoo", join_zoo(zoo, replace(task, notes=()), plan, contest, relations))
     matrix = yield from stages.timed("map", map_tasks(zoo, task, plan, relations))
     solution = replace(solution, matrix=matrix, stages=stages.times)
     zoo.keep(task.name, KIND, solution.to_state(), {"chosen": solution.chosen, "metric": solution.metric})

@@ -49,7 +49,7 @@ def unpacked(name: str, facts: Mapping[str, Any], state: State) -> Task:
         return Examples(inputs, targets, scaling, target_scaling)
 
     return Task(name, examples("train"), examples("test"), facts["likelihood"], tuple(facts["classes"]),
-                tuple(facts["input_shape"]), facts["source"])  # fmt: skip
+                tuple(facts["input_shape"]), facts["source"], facts.get("preprocessing", {}))  # fmt: skip
 
 
 def _raw(rows: Rows, index: Tensor) -> Tensor:

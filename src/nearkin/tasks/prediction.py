@@ -16,6 +16,7 @@ class Prediction:
         variance: variance of the mean, of the same shape; None if the model has none.
         probabilities: class probabilities `[N, C]`; None for values.
         classes: names of the classes, or of the columns of values.
+        rows: names of the inputs, such as files; empty if they have none.
 
     >>> import torch
     >>> answer = Prediction(torch.tensor([[0.0, 1.4]]), probabilities=torch.tensor([[0.2, 0.8]]), classes=("no", "yes"))
@@ -27,6 +28,7 @@ class Prediction:
     variance: Tensor | None = None
     probabilities: Tensor | None = None
     classes: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.mean)

@@ -6,6 +6,13 @@ from torch import Tensor
 from nearkin.core.errors import DataError, require
 from nearkin.core.rng import Streams
 
+TEST_SHARE = 0.2  # where a data set has no test set of its own
+
+
+def held_out_split(labels: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
+    """Positions of the training and of the test samples of a data set without a test set, always the same."""
+    return split_index(labels, count, TEST_SHARE, seed=0)
+
 
 def split_index(labels: Tensor | None, count: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
     """Positions of the kept samples and of the share set aside, both in rising order; stratified if there are labels.

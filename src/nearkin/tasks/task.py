@@ -2,8 +2,8 @@
 
 import hashlib
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,13 +13,14 @@ from nearkin.core.errors import DataError
 from nearkin.tasks.arrays import read_arrays
 from nearkin.tasks.datasets import DatasetInputs, dataset_targets
 from nearkin.tasks.examples import Examples, Scaling
+from nearkin.tasks.frames import frame_cells
 from nearkin.tasks.likelihood import Likelihood, likelihood
 from nearkin.tasks.metrics import ACCURACY
 from nearkin.tasks.rows import in_memory, subset_index
-from nearkin.tasks.split import split_index
+from nearkin.tasks.split import held_out_split
+from nearkin.tasks.table_examples import read_table
 
 DIGEST_SAMPLES = 2048  # where rows must be decoded
-TEST_SHARE = 0.2  # where a data set has no test set of its own
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +35,8 @@ class Task:
         classes: names of the C classes, words, target columns or output channels.
         input_shape: shape of one input: `(C, H, W)` images, `(D,)` tables, `(T,)` tokens.
         source: data string that reads the task again; empty for arrays.
+        preprocessing: how raw inputs become the inputs of the task, as JSON values; empty if they are the same.
+        notes: what was done to the data when it was read, one line each.
 
     >>> x = torch.arange(16.0).view(8, 2) - 7
     >>> task = Task.from_arrays("sign", x, (x[:, 0] > 0).long(), x, (x[:, 0] > 0).long())
@@ -48,6 +51,8 @@ class Task:
     classes: tuple[str, ...]
     input_shape: tuple[int, ...]
     source: str = ""
+    preprocessing: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         likelihood(self.likelihood)
@@ -169,6 +174,7 @@ column 1.'
             "num_test": len(self.test),
             "scaling": self.train.scaling.to_dict(),
             "target_scaling": self.train.target_scaling.to_dict(),
+            **({"preprocessing": dict(self.preprocessing)} if self.preprocessing else {}),
         }
 
     @classmethod
@@ -182,13 +188,16 @@ column 1.'
         classes: Sequence[str],
         source: str = "",
         standardise: bool = True,
+        preprocessing: Mapping[str, Any] | None = None,
+        notes: Sequence[str] = (),
     ) -> "Task":
         """A task from a reader's examples; without a test set, a fifth of the training examples becomes one."""
         if test is None:
             labels = train.labels() if likelihood == "categorical" else None
-            train_index, test_index = split_index(labels, len(train), TEST_SHARE, seed=0)
+            train_index, test_index = held_out_split(labels, len(train))
             train, test = train.chosen(train_index), train.chosen(test_index)
-        task = cls(name, train, test, likelihood, tuple(classes), train.inputs.shape, source)
+        shape = train.inputs.shape
+        task = cls(name, train, test, likelihood, tuple(classes), shape, source, preprocessing or {}, tuple(notes))
         return task.standardised() if standardise else task
 
     def rescaled(self) -> "Task":
@@ -247,3 +256,31 @@ column 1.'
         splits = [train] if test is None else [train, test]
         arrays = [value for data in splits for value in (DatasetInputs.of(data, name), dataset_targets(data, name))]
         return cls.of(name, **read_arrays(name, *arrays, likelihood=likelihood, classes=classes)._asdict())
+
+    @classmethod
+    def from_frame(
+        cls,
+        name: str,
+        frame: Any,
+        target: str | Sequence[str],
+        test: Any = None,
+        *,
+        likelihood: str | None = None,
+        drop: Sequence[str] = (),
+        keep: Sequence[str] = (),
+    ) -> "Task":
+        """A task from a pandas DataFrame with columns of any kind, encoded as those of a csv file.
+
+        Args:
+            name: name of the task.
+            frame: the rows; those without a target are left out.
+            target: the target column, or several columns of real values.
+            test: a DataFrame of test rows; without it a fifth of the rows becomes the test set.
+            likelihood: (default: categorical for text and up to 20 distinct whole numbers, else gaussian).
+            drop: names of columns to leave out.
+            keep: names of columns that are not dropped as identifiers.
+        """
+        targets = [target] if isinstance(target, str) else list(target)
+        cells, test_cells = frame_cells(frame, name), None if test is None else frame_cells(test, name)
+        table = read_table(name, cells, targets, test_cells, likelihood=likelihood, drop=drop, keep=keep)
+        return cls.of(name, **table._asdict())

@@ -31,6 +31,8 @@ def train(
     The checkpoint of an unfinished training is in the same folder, named `out` with `.part` appended. The same call
     resumes from it; a checkpoint of another task, network, recipe or seed is not used, and none is with `restart`.
     """
+    for line in task.notes:
+        yield Note(line)
     spec = str(NetworkSpec.parse(network or default_network(task)).anchored())
     model = build(spec, task.input_shape, task.num_outputs, seed)
     check(model, task.input_shape, task.num_outputs, task.likelihood)

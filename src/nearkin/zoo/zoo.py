@@ -9,7 +9,7 @@ import torch
 from nearkin.core.budget import Budget
 from nearkin.core.device import device as chosen_device
 from nearkin.core.errors import require
-from nearkin.core.events import Caution, Work, operation
+from nearkin.core.events import Caution, Note, Work, operation
 from nearkin.core.lazy import Lazy
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.ranking import Ranking
@@ -99,6 +99,8 @@ class Zoo(SolvedTasks):
         text = path_of(network) if callable(network) else network or default_network(task)
         spec = str(NetworkSpec.parse(text).anchored())
         recipe = recipe or Recipe.suited(task)
+        for line in task.notes:
+            yield Note(line)
         if unused := task.constant_inputs():
             yield Caution(f"'{task.name}': {unused}")
         cache = TrialCache.of(self.work, task, spec, recipe, seed, restart=restart)

@@ -85,7 +85,7 @@ class AuxiliaryTask(Task):
     def of_task(cls, task: Task, weight: float) -> "AuxiliaryTask":
         """The task with a likelihood that accepts pairs of outputs."""
         values = (task.name, task.train, task.test, task.likelihood, task.classes, task.input_shape, task.source)
-        return cls(*values, weight)
+        return cls(*values, weight=weight)
 
     @property
     def form(self) -> Likelihood:

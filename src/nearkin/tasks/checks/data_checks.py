@@ -34,7 +34,7 @@ class Finding:
     """Result of one check.
 
     Attributes:
-        kind: `size`, `inputs`, `balance`, `duplicates`, `leakage`, `noise` or `target`.
+        kind: `size`, `table`, `inputs`, `balance`, `duplicates`, `leakage`, `noise` or `target`.
         grave: whether it puts the result in doubt.
         text: one sentence with the figures; if grave, with advice.
         facts: the figures as JSON values.
@@ -81,7 +81,7 @@ def check_data(task: Task, *, seed: int = 0, samples: int = 5000) -> Work[Checks
     classes, values = task.likelihood == "categorical", task.likelihood in ("gaussian", "heteroscedastic")
     blocks = sum(-(-len(rows) // block_rows(rows)) for rows in (task.train.inputs, task.test.inputs))
     total = 1 + blocks + 1 + 2 * classes + values
-    findings = [size(task)]
+    findings = [size(task), *(Finding("table", False, f"{line[0].upper()}{line[1:]}.", {}) for line in task.notes)]
     if task.train.scaling.constant:
         findings.append(constant_inputs(task))
     if classes:

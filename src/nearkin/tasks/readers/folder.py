@@ -1,4 +1,4 @@
-"""Images in one folder per class, `DIR/class/*.png` or `DIR/train/class` and `DIR/test/class`.
+"""Images or text files in one folder per class, `DIR/class/*.png` or `DIR/train/class` and `DIR/test/class`.
 
 Small data sets are decoded once and stored as bytes; large ones are decoded when they are read.
 """
@@ -20,6 +20,7 @@ from nearkin.core.errors import DataError, optional
 from nearkin.core.opening import local_path, open_regular, require_bytes
 from nearkin.tasks.datastring import height_width
 from nearkin.tasks.examples import Examples
+from nearkin.tasks.readers.documents import document_paths, read_documents
 from nearkin.tasks.rows import Pixels, Rows, Values
 from nearkin.tasks.task import Task
 
@@ -100,7 +101,7 @@ class ImageFiles:
 
 
 def read(location: str, options: Mapping[str, str]) -> Task:
-    """A task from images in class folders; without a test folder a fifth of each class is the test set.
+    """A task from images or text files in class folders; without a test folder a fifth of each class is the test set.
 
     Args:
         location: the folder; its `train` and `test` (or `val`) are the splits if they contain class folders.
@@ -110,6 +111,9 @@ def read(location: str, options: Mapping[str, str]) -> Task:
     if not root.is_dir():
         raise DataError(f"there is no folder {root}; name one that contains a folder of images per class")
     train_root, test_root = _split_folders(root)
+    class_folders = _folders(train_root)
+    if class_folders and not any(map(image_paths, class_folders)) and any(map(document_paths, class_folders)):
+        return read_documents(root, class_folders, _folders(test_root) if test_root is not None else ())
     train = _by_class(train_root)
     test = _by_class(test_root) if test_root is not None else {}
     unknown = sorted(set(test) - set(train))
@@ -149,7 +153,7 @@ def _folders(root: Path) -> list[Path]:
 
 def _by_class(root: Path) -> dict[str, list[str]]:
     """Paths of the images of every class, both in order of name."""
-    classes = {folder.name: _images(folder) for folder in _folders(root)}
+    classes = {folder.name: image_paths(folder) for folder in _folders(root)}
     if set(classes) <= {TRAIN, *TEST}:
         raise DataError(f"{root} has no class folders; put the images of each class in a folder named after it")
     for name, paths in classes.items():
@@ -158,7 +162,7 @@ def _by_class(root: Path) -> dict[str, list[str]]:
     return classes
 
 
-def _images(folder: Path) -> list[str]:
+def image_paths(folder: Path) -> list[str]:
     """Images below a folder in order of path, without hidden files and folders."""
     paths = []
     for parent, folders, files in os.walk(folder):

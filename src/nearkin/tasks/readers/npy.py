@@ -1,4 +1,4 @@
-"""Arrays in npz archives: headers are checked against the archive and the limit before memory is allocated.
+"""Arrays in npz archives and npy files: headers are checked against the file and the limit before memory is allocated.
 
 NumPy's reader trusts the header: a type of size zero with 10¹¹ entries keeps it busy for hours. This reader accepts
 numbers and text only, and never unpickles.
@@ -139,6 +139,21 @@ def opened_archive(path: Path) -> Iterator[Archive]:
     except FAULTS as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(f"{path} is not a complete npz file ({reason}); save or fetch it again") from error
+
+
+def read_array(path: Path) -> np.ndarray[Any, Any]:
+    """Read an npy file of numbers or text; every fault becomes a `DataError` of one line that names the file."""
+    try:
+        with open_regular(path) as file:
+            header, size = parsed_header(file, path.name), path.stat().st_size
+            _check(header.start + header.nbytes == size, f"its header states {header.nbytes:,} bytes of data")
+            require_bytes(header.memory, str(path))
+            file.seek(header.start)
+            data = np.frombuffer(file.read(), np.uint8).copy()
+            return data.view(header.dtype).reshape(header.shape, order="F" if header.fortran else "C")
+    except FAULTS as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(f"{path} is not a complete npy file ({reason}); save or fetch it again") from error
 
 
 def parsed_header(file: IO[bytes], name: str) -> Header:

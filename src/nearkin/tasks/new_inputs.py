@@ -1,0 +1,181 @@
+"""New inputs for a trained model, in the form that its task was made from: arrays, tables or image files."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from nearkin.core.errors import DataError, MismatchError, OptionError, require
+from nearkin.core.opening import local_path, require_bytes
+from nearkin.tasks.arrays import input_rows
+from nearkin.tasks.datastring import DataString, flag
+from nearkin.tasks.frames import frame_cells, is_frame, is_records, record_cells
+from nearkin.tasks.readers.documents import TEXT, document_cells, document_paths
+from nearkin.tasks.readers.folder import ImageFiles, ImageFormat, image_paths
+from nearkin.tasks.readers.npy import opened_archive, read_array
+from nearkin.tasks.readers.table import columns
+from nearkin.tasks.rows import Pixels, Rows, Values, subset_index
+from nearkin.tasks.table_cells import Columns
+from nearkin.tasks.table_encoding import TableEncoding
+from nearkin.tasks.table_examples import TABLE
+
+TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+INPUT_NAMES = ("x", "x_test", "x_new", "x_train")  # arrays of an npz file that hold inputs, in order of preference
+MOST_SKIPPED = 0.1  # share of image files that may be unreadable
+CHECKED_IMAGES = 64  # to recognise other units
+FARTHEST = 5.0  # standard deviations between image means in the same units; inverted images are at 3
+
+
+@dataclass(frozen=True, eq=False)
+class NewInputs:
+    """Inputs that fit a task.
+
+    Attributes:
+        rows: the inputs.
+        names: name of each row: its number from 0, or its file.
+        skipped: one line for each image file that could not be read.
+    """
+
+    rows: Rows
+    names: tuple[str, ...]
+    skipped: tuple[str, ...] = ()
+
+
+def read_inputs(x: Any, facts: Mapping[str, Any], name: str) -> NewInputs:
+    """Read new inputs and check that they fit the task.
+
+    Args:
+        x: an array or tensor `[N, ...]`; for a task from a table a DataFrame, a list of dicts or a csv file; for images
+            a folder, an image file or a list of them, and for text likewise; an npy or npz file of inputs.
+        facts: stored facts of the task (`Task.facts`).
+        name: name of the task, for errors.
+    """
+    if isinstance(x, NewInputs):
+        return x
+    paths = _paths(x)
+    encoding = _encoding(facts, name)
+    if is_frame(x) and encoding is not None:
+        inputs = _encoded(frame_cells(x, name), encoding, name)
+    elif is_records(x):
+        inputs = _encoded(record_cells(x), encoding, name)
+    elif paths and paths[0].name.lower().endswith(TABLES):
+        require(len(paths) == 1, f"got {len(paths)} csv files, expected one; join them", DataError)
+        inputs = _encoded(columns(paths[0]), encoding, name)
+    elif paths and paths[0].suffix in (".npy", ".npz"):
+        require(len(paths) == 1, f"got {len(paths)} array files, expected one; join them", DataError)
+        inputs = _numbered(input_rows(_array(paths[0]), str(paths[0])))
+    elif paths and encoding is not None and encoding.names == (TEXT,):
+        inputs = _documents(paths, encoding)
+    elif paths:
+        inputs = _images(paths, facts, name)
+    else:
+        inputs = _numbered(input_rows(x, name))
+    _require_fit(inputs.rows, facts, name)
+    return inputs
+
+
+def _paths(x: Any) -> list[Path]:
+    """Files or folders, if x names some."""
+    listed = [x] if isinstance(x, str | os.PathLike) else x
+    if isinstance(listed, list | tuple) and listed and all(isinstance(item, str | os.PathLike) for item in listed):
+        return [local_path(os.fspath(item)) for item in listed]
+    return []
+
+
+def _numbered(rows: Rows) -> NewInputs:
+    return NewInputs(rows, tuple(map(str, range(len(rows)))))
+
+
+def _encoding(facts: Mapping[str, Any], name: str) -> TableEncoding | None:
+    stored = facts.get("preprocessing", {}).get(TABLE)
+    return None if stored is None else TableEncoding.from_dict(stored, f"the preprocessing of '{name}'")
+
+
+def _encoded(table: Columns, encoding: TableEncoding | None, name: str) -> NewInputs:
+    if encoding is None:
+        raise MismatchError(
+            f"got a table with named columns, '{name}' stores no encoding of columns; give arrays, or solve it again "
+            f"from a csv file"
+        )
+    return _numbered(Values(torch.from_numpy(encoding.encode(table))))
+
+
+def _documents(paths: Sequence[Path], encoding: TableEncoding) -> NewInputs:
+    files = [file for path in paths for file in (document_paths(path) if path.is_dir() else [path])]
+    require(bool(files), f"there is no text file in {paths[0]}; name a folder of .txt files or the files", DataError)
+    encoded = encoding.encode(document_cells(files))
+    return NewInputs(Values(torch.from_numpy(encoded)), tuple(map(str, files)))
+
+
+def _array(path: Path) -> np.ndarray[Any, Any]:
+    if path.suffix == ".npy":
+        return read_array(path)
+    with opened_archive(path) as archive:
+        members = list(archive.members)
+        key = next((key for key in INPUT_NAMES if key in members), members[0] if len(members) == 1 else None)
+        if key is None:
+            listed = ", ".join(sorted(members)[:10]) or "none"
+            raise DataError(f"{path} has the arrays {listed}, expected inputs under the name x; save it again")
+        return archive.arrays([key])[key]
+
+
+def _images(paths: Sequence[Path], facts: Mapping[str, Any], name: str) -> NewInputs:
+    """Image files, resized to the images of the task; unreadable files are skipped up to a tenth of all."""
+    shape = tuple(facts["input_shape"])
+    require(
+        len(shape) == 3 and shape[0] in (1, 3),
+        f"got {paths[0]}, '{name}' expects inputs of shape {shape}; give a csv file or arrays of that shape",
+        MismatchError,
+    )
+    files = [file for path in paths for file in (image_paths(path) if path.is_dir() else [str(path)])]
+    require(bool(files), f"there is no image in {paths[0]}; name a folder of images or image files", DataError)
+    require_bytes(len(files) * int(np.prod(shape)), f"{len(files)} images")
+    lazy = ImageFiles(files, ImageFormat((shape[1], shape[2]), "L" if shape[0] == 1 else "RGB"), resize=True)
+    images, names, skipped = [], [], []
+    for number, file in enumerate(files):
+        try:
+            images.append(lazy.pixels(torch.tensor([number])))
+            names.append(file)
+        except DataError as error:
+            skipped.append(str(error))
+    require(
+        bool(images) and len(skipped) <= MOST_SKIPPED * len(files),
+        f"{len(skipped)} of {len(files)} image files cannot be read, at most a tenth may be; the first: "
+        f"{(skipped or [''])[0]}",
+        DataError,
+    )
+    pixels = torch.cat(images)
+    return NewInputs(Pixels(255 - pixels if _is_inverted(facts) else pixels), tuple(names), tuple(skipped))
+
+
+def _is_inverted(facts: Mapping[str, Any]) -> bool:
+    """Whether the task's data string inverts its images."""
+    try:
+        options = dict(DataString.parse(facts["source"]).options) if facts["source"] else {}
+        return "invert" in options and flag(options["invert"], "invert")
+    except OptionError:
+        return False
+
+
+def _require_fit(rows: Rows, facts: Mapping[str, Any], name: str) -> None:
+    """Refuse inputs of another shape, and images whose mean is far from the training data: other units."""
+    shape, learned = tuple(facts["input_shape"]), facts["scaling"]
+    require(
+        rows.shape == shape,
+        f"got inputs of shape {rows.shape}, '{name}' expects {shape}; reshape or resize them",
+        MismatchError,
+    )
+    if len(shape) != 3 or not learned or len(rows) == 0:
+        return
+    image_mean = rows.take(subset_index(len(rows), CHECKED_IMAGES)).float().mean((0, 2, 3))
+    mean, std = torch.tensor(learned["mean"]), torch.tensor(learned["std"])
+    require(
+        bool(((image_mean - mean).abs() <= FARTHEST * std).all()),
+        f"got images with mean {float(image_mean.mean()):.3g}, '{name}' was trained on images with "
+        f"{float(mean.mean()):.3g} ± {float(std.mean()):.2g}; use the same units",
+        MismatchError,
+    )
