@@ -236,7 +236,7 @@ def test_what_cannot_be_solved_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"method": "darts"}, "does not begin with a kin's cells"),
+        ({"method": "darts"}, "does not start from the cells of a kin"),
         ({"validation": 1.0}, "between 0 and 1"),
         ({"trials": 0}, "1 or more"),
         ({"width": 0.0}, "width is a factor above 0 and at most 4, got 0.0"),

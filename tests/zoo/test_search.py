@@ -80,7 +80,7 @@ def test_other_questions_do_not_continue_it_and_say_so(tmp_path: Path, task: nk.
         assert f"this one starts anew, and the other one is kept in {file.name}" in " ".join(notes)
         assert not any("going on" in note for note in notes)
     found, notes = heard(zoo, task, HOW)
-    assert any("going on after step 2" in note for note in notes)
+    assert any("resumed after step 2" in note for note in notes)
     assert figures(found) == figures(whole)
 
 
@@ -137,7 +137,7 @@ def test_cells_are_kept_and_the_nearest_with_cells_gives_them(tmp_path: Path, ta
     zoo.search_cells("six", SKELETON, Budget(evaluations=2), seed=1)
     assert zoo.cells("zero") == kept
     nearest = zoo.near(task, "frechet").nearest.name
-    found = zoo.search(task, replace(HOW, method="kin", space="nearest", budget=Budget(evaluations=3)))
+    found = zoo.search(task, replace(HOW, method="warm-start", space="nearest", budget=Budget(evaluations=3)))
     assert found.ground.kin == nearest
     wanted = zoo.cells(nearest)
     assert wanted is not None

@@ -11,8 +11,8 @@ from nearkin.core.state import State
 from nearkin.nets.registry import default_network
 from nearkin.nets.solved import Solved
 from nearkin.run.stages import StageCache
-from nearkin.search.registry import PROXY, Ask, searcher
-from nearkin.search.searcher import Outcome, run_search
+from nearkin.search.registry import PROXY, SearchProblem, searcher
+from nearkin.search.searcher import SearchResult, run_search, stored_method
 from nearkin.solver.contenders import (
     HAND_MADE,
     TITLES,
@@ -68,7 +68,7 @@ class Contest:
     results: list[Result] = field(default_factory=list)
     contenders: dict[str, Contender] = field(default_factory=dict)
     solved: dict[str, Solved] = field(default_factory=dict)
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    outcomes: dict[str, SearchResult] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.learn = self._learn_in(self.task.input_shape)
@@ -202,19 +202,21 @@ class Contest:
         """The contender with the best architecture of its search."""
         skeleton, budget = search_skeleton(self.learn), self.plan.search_budget(self.allowance)
         own = derived_seed(self.plan.seed, "solve", contender.name)  # each search has its own draws
-        ask = Ask(task=self.learn, space=domain.space, skeleton=skeleton, first=domain.first, seed=self.plan.seed)
+        problem = SearchProblem(
+            task=self.learn, space=domain.space, skeleton=skeleton, first=domain.first, seed=self.plan.seed
+        )
         inputs: dict[str, Any] = {
-            "data": self.learn.fingerprint(), "method": contender.method, "space": domain.space.name,
+            "data": self.learn.fingerprint(), "method": stored_method(contender.method), "space": domain.space.name,
             "first": [str(genotype) for genotype in domain.first], "skeleton": skeleton.to_dict(),
             "proxy": PROXY.to_dict(), "budget": vars(budget), "seed": own,
         }  # fmt: skip
 
         def work(start: State | None) -> Work[State]:
-            outcome = yield from run_search.work(searcher(contender.method, ask), budget, seed=own, resume=start)
+            outcome = yield from run_search.work(searcher(contender.method, problem), budget, seed=own, resume=start)
             return State({}, outcome.to_dict())
 
         done = yield from self.stages.stage(contender.title, inputs, work, key=f"search-{contender.name}")
-        outcome = done.read(Outcome)
+        outcome = done.read(SearchResult)
         self.outcomes[contender.name] = outcome
         best = outcome.best.genotype
         settings = {"space": domain.space.name, "seed_cells": bool(domain.first)}

@@ -6,7 +6,7 @@ from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.registry import STRUCTURE
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import default_network
-from nearkin.search.searcher import KEPT, Best
+from nearkin.search.searcher import NUM_BEST, ScoredGenotype
 from nearkin.solver.contenders import search_skeleton
 from nearkin.solver.contest import Contest
 from nearkin.solver.kin import GAIN
@@ -79,11 +79,11 @@ def _like_kin(zoo: Zoo, task: Task, plan: Plan, relations: Relations) -> tuple[s
     return record.network, recipe, record.seed, len(rows[0]["trials"])
 
 
-def _best_cells(contest: Contest) -> list[Best]:
+def _best_cells(contest: Contest) -> list[ScoredGenotype]:
     """The best distinct cells of all searches."""
     every = [cell for outcome in contest.outcomes.values() for cell in outcome.found]
     by_text = {str(cell.genotype): cell for cell in sorted(every, key=lambda cell: cell.score)}
-    return sorted(by_text.values(), key=lambda cell: -cell.score)[:KEPT]
+    return sorted(by_text.values(), key=lambda cell: -cell.score)[:NUM_BEST]
 
 
 def _gain(contest: Contest) -> float | None:

@@ -13,7 +13,7 @@ from nearkin.distance.registry import DEFAULT as DEFAULT_MEASURE
 from nearkin.distance.registry import STRUCTURE, measure_named, title_of
 from nearkin.run.stages import StageCache
 from nearkin.search.spaces.registry import space as space_named
-from nearkin.search.spaces.restricted import restricted
+from nearkin.search.spaces.restricted import restrict_space
 from nearkin.solver.nearness import Threshold, Trial, shipped, threshold
 from nearkin.solver.plan import Plan
 from nearkin.solver.relations import RankingRow, Relations, agreements
@@ -77,7 +77,7 @@ def search_domains(zoo: Zoo, relations: Relations) -> tuple[Ground | None, Groun
         return None, whole
     cells = zoo.cells(relations.cells_of)
     assert cells is not None
-    space = restricted(space_named(cells.space), cells.genotypes)
+    space = restrict_space(space_named(cells.space), cells.genotypes)
     return Ground(space, cells.genotypes, relations.cells_of), whole
 
 

@@ -13,7 +13,7 @@ from nearkin.nets.trusted_code import refusal
 from nearkin.report.drawing.genotype import drawing
 from nearkin.report.html import Table
 from nearkin.search.genotypes.genotype import Genotype
-from nearkin.search.networks.named import parsed
+from nearkin.search.networks.named import parse_network
 from nearkin.solver.solution import KIND
 from nearkin.store.read_only import ReadOnlyStore
 from nearkin.store.records import ArtifactRecord, TaskRecord
@@ -166,7 +166,7 @@ def _searched(artifacts: Sequence[ArtifactRecord]) -> dict[str, Any] | None:
     if kept is None:
         return None
     text = str(kept.facts.get("network", ""))
-    genotype, skeleton = parsed(text)
+    genotype, skeleton = parse_network(text)
     return {
         "picture": _picture(genotype, "searched"),
         "text": plain(str(genotype)),

@@ -8,7 +8,7 @@ from nearkin.core.errors import DataError, require
 from nearkin.core.plain import typed
 from nearkin.core.state import State
 from nearkin.search.genotypes.genotype import Genotype
-from nearkin.search.searcher import Best
+from nearkin.search.searcher import ScoredGenotype, current_method
 
 VERSION = 1
 
@@ -23,7 +23,7 @@ class KeptCells:
         method: how it was searched.
         found: the best few, best first.
 
-    >>> best = Best(Genotype.parse("normal(0): 1 = conv3(0); out = 1"), 0.9, {"parameters": 300})
+    >>> best = ScoredGenotype(Genotype.parse("normal(0): 1 = conv3(0); out = 1"), 0.9, {"parameters": 300})
     >>> kept = KeptCells("general", {"channels": 8}, "evolution", (best,))
     >>> KeptCells.from_state(kept.to_state(), "the task") == kept
     True
@@ -32,7 +32,10 @@ class KeptCells:
     space: str
     skeleton: Mapping[str, Any]
     method: str
-    found: tuple[Best, ...]
+    found: tuple[ScoredGenotype, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "method", current_method(self.method))
 
     @property
     def genotypes(self) -> tuple[Genotype, ...]:

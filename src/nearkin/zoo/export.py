@@ -11,7 +11,7 @@ from nearkin.core.errors import MismatchError, require
 from nearkin.core.state import State
 from nearkin.nets.functional import evaluating
 from nearkin.nets.solved import Solved
-from nearkin.search.networks.named import PATH, parsed
+from nearkin.search.networks.named import PATH, parse_network
 from nearkin.tasks.likelihood import likelihood
 from nearkin.transfer.machine import TangentMachine
 from nearkin.zoo.export_formats import agreement, export_onnx, export_python, export_torch, load_network, sample
@@ -75,7 +75,7 @@ def exported(solved: Solved, to: str, file: Path, trial: int = 0) -> dict[str, A
             f"written of networks that were searched, so use --to onnx or --to torch",
             MismatchError,
         )
-        error = export_python(model, file, *parsed(solved.network), shape, solved.num_outputs, notes=told)
+        error = export_python(model, file, *parse_network(solved.network), shape, solved.num_outputs, notes=told)
         _weights(solved, model, weights, shape, told)
         return {"files": [str(file), str(weights)], "error": error}
     _weights(solved, model, weights, shape, told)
@@ -120,6 +120,6 @@ def _weights(solved: Solved, model: nn.Module, file: Path, shape: tuple[int, ...
     """All weights and buffers by their names, with what is known of the task."""
     facts = {"task": dict(solved.facts), "made_by": solved.network, "notes": told}
     if solved.network.startswith(PATH):
-        export_torch(model, file, *parsed(solved.network), shape, solved.num_outputs, facts)
+        export_torch(model, file, *parse_network(solved.network), shape, solved.num_outputs, facts)
     else:
         State(model.state_dict(), facts).save(file)

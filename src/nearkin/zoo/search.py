@@ -24,15 +24,15 @@ from nearkin.nets.solved import Solved
 from nearkin.nets.training_loop import Fit
 from nearkin.run.checkpoints import SUFFIX, Checkpoints, facts_digest, read_stored, resume
 from nearkin.search.cost import Costs
-from nearkin.search.evaluate import Evaluated, evaluate_genotype
+from nearkin.search.genotype_evaluation import GenotypeEvaluation, evaluate_genotype
 from nearkin.search.genotypes.genotype import Genotype, Recurrent
 from nearkin.search.networks.build import Skeleton
 from nearkin.search.networks.named import network_string
-from nearkin.search.registry import PROXY, Ask, method_named, searcher
-from nearkin.search.searcher import Outcome, run_search
+from nearkin.search.registry import PROXY, SearchProblem, method_named, searcher
+from nearkin.search.searcher import SearchResult, run_search, stored_method
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.registry import space as space_named
-from nearkin.search.spaces.restricted import restricted
+from nearkin.search.spaces.restricted import restrict_space
 from nearkin.tasks.task import Task
 from nearkin.zoo.cells import KeptCells
 from nearkin.zoo.comparison import Comparison, Part, Shelf
@@ -93,8 +93,9 @@ class Search:
 
     def facts(self) -> dict[str, Any]:
         """All that decides where the search goes, but for its budget."""
-        names = ("method", "space", "measure", "parameters", "multiply_adds", "latency", "seed_cells")
+        names = ("space", "measure", "parameters", "multiply_adds", "latency", "seed_cells")
         return {
+            "method": stored_method(self.method),
             **{name: getattr(self, name) for name in names},
             "skeleton": self.skeleton.to_dict(),
             "proxy": self.proxy.to_dict(),
@@ -122,8 +123,8 @@ class Architecture:
         skeleton: what it is set into.
     """
 
-    outcome: Outcome
-    evaluated: Evaluated
+    outcome: SearchResult
+    evaluated: GenotypeEvaluation
     ground: Ground
     skeleton: Skeleton
 
@@ -198,7 +199,7 @@ def search_architecture(
     if restart:
         for name in (unfinished, found, training):
             work.remove(name)
-    outcome = yield from read_stored(work, found, lambda state: state.read(Outcome))
+    outcome = yield from read_stored(work, found, lambda state: state.read(SearchResult))
     if outcome is not None:
         yield Note("the search is finished; continuing with the training of its best genotype")
     else:
@@ -238,11 +239,11 @@ def search_cells(
     return KeptCells(space, skeleton.to_dict(), outcome.method, outcome.found)
 
 
-def _searched(task: Task, ground: Ground, how: Search, seed: int, work: Checkpoints, name: str) -> Work[Outcome]:
+def _searched(task: Task, ground: Ground, how: Search, seed: int, work: Checkpoints, name: str) -> Work[SearchResult]:
     """The search alone, from its checkpoint if there is one."""
     costs = Costs(how.skeleton, task.input_shape, task.num_outputs)
     space = costs.limits(ground.space, parameters=how.parameters, multiply_adds=how.multiply_adds, latency=how.latency)
-    ask = Ask(task=task, space=space, skeleton=how.skeleton, first=ground.first, proxy=how.proxy, seed=seed,
+    ask = SearchProblem(task=task, space=space, skeleton=how.skeleton, first=ground.first, proxy=how.proxy, seed=seed,
               options=dict(how.options))  # fmt: skip
     chosen = searcher(how.method, ask)
     names = work.names()
@@ -278,7 +279,7 @@ def search_domain(cellar: Cellar, target: Task | str, work: Checkpoints, how: Se
         yield Note(f"in the whole space {whole.name}, {begun}; the kin is {kin}")
         return Ground(whole, first, kin)
     yield Note(f"in the space of the {len(cells.found)} cells of {kin}, {begun}")
-    return Ground(restricted(whole, cells.genotypes), first, kin)
+    return Ground(restrict_space(whole, cells.genotypes), first, kin)
 
 
 def _nearest(cellar: Cellar, target: Task | str, work: Checkpoints, how: Search) -> Work[str]:
