@@ -72,22 +72,6 @@ MOVED = {
 RENAMED = {
     "nearkin.core.events": {"kept": "nearkin.run.checkpoints:save_to_file"},
     "nearkin.nets.training_loop": {"fitting": "nearkin.nets.training_loop:fit.work"},
-    "nearkin.run": {
-        "Entry": "nearkin.run.journal:JournalEntry",
-        "journaled": "nearkin.run.journal:write_journal",
-    },
-    "nearkin.run.checkpoints": {
-        "kept_in_file": "nearkin.run.checkpoints:save_to_file",
-        "mark": "nearkin.run.checkpoints:facts_digest",
-        "resumed": "nearkin.run.checkpoints:resume",
-        "saved": "nearkin.run.checkpoints:save_checkpoints",
-        "stored": "nearkin.run.checkpoints:read_stored",
-    },
-    "nearkin.run.journal": {
-        "Entry": "nearkin.run.journal:JournalEntry",
-        "journaled": "nearkin.run.journal:write_journal",
-    },
-    "nearkin.run.stages": {"Spent": "nearkin.run.stages:StageTime"},
     "nearkin.search": {
         "Ask": "nearkin.search.registry:SearchProblem",
         "Best": "nearkin.search.searcher:ScoredGenotype",
@@ -105,6 +89,22 @@ RENAMED = {
         "searching": "nearkin.search.searcher:run_search.work",
     },
     "nearkin.search.tabular": {"Table": "nearkin.search.tabular:ArchitectureTable"},
+    "nearkin.run": {
+        "Entry": "nearkin.run.journal:JournalEntry",
+        "journaled": "nearkin.run.journal:write_journal",
+    },
+    "nearkin.run.checkpoints": {
+        "kept_in_file": "nearkin.run.checkpoints:save_to_file",
+        "mark": "nearkin.run.checkpoints:facts_digest",
+        "resumed": "nearkin.run.checkpoints:resume",
+        "saved": "nearkin.run.checkpoints:save_checkpoints",
+        "stored": "nearkin.run.checkpoints:read_stored",
+    },
+    "nearkin.run.journal": {
+        "Entry": "nearkin.run.journal:JournalEntry",
+        "journaled": "nearkin.run.journal:write_journal",
+    },
+    "nearkin.run.stages": {"Spent": "nearkin.run.stages:StageTime"},
     "nearkin.store": {
         "Cleaning": "nearkin.store.integrity:CleanupResult",
         "Damage": "nearkin.store.integrity:DamagedBlob",
@@ -115,6 +115,13 @@ RENAMED = {
         "Damage": "nearkin.store.integrity:DamagedBlob",
     },
     "nearkin.store.records": {"Placed": "nearkin.store.records:PendingArtifact"},
+    "nearkin.transfer": {"Outcome": "nearkin.transfer.outcome:TransferScores"},
+    "nearkin.transfer.hierarchy.meta_learn": {"Climbing": "nearkin.transfer.hierarchy.meta_learn:MetaLearning"},
+    "nearkin.transfer.outcome": {
+        "Outcome": "nearkin.transfer.outcome:TransferScores",
+        "class_outcome": "nearkin.transfer.outcome:score_classes",
+        "value_outcome": "nearkin.transfer.outcome:score_values",
+    },
 }
 """New names, as `module:name`, by module and old name."""
 

@@ -114,7 +114,7 @@ def test_bad_questions_end_in_one_line(call: Call, tmp_path: Path) -> None:
         (("--method", "random", "--space", "full", "--option", "tournament=3"), "random has no option tournament"),
         (("--space", "full", "--option", "patience=two"), "option patience of fuse is 'two', expected a whole number"),
         (("--space", "full", "--option", "patience=2", "--option", "patience=3"), "patience is given twice"),
-        (("--space", "recurrent"), "fuse cannot search the space recurrent for four, a categorical task; use"),
+        (("--space", "recurrent"), "fuse cannot search the space recurrent for 'four', a categorical task; use"),
         (("--method", "random", "--space", "full", "--option", "tournament"), "name=value"),
         (("--space", "full", "--out", "there.safetensors"), "there.safetensors exists"),
         (("--space", "full", "--out", "there.bin"), "ends in .safetensors"),
@@ -192,7 +192,7 @@ def test_the_options_of_a_method_are_listed_without_a_target(call: Call) -> None
     for words in (("--method", "evolution", "--options"), ("--options", "--method", "evolution")):
         said = call("search", *words)
         assert said.code == 0, said.err
-        assert re.search(r"population +10 +members alive", said.out)
+        assert re.search(r"population +10 +number of members", said.out)
     assert "evolution" in call("search", "--options").out
     assert "unknown method 'evolve'" in call("search", "--method", "evolve", "--options").err
 
@@ -247,4 +247,4 @@ def test_an_architecture_for_images_as_outputs_goes_the_whole_way(call: Call, tm
     assert added.json["parameters"] == said.json["parameters"]
     refused = call("search", data, "--method", "darts", "--space", "full")
     assert (refused.code, refused.err.count("\n")) == (1, 1)
-    assert "use fuse, side-by-side, random, evolution, local or kin" in refused.err
+    assert "use fuse, side-by-side, random, evolution, local or warm-start" in refused.err

@@ -95,19 +95,29 @@ def test_agreement_is_spearmans_over_what_both_know() -> None:
     assert agreements([one, few]) == {}
 
 
-def test_the_sentence_tells_metric_interval_size_time_and_the_simple_rival() -> None:
+def test_the_sentence_gives_test_result_interval_size_time_and_runner_up() -> None:
     simple = made("svm", 0.93, kind="simple")
     said = sentence("new", KIN, [KIN, simple], GOOD, {"svm": (0.02, 0.005, 0.035)}, 61.0)
-    for piece in ("new: 95.1% of 1,000 unseen", "(94.0% to 96.0%)", "1,000 parameters", "61 s", "SVM, was 2.0 points"):
-        assert piece in said
-    assert "chance" not in said
+    assert said == (
+        "new: 95.1 % of 1,000 test samples right (95 % interval: 94.0 % to 96.0 %) by the network found by search "
+        "kin-search. It has 1,000 parameters and was found in 1 min 1 s. The runner-up, SVM, is behind on the "
+        "validation set by 2.0 points (95 % interval: 0.5 to 3.5), which is beyond chance."
+    )
+    tested = sentence("new", KIN, [KIN, replace(simple, test=0.9)], GOOD, {}, 61.0, {"svm": 0.92})
+    assert tested.endswith("The runner-up, SVM, has 92.0 % on the test set.")
     assert "may be chance" in sentence("new", KIN, [KIN, simple], GOOD, {"svm": (0.02, -0.01, 0.05)}, 61.0)
+    both = {"svm": (0.02, -0.01, 0.05), "full-search": (0.01, -0.01, 0.03)}
+    three = sentence("new", KIN, [KIN, FULL, simple], GOOD, both, 61.0)
+    assert "The runner-up, the network found by search full-search, is behind" in three
+    assert three.endswith(
+        "The best simple model, SVM, is behind by 2.0 points (95 % interval: −1.0 to 5.0), which may be chance."
+    )
 
 
 def test_a_simple_model_that_wins_is_recommended() -> None:
     simple = made("svm", 0.99, kind="simple")
     assert "recommended" in sentence("new", simple, [KIN, simple], GOOD, {}, 300.0)
-    assert "5.0 minutes" in sentence("new", simple, [KIN, simple], GOOD, {}, 300.0)
+    assert "found in 5 min." in sentence("new", simple, [KIN, simple], GOOD, {}, 300.0)
     assert "recommended" not in sentence("new", simple, [simple], GOOD, {}, 1.0)  # there was no other to beat
 
 

@@ -84,8 +84,8 @@ def visit(browser: Browser, site: str) -> Iterator[Open]:
 def test_from_the_list_to_a_task_and_its_kin(visit: Open) -> None:
     page = visit("/")
     expect(page.get_by_role("heading", level=1)).to_have_text("Tasks")
-    page.get_by_role("button", name="Metric").click()
-    metrics = [float(text) for text in page.locator("tbody td:nth-child(4)").all_inner_texts()]
+    page.get_by_role("button", name="Test score").click()
+    metrics = [float(text) for text in page.locator("tbody td:nth-child(2)").all_inner_texts()]
     assert metrics == sorted(metrics)
     page.get_by_role("searchbox").fill("detect=4")
     page.get_by_role("searchbox").press("Enter")

@@ -57,7 +57,7 @@ def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path, task: nk.Tas
     (file,) = (tmp_path / "zoo" / "work").glob("search-*")
     state = State.load(file)
     State(state.tensors, {**state.facts, "search": {**state.facts["search"], "version": 0}}).save(file)
-    with pytest.raises(TrainingError, match="version 0, this is 1"):
+    with pytest.raises(TrainingError, match="version 0, expected 1"):
         zoo.search(task, HOW)
     found = zoo.search(task, HOW, restart=True)
     assert found.outcome.evaluations == 4
@@ -78,7 +78,7 @@ def test_other_questions_do_not_continue_it_and_say_so(tmp_path: Path, task: nk.
     for other in (replace(HOW, method="random"), replace(HOW, options={"population": 3, "tournament": 2})):
         _, notes = heard(zoo, task, other)
         assert f"this one starts anew, and the other one is kept in {file.name}" in " ".join(notes)
-        assert not any("going on" in note for note in notes)
+        assert not any("resumed after" in note for note in notes)
     found, notes = heard(zoo, task, HOW)
     assert any("resumed after step 2" in note for note in notes)
     assert figures(found) == figures(whole)
@@ -91,7 +91,7 @@ def test_a_larger_budget_continues_the_search_and_restart_does_not(tmp_path: Pat
         with pytest.raises(Stop):
             finish(zoo.search.work(task, HOW), stopping_at(2))  # type: ignore[arg-type]
         found, notes = heard(zoo, task, more, **options)
-        assert any("going on" in note for note in notes) is continued
+        assert any("resumed after" in note for note in notes) is continued
         assert found.outcome.evaluations == 5
 
 

@@ -34,7 +34,7 @@ def serve(
         optional(package, "web", PURPOSE)
     zoo = Path(settings.zoo_path)
     read_only.ReadOnlyStore(zoo).tasks()  # a wrong path is an error here, not in the browser
-    with server.bound(host, port) as socket:
+    with server.open_socket(host, port) as socket:
         address = server.address(socket)
         if not server.is_local(socket):
             typer.echo(
@@ -44,6 +44,6 @@ def serve(
         facts = {"address": address, "host": host, "port": socket.getsockname()[1], "zoo": str(zoo)}
         answer(facts, as_json, lambda: say(f"{address} shows {escape(str(zoo))}; stop with Ctrl-C"))
         try:
-            server.served(zoo, socket)
+            server.serve(zoo, socket)
         except Interrupted:
             return

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from nearkin._moved import renamed
 from nearkin.core.errors import TrainingError, require
 from nearkin.core.events import Checkpoint, Work, map_events, operation
 from nearkin.core.state import State, add_facts
@@ -181,7 +180,3 @@ def _check(genotype: Genotype, task: Task, skeleton: Skeleton) -> None:
         isinstance(genotype, Cells) or not (skeleton.auxiliary or skeleton.drop_path),
         "auxiliary heads and drop-path are only for cells; set auxiliary to false and drop_path to 0",
     )
-
-
-def __getattr__(name: str) -> Any:
-    return renamed(__name__, name)

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nearkin._moved import renamed
 from nearkin.core.events import Work
 from nearkin.search.genotypes.genotype import Genotype
 
@@ -33,7 +32,3 @@ class Objective(ABC):
     @abstractmethod
     def settings(self) -> Mapping[str, Any]:
         """Plain JSON values that determine the score; a checkpoint with other settings is refused."""
-
-
-def __getattr__(name: str) -> Any:
-    return renamed(__name__, name)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from nearkin._moved import renamed
 from nearkin.core.budget import Budget
 from nearkin.core.errors import MismatchError, OptionError, require
 from nearkin.core.options import Option, options_of, read_options
@@ -299,7 +298,3 @@ def searcher(method: str, problem: SearchProblem) -> Searcher[Any]:
     chosen = method_named(method)
     chosen.require_suited(problem.task, problem.space)
     return chosen.build(replace(problem, options=read_options(chosen.options, problem.options, chosen.name)))
-
-
-def __getattr__(name: str) -> Any:
-    return renamed(__name__, name)

@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from nearkin._moved import renamed
 from nearkin.core.errors import DataError, OptionError, require
 from nearkin.core.events import Work
 from nearkin.core.opening import read_file
@@ -205,7 +204,3 @@ def _rows(path: Path) -> list[dict[str, str]]:
     except UnicodeDecodeError as broken:
         raise DataError(f"cannot read the table {path}: {broken}; check the path or download it again") from broken
     return list(csv.DictReader(text.splitlines()))
-
-
-def __getattr__(name: str) -> Any:
-    return renamed(__name__, name)

@@ -22,7 +22,7 @@ from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hyper import Hyper
 from nearkin.transfer.labels.classes import Classes
 from nearkin.transfer.linearized import Linearized, linearize
-from nearkin.transfer.machine import TangentMachine, as_machine, widened
+from nearkin.transfer.machine import TangentMachine, as_machine, with_constant_outputs
 
 MOST = 2000  # training samples
 FEWEST = 20  # when time is short
@@ -68,9 +68,9 @@ def _classes(
     flat: Linearized, task: Task, network: str, settings: Mapping[str, Any], seed: int
 ) -> Work[tuple[TangentMachine, dict[str, Any]]]:
     x, y = task.train.all()
-    known = Classes(alpha=settings.get("alpha"), scale=settings.get("scale"), heat=settings.get("temperature"))
+    known = Classes(alpha=settings.get("alpha"), scale=settings.get("scale"), temperature=settings.get("temperature"))
     found = yield from classify.work(flat, x, y, len(task.classes), known, seed=seed)
-    heat = found.heats["mean"]
+    heat = found.temperatures["mean"]
     chosen = {"alpha": found.choice.alpha, "scale": found.choice.scale, "temperature": heat}
     return as_machine(found.posterior, network, heat), chosen
 
@@ -83,7 +83,7 @@ def _values(
     found = yield from gaussian.work(flat, x, y, Hyper(**known) if known else None, space="function", seed=seed)
     machine = as_machine(found, network)
     if task.likelihood == "heteroscedastic":
-        machine = widened(machine, _leave_one_out_error(found.leave_one_out(), y).log())
+        machine = with_constant_outputs(machine, _leave_one_out_error(found.leave_one_out(), y).log())
     return machine, {"noise": found.hyper.noise, "scale": found.hyper.scale, "mean": found.hyper.mean}
 
 

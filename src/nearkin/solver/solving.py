@@ -181,16 +181,17 @@ def _solution(
     quality = quality_on_test(task, solved, temperature)
     rows = torch.tensor([mistake.row for mistake in quality.mistakes], dtype=torch.int64)
     standings, margins = tuple(contest.results), contest.margins()
+    test_scores = {name: scores_on_test(task, solved).metric for name, (solved, _) in finals.items()}
     return Solution(
         solved=solved,
         chosen=best.name,
-        sentence=sentence(task.name, best, standings, quality, margins, contest.stages.seconds),
+        sentence=sentence(task.name, best, standings, quality, margins, contest.stages.seconds, test_scores),
         task=task.facts(),
         quality=quality,
         temperature=temperature,
         standings=standings,
         margins=margins,
-        finals={name: scores_on_test(task, solved).metric for name, (solved, _) in finals.items()},
+        finals=test_scores,
         samples={
             "available": len(contest.learn.train),
             "finals": {name: count for name, (_, count) in finals.items()},

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nearkin.transfer.linearized import linearize as linearize
     from nearkin.transfer.marginal_likelihood import learn as learn
     from nearkin.transfer.marginal_likelihood import learn_pooled as learn_pooled
-    from nearkin.transfer.outcome import Outcome as Outcome
+    from nearkin.transfer.outcome import TransferScores as TransferScores
     from nearkin.transfer.posterior import Posterior as Posterior
     from nearkin.transfer.posterior import restored as restored
     from nearkin.transfer.regressor import LinearizedRegressor as LinearizedRegressor

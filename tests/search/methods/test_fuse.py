@@ -250,7 +250,7 @@ def test_genotypes_given_take_part_first_and_those_a_limit_forbids_are_passed_ov
     state = finish(searcher.step(searcher.init(0)), events.append)
     assert state.seen[0] == SPACE.unique_key(kin[1])
     assert "its convolutions is 2, at most 1 are allowed" in next(e.text for e in events if isinstance(e, Caution))
-    with pytest.raises(MismatchError, match="not of the space general"):
+    with pytest.raises(MismatchError, match="not in the space general"):
         fuse(digits, first=(Genotype.parse("chain: skip"),))
 
 
@@ -267,8 +267,8 @@ def test_rounds_tell_how_far_they_are(digits: nk.Task) -> None:
     ("changes", "message"),
     [
         ({"candidates": 0}, "candidates must be 1 or more, got 0"),
-        ({"patience": 0}, "a number of rounds from 1 on, got 0"),
-        ({"validation": 1.0}, "a share between 0 and 1, got 1.0"),
+        ({"patience": 0}, "patience must be 1 round or more, got 0"),
+        ({"validation": 1.0}, "a fraction between 0 and 1, got 1.0"),
     ],
 )
 def test_impossible_settings_are_refused(digits: nk.Task, changes: dict[str, Any], message: str) -> None:

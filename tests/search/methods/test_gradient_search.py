@@ -271,8 +271,8 @@ def test_figures_tell_entropy_losses_and_memory() -> None:
             OptionError,
             "warmup must be 0 or more and less than the 50 epochs, got 50",
         ),
-        (lambda: GradientOptions(order=3), OptionError, "of order 1 or 2, got 3"),
-        (lambda: GradientOptions(validation=1.0), OptionError, "share between 0 and 1"),
+        (lambda: GradientOptions(order=3), OptionError, "order must be 1 or 2, got 3"),
+        (lambda: GradientOptions(validation=1.0), OptionError, "fraction between 0 and 1"),
         (lambda: GradientOptions(learning_rate=0.0), OptionError, "learning_rate must be above 0"),
         (lambda: Darts(TASK, MobileSpace(), SMALL), OptionError, "a supernet consists of cells"),
         (

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypedDict
 
-from nearkin._moved import renamed
 from nearkin.core.errors import DataError, TrainingError, require
 from nearkin.core.events import Caution, Work
 from nearkin.core.rng import Streams
@@ -264,7 +263,3 @@ def best_indices(records: Sequence[ScoredGenotype], count: int) -> list[int]:
     [1, 2]
     """
     return sorted(range(len(records)), key=lambda index: (-records[index].score, index))[:count]
-
-
-def __getattr__(name: str) -> Any:
-    return renamed(__name__, name)

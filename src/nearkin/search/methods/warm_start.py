@@ -27,7 +27,6 @@ from typing import Any
 
 import torch
 
-from nearkin._moved import renamed
 from nearkin.core.errors import require
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.methods.sampling import CHILD, DRAWN, GIVEN, ORIGIN, Proposer, Sampling, Trials, best_indices
@@ -146,7 +145,3 @@ def warm_start_search(
         restricted = restrict_space(without_limits(space), given)
         options["in_kin_space"] = functools.cache(restricted.contains)
     return Sampling(space, objective, WarmStart(**options), given)
-
-
-def __getattr__(name: str) -> Any:
-    return renamed(__name__, name)
