@@ -4,7 +4,7 @@
     python benchmarks/kin_start.py --distances FOLDER
 
 Small tasks of three data sets, each as target of all others; every cell is trained briefly from scratch. The cache
-keeps what was trained, so that the command goes on where it was stopped; with `--offline` nothing is trained and
+keeps the results, so that an interrupted command can be resumed; with `--offline` nothing is trained and
 searches that are not whole in the cache are left out. Writes `benchmarks/kin_start.json`, the page and its picture, and
 the trials from which `nearkin solve` learns its threshold (`src/nearkin/solver/trials.json`). The second command
 measures the distances of these trials again, in the default form, and leaves their gains as they are; the networks for
@@ -192,7 +192,7 @@ def searched(kept: Cache, way: str, target: str, seed: int, source: str = "", re
 
 
 def distances(kept: Cache) -> dict[str, Any]:
-    """Fréchet and `kin`, sources by targets, through a zoo of LeNets; and what it took for one new target."""
+    """Fréchet and `short-finetune`, sources by targets, in a zoo of LeNets; and the cost of one new target."""
     if "distances" in kept.rows:
         return dict(kept.rows["distances"])
     if kept.offline:
@@ -411,7 +411,7 @@ def groups(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     found = {"from nothing again": [row for row in rows if row["way"] == NOTHING]}
     paired = [row for row in rows if row["way"] == KIN]
     found["all kin"] = paired
-    for word, near in (("Fréchet", near_by_frechet(paired)), ("`kin`", near_by_kin(paired))):
+    for word, near in (("Fréchet", near_by_frechet(paired)), ("`short-finetune`", near_by_kin(paired))):
         found[f"near by {word}"] = [row for row in paired if near(row)]
         found[f"far by {word}"] = [row for row in paired if not near(row)]
     compared = {(row["source"], row["target"], row["seed"]) for row in rows if row["way"] == FREE}
@@ -587,7 +587,9 @@ search in the kin's space on trained cells. For want of time there are six tasks
 as a trial of eight cells had shown), {EVALUATIONS} evaluations and one seed, settled before any search from a kin was
 run; `kin` and random search in the kin's space were dropped later and are not measured on trained cells. The tables
 have {TABLE_SEEDS} seeds instead of 30, after a trial with two. After seeing the distances, but no search from a kin,
-near by `kin` was set to be within a target. The threshold hangs on {beyond} trial{"s" if beyond != 1 else ""}
+near by `short-finetune` was set to be within a target. The threshold hangs on {beyond} trial{
+        "s" if beyond != 1 else ""
+    }
 beyond it, whose loss is about the difference of two searches from nothing, {100 * figures["noise"]:.1f} points:
 counted as a tie, all distances that were tried would be near. Totals count as tied below one point in all; five points
 were tried after the first ten pairs and taken back: the threshold is the same, and its interval would look
@@ -649,9 +651,11 @@ evaluations found for the kin, and stays within what these used. {
 
 Near is up to the median of the {figures["pairs"]} Fréchet distances
 (`{figures["distances"]["frechet"]["form"]}`, LeNet, {TRIALS} trials), far beyond
-it; by `kin`, whose values are not comparable between targets, up to the median of the target's own sources. To find the
+it; by `short-finetune`, whose values are not comparable between targets, up to the median of the target's own
+sources. To find the
 kin is **not** in the times below: {spent["solve"]:.0f} s of process time for a target's {TRIALS} LeNets, then
-{spent["frechet"]:.1f} s for the Fréchet distance to the others or {spent["kin"]:.1f} s for `kin`. A search from nothing
+{spent["frechet"]:.1f} s for the Fréchet distance to the others or {
+        spent["kin"]:.1f} s for `short-finetune`. A search from nothing
 takes {figures["seconds_from_nothing"]:.0f} s.
 
 ## Time to reach what a search from nothing found

@@ -23,7 +23,7 @@ def signed(found: dict[str, float]) -> str:
 
 
 def shown(found: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Measures from the best to the worst; the pace that is `kin` once."""
+    """Measures from the best to the worst; the schedule of `short-finetune` once."""
     rows = found["measures"]
     twin = [name for name in rows if name != "kin" and rows[name] == rows["kin"]]
     left = [(name, row) for name, row in rows.items() if name not in twin]
@@ -114,11 +114,11 @@ From the source that a measure puts first:
 
 {table(["first by", *(f"{what}, {head} head" for head in part["picks"] for what in PICKED)], picked)}
 
-The two orders of sources agree at {span(part["zero with drawn"]["all"])} only, so that no measure can foretell both: a
+The two orders of sources agree at {span(part["zero with drawn"]["all"])} only, so no measure can predict both: a
 drawn head answers with the size of the features, and the larger they are the farther off it starts, while a head of
 zeros learns the faster for it. Who fine-tunes from a drawn head measures with drawn heads,
-`kin_score(..., head="drawn")`: that less LogME is {signed(part["kin, drawn heads, less logme"])}. Spearman with the
-area, and regret:
+`short_finetune_loss(..., head="drawn")`: that less LogME is
+{signed(part["kin, drawn heads, less logme"])}. Spearman with the area, and regret:
 
 {table(["measure", "all sources", "same data", "other data", "regret"], lines)}
 """
@@ -142,7 +142,8 @@ def recipes_text(found: dict[str, Any]) -> str:
         lines.append([name, f"{row['repeat']['all']:.2f}", *said])
     return f"""### Other recipes
 
-`kin` was made for 60 steps at 1e-3. On the multilayer perceptron and one seed, other runs; "its pace" sets the rate so
+`short-finetune` was made for 60 steps at 1e-3. On the multilayer perceptron and one seed, other runs; "its pace"
+sets the rate so
 that its steps go as far as the run does.
 
 {table(head, lines)}
@@ -155,11 +156,14 @@ def caution(found: dict[str, Any]) -> str:
     if not part:
         return ""
     kin, own, logme = (part["measures"][name]["area"]["all"]["mean"] for name in ("kin", "kin, drawn heads", "logme"))
-    return f"""Read with this. The truth of the first table starts from heads of zeros, and so does `kin`. That start
+    return f"""Read with this. The truth of the first table starts from heads of zeros, and so does
+`short-finetune` (`kin` in the tables). That start
 was chosen after heads drawn as `nn.Linear` draws them had been tried, and their replicas agreed at
-{part["ceiling"]["all"]["repeat"]:.2f} only. Where heads are drawn the advantage of `kin` is gone: it correlates at
+{part["ceiling"]["all"]["repeat"]:.2f} only. Where heads are drawn the advantage of `short-finetune` is gone: it
+correlates at
 {kin:.2f} over all sources, with drawn heads of its own at {own:.2f}, LogME at {logme:.2f}, and their first picks are
-about equally good (last tables). The pace of `kin` was picked on the first seed, among some twenty; the second table
+about equally good (last tables). The pace of `short-finetune` was picked on the first seed, among some twenty; the
+second table
 has a line of the second seed alone, and "pace chosen" shows a pace picked without a target's data set and network.
 Times were taken beside other work on the machine.
 """
@@ -177,14 +181,15 @@ Spearman correlation of each measure with (a) the area under the held-out loss o
 {len(found["seeds"])} seeds; {found["pairs"]} pairs), 95 % interval by a bootstrap over tasks; then with (b) and (c).
 Regret: area of the first pick less that of the best source, in units of a random source's. AUROC: of telling whether a
 source beats training from scratch, by the measure less its value at the initialisation. Cost: process time in units of
-LogME's, features included, mean over the networks. "fast KxB" is `kin` at K steps of B samples that go as far as the
+LogME's, features included, mean over the networks. "fast KxB" is `short-finetune` at K steps of B samples that go as
+far as the
 run; the run itself costs three times "20 real steps". The cost of `task2vec` is that of comparing embeddings: to make
 them takes a fitted head and a Fisher pass a task, once for all pairs, which is not in it. What `near` pays is in
 [What finding kin costs](near-benchmark.md).
 
 {main_table(found)}
 
-`kin` less LogME: all sources {signed(margin["all"])}, same data {signed(margin["same"])}, other data
+`short-finetune` less LogME: all sources {signed(margin["all"])}, same data {signed(margin["same"])}, other data
 {signed(margin["other"])}. Wanted were 0.80 over all sources, 0.55 among those from other data and ten times LogME's
 cost; reached are {kin["area"]["all"]["mean"]:.2f}, {kin["area"]["other"]["mean"]:.2f} and {kin["cost"]["mean"]:.2g}.
 
@@ -192,10 +197,10 @@ cost; reached are {kin["area"]["all"]["mean"]:.2f}, {kin["area"]["other"]["mean"
 
 {network_table(found)}
 
-### What `kin` gains by company
+### What `short-finetune` gains by company
 
 Ridge regressions on measures standardised within a target, fitted without the target's data set and without its
-network; last, `kin` with the pace that is best there.
+network; last, `short-finetune` with the pace that is best there.
 
 {left_out_table(found)}
 

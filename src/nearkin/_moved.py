@@ -14,7 +14,8 @@ from typing import Any
 
 MOVED = {
     "nearkin.distance.frechet": "nearkin.distance.fisher_based.frechet",
-    "nearkin.distance.kin": "nearkin.distance.kin_score",
+    "nearkin.distance.kin": "nearkin.distance.short_finetune",
+    "nearkin.distance.kin_score": "nearkin.distance.short_finetune",
     "nearkin.distance.measures": "nearkin.distance.registry",
     "nearkin.distance.readings": "nearkin.distance.fisher_based.readings",
     "nearkin.fisher.diagonal": "nearkin.fisher.diagonals",
@@ -70,7 +71,12 @@ MOVED = {
 """New paths of modules by their old ones."""
 
 RENAMED = {
+    "nearkin.distance.short_finetune": {
+        "Pace": "nearkin.distance.short_finetune:FinetuneSchedule",
+        "kin_score": "nearkin.distance.short_finetune:short_finetune_loss",
+    },
     "nearkin.core.events": {"kept": "nearkin.run.checkpoints:save_to_file"},
+    "nearkin.nets.functional": {"evaluating": "nearkin.nets.functional:evaluation_mode"},
     "nearkin.nets.training_loop": {"fitting": "nearkin.nets.training_loop:fit.work"},
     "nearkin.search": {
         "Ask": "nearkin.search.registry:SearchProblem",
@@ -105,6 +111,8 @@ RENAMED = {
         "journaled": "nearkin.run.journal:write_journal",
     },
     "nearkin.run.stages": {"Spent": "nearkin.run.stages:StageTime"},
+    "nearkin.zoo.search": {"Ground": "nearkin.zoo.search:SearchDomain"},
+    "nearkin.zoo.transfer": {"Transferring": "nearkin.zoo.transfer:TransferOptions"},
     "nearkin.store": {
         "Cleaning": "nearkin.store.integrity:CleanupResult",
         "Damage": "nearkin.store.integrity:DamagedBlob",

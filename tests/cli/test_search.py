@@ -108,7 +108,7 @@ def test_bad_questions_end_in_one_line(call: Call, tmp_path: Path) -> None:
         (("--method", "fused", "--space", "full"), "unknown method 'fused'"),
         (("--method", "random", "--space", "generall"), "did you mean general?"),
         ((), "no other task of the zoo has cells"),
-        (("--method", "random", "--space", "four"), "four has no cells"),
+        (("--method", "random", "--space", "four"), "'four' has no cells"),
         (("--method", "pcdarts", "--space", "nearest"), "use --space full"),
         (("--method", "random", "--space", "general?nodes=3", "--parameters", "10"), "has parameters <= 10"),
         (("--method", "random", "--space", "full", "--option", "tournament=3"), "random has no option tournament"),
@@ -131,7 +131,7 @@ def test_bad_questions_end_in_one_line(call: Call, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_chosen_model_of_a_solution_leaves_the_house(call: Call, tmp_path: Path) -> None:
+def test_the_selected_model_of_a_solution_is_exported(call: Call, tmp_path: Path) -> None:
     data = "digits?classes=0,1,2&rest=drop&limit=150"
     said = call("solve", "low", data, "--evaluations", "1", "--epochs", "2", "--only", "full-search", "--json")
     assert said.code == 0, said.err
@@ -151,7 +151,7 @@ def test_the_chosen_model_of_a_solution_leaves_the_house(call: Call, tmp_path: P
     assert call("export-model", file, "--to", "torch", "--out", file, "--overwrite").code == 1
     trial = call("export-model", "low", "--trial", "0", "--out", "t.safetensors", "--json").json
     assert trial["network"] == "lenet"
-    assert "low has trials 0 to 2" in call("export-model", "low", "--trial", "7", "--out", "u.safetensors").err
+    assert "'low' has trials 0 to 2" in call("export-model", "low", "--trial", "7", "--out", "u.safetensors").err
 
 
 def test_a_simple_model_leaves_the_house(call: Call, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_simple_model_leaves_the_house(call: Call, tmp_path: Path) -> None:
     assert (bad.code, bad.err.count("\n")) == (1, 1)
     assert "use --to onnx or --to torch" in bad.err
     (tmp_path / "strange.safetensors").write_bytes(State({"w": torch.ones(1)}, {"format": "else"}).to_bytes())
-    assert "holds no model of nearkin" in call("export-model", "strange.safetensors").err
+    assert "is not a model file of nearkin" in call("export-model", "strange.safetensors").err
 
 
 @pytest.mark.slow

@@ -41,7 +41,7 @@ def test_a_method_that_begins_with_no_cells_is_refused_by_solve_and_others_are_n
         else:
             assert Plan(method=name).method == name
     assert Plan(method="kin").method == "warm-start"
-    assert Plan(measures=("short-finetune", "logme")).measures == ("kin", "logme")
+    assert Plan(measures=("kin", "logme")).measures == ("short-finetune", "logme")
 
 
 def test_a_task_that_a_method_cannot_search_for_is_refused_and_others_are_named() -> None:

@@ -46,7 +46,7 @@ def test_the_whole_way(kin_zoo: nk.Zoo, target: nk.Task, quick: Plan) -> None:
     assert solution.metric == pytest.approx(evaluate(solution.model, _seen(solution, target), target.form).metric)
     assert solution.metric == pytest.approx(solution.finals[best.name])
     assert solution.interval[0] <= solution.metric <= solution.interval[1]
-    assert {"frechet", "kin", "logme"} == set(solution.relations.rankings)
+    assert {"frechet", "short-finetune", "logme"} == set(solution.relations.rankings)
     assert solution.relations.cells_of in ("even", "high")
 
     # the zoo has one task more, with everything that kin are asked for

@@ -51,7 +51,7 @@ def test_the_same_call_continues_to_the_same_bits(task: nk.Task, tmp_path: Path)
     assert part.exists()
     assert not out.exists()
     found, notes = trained(task, out)
-    assert notes == ["going on at step 10 of 20"]
+    assert notes == ["resuming at step 10 of 20"]
     assert same(found, whole)
     assert same(loaded(out), whole)
     assert not part.exists()
@@ -72,7 +72,9 @@ def test_another_call_starts_anew_and_says_so(
     with pytest.raises(Stop):
         trained(task, out, stop=2)
     found, notes = trained(task, out, **changes)
-    assert notes == [f"{out}.part is of a training with other {word}; this one starts anew and replaces it"]
+    assert notes == [
+        f"{out}.part belongs to a training with other {word}; this one starts from the beginning and replaces it"
+    ]
     assert same(found, trained(task, tmp_path / "alone.safetensors", **changes)[0])
 
 

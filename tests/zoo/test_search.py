@@ -77,7 +77,7 @@ def test_other_questions_do_not_continue_it_and_say_so(tmp_path: Path, task: nk.
     (file,) = (tmp_path / "zoo" / "work").glob("search-*")
     for other in (replace(HOW, method="random"), replace(HOW, options={"population": 3, "tournament": 2})):
         _, notes = heard(zoo, task, other)
-        assert f"this one starts anew, and the other one is kept in {file.name}" in " ".join(notes)
+        assert f"this one starts from the beginning, and the other one is kept in {file.name}" in " ".join(notes)
         assert not any("resumed after" in note for note in notes)
     found, notes = heard(zoo, task, HOW)
     assert any("resumed after step 2" in note for note in notes)
@@ -138,10 +138,10 @@ def test_cells_are_kept_and_the_nearest_with_cells_gives_them(tmp_path: Path, ta
     assert zoo.cells("zero") == kept
     nearest = zoo.near(task, "frechet").nearest.name
     found = zoo.search(task, replace(HOW, method="warm-start", space="nearest", budget=Budget(evaluations=3)))
-    assert found.ground.kin == nearest
+    assert found.domain.kin == nearest
     wanted = zoo.cells(nearest)
     assert wanted is not None
-    assert found.ground.first == wanted.genotypes
+    assert found.domain.first == wanted.genotypes
     assert found.outcome.history[0][0] == 1
 
 
@@ -153,7 +153,7 @@ def test_without_seed_cells_random_is_a_pure_control(tmp_path: Path, task: nk.Ta
     seeded, plain = (zoo.search(task, replace(control, seed_cells=given)) for given in (True, False))
     assert {best.genotype for best in seeded.outcome.found} == set(cells.genotypes)
     assert {best.facts["origin"] for best in plain.outcome.found} == {"drawn"}
-    assert plain.ground.space.name == seeded.ground.space.name
+    assert plain.domain.space.name == seeded.domain.space.name
     assert (seeded.to_dict()["seed_cells"], plain.to_dict()["seed_cells"]) == (True, False)
 
 

@@ -40,7 +40,7 @@ from nearkin.tasks.metrics import CONFIDENCE
 from nearkin.tasks.pixels import fitted_to
 from nearkin.tasks.prediction import Prediction
 from nearkin.tasks.task import Task
-from nearkin.zoo.search import Ground
+from nearkin.zoo.search import SearchDomain
 
 FEWEST_FOR_TEMPERATURE = 50  # validation samples; with fewer the temperature is 1
 
@@ -95,7 +95,7 @@ class Contest:
         for contender in contenders:
             yield from self._judge(replace(contender, seconds=self.allowance))
 
-    def search(self, name: str, title: str, domain: Ground, method: str) -> Contender:
+    def search(self, name: str, title: str, domain: SearchDomain, method: str) -> Contender:
         """Contender with a searched architecture."""
         return Contender(
             name=name, title=title, kind="searched", task=self.learn, domain=domain, method=method,
@@ -198,7 +198,7 @@ class Contest:
         work = lambda start: train_contender(contender, start, self.plan.device)  # noqa: E731
         return (yield from self.stages.stage(stage, contender.facts(), work, key=f"train-{contender.name}"))
 
-    def _searched(self, contender: Contender, domain: Ground) -> Work[Contender]:
+    def _searched(self, contender: Contender, domain: SearchDomain) -> Work[Contender]:
         """The contender with the best architecture of its search."""
         skeleton, budget = search_skeleton(self.learn), self.plan.search_budget(self.allowance)
         own = derived_seed(self.plan.seed, "solve", contender.name)  # each search has its own draws

@@ -14,7 +14,7 @@ from nearkin.solver.plan import Plan
 from nearkin.solver.relations import Relations
 from nearkin.store.records import TaskRecord
 from nearkin.tasks.task import Task
-from nearkin.zoo.cells import KeptCells
+from nearkin.zoo.best_cells import BestCells
 from nearkin.zoo.comparison import Comparison
 from nearkin.zoo.search import CELLS
 from nearkin.zoo.zoo import Zoo
@@ -33,7 +33,7 @@ def join_zoo(zoo: Zoo, task: Task, plan: Plan, contest: Contest, relations: Rela
     cells = _best_cells(contest)
     if cells:
         skeleton = search_skeleton(contest.learn).to_dict()
-        zoo.keep_cells(task.name, KeptCells(CELLS, skeleton, plan.method, tuple(cells)))
+        zoo.keep_cells(task.name, BestCells(CELLS, skeleton, plan.method, tuple(cells)))
     gain = _gain(contest)
     if relations.cells_of is not None and relations.distance is not None and gain is not None:
         facts = {"distance": relations.distance, "gain": gain, "form": relations.form}

@@ -1,4 +1,4 @@
-"""Cells of a task: the best genotypes that a search found for it, with their figures and what they were measured in."""
+"""Best cells of a task: the best genotypes of a search, with their scores and the skeleton they were measured in."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
-class KeptCells:
-    """What a search in a space came to for one task.
+class BestCells:
+    """Result of a cell search for one task.
 
     Attributes:
         space: the space string that was searched.
-        skeleton: what the genotypes were set into, as plain values.
-        method: how it was searched.
-        found: the best few, best first.
+        skeleton: macro-architecture in which genotypes were compared, as plain values.
+        method: the search method.
+        found: the best genotypes, best first.
 
     >>> best = ScoredGenotype(Genotype.parse("normal(0): 1 = conv3(0); out = 1"), 0.9, {"parameters": 300})
-    >>> kept = KeptCells("general", {"channels": 8}, "evolution", (best,))
-    >>> KeptCells.from_state(kept.to_state(), "the task") == kept
+    >>> cells = BestCells("general", {"channels": 8}, "evolution", (best,))
+    >>> BestCells.from_state(cells.to_state(), "the task") == cells
     True
     """
 
@@ -39,8 +39,8 @@ class KeptCells:
 
     @property
     def genotypes(self) -> tuple[Genotype, ...]:
-        """Best first."""
-        return tuple(one.genotype for one in self.found)
+        """The genotypes, best first."""
+        return tuple(best.genotype for best in self.found)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -49,21 +49,22 @@ class KeptCells:
             "space": self.space,
             "skeleton": dict(self.skeleton),
             "method": self.method,
-            "found": [one.to_dict() for one in self.found],
+            "found": [best.to_dict() for best in self.found],
         }
 
     def to_state(self) -> State:
-        """The form that the zoo keeps."""
+        """The stored form."""
         return State({}, self.to_dict())
 
     @classmethod
-    def from_state(cls, state: State, name: str) -> "KeptCells":
+    def from_state(cls, state: State, name: str) -> "BestCells":
         """The inverse of `to_state`; `name` is the task's, for errors."""
         facts = state.facts
         if facts.get("version") != VERSION:
             raise DataError(
-                f"the cells of {name} are of version {facts.get('version')}, this is {VERSION}; search them anew"
+                f"the cells of '{name}' have version {facts.get('version')}, expected {VERSION}; search them again"
             )
-        known = typed(cls, {key: value for key, value in facts.items() if key != "version"}, f"the cells of {name}")
-        require(bool(known.found), f"the cells of {name} are an empty list; search them anew", DataError)
-        return known
+        values = {key: value for key, value in facts.items() if key != "version"}
+        cells = typed(cls, values, f"the cells of '{name}'")
+        require(bool(cells.found), f"the cells of '{name}' are an empty list; search them again", DataError)
+        return cells
