@@ -13,9 +13,9 @@ bound
 
 $$\frac{\tfrac12 + \sum_i \text{credit}_i}{1 + n_p} + c \sqrt{\frac{\log(1 + n)}{1 + n_p}},$$
 
-where $n_p$ of $n$ measurements were its own and the sum is over them (UCB1, Auer et al. 2002); draws of the opening
-belong to no proposer. Credits are ranks, so that the scale of the scores does not matter. They are computed from the
-records: the proposer has no state of its own.
+where $n_p$ of $n$ measurements were its own and the sum is over them (UCB1, Auer et al. 2002). The draws of the opening
+belong to no proposer, and the first genotype, which has none to beat, does not count. Credits are ranks, so that the
+scale of the scores does not matter. They are computed from the records: the proposer has no state of its own.
 """
 
 import bisect
@@ -44,16 +44,16 @@ OPENING = (GIVEN, DRAWN, GIVEN, DRAWN, DRAWN)
 
 
 def rank_credits(scores: Sequence[float]) -> list[float]:
-    """For each score, the share of earlier scores that are smaller; 0 for the first.
+    """For each score but the first, which has none to beat, the share of earlier scores that are smaller.
 
     >>> rank_credits([3.0, 5.0, 4.0, 4.0])
-    [0.0, 1.0, 0.5, 0.3333333333333333]
+    [1.0, 0.5, 0.3333333333333333]
     """
-    earlier: list[float] = []
+    earlier = list(scores[:1])
     credits = []
-    for score in scores:
+    for score in scores[1:]:
         smaller = bisect.bisect_left(earlier, score)
-        credits.append(smaller / len(earlier) if earlier else 0.0)
+        credits.append(smaller / len(earlier))
         earlier.insert(smaller, score)
     return credits
 
@@ -103,7 +103,7 @@ class WarmStart(Proposer):
 
     def _bounds(self, records: Sequence[ScoredGenotype]) -> dict[str, float]:
         earned: dict[str, list[float]] = {GIVEN: [], KIN_CHILD: [], CHILD: []}
-        for record, credit in zip(records, rank_credits([record.score for record in records]), strict=True):
+        for record, credit in zip(records[1:], rank_credits([record.score for record in records]), strict=True):
             earned.get(str(record.facts[ORIGIN]), []).append(credit)
         logarithm = math.log(1 + sum(map(len, earned.values())))
         return {
@@ -114,10 +114,10 @@ class WarmStart(Proposer):
 
     def _child(self, trials: Trials, space: Space, origin: str) -> Genotype | None:
         """A neighbour that was not measured, of the best parent that has one; None if no parent has."""
-        latest = len(trials.records) - self.population
-        for index in best_indices(trials.records, len(trials.records)):
-            parent = trials.records[index].genotype
-            if index >= latest if origin == CHILD else self.in_kin_space(parent):
+        parents = trials.records[-self.population :] if origin == CHILD else trials.records
+        for index in best_indices(parents, len(parents)):
+            parent = parents[index].genotype
+            if origin == CHILD or self.in_kin_space(parent):
                 neighbours = without_limits(space).neighbours(parent)
                 for position in torch.randperm(len(neighbours), generator=trials.streams["draw"]).tolist():
                     child: Genotype = neighbours[position]
