@@ -29,7 +29,7 @@ from tables import Question, questions, regrets
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "figures" / "warm-start.md"
 QUERIES = (10, 50, 200)
-FIRST_SEED, SEEDS, KIN_CELLS, FOUNDERS = 1000, 100, 10, 5
+FIRST_SEED, SEEDS, KIN_CELLS, FOUNDERS = 1100, 20, 10, 5
 BOUND = 1.05
 RESAMPLES = 2_000
 
@@ -184,7 +184,12 @@ above {BOUND}.
 
 `warm-start` gets the kin's {KIN_CELLS} best cells. Its design and options were chosen on pairs whose target has an even
 SHA-256 digest, with seeds 0 to 99. *Held-out* pairs had no part in that choice. Intervals are 95 %, from {RESAMPLES:,}
-resamples of the seeds.
+resamples of the seeds; with so few seeds they are wide.
+
+This is the second run that includes held-out pairs. The first (seeds 1000 to 1099) was of a program that counted the
+first genotype as a credit of 0 for the kin, unlike the prototype in which the design was chosen. It missed the bound in
+29 of 144 cases, 17 of them clearly; its averages were 0.55 / 0.64 / 0.48. The fault was noticed when a test on a
+held-out pair failed, and found on a development pair by comparison with the prototype. Nothing else was changed.
 
 ## Average over pairs
 
