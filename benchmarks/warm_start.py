@@ -177,7 +177,8 @@ Made by `python benchmarks/warm_start.py` (about {figures["process_seconds"] // 
 kin and *founded* evolution, whose first population is the kin's {FOUNDERS} best cells and {FOUNDERS} draws (this was
 `warm-start` before); and on average over pairs it is lower than both.
 
-**Result.** The average holds as a point estimate (intervals below): the regret divided by that of evolution without kin is {ours} after 10 / 50 / 200
+**Result.** The average holds as a point estimate:
+the regret divided by that of evolution without kin is {ours} after 10 / 50 / 200
 queries, and {theirs} for founded evolution. The bound of every pair does not: it is missed in {missed} of {len(every)}
 cases (pair and number of queries), in {clear} of them by more than the noise of the seeds, that is with a 95 % interval
 above {BOUND}.
