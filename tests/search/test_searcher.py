@@ -168,6 +168,25 @@ def test_settings_of_another_objective_space_or_way_are_refused() -> None:
         searched(random_search(SPACES["general"], Letters()), Budget(steps=3), resume=checkpoint)
 
 
+def test_a_warm_start_is_resumed_bit_for_bit_after_its_opening() -> None:
+    """The proposers' credits are in the records: 30 steps include all proposers."""
+    searcher = WAYS["warm-start"]("general")
+    whole, saved = searched(searcher, Budget(steps=30))
+    for steps in (4, 5, 6, 17, 29):
+        resumed, _ = searched(searcher, Budget(steps=30), resume=State.from_bytes(saved[steps - 1]))
+        assert (resumed.best, resumed.history) == (whole.best, whole.history)
+
+
+def test_a_checkpoint_of_the_former_warm_start_is_refused_and_its_result_is_read() -> None:
+    former = evolution(SPACES["small"], Letters(), first=KIN["small"])
+    whole, saved = searched(former, Budget(steps=3))
+    state = State.from_bytes(saved[-1])
+    old = State(state.tensors, {**state.facts, "search": {**state.facts["search"], "method": "kin"}})
+    with pytest.raises(TrainingError, match=r"made with another settings.*start again"):
+        searched(WAYS["warm-start"]("small"), Budget(steps=4), resume=old)
+    assert SearchResult.from_dict({**whole.to_dict(), "method": "kin"}).best == whole.best
+
+
 def test_searches_that_were_stored_under_the_former_name_of_a_method_are_read() -> None:
     searcher = WAYS["warm-start"]("small")
     saved: list[State] = []

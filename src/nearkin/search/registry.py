@@ -23,7 +23,7 @@ from nearkin.search.methods.fuse.rounds import Fusion, SideBySide
 from nearkin.search.methods.local_search import local_search
 from nearkin.search.methods.random_search import random_search
 from nearkin.search.methods.shared_random import PathTraining, SharedRandom
-from nearkin.search.methods.warm_start import warm_start_search
+from nearkin.search.methods.warm_start import WarmStart, warm_start_search
 from nearkin.search.networks.build import Skeleton
 from nearkin.search.searcher import Searcher
 from nearkin.search.spaces.base import Space
@@ -252,8 +252,9 @@ METHODS: dict[str, Method] = {
             (), _sampling(local_search), needs=(BUDGET,),
         ),
         Method(
-            "warm-start", "evolution in the whole space; half of the first population are cells of a kin",
-            (Evolution,), _sampling(warm_start_search), needs=(BUDGET,), kin_cells="free", aliases=("kin",),
+            "warm-start",
+            "cells of a kin, children in their space and children in the whole space; what returns more is asked more",
+            (WarmStart,), _sampling(warm_start_search), needs=(BUDGET,), kin_cells="free", aliases=("kin",),
         ),
         Method(
             "darts", "train one supernet for the whole space, and the weights α of its operations by gradients",

@@ -69,9 +69,11 @@ class ListedSpace(Space):
 
     def index(self, genotype: Genotype) -> int:
         """Number of a genotype."""
-        if genotype not in self._indices:
+        index = self._indices.get(genotype)
+        if index is None:
             self.require_member(genotype)
-        return self._indices[genotype]
+            raise OptionError(f"the genotype is not in the list of {self.name}: {genotype}")
+        return index
 
     def objection(self, genotype: Genotype) -> str:
         """Why a genotype is not in the list."""

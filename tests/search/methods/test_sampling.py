@@ -14,12 +14,13 @@ from nearkin.search.methods.evolution import CHILD, Evolution, evolution
 from nearkin.search.methods.local_search import local_search
 from nearkin.search.methods.random_search import DRAWN, random_search
 from nearkin.search.methods.sampling import GIVEN, Sampling, Trials
-from nearkin.search.methods.warm_start import warm_start_search
+from nearkin.search.methods.warm_start import KIN_CHILD, OPENING, WarmStart, warm_start_search
 from nearkin.search.objective import Objective, ObjectiveValue
 from nearkin.search.searcher import run_search
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.general import GeneralSpace
 from nearkin.search.spaces.limited import limit_space
+from nearkin.search.spaces.restricted import restrict_space
 
 SPACE = GeneralSpace((3,), ("zero", "identity", "conv3", "max3"))
 PLAIN = GeneralSpace((2,), ("conv3", "conv5", "conv7", "max3", "avg3", "dil3", "dil5"))
@@ -92,6 +93,7 @@ def test_limits_are_kept(make: Make) -> None:
     assert all(space.contains(genotype) for genotype in objective.asked)
 
 
+@pytest.mark.parametrize("make", [MAKES[name] for name in ("random", "evolution", "local")])
 def test_what_is_given_comes_first_in_its_order_and_each_class_once(make: Make) -> None:
     twins = [SPACE.at(index) for index in (5, 9, 5, 30)]
     objective = Counting(hashed)
@@ -228,21 +230,52 @@ def test_local_search_from_kin_starts_at_the_best_of_them() -> None:
     assert state.marks == [state.best]
 
 
-def test_at_most_half_of_the_first_population_is_the_kins_and_the_rest_is_drawn() -> None:
+def origins(state: Trials) -> list[object]:
+    return [record.facts["origin"] for record in state.records]
+
+
+def test_a_warm_start_opens_with_two_cells_of_the_kin_and_three_draws() -> None:
     rng = Generator().manual_seed(3)
-    kin = [LARGE.sample(rng) for _ in range(20)]
-    state = trials_of(warm_start_search(LARGE, Counting(hashed), kin), 30)
-    origins = [record.facts["origin"] for record in state.records]
-    assert origins == [GIVEN] * 5 + [DRAWN] * 5 + [CHILD] * 20
+    kin = [LARGE.sample(rng) for _ in range(3)]
+    state = trials_of(warm_start_search(LARGE, Counting(hashed), kin), 5)
+    assert origins(state) == list(OPENING)
+    assert [state.records[index].genotype for index in (0, 2)] == kin[:2]
 
 
-def test_half_a_population_of_kin_is_found_behind_those_that_a_limit_forbids() -> None:
+def test_cells_of_the_kin_are_measured_in_their_order_behind_those_that_a_limit_forbids() -> None:
     space = limit_space(LARGE, lambda cell: str(cell).count("conv"), 0, name="convolutions")
     cells = [LARGE.at(number) for number in range(0, 4_000, 10)]
     kin = [cell for cell in cells if not space.contains(cell)][:3] + [cell for cell in cells if space.contains(cell)]
-    objective = Counting(hashed)
-    trials_of(warm_start_search(space, objective, kin), 5)
-    assert objective.asked == kin[3:8]
+    state = trials_of(warm_start_search(space, Counting(hashed), kin), 12)
+    given = [record.genotype for record in state.records if record.facts["origin"] == GIVEN]
+    assert len(given) >= 2
+    assert given == kin[3 : 3 + len(given)]
+
+
+def test_a_warm_start_without_kin_is_an_evolution() -> None:
+    state = trials_of(warm_start_search(LARGE, Counting(hashed), []), 30)
+    assert origins(state) == [DRAWN] * 5 + [CHILD] * 25
+
+
+def test_children_in_the_kins_space_have_its_operations() -> None:
+    kin = [cell for cell in map(SPACE.at, range(SPACE.size())) if "conv3" in str(cell) and "max3" not in str(cell)][:4]
+    inside = restrict_space(SPACE, kin)
+    state = trials_of(warm_start_search(SPACE, Counting(convolutions), kin), 15)
+    children = [record.genotype for record in state.records if record.facts["origin"] == KIN_CHILD]
+    assert children
+    assert all(map(inside.contains, children))
+
+
+def test_proposers_that_return_more_are_asked_more() -> None:
+    """If every cell of the kin beats every other cell, all are measured in turn; if none does, few are."""
+    rng = Generator().manual_seed(3)
+    kin = [LARGE.sample(rng) for _ in range(20)]
+    asked = {}
+    for sign in (1, -1):
+        objective = Counting(lambda genotype, sign=sign: sign * (genotype in kin) + 0.01 * hashed(genotype))
+        asked[sign] = origins(trials_of(warm_start_search(LARGE, objective, kin), 24)).count(GIVEN)
+    assert asked[1] >= 12
+    assert asked[-1] <= 6
 
 
 def test_far_kin_is_left_and_near_kin_is_kept() -> None:
@@ -268,6 +301,8 @@ def test_far_kin_is_left_and_near_kin_is_kept() -> None:
     [
         (lambda: Evolution(1, 1), "a population has at least 2 members, got 1"),
         (lambda: Evolution(4, 5), "a tournament has 1 to 4 members, the population; got 5"),
+        (lambda: WarmStart(1), "a population has at least 2 members, got 1"),
+        (lambda: WarmStart(exploration=-0.5), "exploration must be a number of 0 or more, got -0.5"),
     ],
 )
 def test_impossible_settings_are_refused(attempt: Callable[[], object], message: str) -> None:

@@ -92,6 +92,10 @@ class Proposer(ABC):
     def propose(self, trials: Trials, space: Space) -> tuple[Genotype, str]:
         """Return a genotype of the space, measured before or not, and a word for its origin."""
 
+    def wants_given(self, trials: Trials) -> bool:
+        """Whether the next given genotype, if one is left, is measured before a proposal; always by default."""
+        return True
+
     def observe(self, trials: Trials, index: int) -> None:  # noqa: B027
         """Take note of a proposed or given genotype at this index of the records; it may be a repeated one."""
 
@@ -150,7 +154,10 @@ class Sampling(Searcher[Trials]):
     def step(self, state: Trials) -> Work[Trials]:
         """Measure one new genotype; end after too many repeated proposals."""
         while state.repeats < DRAWS:
-            genotype, origin = (yield from self._next_given(state)) or self.proposer.propose(state, self.space)
+            given = None
+            if state.num_given < len(self.first) and self.proposer.wants_given(state):
+                given = yield from self._next_given(state)
+            genotype, origin = given or self.proposer.propose(state, self.space)
             key = self.space.unique_key(genotype)
             if key in state.index_of:
                 state.repeats += 1

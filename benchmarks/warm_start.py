@@ -1,0 +1,233 @@
+"""Warm start from every other task of a table, beside evolution without kin and evolution founded on the kin's cells.
+
+    python benchmarks/warm_start.py [FOLDER]
+    python benchmarks/warm_start.py --page
+
+FOLDER holds `nb201.csv.gz` and `tnb101_micro.csv.gz`; without it, `tables` beside the real data sets. `--page` writes
+the page from the stored figures. Queries and regrets are those of `benchmarks/tables.py`.
+
+Design and options of `warm-start` were chosen on pairs whose target has an even SHA-256 digest, with seeds 0 to 99. The
+figures here are of other seeds, and the other pairs had no part in the choice.
+"""
+
+import hashlib
+import itertools
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nearkin.search.methods.evolution import evolution
+from nearkin.search.methods.warm_start import warm_start_search
+from results import keep, table
+from tables import Question, questions, regrets
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "figures" / "warm-start.md"
+QUERIES = (10, 50, 200)
+FIRST_SEED, SEEDS, KIN_CELLS, FOUNDERS = 1100, 20, 10, 5
+BOUND = 1.05
+RESAMPLES = 2_000
+
+
+def held_out(target: str) -> bool:
+    """Whether a target had no part in the choice of the design."""
+    return int(hashlib.sha256(target.encode()).hexdigest(), 16) % 2 == 1
+
+
+def measure(question: Question, searcher: Any) -> np.ndarray:
+    """Regrets `[seed, queries]`."""
+    best = question.table.best(question.judged)
+    seeds = range(FIRST_SEED, FIRST_SEED + SEEDS)
+    return np.array([regrets(question, searcher, seed, QUERIES, best) for seed in seeds])
+
+
+def every_pair(asked: list[Question]) -> dict[tuple[str, str], dict[str, np.ndarray]]:
+    """Regrets of the three methods for all ordered pairs of tasks of one table."""
+    plain: dict[str, np.ndarray] = {}
+    pairs = {}
+    for kin, target in itertools.permutations(asked, 2):
+        if kin.table is not target.table:
+            continue
+        space, objective = target.table.space, target.objective()
+        if target.name not in plain:
+            plain[target.name] = measure(target, evolution(space, objective))
+        cells = kin.table.top(kin.seen, KIN_CELLS)
+        pairs[kin.name, target.name] = {
+            "evolution": plain[target.name],
+            "founded": measure(target, evolution(space, objective, first=cells[:FOUNDERS])),
+            "warm-start": measure(target, warm_start_search(space, objective, cells)),
+        }
+        print(f"  {kin.name} to {target.name}, {time.process_time():.0f} s", flush=True)
+    return pairs
+
+
+def summarise(pairs: dict[tuple[str, str], dict[str, np.ndarray]]) -> dict[str, Any]:
+    """Means, ratios to the better of the two others and to evolution, with 95 % intervals from resampled seeds."""
+    rng = np.random.default_rng(0)
+    drawn = rng.integers(SEEDS, size=(RESAMPLES, SEEDS))
+    means = {pair: {name: values[drawn].mean(1) for name, values in ways.items()} for pair, ways in pairs.items()}
+    by_pair = []
+    for (kin, target), ways in pairs.items():
+        mean = {name: values.mean(0) for name, values in ways.items()}
+        better = np.minimum(mean["evolution"], mean["founded"])
+        lower = np.where(mean["evolution"] <= mean["founded"], 0, 1)
+        resampled = np.stack([means[kin, target]["evolution"], means[kin, target]["founded"]])
+        resampled = np.take_along_axis(resampled, lower[None, None, :], 0)[0]
+        ratios = quotient(means[kin, target]["warm-start"], resampled)
+        by_pair.append({
+            "kin": kin,
+            "target": target,
+            "held_out": held_out(target),
+            **{name: plain(values) for name, values in mean.items()},
+            "ratio": plain(quotient(mean["warm-start"], better)),
+            "interval": [plain(np.quantile(ratios, level, axis=0)) for level in (0.025, 0.975)],
+        })  # fmt: skip
+    groups = {"all": list(pairs), "held out": [pair for pair in pairs if held_out(pair[1])]}
+    averages = {group: {way: average(pairs, means, members, way) for way in ("founded", "warm-start")}
+                for group, members in groups.items()}  # fmt: skip
+    return {"pairs": by_pair, "averages": averages}
+
+
+def average(pairs: Any, means: Any, members: list[tuple[str, str]], way: str) -> dict[str, Any]:
+    """Mean over pairs of the regret divided by that of evolution."""
+    value = np.mean([pairs[pair][way].mean(0) / pairs[pair]["evolution"].mean(0) for pair in members], 0)
+    resampled = np.mean([means[pair][way] / means[pair]["evolution"] for pair in members], 0)
+    return {
+        "mean": plain(value),
+        "interval": [plain(np.quantile(resampled, level, axis=0)) for level in (0.025, 0.975)],
+    }
+
+
+def quotient(mine: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Quotient of regrets; 1 if both are 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where((mine <= 1e-9) & (others <= 1e-9), 1.0, mine / np.maximum(others, 1e-9))
+
+
+def plain(values: np.ndarray) -> list[float]:
+    return [round(float(value), 5) for value in values]
+
+
+# The page
+
+
+def short(value: float) -> str:
+    return ">99" if value > 99 else f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:.3g}"
+
+
+def average_rows(figures: dict[str, Any]) -> list[list[str]]:
+    rows = []
+    for group, ways in figures["averages"].items():
+        for way, found in ways.items():
+            low, high = found["interval"]
+            cells = [f"{m:.2f} ({a:.2f} to {b:.2f})" for m, a, b in zip(found["mean"], low, high, strict=True)]
+            rows.append([f"{group} pairs", way, *cells])
+    return rows
+
+
+def miss_rows(figures: dict[str, Any]) -> list[list[str]]:
+    rows = []
+    for group, members in (
+        ("development", [pair for pair in figures["pairs"] if not pair["held_out"]]),
+        ("held out", [pair for pair in figures["pairs"] if pair["held_out"]]),
+        ("all", figures["pairs"]),
+    ):
+        for position, queries in enumerate(QUERIES):
+            ratios = sorted(pair["ratio"][position] for pair in members)
+            missed = sum(ratio > BOUND for ratio in ratios)
+            clear = sum(pair["interval"][0][position] > BOUND for pair in members)
+            median = float(np.median(ratios))
+            rows.append([group, str(queries), f"{missed} of {len(members)}", str(clear), short(median),
+                         " / ".join(map(short, ratios[:-4:-1]))])  # fmt: skip
+    return rows
+
+
+def pair_rows(figures: dict[str, Any]) -> list[list[str]]:
+    rows = []
+    for pair in figures["pairs"]:
+        regret = [" / ".join(map(short, pair[name])) for name in ("evolution", "founded", "warm-start")]
+        low, high = pair["interval"]
+        ratios = [f"{'**' if r > BOUND else ''}{short(r)}{'**' if r > BOUND else ''} ({short(a)} to {short(b)})"
+                  for r, a, b in zip(pair["ratio"], low, high, strict=True)]  # fmt: skip
+        name = f"{pair['kin']} to {pair['target']}{' (held out)' if pair['held_out'] else ''}"
+        rows.append([name, *regret, " / ".join(ratios)])
+    return rows
+
+
+def page(figures: dict[str, Any]) -> str:
+    every = [(ratio, low) for pair in figures["pairs"]
+             for ratio, low in zip(pair["ratio"], pair["interval"][0], strict=True)]  # fmt: skip
+    missed, clear = sum(ratio > BOUND for ratio, _ in every), sum(low > BOUND for _, low in every)
+    means = figures["averages"]["all"]
+    ours = " / ".join(f"{value:.2f}" for value in means["warm-start"]["mean"])
+    theirs = " / ".join(f"{value:.2f}" for value in means["founded"]["mean"])
+    first, last = figures["seeds"][0], figures["seeds"][1]
+    return f"""# Warm start that divides its queries
+
+Made by `python benchmarks/warm_start.py` (about {figures["process_seconds"] // 60 + 1} minutes of one core); seeds
+{first} to {last}, all {len(figures["pairs"])} ordered pairs of tasks of one table, queries and regrets as in
+[search on tables](tables-benchmark.md).
+
+**Claim.** The regret of `warm-start` after 10, 50 and 200 queries is at most {BOUND} × the better of evolution without
+kin and *founded* evolution, whose first population is the kin's {FOUNDERS} best cells and {FOUNDERS} draws (this was
+`warm-start` before); and on average over pairs it is lower than both.
+
+**Result.** The average holds as a point estimate:
+the regret divided by that of evolution without kin is {ours} after 10 / 50 / 200
+queries, and {theirs} for founded evolution. The bound of every pair does not: it is missed in {missed} of {len(every)}
+cases (pair and number of queries), in {clear} of them by more than the noise of the seeds, that is with a 95 % interval
+above {BOUND}.
+
+`warm-start` gets the kin's {KIN_CELLS} best cells. Its design and options were chosen on pairs whose target has an even
+SHA-256 digest, with seeds 0 to 99. *Held-out* pairs had no part in that choice. Intervals are 95 %, from {RESAMPLES:,}
+resamples of the seeds; with so few seeds they are wide.
+
+This is the second run that includes held-out pairs. The first (seeds 1000 to 1099) was of a program that counted the
+first genotype as a credit of 0 for the kin, unlike the prototype in which the design was chosen. It missed the bound in
+29 of 144 cases, 17 of them clearly; its averages were 0.55 / 0.64 / 0.48. The fault was noticed when a test on a
+held-out pair failed, and found on a development pair by comparison with the prototype. Nothing else was changed.
+
+## Average over pairs
+
+Regret ÷ regret of evolution without kin, after 10, 50 and 200 queries.
+
+{table(["pairs", "method", *(f"{queries} queries" for queries in QUERIES)], average_rows(figures))}
+
+## Pairs above the bound
+
+*Missed*: ratio to the better of the two others above {BOUND}. *Clearly*: the whole interval above it. A regret of 0 in
+the better one makes any other regret a miss with a ratio > 99.
+
+{table(["pairs", "queries", "missed", "clearly", "median ratio", "largest ratios"], miss_rows(figures))}
+
+## Every pair
+
+Mean regret after 10 / 50 / 200 queries, and the ratio of `warm-start` to the better of the two others with its
+interval; ratios above {BOUND} are bold.
+
+{table(["pair", "evolution", "founded", "warm-start", "ratio to the better"], pair_rows(figures))}
+"""
+
+
+def main() -> None:
+    stored = Path(__file__).with_suffix(".json")
+    if sys.argv[1:] == ["--page"]:
+        PAGE.write_text(page(json.loads(stored.read_text())))
+        return
+    data = os.environ.get("NEARKIN_DATA", "")
+    beside = (Path(data).expanduser().parent if data else ROOT.parent / "shared") / "tables"
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else beside
+    figures: dict[str, Any] = {"seeds": [FIRST_SEED, FIRST_SEED + SEEDS - 1], "queries": list(QUERIES)}
+    figures |= summarise(every_pair(questions(folder)))
+    figures["process_seconds"] = round(time.process_time())
+    PAGE.write_text(page(figures))
+    print(f"kept in {keep(__file__, figures)} and {PAGE.name}; {time.process_time():.0f} s of process time")
+
+
+if __name__ == "__main__":
+    main()
