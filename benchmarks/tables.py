@@ -206,22 +206,23 @@ def page(figures: dict[str, Any]) -> str:
     return f"""# Search on tables
 
 Made by `python benchmarks/tables.py`; NAS-Bench-201 (15,625 cells, 6,466 classes, three tasks) and the micro cells of
-TransNAS-Bench-101 (4,096 cells, seven tasks). An architecture counts once: a query is the first look at a class of
-cells that are held for equal. On NAS-Bench-201 a search sees validation accuracies, and its regret is how far the test
-accuracy of what it takes for best lies below the best of the table; TransNAS-Bench-101 has one figure for both.
+TransNAS-Bench-101 (4,096 cells, seven tasks). An architecture counts once: a query is the first evaluation of a
+class of
+equivalent cells. On NAS-Bench-201 a search sees validation accuracies, and its regret is how far the test
+accuracy of its best cell is below the best of the table; TransNAS-Bench-101 has one figure for both.
 
 ## By method
 
 Mean regret after 25 / 50 / 100 / 200 queries over {figures["seeds"]} seeds, and its standard error. Evolution has a
-population of 10, the best of which has the next child.
+population of 10; the best one is mutated next.
 
 {table(["task", "method", "regret", "standard error"], method_rows(figures["methods"]))}
 
-## Beside reference figures
+## Compared with reference figures
 
 Measured with another program, over as many seeds. They count every cell as a query, not every class of cells: random
-search, in which there is nothing to choose, agrees with them under this count alone. *Off by* is the difference in
-standard errors, taking those of the reference to be as large.
+search, which has no settings, agrees with them only under this count. *Off by* is the difference in
+standard errors, assuming that those of the reference are as large.
 
 {
         table(
@@ -232,11 +233,13 @@ standard errors, taking those of the reference to be as large.
 
 ## From kin
 
-The search starts from the {figures["given"]} best cells of another task of the same table (by the figure that a search
+The search starts from the {
+        figures["given"]
+    } best cells of another task of the same table (by the accuracy that a search
 sees there), over {figures["kin_seeds"]} seeds. Mean regret after 10 / 50 queries: random search without kin; the search
 `kin`, an evolution whose first population is half the kin's and half drawn; and as a control local search from the
-same cells. The last column is the regret of `kin` at 50 queries ÷ that of random search. About ten other ways were
-tried on these same pairs (draws and children of the best by turns, arms that earn their share of the questions): none
+same cells. The last column is the regret of `kin` at 50 queries ÷ that of random search. About ten other methods were
+tried on the same pairs (random draws and mutations of the best in turns, bandits over both): none
 was better.
 
 - CIFAR-100 from CIFAR-10: regret {near:.2f} after 10 queries.

@@ -51,13 +51,13 @@ class Doctests(Preprocessor):
                 result.append(inside)
                 inside = ""
             result.append(line)
-        return result + [inside] if inside else result
+        return [*result, inside] if inside else result
 
 
 class Doctested(Extension):
     """Registers `Doctests` before fenced code is read."""
 
-    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802
+    def extendMarkdown(self, md: Markdown) -> None:
         """Called by Markdown."""
         md.preprocessors.register(Doctests(md), "doctests", 40)
 
@@ -84,11 +84,7 @@ def on_page_content(content: str, page: Any, **_: Any) -> str:
 
 @cache
 def svg(formula: str, display: bool) -> str:
-    """A formula as an SVG element in the colour and size of the text around it.
-
-    >>> svg(r"\\frac12 \\|x\\|^2", display=False)[:27]
-    '<svg class="formula" role="'
-    """
+    """A formula as an SVG element in the colour and size of the text around it."""
     known = " ".join(formula.split())
     for pattern, replacement in SPELLINGS:
         known = re.sub(pattern, replacement, known)
@@ -103,7 +99,8 @@ def svg(formula: str, display: bool) -> str:
             numbers = (f"{value * sign:.0f}" for value, sign in zip(points, (1, -1) * len(points)))  # noqa: B905
             steps.append({1: "M", 2: "L", 3: "Q", 4: "C"}[int(code)] + " ".join(numbers))
     box = f"{left - 2:.0f} {-high - 2:.0f} {right - left + 4:.0f} {high - low + 4:.0f}"
-    style = f"width:{(right - left + 4) / em:.2f}em;height:{(high - low + 4) / em:.2f}em;vertical-align:{(low - 2) / em:.2f}em"
+    width, height, depth = ((value / em) for value in (right - left + 4, high - low + 4, low - 2))
+    style = f"width:{width:.2f}em;height:{height:.2f}em;vertical-align:{depth:.2f}em"
     label = html.escape(formula, quote=True)
     picture = (
         f'<svg class="formula" role="img" aria-label="{label}" viewBox="{box}" style="{style}" fill="currentColor">'
