@@ -61,7 +61,8 @@ def fisher(figures: dict[str, Any]) -> Summary:
         for rows in figures["diagonal"].values()
     ]  # fmt: skip
     return Summary(
-        "An exact diagonal of the Fisher information costs little more than one forward and backward pass, less than with "
+        "An exact diagonal of the Fisher information costs little more than one forward and backward pass, less than "
+        "with "
         "any other library.",
         f"Holds on four networks: {min(ours):.2f} to {max(ours):.2f} passes; the fastest correct alternative takes "
         f"{min(peers):.2f} to {max(peers):.2f}.",
@@ -75,7 +76,8 @@ def prediction(figures: dict[str, Any]) -> Summary:
     kin, logme, frechet = (figures["measures"][name]["area"]["all"] for name in ("kin", "logme", "frechet, padded"))
     drawn = figures["drawn heads"]["measures"]
     return Summary(
-        "A short real fine-tuning run (`short-finetune`, in the tables by its former name `kin`) predicts which source is best "
+        "A short real fine-tuning run (`short-finetune`, in the tables by its former name `kin`) predicts which "
+        "source is best "
         "to fine-tune from, better than published scores.",
         f"Holds if fine-tuning starts from a head of zeros: Spearman correlation {kin['mean']:.2f}, LogME "
         f"{logme['mean']:.2f}, Fréchet distance {frechet['mean']:.2f}. Does not hold if the head is drawn at random: "
@@ -95,12 +97,16 @@ def paper_tasks(figures: dict[str, Any]) -> Summary:
         return f"{sum(a == b for nearest in forms for a, b in zip(nearest, expected, strict=True))} of {4 * len(forms)}"
 
     return Summary(
-        "With the Fréchet distance, the nearest task of the paper's four tasks is the expected one, for every network and setting.",
-        f"Holds in most columns: the default form `padded/mixed` is right in {right('padded/mixed')}, `model/sorted` in "
+        "With the Fréchet distance, the nearest task of the paper's four tasks is the expected one, for every "
+        "network and setting.",
+        f"Holds in most columns: the default form `padded/mixed` is right in {right('padded/mixed')}, `model/sorted` "
+        f"in "
         f"{right('model/sorted')}.",
-        "The tables give the smallest share of single trials (4 to 6) that agree, and the smallest margin. Single trials "
+        "The tables give the smallest share of single trials (4 to 6) that agree, and the smallest margin. Single "
+        "trials "
         "often disagree: use the mean of several.",
-        "`python benchmarks/paper_tasks.py` with MNIST and CIFAR-10 in `$NEARKIN_DATA`; `--page` writes the page alone.",
+        "`python benchmarks/paper_tasks.py` with MNIST and CIFAR-10 in `$NEARKIN_DATA`; `--page` writes the page "
+        "alone.",
     )
 
 
@@ -110,9 +116,11 @@ def same_question(figures: dict[str, Any]) -> Summary:
     final = summary["scores"]["reporting"][summary["default"]]
     return Summary(
         "The Fréchet distance recognises the same question on other data.",
-        f"Does not hold reliably: the default form is right for {final['right']} of {final['of']} targets on tasks that did "
+        f"Does not hold reliably: the default form is right for {final['right']} of {final['of']} targets on tasks "
+        f"that did "
         f"not choose it. Chance gives {summary['chance']['reporting']:.1f}.",
-        f"Right in {final['right trials']:.0%} of single trials; margin {final['margin']:+.3f} with a standard deviation "
+        f"Right in {final['right trials']:.0%} of single trials; margin {final['margin']:+.3f} with a standard "
+        f"deviation "
         f"over trials of {final['std']:.3f}.",
         "`python benchmarks/same_question.py` with MNIST and Fashion-MNIST in `$NEARKIN_DATA`.",
     )
@@ -124,7 +132,8 @@ def near(figures: dict[str, Any]) -> Summary:
     return Summary(
         "Ranking a zoo takes seconds, and the default measure costs a few times as much as LogME.",
         f"Holds: for twenty tasks the default (`short-finetune`, here `kin`) takes {seconds['kin']['20']:.1f} s, LogME "
-        f"{seconds['logme']['20']:.1f} s, the Fréchet distance {seconds['frechet']['20']:.1f} s including the training of "
+        f"{seconds['logme']['20']:.1f} s, the Fréchet distance {seconds['frechet']['20']:.1f} s including the "
+        f"training of "
         "the target's own network.",
         "None: one run of each, process time of one thread.",
         "`python benchmarks/near.py`.",
@@ -139,9 +148,12 @@ def screening(figures: dict[str, Any]) -> Summary:
     speed = figures["speed"][0]
     return Summary(
         "The nearest of many tasks can be found without measuring the distance to all of them.",
-        f"Holds with an index and a race: the nearest task is found in {related['recall_at_1']:.1%} of queries if tasks are "
-        f"related and in {unrelated['recall_at_1']:.1%} if they are not, with {related['share_of_passes']:.1%} of the passes. "
-        f"A query of {speed['tasks']:,} stored embeddings takes {next(iter(speed['exact_milliseconds'].values())):.0f} ms.",
+        f"Holds with an index and a race: the nearest task is found in {related['recall_at_1']:.1%} of queries if "
+        f"tasks are "
+        f"related and in {unrelated['recall_at_1']:.1%} if they are not, with {related['share_of_passes']:.1%} of "
+        f"the passes. "
+        f"A query of {speed['tasks']:,} stored embeddings takes "
+        f"{next(iter(speed['exact_milliseconds'].values())):.0f} ms.",
         f"95 %, 200 queries each: ± {100 * half['kindred']:.1f} and ± {100 * half['scattered']:.1f} points.",
         "`python benchmarks/screening.py` with MNIST and Fashion-MNIST in `$NEARKIN_DATA`.",
     )
@@ -155,11 +167,14 @@ def tables(figures: dict[str, Any]) -> Summary:
         for pair, ways in pairs.items()
     ]
     return Summary(
-        "A search that starts from the best cells of another task (`warm-start`, in the table by its former name `kin`) is never "
+        "A search that starts from the best cells of another task (`warm-start`, in the table by its former name "
+        "`kin`) is never "
         "much worse than random search, and far better if the task is related.",
-        f"Holds: over {len(pairs)} ordered pairs of tasks the regret after 50 queries is {statistics.fmean(ratios):.2f} of "
+        f"Holds: over {len(pairs)} ordered pairs of tasks the regret after 50 queries is "
+        f"{statistics.fmean(ratios):.2f} of "
         f"random search's in the mean, {max(ratios):.2f} at worst and {min(ratios):.2f} at best.",
-        f"The standard error of each mean is in the tables ({figures['seeds']} seeds; {figures['kin_seeds']} for pairs).",
+        f"The standard error of each mean is in the tables ({figures['seeds']} seeds; {figures['kin_seeds']} for "
+        f"pairs).",
         "`python benchmarks/tables.py FOLDER`, where FOLDER holds the tables of NAS-Bench-201 and TransNAS-Bench-101.",
     )
 
@@ -173,7 +188,8 @@ def kin_start(figures: dict[str, Any]) -> Summary:
         return f"{value['value']:.0%} ({value['low']:.0%} to {value['high']:.0%})"
 
     return Summary(
-        "A search that starts from the cells of a related task reaches the result of a search from nothing in half the time, "
+        "A search that starts from the cells of a related task reaches the result of a search from nothing in half "
+        "the time, "
         "more often if the task is near.",
         f"Not shown: it did so in {near_kin['reached_in_half']['value']:.0%} of comparisons with near tasks and in "
         f"{far_kin['reached_in_half']['value']:.0%} with far ones; a second search from nothing did so in "
@@ -191,8 +207,10 @@ def solve(figures: dict[str, Any]) -> Summary:
     half = 2.09 * statistics.stdev(differences) / len(differences) ** 0.5  # Student, 19 degrees of freedom
     return Summary(
         "`nearkin solve` is at least as good as the simple model that turns out best on the test data.",
-        f"Not shown; the difference is within chance: {100 * summary['mean_difference']:+.2f} points of accuracy over {summary['runs']} runs; worst "
-        f"{100 * summary['worst_difference']:+.2f}; worse by more than the noise in {summary['beyond_noise']}. This page does "
+        f"Not shown; the difference is within chance: {100 * summary['mean_difference']:+.2f} points of accuracy "
+        f"over {summary['runs']} runs; worst "
+        f"{100 * summary['worst_difference']:+.2f}; worse by more than the noise in {summary['beyond_noise']}. This "
+        f"page does "
         "**not** compare with one convolutional network that gets the whole time; on new images that is better today.",
         f"Mean difference ± {half:.2f} points (95 %, Student, over runs). The interval of each run is in the table.",
         f"`python benchmarks/solve.py` with MNIST, Fashion-MNIST and CIFAR-10 in `$NEARKIN_DATA`; "
@@ -218,12 +236,14 @@ def transfer_classes(figures: dict[str, Any]) -> Summary:
     return Summary(
         "With few labels a class, closed-form transfer is more accurate than a linear head, a Bayesian last layer or "
         "fine-tuning, and calibrated.",
-        f"Holds in most cases: ahead of every alternative in {ahead} of {len(groups)}, calibration error at most 0.06 in "
+        f"Holds in most cases: ahead of every alternative in {ahead} of {len(groups)}, calibration error at most "
+        f"0.06 in "
         f"{calibrated}. Digits 0–4 to 5–9 with 10 labels a class: {mean(cells, 'dirichlet, mean'):.3f}, fine-tuning "
         f"{mean(cells, 'all weights'):.3f}, linear head {mean(cells, 'linear head'):.3f}.",
         f"95 % (Student, five seeds) in every table. For the example, the gain over fine-tuning is "
         f"{statistics.fmean(gains):+.1f} ± {half:.1f} points. Small gains in single rows may be chance.",
-        "`python benchmarks/transfer_classes.py` with MNIST, Fashion-MNIST and CIFAR-10 in `$NEARKIN_DATA`; `--page` writes "
+        "`python benchmarks/transfer_classes.py` with MNIST, Fashion-MNIST and CIFAR-10 in `$NEARKIN_DATA`; `--page` "
+        "writes "
         "the page alone.",
     )
 
@@ -232,13 +252,15 @@ def transfer_regression(figures: dict[str, Any]) -> Summary:
     """Closed-form transfer of values."""
     narrow = figures["sinusoids"]["narrow"]["ways"]
     return Summary(
-        "Closed-form transfer of values has intervals that hold what they state, and beats a Gaussian process with an RBF kernel.",
+        "Closed-form transfer of values has intervals that hold what they state, and beats a Gaussian process with "
+        "an RBF kernel.",
         "The first half holds where tasks share noise and scale: the 90 % interval of narrow sinusoids contains "
         f"{narrow['network, pooled']['coverage']['mean']:.0%} of the points. The second does not: the error is "
         f"{narrow['network, blended']['rmse']['mean']:.2f}, that of RBF {narrow['RBF, blended']['rmse']['mean']:.2f}.",
         f"95 % by a bootstrap over sources and tasks: coverage {span(narrow['network, pooled']['coverage'])}, error "
         f"{span(narrow['network, blended']['rmse'])} against {span(narrow['RBF, blended']['rmse'])}.",
-        "`python benchmarks/transfer_regression.py`, about 20 minutes; rain and malaria need their data in `$NEARKIN_DATA`.",
+        "`python benchmarks/transfer_regression.py`, about 20 minutes; rain and malaria need their data in "
+        "`$NEARKIN_DATA`.",
     )
 
 
@@ -246,9 +268,11 @@ def transfer_scaling(figures: dict[str, Any]) -> Summary:
     """Evidence of many points."""
     last = figures["cells"]["auto"]["30000"]
     return Summary(
-        "The evidence of 30,000 points under a linearized network of 800,000 weights can be computed on a CPU, in time that "
+        "The evidence of 30,000 points under a linearized network of 800,000 weights can be computed on a CPU, in "
+        "time that "
         "grows linearly.",
-        f"Holds: {last['cpu']:.0f} s of one thread and {last['mebibytes']:,} MiB. GPyTorch with the Jacobian as features and the "
+        f"Holds: {last['cpu']:.0f} s of one thread and {last['mebibytes']:,} MiB. GPyTorch with the Jacobian as "
+        f"features and the "
         "exact form of laplace-torch stop before 1,000 points.",
         "None for times (one run each). Matrix-free results agree with the dense ones as the table of agreement shows.",
         "`python benchmarks/transfer_scaling.py`; `--page` writes the page alone.",
@@ -259,7 +283,8 @@ def transfer_speed(figures: dict[str, Any]) -> Summary:
     """Cost of closed-form transfer."""
     ours = figures["ways"]["dirichlet, mean"]
     return Summary(
-        f"Closed-form transfer of {figures['points']:,} samples costs less than {figures['epochs']} epochs of fine-tuning.",
+        f"Closed-form transfer of {figures['points']:,} samples costs less than {figures['epochs']} epochs of "
+        f"fine-tuning.",
         f"Holds: {ours['ratio']:.2f} of their time, with {ours['mebibytes']} MiB.",
         f"None: median of {figures['rounds']} rounds.",
         "`python benchmarks/transfer_speed.py`.",
@@ -275,8 +300,10 @@ def fuse(figures: dict[str, Any]) -> Summary:
     )
     saved = [1 - part["side by side"]["seconds_a_round"] / part["FUSE"]["seconds_a_round"] for part in triples.values()]
     return Summary(
-        "FUSE finds the best of three cells, and does it better than its control, which trains the cells next to each other.",
-        f"The first half holds, the second does not. Best cell found, FUSE against control: {rights}. The control takes "
+        "FUSE finds the best of three cells, and does it better than its control, which trains the cells next to "
+        "each other.",
+        f"The first half holds, the second does not. Best cell found, FUSE against control: {rights}. The control "
+        f"takes "
         f"{min(saved):.0%} to {max(saved):.0%} less time.",
         "Guessing would be as often right with probability "
         + " and ".join(
@@ -294,9 +321,11 @@ def supernet(figures: dict[str, Any]) -> Summary:
     return Summary(
         "The fused supernet computes the same as the plain form in less time and memory.",
         f"Holds: weight steps take {min(steps):.2f} to {max(steps):.2f} of the plain time, architecture steps "
-        f"{min(arch):.2f} to {max(arch):.2f}; outputs differ by at most {max(row['difference_of_outputs'] for row in rows):.0e}.",
+        f"{min(arch):.2f} to {max(arch):.2f}; outputs differ by at most "
+        f"{max(row['difference_of_outputs'] for row in rows):.0e}.",
         "None: both forms took turns in one run, beside other work.",
-        "`python benchmarks/supernet.py speed`; without `speed`, also the quality of searches on MNIST and Fashion-MNIST.",
+        "`python benchmarks/supernet.py speed`; without `speed`, also the quality of searches on MNIST and "
+        "Fashion-MNIST.",
     )
 
 
@@ -339,7 +368,8 @@ def index() -> str:
         summary = summary_of(page)
         rows.append(f"| [{title[1] if title else page}]({page}.md) | {summary.claim} | {summary.result} |\n")
     return (
-        "# Figures\n\nEvery page states at its top: the claim, the result, the interval, and the command that repeats it. "
+        "# Figures\n\nEvery page states at its top: the claim, the result, the interval, and the command that "
+        "repeats it. "
         "All figures are from one thread of a CPU. The numbers are stored in `benchmarks/*.json`.\n\n"
         "| page | claim | result |\n| --- | --- | --- |\n" + "".join(rows)
     )
