@@ -1,4 +1,4 @@
-# Two commands for a stranger: `make demo` and `make test`. Each sets up what it needs in .venv, once.
+# Start with `make demo` and `make test`. Each installs what it needs into .venv, once.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -10,37 +10,40 @@ BENCH  := $(VENV)/.bench-installed
 THREADS := OMP_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test quick soak lint types rooms check bench docs clean
+.PHONY: help install demo test quick soak lint types imports rooms bench docs clean
 
-help:            ## say what there is to make
+help:            ## list the targets
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## / — /'
 
 install: $(CORE) ## install nearkin into .venv
 
-demo: $(CORE)    ## the main job on data that ships with the packages
+demo: $(CORE)    ## solve a small task on data that ships with the dependencies
 	$(BIN)/nearkin demo
 
-test: $(DEV) lint types rooms ## lint, types, rooms, doctests and tests
+test: $(DEV) lint types imports ## lint, types, imports between packages, doctests and tests
 	$(THREADS) $(BIN)/python -m pytest -n 2 -q
 
-quick: $(DEV) lint types rooms ## lint, types, rooms and the tests that are not slow, in less than three minutes
+quick: $(DEV) lint types imports ## lint, types, imports and the tests that are not slow, in less than three minutes
 	$(THREADS) $(BIN)/python -m pytest -n 2 -q -m "not slow" tests
 
-# fuzzing with more and other inputs than `make test` has: SOAK_INPUTS for each format, other ones for another SOAK_SEED
+# fuzzing with more inputs than in `make test`: SOAK_INPUTS for each format, generated from SOAK_SEED
 SOAK_INPUTS ?= 10000
 SOAK_SEED   ?= 1
-soak: $(DEV)     ## long fuzzing of everything that is read from files and strings
+soak: $(DEV)     ## long fuzzing of all readers of files and strings
 	$(THREADS) NEARKIN_FUZZ_INPUTS=$(SOAK_INPUTS) NEARKIN_FUZZ_SEED=$(SOAK_SEED) $(BIN)/python -m pytest -n 2 -q tests/fuzz
 
-lint: $(DEV)     ## style
+lint: $(DEV)     ## style, formatting, plain language
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest -q --noconftest tests/test_language.py
 
 types: $(DEV)    ## mypy, strict on src
 	$(BIN)/mypy
 
-rooms: $(DEV)    ## who imports whom
+imports: $(DEV)  ## imports between packages
 	$(BIN)/lint-imports
+
+rooms: imports
 
 bench: $(BENCH)  ## benchmarks; results as JSON in benchmarks/
 	@for file in $$(grep -l __main__ benchmarks/*.py); do echo "$$file"; $(THREADS) $(BIN)/python $$file || exit 1; done
@@ -49,7 +52,7 @@ bench: $(BENCH)  ## benchmarks; results as JSON in benchmarks/
 docs: $(DOCS)    ## the manual, into site/
 	$(BIN)/mkdocs build --strict
 
-clean:           ## forget .venv and everything built
+clean:           ## delete .venv and everything built
 	rm -rf $(VENV) site build dist .mypy_cache .ruff_cache .pytest_cache
 
 $(VENV)/bin/python:
@@ -57,7 +60,7 @@ $(VENV)/bin/python:
 	  { echo "error: nearkin needs Python 3.11 or newer; run: make PYTHON=/path/to/python3.11"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { echo "error: this Python has no venv; on Debian: apt-get install python3-venv"; exit 1; }
 
-# torch first and pinned, so that nothing else can ask for a CUDA build
+# torch first and pinned, so that no other package installs a CUDA build
 $(CORE): pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing nearkin and its dependencies into .venv (a minute or two, once)"
 	@$(PIP) install -c constraints.txt "$$(grep '^torch==' constraints.txt)"
@@ -65,7 +68,7 @@ $(CORE): pyproject.toml constraints.txt | $(VENV)/bin/python
 	@touch $@
 
 $(DEV): $(CORE)
-	@echo "installing what the tests need"
+	@echo "installing the packages that the tests need"
 	@$(PIP) install -c constraints.txt -e '.[dev]'
 	@touch $@
 

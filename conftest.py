@@ -1,4 +1,4 @@
-"""What every test and example runs in: the same random numbers, and a configuration folder of its own."""
+"""Fixtures for all tests and examples: a fixed seed, and a configuration folder for the tests only."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ def _seeded() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test reads or writes the user's own configuration; commands in other processes inherit it."""
+    """Use an empty configuration folder, also in commands that tests start, instead of that of the user."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("configuration")))
         patch.delenv(trusted_code.VARIABLE, raising=False)
@@ -24,5 +24,5 @@ def _own_configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 
 @pytest.fixture(autouse=True)
 def _without_trust(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one test trusts is not trusted in the next."""
+    """Forget after each test what it trusts."""
     monkeypatch.setattr(trusted_code, "_process", set())

@@ -30,7 +30,7 @@ from nearkin.search.methods.fuse.rounds import Contest, Fusion, SideBySide
 from nearkin.search.networks.build import Skeleton, build_network
 from nearkin.search.searcher import run_search
 from nearkin.search.spaces.general import GeneralSpace
-from nearkin.tasks.builtin import found
+from nearkin.tasks.builtin import find_dataset
 from results import keep, table
 
 PAGE = Path(__file__).parents[1] / "docs" / "figures" / "fuse-benchmark.md"
@@ -221,7 +221,7 @@ def main() -> None:
     figures: dict[str, Any] = {"planted": planted(), "converged": converged(), "truth": {}, "triples": {}}
     print(f"  planted: {figures['planted']}", flush=True)
     for name in ("mnist", "fashion"):
-        if found(name) is None:
+        if find_dataset(name) is None:
             print(f"  {name} is not there; set NEARKIN_DATA")
             continue
         task = nk.task(f"{name}?limit=1000&even")

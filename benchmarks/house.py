@@ -22,7 +22,7 @@ from nearkin.nets.evaluate import evaluate
 from nearkin.nets.training_loop import fit
 from nearkin.store.catalogue import Catalogue
 from nearkin.store.records import NewArtifact, NewTask
-from nearkin.tasks.builtin import found
+from nearkin.tasks.builtin import find_dataset
 from results import keep, table
 
 ROUNDS = 9
@@ -92,7 +92,7 @@ def lenet_on_digits() -> list[dict[str, float]]:
 
 def reading_mnist() -> float | None:
     """Seconds to read MNIST's 70,000 images from .gz into a task; None where it is absent."""
-    if found("mnist") is None:
+    if find_dataset("mnist") is None:
         return None
     return round(min(process_seconds(lambda: nk.task("mnist")) for _ in range(3)), 3)
 

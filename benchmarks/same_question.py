@@ -76,7 +76,7 @@ def choosing() -> list[str]:
 def images(data: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     text, half = DATA[data]
     base = nk.task(text)
-    train, test = base.train.all(), base.test.glance(TEST_SAMPLES)
+    train, test = base.train.all(), base.test.fixed_subset(TEST_SAMPLES)
     return train.x[half], train.y[half], test.x, test.y
 
 

@@ -35,7 +35,7 @@ from nearkin.nets.functional import load
 from nearkin.nets.heads import features, padded_head
 from nearkin.nets.training_loop import fit
 from nearkin.tasks import derive
-from nearkin.tasks.builtin import found
+from nearkin.tasks.builtin import find_dataset
 from nearkin.tasks.examples import Batch
 from results import keep, table
 
@@ -78,7 +78,7 @@ PIXELS: dict[str, Callable[[Tensor], Tensor]] = {
 def sources() -> dict[str, tuple[Tensor, Tensor]]:
     """Images of 8x8 pixels in [0, 1] and their classes, mixed: digits, and MNIST and Fashion-MNIST where they are."""
     made = {}
-    for name in ["digits", *(name for name in ("mnist", "fashion") if found(name) is not None)]:
+    for name in ["digits", *(name for name in ("mnist", "fashion") if find_dataset(name) is not None)]:
         task = nk.task(name if name == "digits" else f"{name}?size=8&limit=2000&even")
         parts = [task.train, task.test] if name == "digits" else [task.train]
         x = torch.cat([part.inputs.take(torch.arange(len(part))) for part in parts])
@@ -160,7 +160,7 @@ class World:
         for task in self.tasks:
             model = nk.build(NETWORK, SHAPE, task.num_outputs, 0, self.trial)
             done = fit(model, task, nk.Recipe(steps=STEPS), seed=self.trial)
-            self.data.append(task.test.glance(SAMPLES))
+            self.data.append(task.test.fixed_subset(SAMPLES))
             self.own.append(diagonal(model.eval(), *self.data[-1]))
             self.params.append(padded_head(done.params, "head", OUTPUTS))
             load(self.wide, self.params[-1], {})
@@ -198,7 +198,7 @@ def headed_fishers(tasks: list[nk.Task], trial: int) -> list[FisherDiagonal]:
             assert isinstance(model.head, nn.Linear)
             model.head.weight.copy_(head.weight)
             model.head.bias.copy_(head.bias)
-        made.append(diagonal(model, *task.test.glance(SAMPLES)))
+        made.append(diagonal(model, *task.test.fixed_subset(SAMPLES)))
     return made
 
 

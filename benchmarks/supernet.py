@@ -37,7 +37,7 @@ from nearkin.search.spaces.general import GeneralSpace
 from nearkin.search.supernet.fused.supernet import Supernet
 from nearkin.search.supernet.layout import Layout
 from nearkin.search.supernet.reference import Frame
-from nearkin.tasks.builtin import found as known
+from nearkin.tasks.builtin import find_dataset as known
 from results import keep, table
 
 PAGE = Path(__file__).parents[1] / "docs" / "figures" / "supernet-benchmark.md"

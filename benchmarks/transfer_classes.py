@@ -31,17 +31,17 @@ from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
 from nearkin.nets.training_loop import fit
 from nearkin.tasks.derive import limited
-from nearkin.tasks.rows import glance
+from nearkin.tasks.rows import subset_index
 from nearkin.transfer.classify import classify
 from nearkin.transfer.finetune import run_baselines
-from nearkin.transfer.labels.calibration import temperature
+from nearkin.transfer.labels.calibration import fit_temperature
 from nearkin.transfer.labels.classes import LAPLACE
 from nearkin.transfer.labels.dirichlet import left_out
 from nearkin.transfer.labels.laplace import DECADES, laplace
 from nearkin.transfer.labels.mode import newton
 from nearkin.transfer.labels.probabilities import HOWS
 from nearkin.transfer.linearized import Linearized, linearize
-from nearkin.transfer.outcome import Outcome, class_outcome
+from nearkin.transfer.outcome import TransferScores, score_classes
 from nearkin.zoo.transfer import with_shots
 from results import keep
 from transfer_classes_page import write
@@ -86,7 +86,7 @@ def measured(pair: str, seed: int, shots: int) -> dict[str, Any]:
     """Every way on one draw of labels."""
     model, solved = source(pair, seed)
     few = with_shots(task(PAIRS[pair][1]), shots, seed)
-    few = replace(few, test=few.test.chosen(glance(len(few.test), TEST)))
+    few = replace(few, test=few.test.chosen(subset_index(len(few.test), TEST)))
     others = finish(run_baselines(model, few, seed=seed))
     return {
         "pair": pair, "seed": seed, "shots": shots, "source": round(solved, 4), "num_test": len(few.test),
@@ -94,7 +94,7 @@ def measured(pair: str, seed: int, shots: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def figures(one: Outcome) -> dict[str, Any]:
+def figures(one: TransferScores) -> dict[str, Any]:
     found = {name: round(getattr(one, name), 5) for name in ("metric", "nll", "ece")}
     return {**found, **({"chosen": dict(one.facts)} if one.facts else {})}
 
@@ -116,7 +116,7 @@ class Remembered(Linearized):
         return self.known[place].clone()
 
 
-def closed_forms(model: nn.Module, few: nk.Task) -> Iterator[Outcome]:
+def closed_forms(model: nn.Module, few: nk.Task) -> Iterator[TransferScores]:
     """Dirichlet with both kinds of probabilities, Laplace, and both as they were chosen before."""
     (x, y), (new, wanted) = few.train.all(), few.test.all()
     plain, size = linearize(model, x=x[:1]), len(few.classes)
@@ -125,17 +125,17 @@ def closed_forms(model: nn.Module, few: nk.Task) -> Iterator[Outcome]:
     exact = classify(flat, x, y, size)
     for how in HOWS:
         p = exact.probabilities(new, how)
-        yield class_outcome(f"dirichlet, {how}", p, wanted, 0.0, replace(exact, how=how).facts())
+        yield score_classes(f"dirichlet, {how}", p, wanted, 0.0, replace(exact, how=how).facts())
     mean, _ = left_out(exact.choice.scale * flat.kernel(x), y, size, exact.choice.alpha)
     centre, width = BEFORE
-    heat = temperature(lambda t: (mean / t).softmax(1), y, width, centre)
-    again = replace(exact, heats={"mean": heat, "sampled": 1.0})
-    yield class_outcome("dirichlet, mean, before", again.probabilities(new), wanted, 0.0, {"temperature": heat})
+    heat = fit_temperature(lambda t: (mean / t).softmax(1), y, width, centre)
+    again = replace(exact, temperatures={"mean": heat, "sampled": 1.0})
+    yield score_classes("dirichlet, mean, before", again.probabilities(new), wanted, 0.0, {"temperature": heat})
     found = laplace(flat, x, y, size)
-    yield class_outcome("laplace, mean", found.probabilities(new), wanted, 0.0, found.facts())
+    yield score_classes("laplace, mean", found.probabilities(new), wanted, 0.0, found.facts())
     scale = by_evidence(flat, x, y, size)
-    old = laplace(flat, x, y, size, replace(LAPLACE, scale=scale, heat=1.0))
-    yield class_outcome("laplace, mean, before", old.probabilities(new), wanted, 0.0, {"scale": scale})
+    old = laplace(flat, x, y, size, replace(LAPLACE, scale=scale, temperature=1.0))
+    yield score_classes("laplace, mean, before", old.probabilities(new), wanted, 0.0, {"scale": scale})
 
 
 def by_evidence(flat: Linearized, x: torch.Tensor, y: torch.Tensor, size: int) -> float:

@@ -31,7 +31,7 @@ from nearkin.tasks.papers.sinusoids import FREQUENCIES, Sinusoids, sinusoid_task
 from nearkin.tasks.task import Task
 from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hierarchy.family import Family, family
-from nearkin.transfer.hierarchy.meta_learn import Climbing, meta_learned
+from nearkin.transfer.hierarchy.meta_learn import MetaLearning, meta_learned
 from nearkin.transfer.hyper import Hyper, Learning
 from nearkin.transfer.linearized import linearize
 from nearkin.transfer.marginal_likelihood import learn
@@ -135,7 +135,7 @@ def sinusoids(kind: str, seed: int) -> dict[str, Any]:
 def meta(kind: str, seed: int) -> dict[str, Any]:
     law = Sinusoids(frequency=FREQUENCIES[kind])
     seen = [points(task.train) for task in sinusoid_tasks(META_POOL, FIRST["meta"] + seed, law)]
-    better = meta_learned(linearize(sine_source(law, seed)), seen, Climbing(seed=seed))
+    better = meta_learned(linearize(sine_source(law, seed)), seen, MetaLearning(seed=seed))
     pool, judged = sine_tasks(law, seed)
     some = family(better, pool)
     rows: dict[str, list[ways.Score]] = {}

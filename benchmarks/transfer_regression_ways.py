@@ -18,7 +18,7 @@ from nearkin.core.rng import seeded
 from nearkin.nets.heads import features, head_name
 from nearkin.transfer.hierarchy.blend import Mixture
 from nearkin.transfer.hierarchy.variety import Variety, variety_of
-from nearkin.transfer.spectrum import Spectrum, best, merged, of_kernel
+from nearkin.transfer.spectrum import Spectrum, kernel_spectrum, maximize_evidence, merge_spectra
 
 Points: TypeAlias = tuple[Tensor, Tensor]
 Score: TypeAlias = list[float]  # root mean square error, mean negative log likelihood, share inside 90 % intervals
@@ -116,7 +116,10 @@ class SharedRbf:
     """The RBF kernel and noise under which some tasks together are most probable, each with a constant of its own."""
 
     def __init__(self, tasks: Sequence[Points]) -> None:
-        found = [(length, best(merged([_spectrum(points, length) for points in tasks]))) for length in LENGTHS]
+        found = [
+            (length, maximize_evidence(merge_spectra([_spectrum(points, length) for points in tasks])))
+            for length in LENGTHS
+        ]
         self.length, self.numbers = max(found, key=lambda one: one[1].log_evidence)
 
     def score(self, train: Points, test: Points) -> Score:
@@ -155,7 +158,7 @@ def _gram(a: Tensor, b: Tensor, length: float) -> Tensor:
 
 def _spectrum(points: Points, length: float) -> Spectrum:
     x, y = points
-    return of_kernel(_gram(x, x, length), torch.ones(len(x), 1).double(), (y - y.mean())[None, :, None])
+    return kernel_spectrum(_gram(x, x, length), torch.ones(len(x), 1).double(), (y - y.mean())[None, :, None])
 
 
 def _dense(train: Points, new: Tensor, length: float, scale: float, noise: float) -> tuple[Tensor, Tensor]:

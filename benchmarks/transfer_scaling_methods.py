@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hyper import Hyper
-from nearkin.transfer.iterative import products
+from nearkin.transfer.iterative import kernel_products
 from nearkin.transfer.linearized import linearize
 
 WIDTHS = (5, 200, 2000, 200, 1)
@@ -56,7 +56,7 @@ def ours(name: str, count: int) -> dict[str, Any]:
     """The evidence of one of our spaces; those without a matrix hold no kernel either, however small."""
     model, x, y = case(count)
     if "matrix-free" in name:
-        products.HELD_BYTES = 0
+        kernel_products.HELD_BYTES = 0
 
     def work() -> dict[str, Any]:
         said = gaussian(linearize(model, outputs=0), x, y, HYPER, space=OURS.get(name, "auto"))  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ from nearkin.core.events import finish
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
 from nearkin.nets.training_loop import fit
-from nearkin.transfer.closed_form import classified
+from nearkin.transfer.closed_form import fit_classes
 from nearkin.transfer.labels.classes import Classes
 from nearkin.transfer.linearized import linearize
 from results import keep, table
@@ -77,7 +77,7 @@ def finetune() -> None:
 def closed(weights: str = "all", **options: Any) -> None:
     x, y, new = points()
     flat = linearize(network(), weights, x=x[:1], dtype=None)  # as nearkin transfer does
-    finish(classified.work(flat, x, y, CLASSES, Classes(**options))).probabilities(new)
+    finish(fit_classes.work(flat, x, y, CLASSES, Classes(**options))).probabilities(new)
 
 
 def peer() -> None:

@@ -19,8 +19,8 @@ FRAME = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg
 </svg>
 """
 
-LAST = "The report:"  # what follows is for who has run it
-LEFT_OUT = "took no part"
+LAST = "Report:"  # what follows is for who has run it
+LEFT_OUT = "was left out"
 
 
 def essential(text: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import nearkin as nk
 from nearkin.core.events import Checkpoint, Work, finish
 from nearkin.core.state import State
-from nearkin.run.checkpoints import FolderCheckpoints, resumed
+from nearkin.run.checkpoints import FolderCheckpoints, resume
 
 
 def main() -> None:
@@ -26,10 +26,10 @@ def main() -> None:
             raise KeyboardInterrupt
 
     try:
-        finish(resumed(folder, "training", training), stop_at_once)
+        finish(resume(folder, "training", training), stop_at_once)
     except KeyboardInterrupt:
         print("stopped; stored:", folder.names())
-    again = finish(resumed(folder, "training", training))  # the same call continues
+    again = finish(resume(folder, "training", training))  # the same call continues
     whole = finish(training(None))
     same = all(bool((whole.params[name] == again.params[name]).all()) for name in whole.params)
     print(f"accuracy {again.scores.metric:.3f}; the same bits as without the stop: {same}")

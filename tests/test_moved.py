@@ -5,15 +5,19 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import nearkin
 from nearkin._moved import MOVED, RENAMED
+
+ROOT = Path(str(nearkin.__file__)).parent
 
 
 @pytest.fixture(autouse=True)
-def forgotten() -> Iterator[None]:
-    """Old modules are imported for a test and gone after it; what packages export is as it was."""
+def without_old_modules() -> Iterator[None]:
+    """Forget old modules after each test, and restore what their packages export."""
     parents = {old: old.rpartition(".")[::2] for old in MOVED}
     known = {
         old: vars(importlib.import_module(parent)).get(name)
@@ -41,11 +45,19 @@ def test_old_modules_forward_to_the_new_ones(old: str) -> None:
             assert getattr(module, name) is getattr(new, name)
 
 
+def test_no_old_path_is_in_use_again() -> None:
+    for old in MOVED:
+        file = ROOT.joinpath(*old.split(".")[1:])
+        assert not file.with_suffix(".py").exists(), old
+        assert not (file / "__init__.py").exists(), old
+
+
 def test_old_names_forward_to_the_new_ones() -> None:
     for module, names in RENAMED.items():
         for old, new in names.items():
-            with pytest.warns(DeprecationWarning, match=rf"{module}.{old} is now {new}"):
-                assert callable(getattr(importlib.import_module(module), old))
+            with pytest.warns(DeprecationWarning, match=rf"{module}.{old} is now {new}") as warned:
+                assert getattr(importlib.import_module(module), old) is not None
+            assert warned[0].filename == __file__, "the warning is attributed to the caller"
         with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
             getattr(importlib.import_module(module), "nothing")  # noqa: B009
 

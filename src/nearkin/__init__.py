@@ -1,4 +1,4 @@
-"""nearkin: find the near kin of a learning task, say what transfer costs, and solve the task from what is known.
+"""nearkin: find tasks that are related to a new learning task (its kin), predict the cost of transfer, and solve it.
 
 ```python
 import nearkin as nk
@@ -7,7 +7,7 @@ zoo = nk.Zoo("my-zoo")
 zoo.add(nk.task("digits?detect=0", name="zero"), network="lenet", trials=3)
 ```
 
-Names are imported when they are first asked for: `import nearkin` costs nothing.
+Names are imported when they are first used, so that `import nearkin` is fast.
 """
 
 from typing import TYPE_CHECKING
@@ -63,38 +63,4 @@ __version__ = "0.1.0"
 _moved.install()
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "core.budget": ("Budget",),
-            "core.errors": ("NearkinError",),
-            "core.events": ("listening",),
-            "distance.matrix": ("DistanceMatrix",),
-            "distance.ranking": ("Kin", "Ranking"),
-            "fisher.values": ("FisherDiagonal",),
-            "nets.recipe": ("Recipe",),
-            "nets.registry": ("build",),
-            "nets.solved": ("Solved",),
-            "nets.training_loop": ("Fit", "fit"),
-            "nets.trusted_code": ("trust",),
-            "search.genotypes.genotype": ("Genotype",),
-            "solver.estimator": ("NearkinClassifier", "NearkinRegressor"),
-            "solver.plan": ("Plan",),
-            "solver.solution": ("Solution",),
-            "solver.solving": ("solve",),
-            "store.catalogue": ("Catalogue",),
-            "tasks.examples": ("Examples",),
-            "tasks.prediction": ("Prediction",),
-            "tasks.sources": ("task",),
-            "tasks.task": ("Task",),
-            "transfer.classifier": ("LinearizedClassifier",),
-            "transfer.hyper": ("Hyper",),
-            "transfer.posterior": ("Posterior",),
-            "transfer.regressor": ("LinearizedRegressor",),
-            "zoo.zoo": ("Zoo",),
-        },
-        packages=(
-            "core", "distance", "fisher", "nets", "report", "run", "search", "solver", "store", "tasks", "transfer",
-            "zoo",
-        ),
-    )  # fmt: skip
+    __getattr__, __dir__, __all__ = exports(__name__)

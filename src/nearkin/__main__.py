@@ -1,4 +1,4 @@
-"""`python -m nearkin` is the command `nearkin`."""
+"""`python -m nearkin` runs the command `nearkin`."""
 
 from nearkin.cli.app import main
 

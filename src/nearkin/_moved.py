@@ -1,10 +1,13 @@
-"""Old import paths: each works for one more version, with a deprecation warning that names the new one."""
+"""Old import paths and names: each works for one more version, with a warning that says the new one.
+
+A module that was moved needs an entry in `MOVED`, a name that was changed one in `RENAMED`, and nothing else.
+"""
 
 import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from operator import attrgetter
 from types import ModuleType
 from typing import Any
@@ -63,20 +66,52 @@ MOVED = {
     "nearkin.zoo.records": "nearkin.store.records",
     "nearkin.zoo.transferring": "nearkin.zoo.transfer",
 }
-"""New path of a module by its old one: those that documentation or examples of version 0.1 used."""
-
+"""New paths of modules by their old ones."""
 
 RENAMED = {
-    "nearkin.core.events": {"kept": "nearkin.run.checkpoints:kept_in_file"},
+    "nearkin.core.events": {"kept": "nearkin.run.checkpoints:save_to_file"},
     "nearkin.nets.training_loop": {"fitting": "nearkin.nets.training_loop:fit.work"},
+    "nearkin.run": {
+        "Entry": "nearkin.run.journal:JournalEntry",
+        "journaled": "nearkin.run.journal:write_journal",
+    },
+    "nearkin.run.checkpoints": {
+        "kept_in_file": "nearkin.run.checkpoints:save_to_file",
+        "mark": "nearkin.run.checkpoints:facts_digest",
+        "resumed": "nearkin.run.checkpoints:resume",
+        "saved": "nearkin.run.checkpoints:save_checkpoints",
+        "stored": "nearkin.run.checkpoints:read_stored",
+    },
+    "nearkin.run.journal": {
+        "Entry": "nearkin.run.journal:JournalEntry",
+        "journaled": "nearkin.run.journal:write_journal",
+    },
+    "nearkin.run.stages": {"Spent": "nearkin.run.stages:StageTime"},
     "nearkin.search.searcher": {"searching": "nearkin.search.searcher:run_search.work"},
+    "nearkin.store": {
+        "Cleaning": "nearkin.store.integrity:CleanupResult",
+        "Damage": "nearkin.store.integrity:DamagedBlob",
+        "Placed": "nearkin.store.records:PendingArtifact",
+    },
+    "nearkin.store.integrity": {
+        "Cleaning": "nearkin.store.integrity:CleanupResult",
+        "Damage": "nearkin.store.integrity:DamagedBlob",
+    },
+    "nearkin.store.records": {"Placed": "nearkin.store.records:PendingArtifact"},
+    "nearkin.transfer": {"Outcome": "nearkin.transfer.outcome:TransferScores"},
+    "nearkin.transfer.hierarchy.meta_learn": {"Climbing": "nearkin.transfer.hierarchy.meta_learn:MetaLearning"},
+    "nearkin.transfer.outcome": {
+        "Outcome": "nearkin.transfer.outcome:TransferScores",
+        "class_outcome": "nearkin.transfer.outcome:score_classes",
+        "value_outcome": "nearkin.transfer.outcome:score_values",
+    },
 }
-"""New names of functions, as `module:name`, by module and old name."""
+"""New names, as `module:name`, by module and old name."""
 
 
 def renamed(module: str, name: str) -> Any:
-    """What a module calls otherwise now, with a warning; the `__getattr__` of modules that renamed something."""
-    new = RENAMED[module].get(name)
+    """Look up an old name for the `__getattr__` of a module, with a warning that says the new one."""
+    new = RENAMED.get(module, {}).get(name)
     if new is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     warnings.warn(f"{module}.{name} is now {new}", DeprecationWarning, stacklevel=3)
@@ -85,7 +120,10 @@ def renamed(module: str, name: str) -> Any:
 
 
 class MovedModule(ModuleType):
-    """A module under its old path. It can be called where a function of the same name took its place."""
+    """Module under its old path; it forwards to the new one.
+
+    It can be called, because importing `nearkin.solve.plan` replaces the function `nearkin.solve` by this module.
+    """
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -99,25 +137,36 @@ class MovedModule(ModuleType):
         return getattr(import_module(home), name)(*args, **options)
 
 
-class MovedFinder:
-    """Find and load a module by its old path; without the base classes of `importlib.abc`, which are slow to import."""
+class OldNames:
+    """Import hook for the modules of both tables; `importlib.abc` has base classes for it, which are slow to import."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The old path as a module of its own, where the table has it."""
-        return ModuleSpec(fullname, self, is_package=True) if fullname in MOVED else None  # type: ignore[arg-type]
+        """Find a module that was moved, or one with names that were changed; None for all others."""
+        if fullname in MOVED:
+            return ModuleSpec(fullname, self, is_package=True)  # type: ignore[arg-type]
+        spec = PathFinder.find_spec(fullname, path) if fullname in RENAMED else None
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def run_and_add_old_names(module: ModuleType) -> None:
+                run(module)
+                vars(module).setdefault("__getattr__", lambda name: renamed(fullname, name))
+
+            spec.loader.exec_module = run_and_add_old_names  # type: ignore[method-assign]
+        return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """A module that forwards to the new one."""
+        """Make the module for an old path."""
         warnings.warn(f"{spec.name} is now {MOVED[spec.name]}", DeprecationWarning, stacklevel=2)
         return MovedModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing to run: names are looked up in the new module."""
+        """Run nothing: names are looked up in the new module."""
 
 
 def install() -> None:
-    """Let old paths be imported; real modules go first."""
-    if not any(isinstance(finder, MovedFinder) for finder in sys.meta_path):
-        sys.meta_path.append(MovedFinder())
+    """Add the import hook, once."""
+    if not any(isinstance(finder, OldNames) for finder in sys.meta_path):
+        sys.meta_path.insert(0, OldNames())

@@ -31,8 +31,8 @@ def test_a_zoo_is_built_and_a_seventh_task_solved(call: Call, monkeypatch: pytes
     monkeypatch.setenv("NO_COLOR", "1")
     first = call("demo")
     assert first.code == 0, first.err
-    assert [line.split()[0] for line in first.out.splitlines() if "unseen (blind guess" in line] == NAMES
-    assert "Now a new task comes: round" in first.out
+    assert [line.split()[0] for line in first.out.splitlines() if "correct (majority class" in line] == NAMES
+    assert "A new task: 'round'" in first.out
     told = json.loads(Path("nearkin-demo/solution.json").read_text())
     assert told["target"] == "round"
     assert told["answer"] in first.out.replace("\n", " ")
@@ -44,7 +44,7 @@ def test_a_zoo_is_built_and_a_seventh_task_solved(call: Call, monkeypatch: pytes
 
     again = call("demo")
     assert again.code == 0, again.err
-    assert again.out.count("is in the zoo already") == 6
+    assert again.out.count("is already in the zoo") == 6
     assert told["answer"].split(", found in")[0] in again.out
     assert not Path("nearkin-zoo").exists()
     for said in (first, again):

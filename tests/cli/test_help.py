@@ -29,13 +29,16 @@ def test_options_of_a_measure_are_refused_in_one_line(call: Call) -> None:
     for words in (("add", "a", "digits?detect=0&limit=40"), ("add", "b", "digits?detect=6&limit=40")):
         assert call("-q", *words, "--network", "mlp?hidden=4", "--trials", "1", "--epochs", "1").code == 0
     for words, wanted in (
-        (("--option", "steps=two"), "option steps of the measure kin is a whole number, got 'two'; its default is 16"),
+        (
+            ("--option", "steps=two"),
+            "option steps of the measure kin is 'two', expected a whole number; its default is 16",
+        ),
         (
             ("--reading", "model"),
             "the measure kin has no option reading; its options are batch_size, learning_rate",
         ),
         (("--screen", "1"), "the measure kin is measured on every task"),
-        (("--option", "steps"), "--option is written name=value"),
+        (("--option", "steps"), "got --option 'steps', expected name=value"),
     ):
         said = call("near", "a", *words)
         assert said.code == 1

@@ -17,7 +17,7 @@ from calling import Call
 from hostile import MODULE, Canary, canary_in
 from nearkin.solver.solution import KIND
 from nearkin.store.bundle import export_bundle
-from nearkin.web.app import application
+from nearkin.web.application import application
 from nearkin.zoo import model_file as modelfile
 from report.solutions import planted
 

@@ -145,7 +145,7 @@ def test_interrupted_it_says_how_to_go_on_and_does(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130, said
-    assert said.strip().splitlines()[-1].startswith("interrupted: what was done is kept; run the same command again")
+    assert said.strip().splitlines()[-1].startswith("interrupted: finished work is saved; run the same command again")
     kept = list(work.glob("*/training-0.safetensors"))
     assert len(kept) == 1
     health = subprocess.run([command[0], "doctor", "--json"], cwd=tmp_path, capture_output=True, text=True, check=True)

@@ -38,7 +38,7 @@ def test_there_is_one_option_for_every_field() -> None:
 def test_help_names_the_true_defaults() -> None:
     plain = nk.Recipe()
     for flag in FLAGS:
-        if "(default: " in flag.help:
+        if "(default: " in flag.help and flag.name != "epochs":  # which depends on the data
             shown = flag.help.partition("(default: ")[2].partition(")")[0]
             default = getattr(plain, flag.name)
             text = ",".join(map(str, default)) if isinstance(default, tuple) else f"{default:g}" if isinstance(
@@ -64,9 +64,9 @@ def test_other_spellings_are_taken(call: Call, tmp_path: Path) -> None:
     ("options", "line"),
     [
         (("--optimiser", "adagrad"), "optimiser must be one of adam, sgd, got 'adagrad'"),
-        (("--milestones", "half"), "milestones are shares of the run between 0 and 1, such as 0.5,0.75; got 'half'"),
+        (("--milestones", "half"), "got milestones 'half', expected shares of the run"),
         (("--learning-rate", "-1"), "learning_rate must be above 0"),
-        (("--epsilon", "0.1", "--target", "0.8"), "--epsilon E is --target 1 − E; give one of them"),
+        (("--epsilon", "0.1", "--target", "0.8"), "got --epsilon and --target; give one of them"),
     ],
 )
 def test_bad_values_end_in_one_line(call: Call, tmp_path: Path, options: tuple[str, ...], line: str) -> None:
@@ -80,7 +80,7 @@ def test_restart_begins_again_and_resume_is_a_note(call: Call, tmp_path: Path) -
     quick = ("train", DATA, "--network", "mlp?hidden=4", "--steps", "2")
     said = call(*quick, "--resume")
     assert (said.code, said.err.splitlines()[0]) == (
-        0, "--resume has no effect: the same command continues by itself; --restart begins again"
+        0, "--resume has no effect: the same command continues by itself; --restart starts again"
     )  # fmt: skip
     assert "--resume" not in call("train", "--help").out
     (tmp_path / "model.safetensors.part").write_bytes(b"of an interrupted run")

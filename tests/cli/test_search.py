@@ -52,9 +52,9 @@ def test_a_searched_network_leaves_the_house(call: Call, tmp_path: Path) -> None
     with torch.no_grad():
         assert torch.allclose(torch.load(tmp_path / "y.pt"), found.model()(x), atol=1e-5)
     assert call("export-model", "m.safetensors", "--to", "torch", "--out", "w.safetensors").code == 0
-    assert "already" in call("export-model", "four", "--to", "python").err
+    assert "four.py exists" in call("export-model", "four", "--to", "python").err
     (tmp_path / "four.py").unlink()
-    assert "four.safetensors is there already" in call("export-model", "four", "--to", "python").err
+    assert "four.safetensors exists" in call("export-model", "four", "--to", "python").err
     before = (tmp_path / "m.safetensors").read_bytes()
     for words in (("--to", "python", "--out", "m.py"), ("--to", "torch", "--out", "m.safetensors")):
         assert "is the model itself" in call("export-model", "m.safetensors", *words, "--overwrite").err
@@ -112,11 +112,11 @@ def test_bad_questions_end_in_one_line(call: Call, tmp_path: Path) -> None:
         (("--method", "pcdarts", "--space", "nearest"), "use --space full"),
         (("--method", "random", "--space", "general?nodes=3", "--parameters", "10"), "has parameters <= 10"),
         (("--method", "random", "--space", "full", "--option", "tournament=3"), "random has no option tournament"),
-        (("--space", "full", "--option", "patience=two"), "option patience of fuse is a whole number, got 'two'"),
+        (("--space", "full", "--option", "patience=two"), "option patience of fuse is 'two', expected a whole number"),
         (("--space", "full", "--option", "patience=2", "--option", "patience=3"), "patience is given twice"),
         (("--space", "recurrent"), "fuse cannot search the space recurrent for four, a categorical task; use"),
         (("--method", "random", "--space", "full", "--option", "tournament"), "name=value"),
-        (("--space", "full", "--out", "there.safetensors"), "already"),
+        (("--space", "full", "--out", "there.safetensors"), "there.safetensors exists"),
         (("--space", "full", "--out", "there.bin"), "ends in .safetensors"),
     ]
     before = nk.Zoo("nearkin-zoo").catalogue.artifacts("four")
@@ -208,7 +208,7 @@ def test_without_seed_cells_the_control_is_pure_and_says_so(call: Call) -> None:
     assert call(*asked, "--json").json["seed_cells"] is True
     assert call(*asked, "--no-seed-cells", "--json").json["seed_cells"] is False
     said = call(*asked, "--no-seed-cells")
-    assert "the space of zero, without its own cells" in said.out.replace("\n", " ")
+    assert "the space of 'zero', without its cells" in said.out.replace("\n", " ")
 
 
 def test_cells_that_cannot_be_searched_are_refused_before_the_training(call: Call, tmp_path: Path) -> None:

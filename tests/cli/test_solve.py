@@ -27,7 +27,7 @@ DATA = "digits?classes=3,5,8&rest=drop&limit=150"
 SHORT = ("--evaluations", "1", "--networks", "none", "--epochs", "2")
 SOLVE = ("solve", "mine", DATA, *SHORT, "--only", "kin-search,finetune,lenet,logistic", "--json")
 PROMISED = {"target", "kin", "genotype", "metric", "parameters", "seconds", "baselines", "transfer", "report"}
-INTERRUPTED = "interrupted: what was done is kept; run the same command again to continue"
+INTERRUPTED = "interrupted: finished work is saved; run the same command again to continue"
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_a_task_is_solved_told_written_and_kept(call: Call, tmp_path: Path) -> N
     other = call(*SOLVE[:-1], "--out", "elsewhere")
     assert (other.code, Path("elsewhere/report.html").exists()) == (0, True)
     assert "elsewhere/report.html" in other.out
-    assert "Nearest kin: low by frechet" in other.out
+    assert "Nearest task: 'low' by frechet" in other.out
 
 
 CHOSEN = "logistic regression: "  # the last contender's note; it wins
@@ -97,8 +97,8 @@ STAGES = {
     "kin": ("", r"mine, trial 1 of 1 \d"),
     "distances": ("", r"kin distances \d"),
     "search": ("", r"evaluation \d"),
-    "training": ("", r"search from the cells of low \d"),
-    "fine-tuning": ("", r"mlp\?hidden=16 of low, fine-tuned \d"),
+    "training": ("", r"search from the cells of 'low' \d"),
+    "fine-tuning": ("", r"mlp\?hidden=16 of 'low', fine-tuned \d"),
     "hand-made network": ("", r"LeNet \d"),
     "simple model": ("", r"logistic regression \d"),
     "final": (CHOSEN, r"logistic regression \d"),
@@ -181,7 +181,7 @@ def test_the_installed_command_is_interrupted_from_outside(tmp_path: Path) -> No
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     for line in process.stderr:
-        if "contenders have" in line:  # the first search begins
+        if "contenders with" in line:  # the first search begins
             break
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
@@ -213,12 +213,12 @@ def data(tmp_path: Path) -> None:
 BAD = [
     (("b", "npz:one.npz"), "two classes or more"),
     (("b", "npz:single.npz"), "one training sample of every class"),
-    (("b", "folder:photos"), "bring all to one size with ?size=64"),
-    (("b", "folder:texts"), "holds no images"),
+    (("b", "folder:photos"), "resize all with ?size=64"),
+    (("b", "folder:texts"), "has no images"),
     (("b", "npz:gone.npz"), "there is no file"),
     (("b", "digitts"), "did you mean digits?"),
-    (("b", "digits?dense=edges"), "answers tasks of classes or values"),
-    (("", "digits"), "a task needs a name"),
+    (("b", "digits?dense=edges"), "expects classification or regression"),
+    (("", "digits"), "got an empty name"),
     (("b", "digits", "--budget", "0"), "above 0, got 0.0"),
     (("b", "digits", "--budget", "-3"), "above 0, got -3.0"),
     (("b", "digits", "--budget", "nan"), "above 0, got nan"),
@@ -248,9 +248,9 @@ def test_bad_input_ends_in_one_line_and_leaves_no_trace(call: Call, tmp_path: Pa
 @pytest.mark.usefixtures("kin", "data")
 def test_what_does_not_fit_the_zoo_is_refused_before_any_work(call: Call) -> None:
     cases = [
-        (("low", "digits"), "the zoo has a task low with other data; choose another name"),
-        (("b", "digits", "--space", "nosuch"), "unknown space 'nosuch'; say nearest, full, or a task of the zoo"),
-        (("b", "digits", "--space", "bare"), "bare has no cells"),
+        (("low", "digits"), "the zoo has a task 'low' with other data; choose another name"),
+        (("b", "digits", "--space", "nosuch"), "unknown space 'nosuch'; choose nearest, full, or a task of the zoo"),
+        (("b", "digits", "--space", "bare"), "'bare' has no cells"),
     ]
     bare = nk.task("digits?detect=0&limit=100", name="bare")
     with nk.Zoo("nearkin-zoo") as zoo:
@@ -272,7 +272,7 @@ def test_ten_samples_are_answered_with_cautions(call: Call) -> None:
     said = call("solve", "ten", "npz:ten.npz", *SHORT, "--only", "lenet,logistic,svm", "--json")
     assert said.code == 0, said.err
     assert "warning: 8 training and 2 test samples" in said.err
-    assert "too few to tell cells apart" in said.err
+    assert "too few to compare cells" in said.err
     low, high = said.json["interval"]
     assert high - low > 0.5
     assert said.json["genotype"] is None
@@ -281,7 +281,7 @@ def test_ten_samples_are_answered_with_cautions(call: Call) -> None:
 def test_one_second_is_answered_by_simple_models(call: Call) -> None:
     said = call("solve", "sec", "digits?limit=300", "--budget", "0.0167", "--epochs", "1", "--only", "logistic,svm")
     assert said.code == 0, said.err
-    assert "1 s are too few for networks; simple models only" in said.err
+    assert "1 s are too few for networks: only simple models are fitted" in said.err
     assert "there was no time" in said.out or "has no other task" in said.out
     told = json.loads(Path("sec-solution/solution.json").read_text())
     assert {told["standing"]["kind"], *(one["kind"] for one in told["baselines"])} == {"simple"}

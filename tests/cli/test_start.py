@@ -42,7 +42,7 @@ def test_the_limit_on_memory_is_a_global_option(tmp_path: Path) -> None:
         assert done.returncode == 1
         return done.stderr
 
-    assert "error: --max-bytes got 'lots', expected a number of bytes such as 4GiB" in answer("lots")
+    assert "error: --max-bytes is 'lots', expected a number of bytes such as 4GiB" in answer("lots")
     assert "takes 17.2 MiB, the limit is 977 KiB" in answer("1MB")
 
 

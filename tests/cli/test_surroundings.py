@@ -146,7 +146,7 @@ main()
     process.send_signal(number)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130, said
-    assert said.splitlines() == ["interrupted: what was done is kept; run the same command again to continue"]
+    assert said.splitlines() == ["interrupted: finished work is saved; run the same command again to continue"]
 
 
 def test_a_hang_up_that_is_ignored_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def test_closed_form_and_baselines_side_by_side(call: Call) -> None:
     assert said.code == 0
     for word in ("low → ", "25 labels", "accuracy", "nll", "ece", "closed form", "linear head", "all weights"):
         assert word in said.out
-    assert "The report: low-to-digits-classes-5-6-7-8-9-rest-drop.html" in said.out
+    assert "Report: low-to-digits-classes-5-6-7-8-9-rest-drop.html" in said.out
 
 
 @pytest.mark.usefixtures("zoo")
@@ -71,17 +71,17 @@ def test_bad_requests_end_in_one_line(call: Call, tmp_path: Path) -> None:
     (tmp_path / "folder.html").mkdir()
     (tmp_path / "table.csv").write_text("a,b,kind\n" + "1.5,2.5,x\n2.5,0.5,y\n" * 10)
     cases = [
-        (("transfer", "lov", HIGH), "no task named lov"),
+        (("transfer", "lov", HIGH), "no task named 'lov'"),
         (("transfer", "low", "hihg"), "neither a task of the zoo (low) nor a data set"),
         (("transfer", "low", HIGH, "--shots", "9999"), "training samples, 9999 a class were asked for"),
         (("transfer", "low", HIGH, "--method", "exact"), "dirichlet or laplace"),
         (("transfer", "low", HIGH, "--weights", "haed", "--shots", "2"), "did you mean head"),
         (("transfer", "low", HIGH, "--trial", "4"), "has trials 0 to 0"),
         (("transfer", "low", HIGH, "--probabilities", "median"), "mean or sampled"),
-        (("transfer", "low", HIGH, "--out", "page.pdf"), "page.pdf ends in '.pdf'; write the report to a file .html"),
+        (("transfer", "low", HIGH, "--out", "page.pdf"), "got --out page.pdf, expected a file name that ends in .html"),
         (("transfer", "low", HIGH, "--out", "folder.html"), "folder.html is a folder"),
         (("transfer", "low", HIGH, "--out", "table.csv/page.html"), "table.csv"),
-        (("transfer", "low", "csv:table.csv?target=kind"), "only images can be brought to another shape"),
+        (("transfer", "low", "csv:table.csv?target=kind"), "only images can be converted to another shape"),
         (("--zoo", "nowhere", "transfer", "low", HIGH), "nowhere"),
     ]
     for words, wanted in cases:
@@ -98,7 +98,7 @@ def test_interrupted_it_continues_and_restart_begins_again(call: Call, tmp_path:
         process.send_signal(signal.SIGINT)
         said = process.stderr.read()
     assert process.returncode == 130, said
-    assert said.strip().splitlines()[-1] == "interrupted: what was done is kept; run the same command again to continue"
+    assert said.strip().splitlines()[-1].startswith("interrupted: finished work is saved; run the same command again")
     assert not (tmp_path / "page.html").exists()
     work = tmp_path / "nearkin-zoo" / "work"
     kept = {file.stem.rsplit("-", 1)[0]: State.load(file).facts["state"] for file in work.rglob("*.safetensors")}

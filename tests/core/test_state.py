@@ -52,12 +52,12 @@ def test_sections() -> None:
 def test_a_cut_file_is_named(tmp_path: Path, cut: int) -> None:
     file = tmp_path / "cut.safetensors"
     file.write_bytes(State({"w": torch.ones(50)}).to_bytes()[:cut])
-    with pytest.raises(DataError, match=r"cut\.safetensors is not a whole safetensors file"):
+    with pytest.raises(DataError, match=r"cut\.safetensors is not an intact safetensors file"):
         State.load(file)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"cannot read .*nowhere"):
+    with pytest.raises(DataError, match=r"there is no file .*nowhere; check the path"):
         State.load(tmp_path / "nowhere")
 
 
@@ -122,7 +122,7 @@ def built(header: object, body: bytes = b"") -> bytes:
     ids=range(16),
 )
 def test_hostile_bytes_are_refused_in_one_line(data: bytes) -> None:
-    with pytest.raises(DataError, match=r"^the file is not a whole safetensors file \(.*\); write") as refused:
+    with pytest.raises(DataError, match=r"^the file is not an intact safetensors file \(.*\); write") as refused:
         State.from_bytes(data, "the file")
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 400
@@ -151,5 +151,5 @@ def test_facts_are_read_by_their_types(tmp_path: Path) -> None:
 def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero"), tmp_path / "a\0b"):
-        with pytest.raises(DataError, match="cannot read"):
+        with pytest.raises(DataError, match=r"not a regular file; name a file|cannot read"):
             State.load(path)

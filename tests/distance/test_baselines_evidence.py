@@ -81,8 +81,8 @@ def test_the_maximiser_of_closed_form_transfer_finds_the_same(width: int) -> Non
     features = torch.randn(60, width, generator=rng, dtype=torch.float64)
     targets = features[:, :3] + 0.5 * torch.randn(60, 3, generator=rng, dtype=torch.float64)
     kernel = features @ features.T
-    basis = spectrum.of_kernel(kernel, torch.zeros(60, 0).double(), targets[None])
-    wanted = [spectrum.best([basis.under(False, slice(k, k + 1))]).log_evidence / 60 for k in range(3)]
+    basis = spectrum.kernel_spectrum(kernel, torch.zeros(60, 0).double(), targets[None])
+    wanted = [spectrum.maximize_evidence([basis.under(False, slice(k, k + 1))]).log_evidence / 60 for k in range(3)]
     assert largest_evidence(of_kernel(kernel, targets)).tolist() == pytest.approx(wanted, abs=1e-6)
 
 

@@ -60,7 +60,7 @@ def test_options_are_typed_and_checked() -> None:
     measure = MEASURES["kin"].with_options({"steps": "2", "learning_rate": 0.1})
     assert len(list(measure.work(pair("categorical")))) == 2
     assert MEASURES["kin"].with_options({}) is MEASURES["kin"]
-    with pytest.raises(OptionError, match="option steps of the measure kin is a whole number, got 'two'"):
+    with pytest.raises(OptionError, match="option steps of the measure kin is 'two', expected a whole number"):
         measure.with_options({"steps": "two"})
     with pytest.raises(OptionError, match="the measure leep has no option steps; it has none"):
         MEASURES["leep"].with_options({"steps": "2"})
@@ -84,4 +84,4 @@ def test_a_first_look_is_at_a_share_of_the_samples() -> None:
     part = Pair(whole.source, whole.target, share=0.25, samples=100)
     assert len(part.view.train.x) == 25
     assert len(Pair(whole.source, whole.target, samples=60).view.train.x) == 60
-    assert torch.equal(part.source_features, part.view.features_of(whole.source.task.train.glance(25).x))
+    assert torch.equal(part.source_features, part.view.features_of(whole.source.task.train.fixed_subset(25).x))

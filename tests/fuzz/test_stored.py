@@ -31,7 +31,7 @@ from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
 from nearkin.nets.training_loop import fit
 from nearkin.run.checkpoints import FolderCheckpoints
-from nearkin.run.journal import FOLDER, ZOO_MARK, journaled, journals
+from nearkin.run.journal import FOLDER, ZOO_MARK, journals, write_journal
 from nearkin.run.stages import StageCache
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.methods.random_search import random_search
@@ -185,7 +185,7 @@ def test_states_of_searches(count_inputs: Count) -> None:
 
 def test_journals(tmp_path: Path, count_inputs: Count) -> None:
     (tmp_path / ZOO_MARK).touch()
-    with journaled(tmp_path, ["add", "zero"]) as listen:
+    with write_journal(tmp_path, ["add", "zero"]) as listen:
         listen(Progress("zero", 1, 2, {"loss": 0.5, "accuracy": 0.25}))
         listen(Note("a line"))
         listen(Progress("zero", 2, 2, {"loss": 0.25}))

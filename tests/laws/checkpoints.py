@@ -4,7 +4,7 @@ import torch
 
 from nearkin.core.events import Caution, Event, finish
 from nearkin.core.state import State
-from nearkin.run.checkpoints import Checkpoints, stored
+from nearkin.run.checkpoints import Checkpoints, read_stored
 
 
 class CheckpointsLaws:
@@ -43,7 +43,7 @@ class CheckpointsLaws:
     def test_what_cannot_be_used_is_put_aside_and_named(self, where: Checkpoints) -> None:
         where.write("a", State({}, {"step": 1}))
         heard: list[Event] = []
-        assert finish(stored(where, "a", lambda state: state.facts["missing"]), heard.append) is None
+        assert finish(read_stored(where, "a", lambda state: state.facts["missing"]), heard.append) is None
         [caution] = heard
         assert isinstance(caution, Caution)
         assert "it was renamed to a.damaged, and this part of the work is done again" in caution.text

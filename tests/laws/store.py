@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from nearkin.core.errors import NearkinError, OptionError, ZooError
 from nearkin.store.catalogue import Catalogue
 from nearkin.store.integrity import examine
-from nearkin.store.records import NewArtifact, NewTask, Placed
+from nearkin.store.records import NewArtifact, NewTask, PendingArtifact
 
 
 def new_task(name: str = "even", **changes: Any) -> NewTask:
@@ -99,16 +99,16 @@ class StoreLaws:
     def test_a_name_is_given_once(self, store: Catalogue) -> None:
         assert store.claimable("even") == "even"
         store.add(new_task(), weights("first"))
-        with pytest.raises(ZooError, match="already has a task named even; choose another name, or nearkin remove"):
+        with pytest.raises(ZooError, match="already has a task named 'even'; choose another name, or nearkin remove"):
             store.claimable("even")
-        with pytest.raises(ZooError, match="already has a task named even"):
+        with pytest.raises(ZooError, match="already has a task named 'even'"):
             store.add(new_task(), weights("second"))
         assert [store.blob(item) for item in store.artifacts("even")] == [file.data for file in weights("first")]
         assert sorted(store.blobs.digests()) == sorted(digest(file.data) for file in weights("first"))
 
     def test_a_name_taken_while_the_files_were_written_is_refused(self, store: Catalogue, other: Catalogue) -> None:
         late = Then(weights("second"), lambda: other.add(new_task(), weights("first")))
-        with pytest.raises(ZooError, match="already has a task named even"):
+        with pytest.raises(ZooError, match="already has a task named 'even'"):
             store.add(new_task(), late)
         assert sorted(store.blobs.digests()) == sorted(digest(file.data) for file in weights("first"))
 
@@ -136,9 +136,11 @@ class StoreLaws:
     def test_an_unknown_name_is_told_its_neighbours(self, store: Catalogue) -> None:
         store.add(new_task("even digits"))
         for attempt in (store.task, store.artifacts, store.remove, lambda name: store.attach(name, weights())):
-            with pytest.raises(ZooError, match=r"no task named evn digits; did you mean even digits\? nearkin list"):
+            with pytest.raises(
+                ZooError, match=r"no task named 'evn digits'; did you mean 'even digits'\? nearkin list"
+            ):
                 attempt("evn digits")
-        with pytest.raises(ZooError, match="no task named qq; nearkin list shows all"):
+        with pytest.raises(ZooError, match="no task named 'qq'; nearkin list shows all"):
             store.task("qq")
 
     def test_removal_takes_the_files_that_nobody_else_needs(self, store: Catalogue) -> None:
@@ -180,7 +182,7 @@ class StoreLaws:
 
     def test_tasks_are_admitted_all_or_none(self, store: Catalogue) -> None:
         store.add(new_task("b"))
-        with pytest.raises(ZooError, match="already has a task named b"):
+        with pytest.raises(ZooError, match="already has a task named 'b'"):
             store.admit([(new_task("a"), []), (new_task("b"), [])], lambda _: b"")
         assert [record.name for record in store.tasks()] == ["b"]
 
@@ -205,9 +207,9 @@ class StoreLaws:
         assert [record.name for record in store.tasks()] == [f"t{i}" for i in range(1200)]
 
     def test_no_facts_but_plain_ones(self, store: Catalogue) -> None:
-        with pytest.raises(ZooError, match="the facts of even are not plain JSON values"):
+        with pytest.raises(ZooError, match="the facts of 'even' are not plain JSON values"):
             new_task(facts={"odd": object()})
-        with pytest.raises(ZooError, match="the facts of even are not plain JSON values"):
+        with pytest.raises(ZooError, match="the facts of 'even' are not plain JSON values"):
             new_task(facts={"odd": float("nan")})
         with pytest.raises(ZooError, match="the facts of weights"):
             store.add(new_task(), [NewArtifact("weights", 0, b"", {"odd": object()})])
@@ -216,17 +218,17 @@ class StoreLaws:
 
     @pytest.mark.parametrize(("key", "value"), [("metric", float("nan")), ("seconds", float("inf")), ("seed", 2**63)])
     def test_no_numbers_that_cannot_be_kept(self, store: Catalogue, key: str, value: float) -> None:
-        with pytest.raises(OptionError, match=f"{key} of even is"):
+        with pytest.raises(OptionError, match=f"{key} of 'even' is"):
             new_task(**{key: value})
 
     @pytest.mark.parametrize("key", ["network", "data", "created"])
     def test_no_text_that_cannot_be_kept_or_shown(self, store: Catalogue, key: str) -> None:
         for text in ("npz:\udcff.npz", "\x1b[2J", "two\nlines"):
-            with pytest.raises(ZooError, match=f"the {key} of even is"):
+            with pytest.raises(ZooError, match=f"the {key} of 'even' is"):
                 new_task(**{key: text})
 
     def test_a_failure_while_rows_are_written_takes_them_back(self, store: Catalogue) -> None:
-        missing = Placed("weights", 0, digest(b"nowhere"), 7, {})
+        missing = PendingArtifact("weights", 0, digest(b"nowhere"), 7, {})
         with pytest.raises(KeyboardInterrupt):
             store.admit([(new_task("a"), []), (new_task("b"), [missing])], lambda _: interrupt() or b"")
         assert store.tasks() == []

@@ -15,7 +15,7 @@ from nearkin.nets import training_loop as fit_module
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
 from nearkin.nets.training_loop import Fit, fit
-from nearkin.run.checkpoints import FolderCheckpoints, saved
+from nearkin.run.checkpoints import FolderCheckpoints, save_checkpoints
 from nearkin.tasks.batches import epoch_batches
 from nearkin.tasks.sources import task as read
 from nearkin.tasks.task import Task
@@ -78,7 +78,10 @@ def test_killed_anywhere_and_resumed_it_ends_in_the_same_bits(
                     raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            finish(saved(fit.work(restless(), few, RECIPES[name], seed=5), FolderCheckpoints(tmp_path), "kept"), Stop())
+            finish(
+                save_checkpoints(fit.work(restless(), few, RECIPES[name], seed=5), FolderCheckpoints(tmp_path), "kept"),
+                Stop(),
+            )
         torch.rand(7)
         again = fit(restless(9), few, RECIPES[name], seed=5, resume=State.load(file))
         assert same(again, whole), f"stopped at checkpoint {stop_at}"

@@ -14,8 +14,8 @@ from nearkin.nets.evaluate import Scores
 from nearkin.nets.history import History
 from nearkin.nets.solved import Solved
 from nearkin.nets.training_loop import Fit
-from nearkin.run.stages import Spent
-from nearkin.solver.promises import Promise
+from nearkin.run.stages import StageTime
+from nearkin.solver.claims import ClaimCheck
 from nearkin.solver.quality import Quality, class_quality, value_quality
 from nearkin.solver.relations import Relations, agreements
 from nearkin.solver.result import Result
@@ -76,7 +76,7 @@ def search(rng: Generator, genotype: str, evaluations: int, top: float) -> dict[
     }  # fmt: skip
 
 
-def contestants(rng: Generator) -> list[Result]:
+def contenders(rng: Generator) -> list[Result]:
     """A usual contest."""
 
     def one(name: str, title: str, kind: str, validation: float, test: float, parameters: int, **more: Any) -> Result:
@@ -151,20 +151,21 @@ def planted(
         "num_test": count, "source": "digits?classes=0,1,2,3", "scaling": None, "target_scaling": None,
     }  # fmt: skip
     fit = Fit({}, {}, History(torch.zeros(3)), Scores(quality.metric, 0.1, count), 9.0, True)
-    standings = tuple(contestants(rng))
+    standings = tuple(contenders(rng))
     stages = (
-        Spent("checks of the data", 1.4), Spent("kin", 12.3, True), Spent("search from the cells of six", 31.4),
-        Spent("random search in the space of six", 30.9), Spent("search in the whole space", 32.8),
-        *(Spent(f"pace of {k}", 0.02) for k in ("lenet", "resnet18", "densenet121")),
-        *(Spent(one.title, one.seconds) for one in standings if one.validation is not None),
-        Spent("final: search from the cells of six", 11.0),
+        StageTime("checks of the data", 1.4), StageTime("kin", 12.3, True),
+        StageTime("search from the cells of six", 31.4),
+        StageTime("random search in the space of six", 30.9), StageTime("search in the whole space", 32.8),
+        *(StageTime(f"pace of {k}", 0.02) for k in ("lenet", "resnet18", "densenet121")),
+        *(StageTime(one.title, one.seconds) for one in standings if one.validation is not None),
+        StageTime("final: search from the cells of six", 11.0),
     )  # fmt: skip
     return Solution(
         solved=Solved(name, "nearkin.search.named:searched?channels=16", facts, seed, (fit,)),
         chosen="kin-search",
-        sentence=f"{name}: {quality.metric:.1%} of {count} unseen samples right by the network from a search from the "
-        f"cells of six, 18,314 parameters, found in 4.1 minutes; the best simple model was 0.2 points behind on the "
-        f"data of the choice, which may be chance.",
+        sentence=f"{name}: {quality.metric:.1%} of {count} test samples right by the network found by search from the "
+        f"cells of six. It has 18,314 parameters. The runner-up, RBF support vector machine, is behind on the "
+        f"validation set by 0.2 points, which may be chance.",
         task=facts,
         quality=quality,
         temperature=1.37,
@@ -185,11 +186,11 @@ def planted(
             1.4,
         ),
         promises=(
-            Promise("Beginning with the kin's cells reaches the accuracy of a search from nothing in half of its "
+            ClaimCheck("Beginning with the kin's cells reaches the accuracy of a search from nothing in half of its "
                     "evaluations.", True, "0.9400 after 3 cells, from nothing after 12 of 14"),
-            Promise("A search finds a better network than random draws from the same space.", False,
-                    "0.9720 against 0.9790 on the data of the choice"),
-            Promise("Fine-tuning does better than training from nothing.", None, "fine-tuning did not take part"),
+            ClaimCheck("A search finds a better network than random draws from the same space.", False,
+                    "0.9720 against 0.9790 on the validation set"),
+            ClaimCheck("Fine-tuning does better than training from nothing.", None, "fine-tuning did not take part"),
         ),
         stages=stages,
         matrix=space([name, *kin_names], 3, rng) if kin_names else None,
@@ -228,7 +229,7 @@ def of_values() -> Solution:
     return replace(
         whole, quality=quality, task=facts, standings=kept, chosen="svm", temperature=1.0, margins={}, promises=(),
         finals={"svm": quality.metric}, pictures=torch.zeros(0), relations=Relations(why="the zoo has no other task"),
-        matrix=None, sentence=f"R² {quality.metric:.3f} on 400 unseen samples by an RBF support vector machine.",
+        matrix=None, sentence=f"R² {quality.metric:.3f} on 400 test samples by an RBF support vector machine.",
     )  # fmt: skip
 
 
@@ -269,8 +270,8 @@ def hostile() -> Solution:
         standings=standings,
         relations=replace(whole.relations, why=bad[0], refused={bad[1]: bad[0]}, threshold={"words": bad[1]}),
         checks=Checks((Finding(bad[0], True, bad[1], {bad[2]: bad[3], "list": list(bad)}),), 1.0),
-        promises=(Promise(bad[0], None, bad[1]),),
-        stages=(*(Spent(text, 1.0) for text in bad), Spent("x", math.nan)),
+        promises=(ClaimCheck(bad[0], None, bad[1]),),
+        stages=(*(StageTime(text, 1.0) for text in bad), StageTime("x", math.nan)),
         made={bad[0]: bad[1], "versions": {bad[1]: bad[2]}, "command": bad[0]},
         task={**whole.task, "source": bad[1]},
     )

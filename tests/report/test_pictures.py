@@ -19,8 +19,8 @@ import torch
 from nearkin.core.errors import OptionError
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.report.heatmap import cell_colour, heatmap
-from nearkin.report.kin import nearest_kin
-from nearkin.report.labels import Box, overlap, place, text_width
+from nearkin.report.labels import Box, overlap, place_labels, text_width
+from nearkin.report.nearest_kin import nearest_kin
 from nearkin.report.svg import Canvas
 from nearkin.report.taskmap import arrows, taskmap
 from nearkin.report.theme import DARK, LIGHT, contrast, picture_style, readable_on
@@ -188,14 +188,14 @@ def test_no_two_labels_of_thirty_tasks_overlap(width: int, seed: int, space: Spa
 
 
 def test_labels_of_tasks_at_one_place_are_set_apart() -> None:
-    boxes = place(
+    boxes = place_labels(
         np.full((8, 2), 200.0), np.full((8, 2), (80.0, 14.0)), np.full(8, 5.0), Box(0, 0, 400, 400), np.zeros((0, 2))
     )
     assert not any(overlap(one, other) for one, other in itertools.combinations(boxes, 2))
 
 
 def test_a_lone_label_sits_at_its_point_and_does_not_cover_it() -> None:
-    (box,) = place(
+    (box,) = place_labels(
         np.array([[50.0, 50.0]]), np.array([[30.0, 10.0]]), np.array([5.0]), Box(0, 0, 200, 100), np.zeros((0, 2))
     )
     assert 55 < box.left < 62

@@ -37,6 +37,12 @@ def test_it_fits_every_width(page: Any) -> None:
         assert pictures == figures
 
 
+def test_on_a_phone_the_test_column_is_visible(page: Any) -> None:
+    page.set_viewport_size({"width": 390, "height": 800})
+    edges = "[...document.querySelectorAll('.results tr')].map(row => row.cells[2].getBoundingClientRect().right)"
+    assert max(page.evaluate(edges)) <= 390
+
+
 def test_on_paper_all_is_open_and_nothing_is_cut(page: Any) -> None:
     page.set_viewport_size({"width": PAPER, "height": 1000})
     page.emulate_media(media="print", color_scheme="dark")
@@ -54,7 +60,7 @@ def test_the_dark_scheme_is_dark_and_numbers_with_commas_are_sorted(page: Any) -
     page.emulate_media(color_scheme="dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 24, 31)"
     page.locator("th button", has_text="Parameters").first.click()
-    column = page.evaluate("[...document.querySelector('table').tBodies[0].rows].map(row => row.cells[5].textContent)")
+    column = page.evaluate("[...document.querySelector('table').tBodies[0].rows].map(row => row.cells[6].textContent)")
     counts = [int(cell.replace(",", "")) for cell in column]
     assert counts == sorted(counts)
     assert len(counts) > 4

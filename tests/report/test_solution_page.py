@@ -1,4 +1,4 @@
-"""The report of a solution: one file that fetches nothing, says the answer first, and shows every degenerate case."""
+"""The report of a solution: one file that loads nothing, says the result first, and shows every degenerate case."""
 
 import base64
 import hashlib
@@ -13,10 +13,11 @@ from html.parser import HTMLParser
 import pytest
 
 from nearkin.core.state import State
-from nearkin.report.architecture import architectures
-from nearkin.report.contest import contest_words, learned_words
-from nearkin.report.curves import learning, learning_picture
-from nearkin.report.kinship import MAPPED, mapped, threshold_words
+from nearkin.report.architecture import cell_drawings
+from nearkin.report.curves import loss_curves, loss_picture
+from nearkin.report.glossary import glossary
+from nearkin.report.kinship import MAPPED, mapped, threshold_text
+from nearkin.report.model_comparison import certainty_text, comparison_text, samples_text
 from nearkin.report.solution_page import solution_page
 from nearkin.solver.result import ordered
 from nearkin.solver.solution import Solution
@@ -123,7 +124,7 @@ def test_headings_landmarks_and_regions(case: str) -> None:
     assert levels.count(1) == 1
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
     assert [outline.tags.count(tag) for tag in ("header", "main", "footer", "nav")] == [1, 1, 1, 1]
-    assert outline.tags.count("section") == 9
+    assert outline.tags.count("section") == 8
     assert 'lang="en"' in page_of(case)
     scrolled = re.findall(r'<div class="scroll[^>]*>', page_of(case))
     assert all('tabindex="0"' in one and re.search('aria-label="[^"]+"', one) for one in scrolled)
@@ -136,13 +137,15 @@ def test_sizes(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_behind_every_chart_lies_its_table(case: str) -> None:
-    """The contest's table stands before its picture, cells have their text; all others are followed by a table."""
+    """The table of the comparison comes before its picture, cells have their text; a table follows all others."""
     parts = page_of(case).split("</figure>")
     for part, rest in itertools.pairwise(parts):
         name = re.findall(r'aria-labelledby="([\w-]+)-title', part)[-1]
-        if not name.startswith(("nk-contest", "nk-cell")):
+        if not name.startswith(("nk-comparison", "nk-cell")):
             assert rest.lstrip().startswith('<details class="behind">\n<summary>Table: ')
-    assert page_of(case).index("Contestants, best on validation first") < page_of(case).index("nk-contest-title")
+    assert page_of(case).index("Contenders, best on the validation set first") < page_of(case).index(
+        "nk-comparison-title"
+    )
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -150,11 +153,11 @@ def test_the_answer_comes_first_and_cautions_right_below(case: str) -> None:
     page, words = page_of(case), outline_of(case).words
     solution = CASES[case]()
     first = " ".join(solution.sentence.split())[:40]
-    assert words.index(first.replace("\x00", "\ufffd")) < words.index("The contest")
-    assert page.index('class="answer"') < page.index('class="tiles"') < page.index('id="contest"')
+    assert words.index(first.replace("\x00", "\ufffd")) < words.index("What was it compared with?")
+    assert page.index('class="answer"') < page.index('class="tiles"') < page.index('id="comparison"')
     assert ('class="caution"' in page) == bool(solution.checks.grave)
     if solution.checks.grave:
-        assert page.index('class="caution"') < page.index('id="contest"')
+        assert page.index('class="caution"') < page.index('id="comparison"')
 
 
 def test_the_policy_admits_the_one_script_and_nothing_else() -> None:
@@ -176,22 +179,39 @@ def test_hostile_names_are_text_everywhere() -> None:
     assert outline.words.count(HOSTILE[5].split()[2]) >= 3
 
 
-def test_the_contest_is_in_the_order_of_validation_with_costs_beside() -> None:
+def test_sections_come_in_the_order_of_a_newcomers_questions() -> None:
+    page = page_of("normal")
+    names = ("comparison", "certainty", "mistakes", "kin", "architecture", "time", "reproduce", "glossary")
+    assert re.findall(r'<h2 id="(\w+)">', page) == list(names)
+
+
+def test_terms_are_linked_to_the_glossary() -> None:
+    page = page_of("normal")
+    assert set(re.findall(r'class="term" href="#([^"]+)"', page)) <= set(re.findall(r'<dt id="([^"]+)"', page))
+    assert len(re.findall(r'<dt id="term-', page)) == len(glossary("solution"))
+    for term in ("contender", "validation-set", "test-set", "accuracy", "kin", "cell", "trial", "zoo", "parameters"):
+        assert f'href="#term-{term}"' in page
+
+
+def test_the_table_has_test_validation_samples_and_seconds_first() -> None:
     solution, outline = planted(), outline_of("normal")
-    table = next(table for table in outline.tables if table[0][0] == "Contestant")
+    table = next(table for table in outline.tables if table[0][0] == "Contender")
     assert table[0] == [
-        "Contestant", "Kind", "Validation", "Test (95 %)", "Trained again", "Learned from",
-        "Parameters", "Multiply-adds", "Seconds",
+        "Contender", "Test accuracy", "Validation accuracy", "Training samples", "Seconds", "Test interval (95\u00a0%)",
+        "Parameters", "Multiply-adds", "Before final training", "Kind",
     ]  # fmt: skip
     wanted = ordered(solution.standings)
     assert [row[0].removeprefix("✔ ").removesuffix(" (chosen)") for row in table[1:]] == [one.title for one in wanted]
-    assert [row[2] for row in table[1:]] == [f"{one.validation:.3f}" for one in wanted]
-    assert [row[3].split()[0] for row in table[1:]] == [f"{one.test:.3f}" for one in wanted]
-    assert {row[5] for row in table[1:]} == {"1,150"}
+    assert [row[1] for row in table[1:]] == [
+        f"{solution.finals.get(one.name, one.test):.1%}".replace("%", " %") for one in wanted
+    ]
+    assert [row[2] for row in table[1:]] == [f"{one.validation:.1%}".replace("%", " %") for one in wanted]
+    assert [row[3] for row in table[1:]] == ["1,438" if one.name in solution.finals else "1,150" for one in wanted]
+    assert [row[4] for row in table[1:]] == [f"{one.seconds:.1f}" for one in wanted]
     assert [row[6] for row in table[1:]] == [f"{one.parameters:,}" for one in wanted]
     assert [row[7] for row in table[1:]] == [f"{one.multiply_adds:,}" for one in wanted]
     assert [bool(row[0].startswith("✔")) for row in table[1:]] == [one.name == "kin-search" for one in wanted]
-    assert [row[4] for row in table[1:] if row[4] != "–"] == [f"{solution.metric:.3f}", "0.981"]
+    assert [row[8] for row in table[1:] if row[8] != "–"] == ["97.8 %", "98.1 %"]
     assert "VGG-16: images of 8 × 8 are too small for its five pools" in outline.words
 
 
@@ -199,28 +219,31 @@ def test_who_learned_from_fewer_samples_is_said() -> None:
     whole = planted()
     few = {"svm": 300, "lenet": 20}
     standings = tuple(replace(one, samples=few.get(one.name, one.samples)) for one in whole.standings)
-    assert learned_words(replace(whole, standings=standings)) == (
-        "Contestants could learn from 1,150 training samples. Fewer were used by LeNet (20) and RBF support vector "
-        "machine (300); all others learned from all of them."
+    assert samples_text(replace(whole, standings=standings)) == (
+        "1,150 training samples were available. Fewer were used by LeNet (20) and RBF support vector machine (300); "
+        "all others learned from all of them."
     )
-    assert "was not recorded" in learned_words(replace(whole, samples={}))
+    assert "was not recorded" in samples_text(replace(whole, samples={}))
 
 
 def test_what_the_choice_rests_on_is_said() -> None:
     words = outline_of("normal").words
-    assert "chosen by the accuracy on the validation data, training samples that none of them learned from;" in words
-    assert "All contestants learned from the same 1,150 training samples." in words
-    assert "ahead of RBF support vector machine by 0.002" in words
-    assert "between −0.006 and 0.010 and may be chance" in words
-    assert "On the test part RBF support vector machine did better (0.981 against 0.978)" in words
+    assert "a part of the training data that no contender learned from; the contender with the best accuracy" in words
+    assert "All contenders learned from the same 1,150 training samples." in words
+    assert "followed by RBF support vector machine (98.1 %)." in words
+    margin = "ahead of the runner-up, RBF support vector machine by 0.2 points (95 % interval: −0.6 to 1.0)"
+    assert f"{margin}, which may be chance." in words
     sure = replace(planted(), margins={"svm": (0.002, 0.001, 0.003)})
-    assert "between 0.001 and 0.003." in contest_words(sure)[0]
+    assert "(95 % interval: 0.1 to 0.3), which is beyond chance." in certainty_text(sure)[0]
+    better = replace(planted(), finals={"svm": 0.999})
+    text = " ".join(comparison_text(better))
+    assert "On the test set RBF support vector machine scored higher (99.9 % against 97.8 %)." in text
 
 
 def test_promises_have_a_word_a_sign_and_evidence() -> None:
     words = outline_of("normal").words
-    assert "1 held, 1 did not hold, and 1 cannot be told from this run." in words
-    for sign, promise in zip(("✔ held", "✘ did not hold", "? cannot tell"), planted().promises, strict=True):
+    assert "1 held, 1 did not hold, and 1 could not be tested in this run." in words
+    for sign, promise in zip(("✔ held", "✘ did not hold", "? not tested"), planted().promises, strict=True):
         assert f"{sign} {promise.claim} {promise.evidence}" in words
 
 
@@ -245,8 +268,8 @@ def test_how_to_get_it_again() -> None:
 
 def test_no_kin() -> None:
     words = outline_of("no-kin").words
-    assert "There was no kin to compare with." in words
-    assert "nearest kin none" in words
+    assert "There was no other task to compare with." in words
+    assert "nearest related task none" in words
     assert "nk-map" not in page_of("no-kin")
     assert "nk-ranking" not in page_of("no-kin")
 
@@ -255,65 +278,65 @@ def test_values_have_a_scatter_and_no_classes() -> None:
     page, words = page_of("values"), outline_of("values").words
     assert 'id="nk-values-title"' in page
     assert not re.search('nk-confusion|nk-reliability|class="mistakes"', page)
-    assert "always the mean" in words
+    assert "always answers the mean" in words
     assert "solution.predict(x).mean" in words
-    assert "No promise was put to the test" in words
+    assert "No claim was tested in this run." in words
 
 
 def test_tables_have_mistakes_without_pictures_and_no_cell() -> None:
     outline = outline_of("tables")
     assert "img" not in outline.tags
     assert "No architecture was searched" in outline.words
-    assert any(table[0][0] == "Row of the test part" for table in outline.tables)
+    assert any(table[0][0] == "Row of the test set" for table in outline.tables)
 
 
-def test_one_contestant_alone() -> None:
+def test_one_contender_alone() -> None:
     outline = outline_of("alone")
-    assert "Only logistic regression ran: nothing could be compared with it." in outline.words
+    assert "Only logistic regression ran, so it could not be compared with another model." in outline.words
     assert outline.words.count(": no time") == 11
-    assert "Nothing here was trained in steps" in outline.words
-    assert "No time was counted." in outline.words
+    assert "No model was trained in steps" in outline.words
+    assert "No time was recorded." in outline.words
     assert "The data were not checked." in outline.words
 
 
 def test_a_perfect_result_says_that_mistakes_may_come() -> None:
     words = outline_of("perfect").words
     assert "There is no mistake among the 360 test samples." in words
-    assert "No test sample was answered wrongly." in words
+    assert "All test samples are classified correctly." in words
 
 
 def test_many_classes_are_condensed() -> None:
     crowded, thousand = outline_of("crowded"), outline_of("thousand")
     assert "nk-confusion" not in page_of("crowded")
-    assert any(table[0] == ["Given", "Said", "Samples", "Of the given class"] for table in crowded.tables)
-    assert "With 1,000 classes the confusions are not kept." in thousand.words
-    assert any(table[0][0] == "Row of the test part" for table in thousand.tables)
+    assert any(table[0] == ["True class", "Answer", "Samples", "Share of the true class"] for table in crowded.tables)
+    assert "With 1,000 classes, the confusions were not stored." in thousand.words
+    assert any(table[0][0] == "Row of the test set" for table in thousand.tables)
 
 
 def test_the_cell_of_a_searched_winner_and_of_one_that_did_not_win() -> None:
-    assert "This is the cell of the chosen network" in outline_of("normal").words
+    assert "This is the cell of the chosen model" in outline_of("normal").words
     assert page_of("normal").count(f"<pre>{CELL}</pre>") == 1
-    assert "it did not win" in outline_of("unsearched").words
+    assert "it was not chosen" in outline_of("unsearched").words
     assert 'id="nk-cell-0-title"' in page_of("unsearched")
 
 
 def test_a_genotype_that_cannot_be_read_is_shown_as_text() -> None:
     solution = planted()
     broken = tuple(replace(one, genotype="no genotype at all") if one.genotype else one for one in solution.standings)
-    (found,) = architectures(replace(solution, standings=broken))
-    assert (found.genotype, found.drawn, found.chosen) == ("no genotype at all", "", True)
+    (drawing,) = cell_drawings(replace(solution, standings=broken))
+    assert (drawing.genotype, drawing.svg, drawing.chosen) == ("no genotype at all", "", True)
 
 
 def test_kin_words_name_whose_cells_and_the_limit() -> None:
     solution, words = planted(), outline_of("normal").words
     assert solution.relations.why in words
-    assert f"The network of {solution.relations.tuned} was fine-tuned" in words
+    assert f"The network of “{solution.relations.tuned}” was fine-tuned" in words
     assert "Kin count as near up to a distance of 0.31. Learned from 56 trials." in words
     facts = {name: value for name, value in (solution.relations.threshold or {}).items() if name != "words"}
-    (told,) = threshold_words(replace(solution.relations, threshold=facts))
+    (told,) = threshold_text(replace(solution.relations, threshold=facts))
     assert "Fréchet distance of 0.310 (95 % interval 0.220 to 0.440)" in told
-    assert "changed the metric by +0.004, the mean of 31 trials" in told
-    assert "changed the metric by −0.002, the mean of 25 trials" in told
+    assert "changed the metric by +0.004 in the mean of 31 trials" in told
+    assert "changed the metric by −0.002 in the mean of 25 trials" in told
 
 
 def test_a_large_zoo_is_mapped_by_the_nearest() -> None:
@@ -351,8 +374,8 @@ def test_losses_that_are_not_numbers_do_no_harm() -> None:
     solution = planted()
     curve = ((1.0, float("nan")), (2.0, float("inf")), (3.0, -0.5), (4.0, -0.7))
     odd = tuple(replace(one, curve=curve) if one.curve else one for one in solution.standings)
-    curves = learning(replace(solution, standings=odd))
+    curves = loss_curves(replace(solution, standings=odd))
     assert all(one.points == ((3.0, -0.5), (4.0, -0.7)) for one in curves)
-    svg = learning_picture(curves, 760)
+    svg = loss_picture(curves, 760)
     assert ">training loss<" in svg
     assert not re.search(r'd="[^"]*(nan|inf)', svg)

@@ -25,16 +25,16 @@ from nearkin.report.confusion import (
     worst_confusions,
     worst_table,
 )
-from nearkin.report.contest import contest, contest_table, spots
-from nearkin.report.curves import learning, learning_picture, learning_table, search_picture, searching
+from nearkin.report.curves import loss_curves, loss_picture, loss_table, search_curves, search_picture
 from nearkin.report.kinship import DRAWN, ranking_picture, ranking_table, shown_rows
 from nearkin.report.labels import Box, overlap, spread, text_width
-from nearkin.report.mistakes import LARGEST, png, shown
-from nearkin.report.reliability import calibration_table, calibration_words, reliability_picture, residual_picture
-from nearkin.report.spent import gathered, spent_picture, spent_table
-from nearkin.report.svg import Canvas
+from nearkin.report.mistakes import LARGEST, image_bytes
+from nearkin.report.model_comparison import comparison_picture, comparison_table, lower_limit, marks
+from nearkin.report.reliability import calibration_table, calibration_text, reliability_picture, residual_picture
+from nearkin.report.svg import Canvas, png_uri
 from nearkin.report.theme import DARK, LIGHT, contrast
-from nearkin.run.stages import Spent
+from nearkin.report.time_spent import merge_small, time_picture, time_table
+from nearkin.run.stages import StageTime
 from nearkin.solver.quality import Quality
 from nearkin.tasks.metrics import share_interval
 from report.solutions import CASES, crowded, of_values, planted
@@ -75,35 +75,50 @@ def boxes(svg: str) -> list[Box]:
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("make", [planted, crowded, of_values])
-def test_labels_of_the_contest_do_not_overlap_and_stay_inside(make: object, width: int) -> None:
+def test_labels_of_the_comparison_do_not_overlap_and_stay_inside(make: object, width: int) -> None:
     solution = make()  # type: ignore[operator]
-    svg = contest(solution, width)
+    svg = comparison_picture(solution, width)
     names = [element for element in parsed(svg).iter(f"{SVG}text") if "nk-halo" in element.get("class", "")]
-    assert len(names) == len(spots(solution))
+    assert len(names) == len(marks(solution))
     found = boxes(svg)
     assert not [pair for pair in itertools.combinations(found, 2) if overlap(*pair)]
     assert all(box.left >= -1 and box.right <= width + 1 for box in found)
 
 
-def test_the_picture_of_the_contest_shows_what_its_table_says() -> None:
+def test_the_picture_of_the_comparison_shows_what_its_table_says() -> None:
     solution = planted()
-    told = set(tips(contest(solution, 760)))
-    rows = contest_table(solution).rows
-    assert len(rows) == len(told)
-    for title, _, validation, test, _, _, parameters, *_ in rows:
+    texts_of_marks = set(tips(comparison_picture(solution, 760)))
+    rows = comparison_table(solution).rows
+    assert len(rows) == len(texts_of_marks)
+    for title, test, validation, _, _, interval, parameters, *_ in rows:
         name = title.removeprefix("✔ ").removesuffix(" (chosen)")
-        value, _, within = test.partition(" ")
-        span = within.replace("–", " to ")
-        assert f"{name}: test {value} {span}, validation {validation}, {parameters} parameters" in told
+        text = f"{name}: test {test} ({interval}), validation {validation}, {parameters} parameters"
+        assert text in texts_of_marks
+
+
+def test_an_outlier_does_not_compress_the_comparison() -> None:
+    whole = planted()
+    bad = {"lenet": 0.1, "densenet121": 0.3}
+    standings = tuple(replace(one, test=bad.get(one.name, one.test)) for one in whole.standings)
+    solution = replace(whole, standings=standings)
+    rows = marks(solution)
+    assert {mark.result.name for mark in rows if mark.value < lower_limit(rows)} == set(bad)
+    lowest = min(float(text) for text in texts(comparison_picture(solution, 760)) if re.fullmatch(r"\d\d(\.\d)?", text))
+    assert lowest > 80
+    written = texts(comparison_picture(solution, 760))
+    assert {"LeNet: 10.0 %", "below the axis"} <= set(written)
+    assert any(text.startswith("DenseNet") and text.endswith(": 30.0 %") for text in written)
+    spread_out = tuple(replace(one, test=0.1 * rank) for rank, one in enumerate(whole.standings))
+    rows = marks(replace(whole, standings=spread_out, finals={}))
+    assert not [mark for mark in rows if mark.value < lower_limit(rows)]
 
 
 def test_marks_lie_where_their_figures_are_and_whiskers_are_wilsons() -> None:
     """The chosen mark's ring gives one place, the whisker's ends two heights; a linear scale must map all three."""
     solution = planted()
-    root = parsed(contest(solution, 760))
-    one = solution.standing
-    assert one.test is not None
-    low, high = share_interval(one.test, solution.quality.count)
+    root = parsed(comparison_picture(solution, 760))
+    one, test = solution.standing, solution.metric
+    low, high = share_interval(test, solution.quality.count)
     upright = []
     for path in root.iter(f"{SVG}path"):
         if "nk-s-target" in path.get("class", "") and path.get("stroke-width") == "1.1":
@@ -113,7 +128,7 @@ def test_marks_lie_where_their_figures_are_and_whiskers_are_wilsons() -> None:
     ((x, bottom), (_, top)) = upright[0]
     (ring,) = [circle for circle in root.iter(f"{SVG}circle") if "nk-s-target" in circle.get("class", "")]
     middle = float(ring.attrib["cy"])
-    assert (middle - bottom) / (top - bottom) == pytest.approx((one.test - low) / (high - low), abs=0.01)
+    assert (middle - bottom) / (top - bottom) == pytest.approx((test - low) / (high - low), abs=0.01)
     ticks = {
         element.text: float(element.attrib["x"])
         for element in root.iter(f"{SVG}text")
@@ -143,20 +158,20 @@ def test_the_ranking_shows_the_nearest_and_whose_things_were_used(case: str, wid
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_curve_is_drawn_and_named_apart(width: int) -> None:
     solution = crowded()
-    curves = learning(solution)
-    svg = learning_picture(curves, width)
+    curves = loss_curves(solution)
+    svg = loss_picture(curves, width)
     lines = [path for path in parsed(svg).iter(f"{SVG}path") if path.get("stroke-width") in ("1.3", "2.6")]
-    assert len(lines) == len(curves) == len(learning_table(curves).rows)
+    assert len(lines) == len(curves) == len(loss_table(curves).rows)
     assert len([one for one in lines if one.get("stroke-width") == "2.6"]) == 1
     assert not [pair for pair in itertools.combinations(boxes(svg), 2) if overlap(*pair)]
-    rows = {row[0].removeprefix("✔ ").removesuffix(" (chosen)"): row for row in learning_table(curves).rows}
+    rows = {row[0].removeprefix("✔ ").removesuffix(" (chosen)"): row for row in loss_table(curves).rows}
     for curve in curves:
         assert rows[curve.title][2] == f"{curve.points[0][1]:.4f}"
         assert rows[curve.title][-1] == f"{curve.points[-1][1]:.4f}"
 
 
 def test_search_curves_are_steps_that_never_fall() -> None:
-    svg = search_picture(searching(planted()), 760)
+    svg = search_picture(search_curves(planted()), 760)
     lines = [path for path in parsed(svg).iter(f"{SVG}path") if path.get("stroke-width") in ("1.3", "2.6")]
     assert len(lines) == 3
     for path in lines:
@@ -174,7 +189,7 @@ def test_confusions_show_the_counts_of_the_table() -> None:
     shown_counts = texts(svg)[2 + 2 * len(quality.classes) :]
     assert sorted(shown_counts) == sorted(counts)
     assert sum(map(int, shown_counts)) == quality.count
-    assert f"given 3, said 3: {table.rows[3][4]}" in tips(svg)
+    assert f"true class 3, answer 3: {table.rows[3][4]}" in tips(svg)
 
 
 def test_worst_confusions_are_in_order_and_complete() -> None:
@@ -221,7 +236,7 @@ def test_reliability_shows_the_bins_of_its_table() -> None:
     quality = planted().quality
     told = tips(reliability_picture(quality, 760))
     rows = calibration_table(quality).rows
-    assert told == [f"{count} samples: {sure} sure, {right} right" for sure, right, _, count in rows]
+    assert told == [f"{count} samples: probability {mean}, {right} right" for mean, right, _, count in rows]
     assert sum(int(row[3].replace(",", "")) for row in rows) == quality.count
 
 
@@ -229,14 +244,14 @@ def test_reliability_shows_the_bins_of_its_table() -> None:
     ("bins", "error", "words"),
     [
         (((0.95, 0.94, 100),), 0.01, "which is little"),
-        (((0.9, 0.7, 100),), 0.2, "too sure of itself"),
-        (((0.6, 0.9, 100),), 0.3, "right more often than it says"),
-        (((0.5, 0.7, 50), (0.9, 0.7, 50)), 0.2, "about as often too sure"),
+        (((0.9, 0.7, 100),), 0.2, "its probabilities are too high"),
+        (((0.6, 0.9, 100),), 0.3, "its probabilities are too low"),
+        (((0.5, 0.7, 50), (0.9, 0.7, 50)), 0.2, "some probabilities are too high and others too low"),
     ],
 )
 def test_calibration_in_words(bins: tuple[tuple[float, float, int], ...], error: float, words: str) -> None:
     quality = Quality(0.9, "accuracy", (0.8, 1.0), 100, 0.1, 0.5, calibration=bins, calibration_error=error)
-    assert words in calibration_words(quality)
+    assert words in calibration_text(quality)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -248,21 +263,21 @@ def test_every_answer_is_a_point_of_the_scatter(width: int) -> None:
 
 
 def test_bars_are_as_long_as_their_stages() -> None:
-    stages = [Spent("a", 10.0), Spent("b", 5.0, True), Spent("c", 2.5)]
-    svg = spent_picture(stages, 760)
+    stages = [StageTime("a", 10.0), StageTime("b", 5.0, True), StageTime("c", 2.5)]
+    svg = time_picture(stages, 760)
     lengths = [float(bar.attrib["width"]) for bar in parsed(svg).iter(f"{SVG}rect")]
     assert lengths[1] / lengths[0] == pytest.approx(0.5, abs=0.01)
     assert lengths[2] / lengths[0] == pytest.approx(0.25, abs=0.01)
-    assert "5.0 s (kept)" in texts(svg)
-    assert [row[1:] for row in spent_table(stages).rows] == [
+    assert "5.0 s (earlier)" in texts(svg)
+    assert [row[1:] for row in time_table(stages).rows] == [
         ("10.00", "57 %", "this run"), ("5.00", "29 %", "an earlier run"), ("2.50", "14 %", "this run"),
     ]  # fmt: skip
 
 
-def test_gathering_stages_loses_no_second() -> None:
+def test_merging_small_stages_loses_no_second() -> None:
     stages = planted().stages
-    assert len(gathered(stages)) < len(stages)
-    assert sum(one.seconds for one in gathered(stages)) == pytest.approx(sum(one.seconds for one in stages))
+    assert len(merge_small(stages)) < len(stages)
+    assert sum(one.seconds for one in merge_small(stages)) == pytest.approx(sum(one.seconds for one in stages))
 
 
 def decoded(source: str) -> np.ndarray:
@@ -273,20 +288,20 @@ def decoded(source: str) -> np.ndarray:
 def test_a_mistake_is_shown_as_it_is() -> None:
     rng = torch.Generator().manual_seed(0)
     colour = torch.randint(0, 256, (3, 5, 7), generator=rng, dtype=torch.uint8)
-    assert np.array_equal(decoded(png(colour)), colour.permute(1, 2, 0).numpy())
+    assert np.array_equal(decoded(png_uri(image_bytes(colour))), colour.permute(1, 2, 0).numpy())
     grey = colour[:1]
-    assert np.array_equal(decoded(png(grey)), grey.expand(3, -1, -1).permute(1, 2, 0).numpy())
-    assert np.array_equal(shown(grey.float() / 255), shown(grey))
-    assert np.array_equal(shown(grey.float()), shown(grey))
+    assert np.array_equal(decoded(png_uri(image_bytes(grey))), grey.expand(3, -1, -1).permute(1, 2, 0).numpy())
+    assert np.array_equal(image_bytes(grey.float() / 255), image_bytes(grey))
+    assert np.array_equal(image_bytes(grey.float()), image_bytes(grey))
 
 
 def test_odd_inputs_are_shown_somehow() -> None:
     standard = torch.randn(1, 4, 4, generator=torch.Generator().manual_seed(0))
-    assert (shown(standard).min(), shown(standard).max()) == (0, 255)
-    assert shown(torch.full((1, 3, 3), math.nan)).max() == 0
-    assert shown(torch.full((1, 3, 3), -2.0)).shape == (3, 3, 3)
-    assert shown(torch.zeros(5, 4, 4)).shape == (4, 4, 3)
-    assert shown(torch.zeros(3, 300, 100)).shape == (LARGEST, round(LARGEST / 3), 3)
+    assert (image_bytes(standard).min(), image_bytes(standard).max()) == (0, 255)
+    assert image_bytes(torch.full((1, 3, 3), math.nan)).max() == 0
+    assert image_bytes(torch.full((1, 3, 3), -2.0)).shape == (3, 3, 3)
+    assert image_bytes(torch.zeros(5, 4, 4)).shape == (4, 4, 3)
+    assert image_bytes(torch.zeros(3, 300, 100)).shape == (LARGEST, round(LARGEST / 3), 3)
 
 
 def test_a_crowd_of_measures_without_spread_is_drawn() -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from nearkin.report.transfer_page import transfer_page
-from nearkin.transfer.outcome import Outcome, class_outcome, value_outcome
+from nearkin.transfer.outcome import TransferScores, score_classes, score_values
 from nearkin.zoo.transfer import Transfer
 from report.solutions import HOSTILE
 from report.test_solution_page import Outline
@@ -34,18 +34,18 @@ MADE = {
 }  # fmt: skip
 
 
-def said(name: str, ease: float, seed: int, facts: dict[str, Any] | None = None) -> Outcome:
+def said(name: str, ease: float, seed: int, facts: dict[str, Any] | None = None) -> TransferScores:
     rng = torch.Generator().manual_seed(seed)
     labels = torch.randint(5, (179,), generator=rng)
     scores = torch.randn(179, 5, generator=rng) + ease * torch.nn.functional.one_hot(labels, 5)
-    return class_outcome(name, scores.double().softmax(1), labels, 0.37 * (1 + seed), facts)
+    return score_classes(name, scores.double().softmax(1), labels, 0.37 * (1 + seed), facts)
 
 
-def valued(name: str, noise: float, seed: int, facts: dict[str, Any] | None = None) -> Outcome:
+def valued(name: str, noise: float, seed: int, facts: dict[str, Any] | None = None) -> TransferScores:
     rng = torch.Generator().manual_seed(seed)
     y = torch.randn(300, 1, generator=rng).double()
     mean = y + noise * torch.randn(300, 1, generator=rng).double()
-    return value_outcome(name, mean, torch.full((1,), 0.09).double(), y, 0.04, facts)
+    return score_values(name, mean, torch.full((1,), 0.09).double(), y, 0.04, facts)
 
 
 def classes() -> Transfer:
@@ -101,7 +101,7 @@ def test_one_file_that_fetches_nothing(case: str) -> None:
     assert len(own) == len(set(own))
     assert all(link.startswith("#") and link[1:] in own for link in outline.values("href"))
     assert outline.tags.count("script") == 1
-    assert outline.tags.count("section") == 5
+    assert outline.tags.count("section") == 6
     assert len(page.encode()) < 200_000
     for svg in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
         assert ElementTree.fromstring(svg).get("role") == "img"
@@ -129,9 +129,9 @@ def test_figures_are_those_of_the_value(case: str) -> None:
 def test_classes_in_words() -> None:
     words = outline_of("classes").words
     found = classes()
-    assert f"From 50 labels, 10 a class, the network of low reaches accuracy {found.metric:.3f} on high" in words
-    assert "more than the best of the usual ways, linear head with" in words
-    assert "Among them the closed form has place 1 by accuracy" in words
+    assert f"From 50 labels, 10 for each class, the network of “low” reaches accuracy {found.metric:.3f} on" in words
+    assert "more than the best other method, linear head, with" in words
+    assert "Among them the closed form has rank 1 by accuracy" in words
     for text in ("0.0001", "0.002977", "1.313", "0.3519", "20,961", "1 × 8 × 8", "accuracy 0.988 on 180 test samples"):
         assert text in words
     assert "nearkin transfer 'a b' --shots 10" in words
@@ -141,21 +141,21 @@ def test_classes_in_words() -> None:
 
 def test_values_in_words() -> None:
     words = outline_of("values").words
-    assert "From 60 samples the network of waves reaches R² 0.9" in words
-    assert "Do its intervals hold what they promise?" in words
-    assert re.search(r"Its intervals are too wide: those of 90 % hold \d+(\.\d+)? % of the test values", words)
+    assert "From 60 samples the network of “waves” reaches R² 0.9" in words
+    assert "Are its intervals right?" in words
+    assert re.search(r"Its intervals are too wide: those of 90 % contain \d+(\.\d+)? % of the test values", words)
     for text in ("3.21 × 10⁻⁸", "the network’s own outputs", "function", "zoo.transfer('waves', task, shots=60"):
         assert text in words
     assert "Pseudo-count" not in words
-    assert "Method" not in words
+    assert "Method dirichlet" not in words
 
 
 def test_what_is_missing_is_not_missed() -> None:
     words = outline_of("alone").words
-    assert "without training, in 0.4 s; a blind guess has 0.990." in words
-    assert "No other way was measured beside it." in words
+    assert "without training, in 0.4 s; the majority class has 0.990." in words
+    assert "No other method was measured for comparison." in words
     assert "The source is the target itself" in words
-    assert "A blind guess does as well" in words
+    assert "The majority class scores as high" in words
     assert "zoo.transfer('low', 'low')" in words
 
 

@@ -21,9 +21,9 @@ from nearkin.run.checkpoints import (
     Checkpoints,
     FolderCheckpoints,
     MemoryCheckpoints,
-    resumed,
-    saved,
-    stored,
+    read_stored,
+    resume,
+    save_checkpoints,
 )
 from nearkin.tasks.task import Task
 
@@ -57,7 +57,7 @@ def test_a_flipped_bit_of_a_checkpoint_is_never_trained_with(
         flipped[rng.randrange(len(data)) if turn else 9] ^= 1 << rng.randrange(8)
         file.write_bytes(flipped)
         heard: list[Event] = []
-        done = finish(resumed(FolderCheckpoints(tmp_path), file.name, begin), heard.append)
+        done = finish(resume(FolderCheckpoints(tmp_path), file.name, begin), heard.append)
         cautions = [event.text for event in heard if isinstance(event, Caution)]
         assert len(cautions) == 1
         assert cautions[0].startswith(str(file))
@@ -74,7 +74,7 @@ def test_a_whole_checkpoint_is_used(begin: Callable[[State | None], Work[Fit]], 
     file = tmp_path / "training-0.safetensors"
     checkpoint(begin).save(file)
     heard: list[Event] = []
-    done = finish(resumed(FolderCheckpoints(tmp_path), file.name, begin), heard.append)
+    done = finish(resume(FolderCheckpoints(tmp_path), file.name, begin), heard.append)
     assert any(isinstance(event, Note) and "going on at step" in event.text for event in heard)
     assert fit_state(done).to_bytes() == fit_state(finish(begin(None))).to_bytes()
     assert not list(tmp_path.iterdir())
@@ -84,7 +84,7 @@ def test_one_of_another_run_is_an_error_and_stays(begin: Callable[[State | None]
     file, state = tmp_path / "training-0.safetensors", checkpoint(begin)
     State(state.tensors, {**state.facts, "seed": 7}).save(file)
     with pytest.raises(TrainingError, match="made with another seed"):
-        finish(resumed(FolderCheckpoints(tmp_path), file.name, begin))
+        finish(resume(FolderCheckpoints(tmp_path), file.name, begin))
     assert State.load(file).facts["seed"] == 7
 
 
@@ -94,23 +94,23 @@ def test_one_whose_tensors_do_not_fit_starts_from_the_beginning(
     file, state = tmp_path / "training-0.safetensors", checkpoint(begin)
     for name in state.tensors:
         State({**state.tensors, name: torch.zeros(5, 7)}, state.facts).save(file)
-        done = finish(resumed(FolderCheckpoints(tmp_path), file.name, begin))
+        done = finish(resume(FolderCheckpoints(tmp_path), file.name, begin))
         assert fit_state(done).to_bytes() == fit_state(finish(begin(None))).to_bytes(), name
 
 
 def test_stored_values_that_cannot_be_read_are_put_aside(tmp_path: Path) -> None:
     file = tmp_path / "found.safetensors"
     State({}, {"a": 1}).save(file)
-    assert finish(stored(FolderCheckpoints(tmp_path), file.name, lambda state: state.facts["a"])) == 1
-    assert finish(stored(FolderCheckpoints(tmp_path), file.name, lambda state: state.facts["b"])) is None
+    assert finish(read_stored(FolderCheckpoints(tmp_path), file.name, lambda state: state.facts["a"])) == 1
+    assert finish(read_stored(FolderCheckpoints(tmp_path), file.name, lambda state: state.facts["b"])) is None
     assert [path.name for path in tmp_path.iterdir()] == ["found.safetensors.damaged"]
-    assert finish(stored(FolderCheckpoints(tmp_path), file.name, lambda state: state)) is None
+    assert finish(read_stored(FolderCheckpoints(tmp_path), file.name, lambda state: state)) is None
 
     def refuse(state: State) -> None:
         raise DataError("no")
 
     State({}, {}).save(file)
-    assert finish(stored(FolderCheckpoints(tmp_path), file.name, refuse)) is None
+    assert finish(read_stored(FolderCheckpoints(tmp_path), file.name, refuse)) is None
 
 
 @pytest.mark.parametrize("stop_at", range(1, 6))
@@ -125,18 +125,18 @@ def test_stopped_at_any_checkpoint_it_goes_on_there(tmp_path: Path, stop_at: int
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        finish(saved(counting(6), where, "kept"), listen)
+        finish(save_checkpoints(counting(6), where, "kept"), listen)
     state = where.read("kept")
     assert state is not None
     now = int(state.tensors["now"])
     assert now == stop_at
-    assert finish(saved(counting(6, start=now), where, "kept")) == 21
+    assert finish(save_checkpoints(counting(6, start=now), where, "kept")) == 21
     assert where.names() == [], "a finished work leaves no checkpoint"
 
 
 def test_checkpoints_are_taken_now_and_then(tmp_path: Path) -> None:
     where = FolderCheckpoints(tmp_path)
-    work = saved(counting(3), where, "kept", every=0.0)
+    work = save_checkpoints(counting(3), where, "kept", every=0.0)
     next(work)
     next(work)
     state = where.read("kept")

@@ -20,9 +20,9 @@ from nearkin.run.journal import (
     LINES,
     LONGEST,
     ZOO_MARK,
-    journaled,
     journals,
     read_journals,
+    write_journal,
 )
 
 
@@ -40,7 +40,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("at_once")
 def test_it_tells_what_is_going_on(zoo: Path) -> None:
-    with journaled(zoo, ["add", "zero"]) as listen:
+    with write_journal(zoo, ["add", "zero"]) as listen:
         listen(Note("choosing\nlenet"))
         listen(Progress("trial 1", 2, 8, {"loss": 0.5, "odd": float("nan")}))
         listen(Caution("few samples"))
@@ -62,9 +62,9 @@ def test_how_it_ends_is_its_last_word(zoo: Path) -> None:
     class Interrupted(BaseException):
         pass
 
-    with pytest.raises(ZooError), journaled(zoo, ["a"]):
+    with pytest.raises(ZooError), write_journal(zoo, ["a"]):
         raise ZooError("the zoo has no task named\nx")
-    with pytest.raises(Interrupted), journaled(zoo, ["b"]):
+    with pytest.raises(Interrupted), write_journal(zoo, ["b"]):
         raise Interrupted
     told = {entry.command[0]: (entry.state, entry.error) for entry in journals(zoo)}
     assert told == {"a": ("failed", "the zoo has no task named x"), "b": ("interrupted", "")}
@@ -73,8 +73,8 @@ def test_how_it_ends_is_its_last_word(zoo: Path) -> None:
 
 def test_a_run_whose_process_is_gone_has_stopped(zoo: Path) -> None:
     script = (
-        "import os, sys\nfrom pathlib import Path\nfrom nearkin.run.journal import journaled\n"
-        "with journaled(Path(sys.argv[1]), ['add', 'x']):\n    os._exit(9)\n"
+        "import os, sys\nfrom pathlib import Path\nfrom nearkin.run.journal import write_journal\n"
+        "with write_journal(Path(sys.argv[1]), ['add', 'x']):\n    os._exit(9)\n"
     )
     subprocess.run([sys.executable, "-c", script, str(zoo)], check=False)
     assert [entry.state for entry in journals(zoo)] == ["stopped"]
@@ -83,7 +83,7 @@ def test_a_run_whose_process_is_gone_has_stopped(zoo: Path) -> None:
 def test_a_process_of_the_same_number_is_not_mistaken_for_it(zoo: Path) -> None:
     if not Path("/proc/self/stat").exists():
         pytest.skip("this system does not tell when a process began")
-    with journaled(zoo, ["add", "x"]):
+    with write_journal(zoo, ["add", "x"]):
         (file,) = (zoo / FOLDER).glob("*.json")
         facts = json.loads(file.read_text())
         del facts["sha256"]
@@ -95,7 +95,7 @@ def test_a_process_of_the_same_number_is_not_mistaken_for_it(zoo: Path) -> None:
 
 def test_it_stays_small_however_long_the_work(zoo: Path) -> None:
     many = {f"v{place}": 1.0 for place in range(100)}
-    with journaled(zoo, ["w" * 5000]) as listen:
+    with write_journal(zoo, ["w" * 5000]) as listen:
         for step in range(1500):
             listen(Progress(f"stage {step} " + "s" * 1000, step, None, many))
             listen(Note("n" * 1000))
@@ -113,7 +113,7 @@ def test_it_is_written_now_and_then_only(zoo: Path, monkeypatch: pytest.MonkeyPa
     written: list[Path] = []
     monkeypatch.setattr(journal, "write_durably", lambda path, data: written.append(path))
     begun = time.monotonic()
-    with journaled(zoo, ["add"]) as listen:
+    with write_journal(zoo, ["add"]) as listen:
         for step in range(2000):
             listen(Progress("s", step, 2000, {"loss": 1.0}))
     assert len(written) <= 3 + (time.monotonic() - begun) / journal.EVERY_SECONDS
@@ -121,7 +121,7 @@ def test_it_is_written_now_and_then_only(zoo: Path, monkeypatch: pytest.MonkeyPa
 
 def test_where_there_is_no_zoo_nothing_is_made(tmp_path: Path) -> None:
     for place in (tmp_path / "none", tmp_path):
-        with journaled(place, ["add"]) as listen:
+        with write_journal(place, ["add"]) as listen:
             listen(Progress("s", 1))
         assert journals(place) == []
     assert list(tmp_path.iterdir()) == []
@@ -129,7 +129,7 @@ def test_where_there_is_no_zoo_nothing_is_made(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("at_once")
 def test_a_zoo_that_goes_meanwhile_is_not_made_again(zoo: Path) -> None:
-    with journaled(zoo / "in", ["add"]) as listen:
+    with write_journal(zoo / "in", ["add"]) as listen:
         (zoo / "in").mkdir()
         (zoo / "in" / ZOO_MARK).touch()
         listen(Progress("s", 1))
@@ -144,7 +144,7 @@ def test_a_zoo_that_goes_meanwhile_is_not_made_again(zoo: Path) -> None:
 @pytest.mark.usefixtures("at_once")
 def test_a_disk_that_refuses_does_not_hinder_the_work(zoo: Path) -> None:
     (zoo / FOLDER).write_text("a file where the folder should be")
-    with journaled(zoo, ["add"]) as listen:
+    with write_journal(zoo, ["add"]) as listen:
         listen(Progress("s", 1))
         listen(Progress("s", 1, None, {"odd": None, "text": "x"}))  # type: ignore[dict-item]
         listen(Note("\ud800"))
@@ -152,7 +152,7 @@ def test_a_disk_that_refuses_does_not_hinder_the_work(zoo: Path) -> None:
 
 
 def test_the_writer_tidies_and_the_reader_does_not(zoo: Path) -> None:
-    with journaled(zoo, ["first"]):
+    with write_journal(zoo, ["first"]):
         pass
     (file,) = (zoo / FOLDER).glob("*.json")
     for place in range(KEPT_ENTRIES + 20):
@@ -165,7 +165,7 @@ def test_the_writer_tidies_and_the_reader_does_not(zoo: Path) -> None:
     before = sorted(os.listdir(zoo / FOLDER))
     journals(zoo)
     assert sorted(os.listdir(zoo / FOLDER)) == before
-    with journaled(zoo, ["second"]):
+    with write_journal(zoo, ["second"]):
         pass
     kept = sorted(os.listdir(zoo / FOLDER))
     assert len(kept) == KEPT_ENTRIES
@@ -175,7 +175,7 @@ def test_the_writer_tidies_and_the_reader_does_not(zoo: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"id": 3}', '{"values": []}', "[" * 100_000, "null"])
 def test_what_is_no_journal_is_passed_over(zoo: Path, text: str) -> None:
-    with journaled(zoo, ["good"]):
+    with write_journal(zoo, ["good"]):
         pass
     (zoo / FOLDER / "x.json").write_text(text)
     assert [entry.command for entry in journals(zoo)] == [("good",)]
@@ -203,7 +203,7 @@ def test_what_is_no_journal_is_passed_over(zoo: Path, text: str) -> None:
 )
 def test_a_damaged_journal_is_named_and_the_others_are_read(zoo: Path, change: dict[str, object]) -> None:
     for word in ("good", "bad"):
-        with journaled(zoo, [word]) as listen:
+        with write_journal(zoo, [word]) as listen:
             listen(Progress("s", 1, 2, {"loss": 0.5}))
     bad, _ = sorted((zoo / FOLDER).glob("*.json"), reverse=True)
     facts = json.loads(bad.read_text())
@@ -217,7 +217,7 @@ def test_a_damaged_journal_is_named_and_the_others_are_read(zoo: Path, change: d
 
 
 def test_every_flipped_bit_of_a_journal_is_noticed_or_harmless(zoo: Path) -> None:
-    with journaled(zoo, ["add", "zero"]) as listen:
+    with write_journal(zoo, ["add", "zero"]) as listen:
         listen(Progress("zero", 1, 2, {"loss": 0.5}))
     (file,) = (zoo / FOLDER).glob("*.json")
     data, whole = file.read_bytes(), journals(zoo)
@@ -233,7 +233,7 @@ def test_every_flipped_bit_of_a_journal_is_noticed_or_harmless(zoo: Path) -> Non
 
 
 def test_passwords_are_left_out(zoo: Path) -> None:
-    with journaled(zoo, ["search", "--mlflow", "https://me:secret@host/x"]):
+    with write_journal(zoo, ["search", "--mlflow", "https://me:secret@host/x"]):
         pass
     assert journals(zoo)[0].command[2] == "https://…@host/x"
     assert "secret" not in next((zoo / FOLDER).glob("*.json")).read_text()

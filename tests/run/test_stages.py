@@ -47,7 +47,7 @@ def test_a_stage_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     cache = cache_in(tmp_path)
     done = finish(cache.stage("count", {}, work))
     assert (work.steps, done.facts, done.tensors["x"].item()) == (5, {"done": 5}, 5.0)
-    assert cache.spent[0].seconds > 0
+    assert cache.times[0].seconds > 0
     assert not list(tmp_path.glob("*.part"))
 
 
@@ -66,11 +66,11 @@ def test_seconds_of_one_name_are_added_and_known_only_if_all_are(tmp_path: Path)
     finish(cache_in(tmp_path).stage("count", {"part": 1}, Counting(1), key="one"))
     cache = cache_in(tmp_path)
     finish(cache.stage("count", {"part": 1}, Counting(1), key="one"))
-    assert cache.spent[0].known
+    assert cache.times[0].known
     finish(cache.stage("count", {"part": 2}, Counting(1), key="two"))
-    assert len(cache.spent) == 1
-    assert not cache.spent[0].known
-    assert cache.seconds == cache.spent[0].seconds
+    assert len(cache.times) == 1
+    assert not cache.times[0].known
+    assert cache.seconds == cache.times[0].seconds
 
 
 def test_the_time_of_the_listener_is_not_the_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

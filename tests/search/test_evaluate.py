@@ -18,7 +18,7 @@ from nearkin.search.networks.auxiliary import AuxiliaryLoss, InTraining
 from nearkin.search.networks.build import CellNetwork, Skeleton, build_network
 from nearkin.tasks.derive import held_out
 from nearkin.tasks.likelihood import Categorical, Gaussian
-from nearkin.tasks.readers.text import language_task
+from nearkin.tasks.readers.language import language_task
 from nearkin.tasks.task import Task
 
 CELLS = Genotype.parse("normal(0): 1 = conv3(0); 2 = max3(0) + conv3(1); out = 2")

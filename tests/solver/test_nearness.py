@@ -80,13 +80,13 @@ def test_planted_border_is_found_midway() -> None:
 )
 def test_a_correlation_within_chance_is_not_called_better(trend: float, words: str) -> None:
     found = dataclasses.replace(threshold(planted(0.1, -0.15)), trend=trend)
-    assert f"nearer kin {words} than farther ones" in found.words()
+    assert f"nearer tasks {words} than farther ones" in found.words()
 
 
 def test_where_kin_never_lose_it_is_the_largest_distance_and_a_margin() -> None:
     found = threshold(planted(0.05, 0.1))
     assert found.value == pytest.approx(0.35 + MARGIN)
-    assert "To leave out farther kin would have gained nothing" in found.words()
+    assert "Leaving out farther tasks would have gained nothing" in found.words()
     assert "no better than farther ones" in found.words()
     assert threshold([dataclasses.replace(t, distance=1.0) for t in planted(0.01, 0.01)]).value == 1.0
 
@@ -94,7 +94,7 @@ def test_where_kin_never_lose_it_is_the_largest_distance_and_a_margin() -> None:
 def test_where_kin_always_lose_none_is_near() -> None:
     found = threshold(planted(-0.1, -0.1))
     assert (found.value, found.num_below, found.gain_below) == (0.0, 0, 0.0)
-    assert "none counts as near" in found.words()
+    assert "no task counts as near" in found.words()
 
 
 def test_equal_totals_go_to_the_larger_value() -> None:
@@ -121,7 +121,7 @@ def test_words_tell_the_counts(below: float, above: float) -> None:
     words = threshold(trials).words()
     assert "12 trials on 6 targets" in words
     assert f"{threshold(trials).value:.2f}" in words
-    sides = {"up to there": threshold(trials).num_below, "beyond": threshold(trials).num_above}
+    sides = {"at or below the threshold": threshold(trials).num_below, "above it": threshold(trials).num_above}
     for where, count in sides.items():
         assert (f"in the {count} {where}" in words) == (count > 0)
 
@@ -142,7 +142,7 @@ def test_a_trial_is_checked_at_birth(changes: dict[str, float | str]) -> None:
 
 
 def test_a_broken_row_is_refused() -> None:
-    with pytest.raises(DataError, match="leave it out"):
+    with pytest.raises(DataError, match="remove it"):
         trials_from([{"source": "a", "far": 0.1}])
 
 

@@ -1,5 +1,6 @@
 """One test metric in every place, and a test part that decides nothing."""
 
+import html
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,9 +13,9 @@ import torch
 import nearkin as nk
 from nearkin.cli.solve import written
 from nearkin.core.budget import Budget
-from nearkin.core.text import metric_places, number
 from nearkin.nets.evaluate import evaluate
 from nearkin.solver.plan import Plan
+from nearkin.solver.sentence import score_text
 from nearkin.solver.solution import Solution, as_seen
 from nearkin.solver.solving import solve
 from nearkin.tasks.rows import Values
@@ -51,13 +52,15 @@ def test_every_place_tells_the_same_metric(zoo: nk.Zoo, winner: str, tmp_path: P
     assert sum(solution.quality.confusion[place][place] for place in range(len(target.classes))) == right  # type: ignore[index]
     page = (tmp_path / "report.html").read_text()
     count = len(target.test)
-    assert f"{metric:.1%} of {count} unseen samples right" in solution.sentence
-    assert solution.sentence.split(";")[0] in page
-    assert f"{number(metric, metric_places(count))} on the test part is the answer’s own figure" in page
+    page = html.unescape(page).replace("\xa0", " ")
+    score = score_text(metric, "accuracy", count)
+    assert f"{score} of {count} test samples right" in solution.sentence
+    assert solution.sentence.partition(". ")[0] in page
+    assert f"after this final training, {score}, is the result." in page
     standing = kept["standing"]
     assert standing["samples"] == kept["samples"]["available"] == 80
     assert kept["samples"]["finals"] == {winner: 100}
-    assert "All contestants learned from the same 80 training samples." in page
+    assert "All contenders learned from the same 80 training samples." in page
 
 
 def test_values_of_several_columns_have_one_metric_too(zoo: nk.Zoo, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import binomtest
 from sklearn.metrics import confusion_matrix, r2_score
 
-from nearkin.solver.quality import Quality, class_quality, temperature, value_quality
+from nearkin.solver.quality import Quality, class_quality, fitted_temperature, value_quality
 from nearkin.tasks.metrics import share_interval
 from nearkin.transfer.labels.calibration import calibration
 
@@ -53,8 +53,8 @@ def test_certainty_that_is_earned_has_no_calibration_error() -> None:
 def test_temperature_undoes_a_scale_exactly() -> None:
     logits = torch.randn(500, 4, generator=RNG).double()
     labels = torch.distributions.Categorical(logits=logits).sample()
-    base = temperature(logits, labels)
-    assert temperature(5 * logits, labels) == pytest.approx(5 * base, rel=1e-6)
+    base = fitted_temperature(logits, labels)
+    assert fitted_temperature(5 * logits, labels) == pytest.approx(5 * base, rel=1e-6)
 
     def loss(heat: float) -> float:
         return float(torch.nn.functional.cross_entropy(logits / heat, labels))
@@ -63,7 +63,7 @@ def test_temperature_undoes_a_scale_exactly() -> None:
 
 
 def test_temperature_of_perfect_scores_ends_at_its_bound() -> None:
-    assert temperature(torch.eye(3)[[0, 1, 2]], torch.tensor([0, 1, 2])) == pytest.approx(1 / 20, rel=1e-3)
+    assert fitted_temperature(torch.eye(3)[[0, 1, 2]], torch.tensor([0, 1, 2])) == pytest.approx(1 / 20, rel=1e-3)
 
 
 def test_values_are_judged_by_r_squared_with_an_interval_around_it() -> None:

@@ -107,7 +107,7 @@ def test_some_tasks_come_with_their_files_only(zoo: Catalogue, other: Catalogue,
     assert export_bundle(zoo, tmp_path / "a.zip", ["a"]) == ["a"]
     assert import_bundle(other, tmp_path / "a.zip") == ["a"]
     assert len(list(other.blobs.digests())) == 1
-    with pytest.raises(ZooError, match="no task named q"):
+    with pytest.raises(ZooError, match="no task named 'q'"):
         export_bundle(zoo, tmp_path / "q.zip", ["a", "q"])
     assert not (tmp_path / "q.zip").exists()
 
@@ -119,7 +119,7 @@ def test_an_empty_zoo_travels_too(other: Catalogue, zoo: Catalogue, tmp_path: Pa
 
 def test_a_file_that_is_there_is_kept(zoo: Catalogue, file: Path) -> None:
     file.write_bytes(b"mine")
-    with pytest.raises(ZooError, match=r"zoo\.zip is there already; choose another file, or add --overwrite"):
+    with pytest.raises(ZooError, match=r"zoo\.zip exists already; choose another file, or add --overwrite"):
         export_bundle(zoo, file)
     assert file.read_bytes() == b"mine"
     export_bundle(zoo, file, overwrite=True)
@@ -148,23 +148,25 @@ def test_a_place_that_cannot_be_written_is_told(zoo: Catalogue, tmp_path: Path) 
 
 
 def test_names_that_are_taken_are_listed(zoo: Catalogue, file: Path) -> None:
-    assert_refused(zoo, file, "the zoo already has a, b, bare; nearkin remove them first, or import into another zoo")
+    assert_refused(
+        zoo, file, "the zoo already has 'a', 'b', 'bare'; nearkin remove them first, or import into another zoo"
+    )
     zoo.remove("b")
     zoo.remove("a")
-    assert_refused(zoo, file, "the zoo already has bare;")
+    assert_refused(zoo, file, "the zoo already has 'bare';")
 
 
 def test_many_taken_names_are_counted(zoo: Catalogue, tmp_path: Path) -> None:
     zoo.admit([(laws.new_task(f"t{i}"), []) for i in range(50)], lambda _: b"")
     export_bundle(zoo, tmp_path / "many.zip")
-    assert_refused(zoo, tmp_path / "many.zip", "already has a, b, bare, t0, t1 and 48 more;")
+    assert_refused(zoo, tmp_path / "many.zip", "already has 'a', 'b', 'bare', 't0', 't1' and 48 more;")
 
 
 def test_a_name_taken_meanwhile_undoes_all(other: Catalogue, file: Path) -> None:
     work = import_bundle.work(other, file)
     next(work)
     other.add(laws.new_task("bare"), laws.weights("new"))
-    with pytest.raises(ZooError, match="already has a task named bare"):
+    with pytest.raises(ZooError, match="already has a task named 'bare'"):
         finish(work)
     assert [record.name for record in other.tasks()] == ["bare"]
     assert examine(other).orphans == ()
@@ -189,7 +191,7 @@ def test_a_truncated_file_is_refused(other: Catalogue, file: Path) -> None:
     whole = file.read_bytes()
     for length in [*range(0, len(whole), 97), len(whole) - 1]:
         file.write_bytes(whole[:length])
-        assert_refused(other, file, "is not a whole export of a zoo: .*; fetch or export it again")
+        assert_refused(other, file, "is not an intact export of a zoo: .*; fetch or export it again")
 
 
 def test_a_harmed_file_is_refused_or_read_right(zoo: Catalogue, file: Path, tmp_path: Path) -> None:
@@ -229,7 +231,7 @@ def test_digests_that_are_paths_are_refused(other: Catalogue, file: Path) -> Non
         members["manifest.json"] = json.dumps(manifest).encode()
         members["blobs/../../evil"] = b"evil"
 
-    assert_refused(other, rewritten(file, plant), "a digest that is none")
+    assert_refused(other, rewritten(file, plant), "a digest that is not 64 hexadecimal digits")
 
 
 def test_blobs_that_are_not_what_they_say_are_refused(other: Catalogue, file: Path) -> None:
@@ -282,7 +284,7 @@ MALFORMED: list[Callable[[dict[str, Any]], Any]] = [
 
 @pytest.mark.parametrize("change", MALFORMED)
 def test_a_malformed_manifest_is_refused(other: Catalogue, file: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    assert_refused(other, retold(file, change), "is not a whole export of a zoo: ")
+    assert_refused(other, retold(file, change), "is not an intact export of a zoo: ")
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"[" * 100_000, b"\xff", b'"nearkin-zoo"', b"null"])
@@ -290,7 +292,7 @@ def test_a_manifest_that_is_none_is_refused(other: Catalogue, file: Path, text: 
     def retell(members: dict[str, bytes]) -> None:
         members["manifest.json"] = text
 
-    assert_refused(other, rewritten(file, retell), "is not a whole export of a zoo: ")
+    assert_refused(other, rewritten(file, retell), "is not an intact export of a zoo: ")
 
 
 def test_compressed_or_doubled_members_are_refused(other: Catalogue, file: Path) -> None:
@@ -301,20 +303,20 @@ def test_compressed_or_doubled_members_are_refused(other: Catalogue, file: Path)
         for name, data in members.items():
             bundle.writestr(name, data)
     file.write_bytes(packed.getvalue())
-    assert_refused(other, file, "its members are not as written")
+    assert_refused(other, file, "it has compressed or repeated members")
     doubled = io.BytesIO()
     with zipfile.ZipFile(doubled, "w") as bundle:
         for name, data in [*members.items(), ("Manifest.json", b"{}")]:
             bundle.writestr(name, data)
     file.write_bytes(doubled.getvalue().replace(b"Manifest.json", b"manifest.json"))
-    assert_refused(other, file, "its members are not as written")
+    assert_refused(other, file, "it has compressed or repeated members")
 
 
 def test_a_member_above_the_limit_is_refused(other: Catalogue, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NEARKIN_MAX_BYTES", "100")
-    assert_refused(other, file, r"holds a member of [\d,]+ bytes, at most 100 are read; set \$NEARKIN_MAX_BYTES")
+    assert_refused(other, file, r"holds a member of [\d,]+ bytes, expected at most 100; if you trust the file")
     monkeypatch.setenv("NEARKIN_MAX_BYTES", "²")
-    with pytest.raises(OptionError, match="NEARKIN_MAX_BYTES got '²', expected a number of bytes"):
+    with pytest.raises(OptionError, match="NEARKIN_MAX_BYTES is '²', expected a number of bytes"):
         import_bundle(other, file)
     monkeypatch.setenv("NEARKIN_MAX_BYTES", str(10**6))
     import_bundle(other, file)
@@ -324,7 +326,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(other: Catalogue, tmp_path: Pat
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as bomb:
         bomb.writestr("manifest.json", bytes(300 * 2**20))
     tracemalloc.start()
-    assert_refused(other, tmp_path / "bomb.zip", "its members are not as written")
+    assert_refused(other, tmp_path / "bomb.zip", "it has compressed or repeated members")
     assert tracemalloc.get_traced_memory()[1] < 20 * 2**20
     tracemalloc.stop()
 

@@ -13,7 +13,7 @@ from nearkin.core.errors import ZooError
 from nearkin.store import schema
 from nearkin.store.catalogue import Catalogue
 from nearkin.store.integrity import examine
-from nearkin.store.records import NewArtifact, Placed, TaskRecord
+from nearkin.store.records import NewArtifact, PendingArtifact, TaskRecord
 
 
 class TestSqlite(laws.StoreLaws):
@@ -108,15 +108,17 @@ def test_a_killed_creation_is_completed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("create", [False, True])
 def test_what_is_no_zoo_is_left_alone(tmp_path: Path, create: bool) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(ZooError, match="file is a file, no zoo; name a folder with --zoo"):
+    with pytest.raises(ZooError, match="file is a file, expected a folder; name the folder of a zoo"):
         Catalogue(tmp_path / "file", create)
-    with pytest.raises(ZooError, match=r"is no zoo: it is not empty and holds no zoo\.db"):
+    with pytest.raises(ZooError, match=r"is not a zoo: it is not empty and has no zoo\.db"):
         Catalogue(tmp_path, create)
     for content in (b"hello", b"\x00" * 5000, b"SQLite format 3\x00" + b"x" * 5000):
         folder = tmp_path / str(len(content))
         folder.mkdir()
         (folder / "zoo.db").write_bytes(content)
-        with pytest.raises(ZooError, match=r"(is no database of nearkin; name another folder|is damaged)") as refused:
+        with pytest.raises(
+            ZooError, match=r"(is not a database of nearkin; name another folder|is damaged)"
+        ) as refused:
             Catalogue(folder, create)
         assert "\n" not in str(refused.value)
         assert (folder / "zoo.db").read_bytes() == content
@@ -132,7 +134,7 @@ def test_a_zoo_below_a_file_cannot_be(tmp_path: Path) -> None:
 
 def test_ten_thousand_tasks(tmp_path: Path) -> None:
     with Catalogue(tmp_path / "zoo") as zoo:
-        placed = [Placed("weights", trial, zoo.blobs.put(b"w"), 1) for trial in range(2)]
+        placed = [PendingArtifact("weights", trial, zoo.blobs.put(b"w"), 1) for trial in range(2)]
         zoo.admit([(laws.new_task(f"task {i}"), placed) for i in range(10_000)], lambda _: b"w")
         records = zoo.tasks()
         assert len(records) == 10_000

@@ -13,7 +13,7 @@ from nearkin.core.errors import ZooError
 from nearkin.core.events import Progress, finish
 from nearkin.core.files import TEMPORARY_PREFIX
 from nearkin.store.catalogue import Catalogue
-from nearkin.store.integrity import Damage, Health, clean, examine
+from nearkin.store.integrity import DamagedBlob, Health, clean, examine
 from nearkin.store.records import NewArtifact
 
 
@@ -53,7 +53,7 @@ def test_one_altered_bit_is_found(zoo: Catalogue, position: int) -> None:
     harmed[position] ^= 4
     zoo.blobs.path(item.digest).write_bytes(harmed)
     health = examine(zoo)
-    assert health.altered == (Damage(item.digest, ("a",)),)
+    assert health.altered == (DamagedBlob(item.digest, ("a",)),)
     assert not health.sound
     assert json.loads(json.dumps(health.to_dict()))["altered"] == [{"digest": item.digest, "tasks": ["a"]}]
 
@@ -62,7 +62,7 @@ def test_a_missing_blob_is_found_with_all_its_tasks(zoo: Catalogue) -> None:
     item = zoo.artifacts("b", "data")[0]
     zoo.blobs.remove(item.digest)
     health = examine(zoo)
-    assert health.missing == (Damage(item.digest, ("a", "b")),)
+    assert health.missing == (DamagedBlob(item.digest, ("a", "b")),)
     assert not health.sound
 
 

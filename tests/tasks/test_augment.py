@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from nearkin.core.errors import DataError, OptionError
 from nearkin.tasks.augment import (
-    Chain,
+    AugmentationChain,
     ColourJitter,
     Crop,
     Cutout,
@@ -31,7 +31,7 @@ ALL = [
     Rotation(40),
     ColourJitter(0.4, 0.4, 0.4, 0.2),
     Cutout(5),
-    Chain((Crop(2), Flip(0.3), Rotation(10), ColourJitter(0.2), Cutout(3))),
+    AugmentationChain((Crop(2), Flip(0.3), Rotation(10), ColourJitter(0.2), Cutout(3))),
 ]
 
 NONSENSE = ["crop=four", "crop=4.5", "crop=-1", "crop=4/4", "cutout", "cutout=0", "flip=2", "flip=nan", "rotation=200"]
@@ -239,14 +239,14 @@ class TestText:
         text = "crop=4,flip,rotation=15,jitter=0.4,cutout=8"
         found = augmentation(text)
         assert str(found) == text
-        assert found == Chain((Crop(4), Flip(), Rotation(15), ColourJitter(0.4, 0.4, 0.4), Cutout(8)))
+        assert found == AugmentationChain((Crop(4), Flip(), Rotation(15), ColourJitter(0.4, 0.4, 0.4), Cutout(8)))
 
     @pytest.mark.parametrize("text", ["", "none", "  "])
     def test_nothing(self, text):
         assert augmentation(text) is None
 
     def test_defaults_and_spaces(self):
-        assert augmentation("crop, flip , rotation") == Chain((Crop(), Flip(), Rotation()))
+        assert augmentation("crop, flip , rotation") == AugmentationChain((Crop(), Flip(), Rotation()))
         assert augmentation("jitter=0.1/0.2/0.3/0.05") == ColourJitter(0.1, 0.2, 0.3, 0.05)
 
     def test_unknown_name_lists_the_known(self):

@@ -92,10 +92,10 @@ def test_majority_baseline_of_an_imbalanced_task_is_the_same_under_a_limit() -> 
     labels = torch.arange(1000).remainder(10).clamp(max=4)  # 60 % of class 4, 10 % of each other
     whole = Task.from_arrays("skewed", torch.randn(1000, 3), labels, torch.randn(200, 3), labels[:200])
     few = derive.limited(whole, 50)
-    assert few.guess() == whole.guess() == whole.best_constant() == 0.6
+    assert few.majority_baseline() == whole.majority_baseline() == whole.best_constant() == 0.6
     assert torch.bincount(few.train.labels()).tolist() == [5, 5, 5, 5, 30]
     even = derive.limited(whole, 50, even=True)
-    assert even.guess() == 0.1, "the training labels tell no majority"
+    assert even.majority_baseline() == 0.1, "the training labels tell no majority"
     assert even.best_constant() == 0.6
 
 
@@ -135,24 +135,24 @@ def test_the_order_of_writing_does_not_matter() -> None:
     [
         ("digts", "did you mean digits"),
         ("nothing:x", "unknown data source 'nothing'.*npz:PATH"),
-        ("digits?detect=12", "no class '12'; .*has 0, 1, 2"),
-        ("digits?detect=", "detect wants names"),
+        ("digits?detect=12", "no class '12'; .*are 0, 1, 2"),
+        ("digits?detect=", "detect got no value, expected names"),
         ("digits?detect=0,0", "named twice"),
-        ("digits?detect=0,1,2,3,4,5,6,7,8,9", "leaves nothing"),
-        ("digits?rest=other", "rest goes with classes"),
+        ("digits?detect=0,1,2,3,4,5,6,7,8,9", "so none are left"),
+        ("digits?rest=other", "rest needs classes"),
         ("digits?classes=0,1&rest=maybe", "rest must be other or drop"),
         ("digits?limit=5", "leaves some of the 10 classes"),
-        ("digits?limit=many", "limit wants a whole number"),
-        ("digits?corrupt=1.5", "corrupt wants a number from 0 to 1"),
-        ("digits?size=big", "size wants a side"),
-        ("digits?grey=maybe", "grey stands alone"),
+        ("digits?limit=many", "limit must be a whole number"),
+        ("digits?corrupt=1.5", "corrupt must be a number from 0 to 1"),
+        ("digits?size=big", "size must be a side"),
+        ("digits?grey=maybe", "grey takes no value"),
         ("digits?limt=5", "did you mean limit"),
         ("digits?limit=5&limit=6", "given twice"),
         ("digits?merge=0+1,1+2", "two groups"),
         ("digits?dense=magic", "autoencode"),
-        ("digits?classes=3", "two classes or more"),
+        ("digits?classes=3", "needs two or more"),
         ("digits:here", "takes no location"),
-        ("npz:", "wants a place"),
+        ("npz:", "got no location"),
         ("", "begins with its source"),
     ],
 )

@@ -87,7 +87,7 @@ def test_a_torch_dataset_is_a_task() -> None:
 def test_guess_is_the_commonest_class() -> None:
     x = RNG.normal(size=(10, 2))
     task = Task.from_arrays("t", x, np.array([0] * 7 + [1] * 3), x, np.array([0] * 6 + [1] * 4))
-    assert task.guess() == pytest.approx(0.6)
+    assert task.majority_baseline() == pytest.approx(0.6)
 
 
 def test_fingerprints_tell_data_apart() -> None:
@@ -114,7 +114,7 @@ BAD[5, 1] = np.nan
         ((X, Y, X, Y[:3]), {}, "8 test inputs but 3 labels"),
         ((X, Y, X), {}, "both x_test and y_test"),
         ((BAD, Y), {}, "1 values are NaN or infinite, the first in sample 5"),
-        ((X, np.zeros(8, int)), {}, "two classes or more"),
+        ((X, np.zeros(8, int)), {}, "needs two or more"),
         ((X, Y), {"classes": ["a", "b", "c"]}, "no training sample of class c"),
         ((X, Y + 5), {"classes": ["a", "b"]}, "labels run from 5 to 6"),
         ((X, np.array(list("abababac"))), {"classes": ["a", "b"]}, "'c'.*not among the classes"),
@@ -124,7 +124,7 @@ BAD[5, 1] = np.nan
         ((np.array([["a", "b"]] * 8), Y), {}, "inputs must be numbers"),
         ((X, np.where(Y > 0, np.nan, 1.0)), {}, "training targets: 4 values are NaN"),
         ((X, np.stack([Y, Y], 1)), {}, "one column"),
-        (([[1.0], [1.0, 2.0]], [0, 1]), {}, "one shape"),
+        (([[1.0], [1.0, 2.0]], [0, 1]), {}, "the same shape"),
         ((X, Y), {"likelihood": "poisson"}, "poisson"),
     ],
 )
@@ -143,5 +143,13 @@ def test_batches_of_images_with_channels_last_are_laid_channels_first() -> None:
     """Torch 2.13 corrupts the heap in the backward pass of narrow strided convolutions on the other layout."""
     images = np.random.default_rng(0).integers(0, 255, (20, 8, 8, 3), dtype=np.uint8)
     task = Task.from_arrays("photos", images, np.arange(20) % 2)
-    for batch in (task.train.first(5), task.train.glance(4), task.test.all()):
+    for batch in (task.train.first(5), task.train.fixed_subset(4), task.test.all()):
         assert batch.x.is_contiguous()
+
+
+def test_old_names_of_methods_warn_and_work():
+    task = Task.from_arrays("toy", torch.arange(20.0)[:, None], torch.arange(20) % 2)
+    with pytest.warns(DeprecationWarning, match="fixed_subset"):
+        assert torch.equal(task.train.glance(3).x, task.train.fixed_subset(3).x)
+    with pytest.warns(DeprecationWarning, match="majority_baseline"):
+        assert task.guess() == task.majority_baseline()

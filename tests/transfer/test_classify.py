@@ -15,9 +15,9 @@ from nearkin.core.events import Caution, finish
 from nearkin.nets.registry import build
 from nearkin.transfer import Linearized, closed_form, linearize
 from nearkin.transfer.classify import Classified, classify
-from nearkin.transfer.labels.calibration import calibration, class_loss, interval_error, temperature
+from nearkin.transfer.labels.calibration import calibration, class_loss, fit_temperature, interval_error
 from nearkin.transfer.labels.classes import METHODS, Classes
-from nearkin.transfer.labels.dirichlet import Judge, dirichlet_targets, left_out
+from nearkin.transfer.labels.dirichlet import LeaveOneOut, dirichlet_targets, left_out
 from nearkin.transfer.labels.laplace import LaplaceClassified, laplace
 from nearkin.transfer.labels.mode import Mode, newton
 from nearkin.transfer.labels.probabilities import class_probabilities, drawn_probabilities
@@ -52,7 +52,7 @@ def labels(x: Tensor) -> Tensor:
 def classified(
     flat: Linearized, x: Tensor, labels: Tensor, num_classes: int = C, **options: Any
 ) -> Classified | LaplaceClassified:
-    return closed_form.classified(flat, x, labels, num_classes, Classes(**options))
+    return closed_form.fit_classes(flat, x, labels, num_classes, Classes(**options))
 
 
 def near(found: Tensor, wanted: Tensor, bound: float = 1e-6) -> bool:
@@ -76,7 +76,7 @@ def test_the_posterior_is_that_of_one_process_a_class(flat: Linearized, x: Tenso
         inverse = torch.linalg.inv(k + torch.diag(noise[:, c]))
         assert near(mean[:, c], targets.mean() + cross @ inverse @ (targets[:, c] - targets.mean()))
         assert near(variance[:, c], (own - cross @ inverse @ cross.t()).diagonal())
-    assert near(found.probabilities(new, "mean"), (mean / found.heats["mean"]).softmax(1))
+    assert near(found.probabilities(new, "mean"), (mean / found.temperatures["mean"]).softmax(1))
 
 
 @pytest.mark.parametrize(("alpha", "scale"), [(1e-4, 10.0), (0.01, 0.5), (3.0, 2.0), (0.1, 1e3)])
@@ -86,7 +86,7 @@ def test_left_out_points_are_those_of_a_fit_without_them(
     mean, variance = left_out(scale * flat.kernel(x), labels, C, alpha)
     for place in (0, 5, N - 1):
         rest = torch.arange(N) != place
-        alone = classify(flat, x[rest], labels[rest], C, Classes(alpha=alpha, scale=scale, heat=1.0))
+        alone = classify(flat, x[rest], labels[rest], C, Classes(alpha=alpha, scale=scale, temperature=1.0))
         wanted = alone.scores(x[[place]])
         assert near(mean[place], wanted[0][0])
         assert near(variance[place], wanted[1][0])
@@ -96,7 +96,7 @@ def test_the_choice_is_the_best_of_its_neighbours(flat: Linearized, x: Tensor, l
     found = classify(flat, x, labels).choice
     gram = flat.kernel(x)
     level = float(gram.diagonal().mean())
-    judge = Judge(gram / level, labels, C)
+    judge = LeaveOneOut(gram / level, labels, C)
     a, s = math.log10(found.alpha), math.log10(found.scale * level)
     assert found.loss == pytest.approx(judge.loss(a, s))
     inside = [(a + da, s + ds) for da, ds in ((0.5, 0), (-0.5, 0), (0, 0.5), (0, -0.5))]
@@ -117,8 +117,8 @@ def test_what_is_given_is_not_chosen(flat: Linearized, x: Tensor, labels: Tensor
     assert one.alpha == pytest.approx(0.02)
     assert other.scale == pytest.approx(0.3)
     for method in METHODS:
-        found = classified(flat, x, labels, method=method, scale=0.3, heat=1.7, how="sampled")
-        assert found.heats == {"mean": 1.7, "sampled": 1.7}
+        found = classified(flat, x, labels, method=method, scale=0.3, temperature=1.7, how="sampled")
+        assert found.temperatures == {"mean": 1.7, "sampled": 1.7}
         facts = found.facts()
         assert (facts["method"], facts["temperature"], facts["how"]) == (method, 1.7, "sampled")
         assert facts["scale"] == pytest.approx(0.3)
@@ -127,7 +127,7 @@ def test_what_is_given_is_not_chosen(flat: Linearized, x: Tensor, labels: Tensor
 
 @pytest.mark.parametrize("method", METHODS)
 def test_further_labels_give_what_all_at_once_give(flat: Linearized, x: Tensor, labels: Tensor, method) -> None:
-    options = {"method": method, "scale": 0.2, "heat": 1.3, "alpha": 0.01 if method == "dirichlet" else None}
+    options = {"method": method, "scale": 0.2, "temperature": 1.3, "alpha": 0.01 if method == "dirichlet" else None}
     whole, part = classified(flat, x, labels, **options), classified(flat, x[:15], labels[:15], **options)
     grown = part.extended(x[15:20], labels[15:20]).extended(x[20:], labels[20:])
     assert grown.num_points == N
@@ -158,11 +158,11 @@ def test_sampled_probabilities_are_means_of_softmaxes() -> None:
 
 def test_a_temperature_needs_evidence() -> None:
     logits, few = 2 * torch.eye(3).double(), torch.arange(3)
-    heat = temperature(lambda t: (logits / t).softmax(1), few)
-    assert 0.7 < heat < 1 < temperature(lambda t: (logits / t).softmax(1), few, centre=0.3)
-    assert 0.7 < heat < 1  # three points that are right do not make it sure of everything
-    assert temperature(lambda t: (logits / t).softmax(1), few, width=math.inf) < 0.1
-    wrong = temperature(lambda t: (logits / t).softmax(1).repeat(200, 1), few.roll(1).repeat(200))
+    temperature = fit_temperature(lambda t: (logits / t).softmax(1), few)
+    assert 0.7 < temperature < 1 < fit_temperature(lambda t: (logits / t).softmax(1), few, centre=0.3)
+    assert 0.7 < temperature < 1  # three points that are right do not make it sure of everything
+    assert fit_temperature(lambda t: (logits / t).softmax(1), few, width=math.inf) < 0.1
+    wrong = fit_temperature(lambda t: (logits / t).softmax(1).repeat(200, 1), few.roll(1).repeat(200))
     assert wrong > 5
 
 
@@ -238,7 +238,7 @@ def test_laplace_leaves_points_out_in_closed_form(flat: Linearized, x: Tensor, l
 
 
 def test_laplace_without_a_point_is_near_a_fit_without_it(flat: Linearized, x: Tensor, labels: Tensor) -> None:
-    options = Classes(method="laplace", scale=2.0, heat=1.0)
+    options = Classes(method="laplace", scale=2.0, temperature=1.0)
     whole = laplace(flat, x, labels, C, options)
     mean, _ = whole.mode.left_out(2.0 * flat.kernel(x), labels)
     refits = []
@@ -257,7 +257,7 @@ def test_laplace_takes_the_scale_that_suits_left_out_labels(flat: Linearized, x:
     for factor in (0.1, 10**-0.5, 10**0.5, 10.0):
         other = laplace(flat, x, labels, C, Classes(method="laplace", how=how, scale=factor * found.scale))
         assert found.loss <= other.loss + 1e-6
-    cold = laplace(flat, x, labels, C, Classes(method="laplace", how=how, scale=found.scale, heat=1.0))
+    cold = laplace(flat, x, labels, C, Classes(method="laplace", how=how, scale=found.scale, temperature=1.0))
     assert found.loss <= cold.loss + 1e-6
 
 
@@ -305,7 +305,7 @@ def test_one_label_a_class_says_so_and_stays_finite(flat: Linearized, x: Tensor,
     assert any(isinstance(event, Caution) and "one label" in event.text for event in heard)
     assert found.choice.loss is None
     other = laplace(flat, x[:3], torch.tensor([0, 1, 2]))
-    assert (other.loss, other.heats) == (None, {"mean": 1.0, "sampled": 1.0})
+    assert (other.loss, other.temperatures) == (None, {"mean": 1.0, "sampled": 1.0})
     for said in (found, other):
         assert bool(said.probabilities(new).isfinite().all())
 
@@ -344,7 +344,7 @@ def test_options_are_checked_at_birth(flat: Linearized, x: Tensor, labels: Tenso
         ({"how": "median"}, "mean or sampled, got 'median'"),
         ({"scale": 0.0}, "scale is a number above 0, got 0.0"),
         ({"alpha": -1.0}, "alpha is a number above 0, got -1.0"),
-        ({"heat": math.nan}, "heat is a number above 0, got nan"),
+        ({"temperature": math.nan}, "temperature is a number above 0, got nan"),
         ({"method": "laplace", "alpha": 0.1}, "alpha is of the Dirichlet transform, got alpha=0.1 with method="),
         ({"start": "network"}, "with method='laplace' only"),
     ]

@@ -63,7 +63,10 @@ def test_the_classifier_says_what_the_posterior_says(net: nn.Module, x: Array, n
 
 @pytest.mark.parametrize("method", ["dirichlet", "laplace"])
 def test_a_given_temperature_is_taken(net: nn.Module, x: Array, names: NDArray[np.str_], method: str) -> None:
-    cold, hot = (nk.LinearizedClassifier(net, method=method, scale=0.5, heat=heat).fit(x, names) for heat in (1.0, 4.0))
+    cold, hot = (
+        nk.LinearizedClassifier(net, method=method, scale=0.5, temperature=temperature).fit(x, names)
+        for temperature in (1.0, 4.0)
+    )
     one, other = cold.predict_proba(x), hot.predict_proba(x)
     assert np.allclose(one**0.25 / (one**0.25).sum(1, keepdims=True), other, atol=1e-6)
 
@@ -150,7 +153,7 @@ def test_bad_input_ends_in_one_line(net: nn.Module, x: Array, y: Array, names: N
         (lambda: nk.LinearizedRegressor("net").fit(x, y), "an nn.Module, got a str"),
         (lambda: nk.LinearizedClassifier(net, method="exact").fit(x, names), "dirichlet or laplace"),
         (lambda: nk.LinearizedClassifier(net, method="laplace", alpha=0.1).fit(x, names), "of the Dirichlet transform"),
-        (lambda: nk.LinearizedClassifier(net, heat=0.0).fit(x, names), "heat is a number above 0"),
+        (lambda: nk.LinearizedClassifier(net, temperature=0.0).fit(x, names), "temperature is a number above 0"),
         (lambda: nk.LinearizedClassifier(net, weights="haed").fit(x, names), "did you mean head"),
     ):
         with pytest.raises(NearkinError, match=wanted) as said:

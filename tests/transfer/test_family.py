@@ -18,14 +18,14 @@ from nearkin.tasks.papers.precipitation import station_tasks
 from nearkin.tasks.papers.sinusoids import Sinusoids, sinusoid_tasks
 from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hierarchy.blend import Mixture
+from nearkin.transfer.hierarchy.cached_kernels import CachedKernels
 from nearkin.transfer.hierarchy.family import family
-from nearkin.transfer.hierarchy.shared import Shared
 from nearkin.transfer.hierarchy.variety import DECADES, variety_of
 from nearkin.transfer.hyper import Hyper, Learning
 from nearkin.transfer.linearized import Linearized, linearize
 from nearkin.transfer.marginal_likelihood import learn_pooled
-from nearkin.transfer.prepared import Points, digested
-from nearkin.transfer.spectrum import merged
+from nearkin.transfer.prepared import Points, summarize_task
+from nearkin.transfer.spectrum import merge_spectra
 
 N = 9
 
@@ -125,9 +125,9 @@ def test_what_is_kept_is_small_and_has_a_bound(flat: Linearized, tasks: list[tup
     heard: list[Event] = []
     small = finish(family.work(flat, tasks[:6], memory=3 * some.num_bytes), heard.append)
     assert small.num_bytes <= 3 * some.num_bytes
-    assert sum(isinstance(event, Caution) and "forgotten" in event.text for event in heard) == 1
+    assert sum(isinstance(event, Caution) and "oldest are removed" in event.text for event in heard) == 1
     assert small.num_tasks == 6
-    kept = len(small.digests)
+    kept = len(small.summaries)
     latest = learn_pooled(flat, tasks[6 - kept : 6])
     assert small.hyper.noise == pytest.approx(latest.noise, rel=1e-9)
     assert small.grown(*tasks[6]).num_bytes <= 3 * some.num_bytes
@@ -135,8 +135,8 @@ def test_what_is_kept_is_small_and_has_a_bound(flat: Linearized, tasks: list[tup
 
 def test_merged_tasks_have_the_same_sums(flat: Linearized, tasks: list[tuple[Tensor, Tensor]]) -> None:
     how = Learning(mean="constant")
-    spectra = [finish(digested(flat, one, how, 0)).spectrum("constant") for one in tasks]
-    fewer = merged(spectra)
+    spectra = [finish(summarize_task(flat, one, how, 0)).spectrum("constant") for one in tasks]
+    fewer = merge_spectra(spectra)
     assert len(fewer) == 3
     for ratio in (0.0, 0.3, 1e4):
         one, other = (np.sum([task.terms(ratio) for task in some], 0) for some in (spectra, fewer))
@@ -151,7 +151,7 @@ def test_weights_of_a_blend_are_integrals(flat: Linearized, tasks: list[tuple[Te
     some = family(flat, given, Learning(mean="zero"))
     variety = some.variety
     points = given[0]
-    spectrum = finish(digested(flat, points, Learning(mean="zero"), 0)).spectrum("zero")
+    spectrum = finish(summarize_task(flat, points, Learning(mean="zero"), 0)).spectrum("zero")
     values, vectors = np.linalg.eigh(flat.kernel(points[0]).numpy())
     along = vectors.T @ points[1].numpy()
 
@@ -183,9 +183,11 @@ def test_one_part_predicts_as_the_conditional_t(flat: Linearized, tasks: list[tu
     """The law of one more target given the others, as a ratio of two multivariate t densities."""
     some = family(flat, tasks, Learning(mean="zero"))
     blend, (x, y) = some.blended(*tasks[0]), tasks[0]
-    ratio = blend.parts[0].hyper.scale * some.variety.level / blend.parts[0].hyper.noise
+    ratio = blend.posteriors[0].hyper.scale * some.variety.level / blend.posteriors[0].hyper.noise
     new = drawn(5, 1, 2)
-    alone = Mixture(*(one[None] for one in blend.parts[0].predict(new, True)), torch.ones(1).double(), blend.freedom)
+    alone = Mixture(
+        *(one[None] for one in blend.posteriors[0].predict(new, True)), torch.ones(1).double(), blend.freedom
+    )
     gram = flat.kernel(torch.cat([x, new])).numpy() * ratio / some.variety.level + np.eye(N + 1)
     shape = some.variety.rate / some.variety.shape / (1 + ratio) * gram
     for value in (-2.0, 0.5, 3.0):
@@ -197,7 +199,7 @@ def test_one_part_predicts_as_the_conditional_t(flat: Linearized, tasks: list[tu
 def test_constants_are_integrated_out(flat: Linearized, tasks: list[tuple[Tensor, Tensor]]) -> None:
     """As under a prior of the constant that is very wide."""
     x, y = tasks[0]
-    spectrum = finish(digested(flat, (x, y), Learning(mean="constant"), 0)).spectrum("constant")
+    spectrum = finish(summarize_task(flat, (x, y), Learning(mean="constant"), 0)).spectrum("constant")
     gram = flat.kernel(x).numpy()
 
     def told(ratio: float) -> float:
@@ -253,7 +255,7 @@ def test_sizes_that_differ_are_found_and_used(flat: Linearized) -> None:
 
 def test_empirical_bayes_is_at_a_maximum(flat: Linearized, tasks: list[tuple[Tensor, Tensor]]) -> None:
     how = Learning(mean="zero")
-    spectra = [finish(digested(flat, one, how, 0)).spectrum("zero") for one in tasks]
+    spectra = [finish(summarize_task(flat, one, how, 0)).spectrum("zero") for one in tasks]
     found = variety_of(spectra)
     total = np.array([[t.terms(10**d / found.level) for d in DECADES] for t in spectra])
     counts = np.array([t.num_numbers for t in spectra])[:, None]
@@ -293,23 +295,23 @@ def test_parts_of_a_blend_share_their_kernels(
     monkeypatch.setattr(Linearized, "kernel", operation(watched))
     blend = some.blended(x, y)
     said = blend.at(new)
-    assert len(blend.parts) > 1
+    assert len(blend.posteriors) > 1
     assert len(counted) <= 4  # of the points for the spectrum, for a part, with the new ones, and these themselves
     monkeypatch.undo()
-    for place, part in enumerate(blend.parts):
+    for place, part in enumerate(blend.posteriors):
         mean, variance = gaussian(flat, x, y, part.hyper).predict(new, observed=True)
         assert torch.allclose(said.centres[place], mean)
         assert torch.allclose(said.squares[place], variance)
 
 
 def test_memory_of_kernels_has_a_bound(flat: Linearized, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearkin.transfer.hierarchy.shared.KEPT_BYTES", 8 * 25)
-    shared = Shared.of(flat)
+    monkeypatch.setattr("nearkin.transfer.hierarchy.cached_kernels.KEPT_BYTES", 8 * 25)
+    shared = CachedKernels.of(flat)
     for seed in range(3):
         x = drawn(seed, 4, 2)
         for _ in range(2):
             assert torch.equal(shared.kernel(x), flat.kernel(x))
-    assert len(shared.seen) == 1
+    assert len(shared.cache) == 1
 
 
 def curve_source(law: Sinusoids, seed: int) -> nn.Module:

@@ -22,7 +22,7 @@ from nearkin.tasks.task import Task
 from nearkin.transfer.closed_form import closed_form
 from nearkin.transfer.finetune import BASELINES, linear_head, run_baselines
 from nearkin.transfer.labels.classes import Classes
-from nearkin.transfer.outcome import class_outcome, value_outcome
+from nearkin.transfer.outcome import score_classes, score_values
 from nearkin.zoo.transfer import Transferring, with_shots
 from nearkin.zoo.zoo import Zoo
 
@@ -76,11 +76,11 @@ def test_the_same_seed_gives_the_same_outcome(baseline, lines: Task, model: nn.M
 
 def test_outcomes_against_closed_forms() -> None:
     p, labels = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), torch.tensor([0, 1, 1])
-    found = class_outcome("it", p, labels, 1.5)
+    found = score_classes("it", p, labels, 1.5)
     assert found.metric == pytest.approx(2 / 3)
     assert found.nll == pytest.approx(-(math.log(0.9) + math.log(0.8) + math.log(0.4)) / 3)
     mean, y = drawn(0, 50, 2).double(), drawn(1, 50, 2).double()
-    said = value_outcome("it", mean, torch.full((2,), 4.0), y, 0.0)
+    said = score_values("it", mean, torch.full((2,), 4.0), y, 0.0)
     wanted = -torch.distributions.Normal(mean, 2.0).log_prob(y).sum(1).mean()
     assert said.nll == pytest.approx(float(wanted))
     assert said.metric == pytest.approx(1 - float((mean - y).square().sum() / (y - y.mean(0)).square().sum()))

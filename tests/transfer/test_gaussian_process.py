@@ -448,7 +448,7 @@ def test_bad_shapes_and_options(model: nn.Module, x: Tensor, y: Tensor) -> None:
         gaussian(flat, x, y, Hyper(layers={"tail": 1.0}))
     with pytest.raises(MismatchError, match="3 columns, the posterior has 2"):
         gaussian(flat, x, y, HYPER).log_prob(x, torch.zeros(N, 3))
-    with pytest.raises(MismatchError, match="fit anew"):
+    with pytest.raises(MismatchError, match="fit again"):
         gaussian(flat, x, y, HYPER).extended(x, y, torch.ones(N, 2))
     with pytest.raises(DataError, match="above 0"):
         gaussian(flat, x, y, Hyper(noise=0.0), space="weight")

@@ -13,8 +13,8 @@ from nearkin.nets.registry import build
 from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hyper import Hyper
 from nearkin.transfer.iterative.conjugate import conjugate_gradients
+from nearkin.transfer.iterative.kernel_products import covariance
 from nearkin.transfer.iterative.large import Large
-from nearkin.transfer.iterative.products import covariance
 from nearkin.transfer.kernel import Prior
 from nearkin.transfer.linearized import linearize
 
@@ -29,10 +29,10 @@ WAYS = {"features": {}, "graphs": {"FEATURE_BYTES": 0}, "passes": {"FEATURE_BYTE
 
 
 def by(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products are made in one way, in several batches, and no kernel is held."""
+    """FeatureProducts are made in one way, in several batches, and no kernel is held."""
     for name, value in {"HELD_BYTES": 0, **WAYS[way]}.items():
-        monkeypatch.setattr(f"nearkin.transfer.iterative.products.{name}", value)
-    monkeypatch.setattr("nearkin.transfer.iterative.passes.BATCH_BYTES", 300)
+        monkeypatch.setattr(f"nearkin.transfer.iterative.kernel_products.{name}", value)
+    monkeypatch.setattr("nearkin.transfer.iterative.network_passes.BATCH_BYTES", 300)
     monkeypatch.setattr("nearkin.transfer.iterative.held.BATCH_BYTES", 500)
 
 
@@ -46,7 +46,7 @@ def test_products_columns_and_diagonal_are_the_kernel(
     flat, x = linearize(build("mlp?hidden=4", (3,), 2, seed=0), outputs=outputs), drawn(1, 9, 3)
     prior = Prior(flat, Hyper(scale=0.7, layers={"head": 3.0}))
     found, gram, features = covariance(prior, x), prior.kernel(x), prior.features(x)
-    assert {"features": "features", "graphs": "kept", "passes": "anew"}[way] in found.told()
+    assert {"features": "features", "graphs": "kept", "passes": "rebuilt"}[way] in found.describe()
     assert len(found.features.batches) > 1
     right, weights = drawn(2, len(gram), 3), drawn(3, features.shape[1], 3)
     assert torch.allclose(found.times(right), gram @ right, atol=1e-10)
@@ -110,7 +110,7 @@ def test_features_of_many_kinds_of_layers(net: str, outputs: str | int, monkeypa
     flat = linearize(model, outputs=outputs)
     prior = Prior(flat, Hyper(scale=0.7, layers={next(iter(flat.layers)): 3.0}))
     found, features = covariance(prior, x).features, prior.features(x)
-    assert "features" in found.told()
+    assert "features" in found.describe()
     right, weights = drawn(2, len(features), 2), drawn(3, features.shape[1], 2)
     assert torch.allclose(found.pull(right), features.t() @ right, atol=1e-9)
     assert torch.allclose(found.push(weights), features @ weights, atol=1e-9)
@@ -119,8 +119,8 @@ def test_features_of_many_kinds_of_layers(net: str, outputs: str | int, monkeypa
 
 @pytest.mark.parametrize("outputs", ["sum", "all"])
 def test_low_rank_factors_lie_below_the_kernel(outputs: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearkin.transfer.iterative.products.HELD_BYTES", 0)
-    monkeypatch.setattr("nearkin.transfer.iterative.products.PIVOTS_AT_ONCE", 4)
+    monkeypatch.setattr("nearkin.transfer.iterative.kernel_products.HELD_BYTES", 0)
+    monkeypatch.setattr("nearkin.transfer.iterative.kernel_products.PIVOTS_AT_ONCE", 4)
     prior = Prior(linearize(build("mlp?hidden=8", (3,), 2, seed=0), outputs=outputs), Hyper())
     x = drawn(1, 20, 3).repeat(2, 1)  # duplicates: rank 20 of 40, or fewer
     source, gram = covariance(prior, x), prior.kernel(x)
@@ -130,13 +130,13 @@ def test_low_rank_factors_lie_below_the_kernel(outputs: str, monkeypatch: pytest
         assert found.factor.shape[1] <= rank
         gap = gram - found.factor @ found.factor.t()
         assert float(torch.linalg.eigvalsh(gap)[0]) > -1e-8 * float(gram.trace())
-        assert torch.allclose(found.left, gap.diagonal(), atol=1e-8 * float(gram.trace()))
+        assert torch.allclose(found.remainder, gap.diagonal(), atol=1e-8 * float(gram.trace()))
         left.append(float(gap.trace() / gram.trace()))
     assert left[0] > left[1] > left[2]
     assert left[2] < 1e-8
     noise = torch.full((len(gram),), 0.5).double()
     some = source.low_rank(len(gram), noise, 3.0)
-    assert float((some.left / noise).sum()) <= 3.0
+    assert float((some.remainder / noise).sum()) <= 3.0
     assert 0 < some.factor.shape[1] < found.factor.shape[1]
 
 
@@ -169,7 +169,7 @@ def test_small_cases_agree_with_dense_ones(
 
 @pytest.mark.parametrize("outputs", ["sum", "all", 1])
 def test_a_kernel_that_is_never_held(outputs: str | int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearkin.transfer.iterative.products.HELD_BYTES", 0)
+    monkeypatch.setattr("nearkin.transfer.iterative.kernel_products.HELD_BYTES", 0)
     flat = linearize(build("mlp?hidden=8", (3,), 2, seed=0), outputs=outputs)
     x, new = drawn(1, 60, 3), drawn(2, 10, 3)
     y = torch.stack([torch.sin(2 * x[:, 0]), x[:, 1] * x[:, 2]], 1)[:, : 1 if outputs == 1 else 2]

@@ -13,8 +13,8 @@ from nearkin.core.rng import Streams
 from nearkin.nets.registry import build
 from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hyper import Hyper
-from nearkin.transfer.iterative.conjugate import log_determinant_of
-from nearkin.transfer.iterative.large import damped
+from nearkin.transfer.iterative.conjugate import estimate_log_determinant
+from nearkin.transfer.iterative.large import noisy_kernels
 from nearkin.transfer.iterative.large_weight import LargeWeight, precisions
 from nearkin.transfer.kernel import Prior
 from nearkin.transfer.linearized import Linearized, linearize
@@ -79,7 +79,7 @@ def test_determinants_are_right_within_their_own_error(
     features, unit = prior.features(x), torch.eye(prior.num_features(2)).double()
     (system,) = precisions(prior, x, torch.full((1, len(features)), 0.05).double(), len(unit), 0)
     precision = unit + features.t() @ features / 0.05
-    found = statistics.fmean(log_determinant_of(system, seed) for seed in range(2))
+    found = statistics.fmean(estimate_log_determinant(system, seed) for seed in range(2))
     logs = torch.linalg.eigvals(system.precondition(precision)).real.log()
     error = max(0.1, float(logs.square().sum() * 2 / 8) ** 0.5)  # of eight probes, or of fewer if they are enough
     assert abs(found - float(torch.logdet(precision))) < 4 * error / 2**0.5
@@ -109,11 +109,11 @@ def test_products_and_the_preconditioner_are_the_matrices(outputs: str | int) ->
     values = torch.linalg.eigvalsh(inverse)
     assert float(values[0]) > 0
     assert float(values[-1]) <= 1 + 1e-8
-    assert system.level == pytest.approx(-float(values.log().sum()), rel=1e-6)
+    assert system.log_determinant == pytest.approx(-float(values.log().sum()), rel=1e-6)
     wanted = float(torch.logdet(precision))
-    assert system.level <= wanted + 1e-6
-    assert wanted <= system.level + system.left + 1e-6
-    probes = system.drawn(4000, torch.Generator().manual_seed(0))
+    assert system.log_determinant <= wanted + 1e-6
+    assert wanted <= system.log_determinant + system.remainder + 1e-6
+    probes = system.sample(4000, torch.Generator().manual_seed(0))
     along = torch.linalg.eigh(torch.linalg.inv(inverse))
     for place in (0, -1):
         spread = float((along.eigenvectors[:, place] @ probes).square().mean())
@@ -177,8 +177,8 @@ def test_it_comes_back_from_its_state() -> None:
 
 @pytest.mark.parametrize("way", ["graphs", "passes"])
 def test_features_that_do_not_fit(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearkin.transfer.iterative.products.FEATURE_BYTES", 0)
-    monkeypatch.setattr("nearkin.transfer.iterative.products.KEPT_BYTES", 2**29 if way == "graphs" else 1)
+    monkeypatch.setattr("nearkin.transfer.iterative.kernel_products.FEATURE_BYTES", 0)
+    monkeypatch.setattr("nearkin.transfer.iterative.kernel_products.KEPT_BYTES", 2**29 if way == "graphs" else 1)
     flat, x, y = task("all")
     found, exact = (gaussian(flat, x, y, HYPER, space=space) for space in ("large-weight", "function"))
     assert near(found.mean(x[:9]), exact.mean(x[:9]), 1e-5)
@@ -228,6 +228,6 @@ def test_determinants_of_both_spaces_are_one() -> None:
     """Those of A and of B differ by that of V."""
     flat, x, _ = task("all")
     prior, noise = Prior(flat, HYPER), torch.full((1, 2 * N), 0.3).double()
-    (one,), (other,) = damped(prior, x, noise, 0), precisions(prior, x, noise, flat.num_weights, 0)
-    apart = log_determinant_of(one, 0) - log_determinant_of(other, 0)
+    (one,), (other,) = noisy_kernels(prior, x, noise, 0), precisions(prior, x, noise, flat.num_weights, 0)
+    apart = estimate_log_determinant(one, 0) - estimate_log_determinant(other, 0)
     assert apart == pytest.approx(float(noise.log().sum()), abs=0.2)

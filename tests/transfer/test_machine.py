@@ -10,7 +10,7 @@ from nearkin.transfer.classify import classify
 from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hyper import Hyper, Mean
 from nearkin.transfer.linearized import linearize
-from nearkin.transfer.machine import PATH, TangentMachine, as_machine, widened
+from nearkin.transfer.machine import PATH, TangentMachine, as_machine, with_constant_outputs
 
 
 def drawn(seed: int, *shape: int) -> Tensor:
@@ -33,7 +33,7 @@ def test_values_are_the_posterior_means(mean: Mean, targets: int) -> None:
     machine = as_machine(posterior, network)
     assert torch.allclose(machine(new).double(), posterior.mean(new), atol=1e-5)
     assert torch.equal(again(machine, (3,), targets)(new), machine(new))
-    wide = widened(machine, torch.tensor([7.0]))
+    wide = with_constant_outputs(machine, torch.tensor([7.0]))
     assert torch.equal(wide(new), torch.cat([machine(new), torch.full((5, 1), 7.0)], 1))
     assert torch.equal(again(wide, (3,), targets + 1)(new), wide(new))
 
@@ -41,7 +41,7 @@ def test_values_are_the_posterior_means(mean: Mean, targets: int) -> None:
 def test_classes_have_the_same_probabilities_where_nothing_may_be_differentiated() -> None:
     network, x, new = "lenet?width=0.5", drawn(0, 12, 1, 8, 8), drawn(1, 7, 1, 8, 8)
     found = classify(linearize(build(network, (1, 8, 8), 5, seed=0), dtype=None), x, torch.arange(12) % 3)
-    machine = as_machine(found.posterior, network, found.heats["mean"])
+    machine = as_machine(found.posterior, network, found.temperatures["mean"])
     with torch.inference_mode():
         logits = machine(new.clone())
     assert torch.allclose(logits.double().softmax(1), found.probabilities(new), atol=1e-5)

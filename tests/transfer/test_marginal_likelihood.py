@@ -15,7 +15,7 @@ from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hyper import Hyper, Learning
 from nearkin.transfer.linearized import Linearized, linearize
 from nearkin.transfer.marginal_likelihood import learn, learn_pooled
-from nearkin.transfer.spectrum import log_evidence, of_features, of_kernel
+from nearkin.transfer.spectrum import feature_spectrum, kernel_spectrum, log_evidence
 
 N = 30
 
@@ -86,7 +86,7 @@ def test_both_hills_of_the_evidence_are_seen(flat: Linearized) -> None:
     told: list[object] = []
     floored = finish(learn.work(flat, x, targets, how=Learning(mean="zero")), told.append)
     assert floored.noise == pytest.approx(1e-3 * floored.scale * float(flat.diagonal(x).mean()), rel=1e-6)
-    assert any(isinstance(event, Caution) and "edge" in event.text for event in told)
+    assert any(isinstance(event, Caution) and "bound of the search range" in event.text for event in told)
 
 
 def test_what_was_drawn_is_found_again(flat: Linearized) -> None:
@@ -175,8 +175,8 @@ def test_the_spectrum_is_the_dense_evidence(flat: Linearized, x: Tensor) -> None
     y, noise = drawn(3, N, 2), 0.1 + drawn(4, N).square()
     ones = torch.ones(N, 1).double()
     for known in (None, noise[None]):
-        by_kernel = of_kernel(flat.kernel(x), ones, y[None], known)
-        by_features = of_features(flat.features(x), ones, y[None], known)
+        by_kernel = kernel_spectrum(flat.kernel(x), ones, y[None], known)
+        by_features = feature_spectrum(flat.features(x), ones, y[None], known)
         hyper = Hyper(noise=0.0 if known is not None else 0.3, scale=0.8)
         wanted = dense(flat, x, y, hyper, None if known is None else noise)
         for one in (by_kernel, by_features):
@@ -230,11 +230,11 @@ def test_bad_input(flat: Linearized, x: Tensor) -> None:
     y = drawn(1, N)
     with pytest.raises(DataError, match="no task"):
         learn_pooled(flat, [])
-    with pytest.raises(OptionError, match="floor is a share"):
+    with pytest.raises(OptionError, match="floor is a fraction"):
         learn(flat, x, y, how=Learning(floor=0.0))
     with pytest.raises(OptionError, match="limit is 1 row or more, got 0"):
         Learning(limit=0)
-    with pytest.raises(OptionError, match="a seed is an integer >= 0, got -1"):
+    with pytest.raises(OptionError, match="the seed is -1, expected an integer >= 0"):
         Learning(seed=-1)
     with pytest.raises(OptionError, match="mean is auto"):
         learn(flat, x, y, how=Learning(mean="median"))

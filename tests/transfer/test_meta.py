@@ -12,7 +12,7 @@ from nearkin.transfer.evidence import dense_log_evidence
 from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hierarchy.family import family
 from nearkin.transfer.hierarchy.meta import evidence, pooled_evidence, posterior_mean, source_params
-from nearkin.transfer.hierarchy.meta_learn import Climbing, meta_learned
+from nearkin.transfer.hierarchy.meta_learn import MetaLearning, meta_learned
 from nearkin.transfer.hyper import Hyper
 from nearkin.transfer.linearized import linearize
 
@@ -143,7 +143,7 @@ def test_a_size_integrated_out_is_a_multivariate_t(shape: float) -> None:
 @pytest.mark.slow
 def test_learned_source_weights_suit_tasks_that_they_have_not_seen() -> None:
     flat, tasks, others = linearize(curved()), sines(16), sines(8, 50)
-    climb = Climbing(steps=60, rate=0.03, sizes=False)
+    climb = MetaLearning(steps=60, rate=0.03, sizes=False)
     found = meta_learned(flat, tasks, climb)
     assert found.names == flat.names
     assert torch.equal(flat.params["0.weight"], dict(curved().named_parameters())["0.weight"].double())
@@ -154,17 +154,17 @@ def test_learned_source_weights_suit_tasks_that_they_have_not_seen() -> None:
 
 def test_climbs_repeat() -> None:
     flat, tasks = linearize(curved()), sines(5)
-    climb = Climbing(steps=3, tasks=2, seed=4)
+    climb = MetaLearning(steps=3, tasks=2, seed=4)
     first = meta_learned(flat, tasks, climb).fingerprint
     assert first == meta_learned(flat, tasks, climb).fingerprint
-    assert first != meta_learned(flat, tasks, Climbing(steps=3, tasks=2, seed=5)).fingerprint
+    assert first != meta_learned(flat, tasks, MetaLearning(steps=3, tasks=2, seed=5)).fingerprint
 
 
 def test_known_noise_stays_known_while_weights_climb() -> None:
     flat = linearize(curved())
     tasks = [(x, y / y.std(), torch.full((8,), 0.01)) for x, y in sines(4)]
     heard: list[Event] = []
-    finish(meta_learned.work(flat, tasks, Climbing(steps=15, tasks=0)), heard.append)
+    finish(meta_learned.work(flat, tasks, MetaLearning(steps=15, tasks=0)), heard.append)
     told = [event.values["log evidence"] for event in heard if isinstance(event, Progress) and event.stage == "steps"]
     assert len(told) == 15
     assert told[-1] > told[0]
@@ -176,7 +176,7 @@ def test_bad_climbs() -> None:
         meta_learned(flat, [])
     for options, words in (({"steps": 0}, "steps is 1"), ({"rate": 0.0}, "rate is above 0"), ({"tasks": -1}, "or 0")):
         with pytest.raises(OptionError, match=words):
-            Climbing(**options)
+            MetaLearning(**options)
 
 
 def test_bad_input() -> None:

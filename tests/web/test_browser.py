@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from nearkin.core.events import Caution, Note, Progress
 from nearkin.report.theme import DARK, LIGHT
-from nearkin.run.journal import journaled
+from nearkin.run.journal import write_journal
 from nearkin.store.catalogue import Catalogue
 from nearkin.web.frame import task_link
 from web.zoos import filled, new_task, renamed, serving
@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     zoo = filled(tmp_path_factory.mktemp("browsed") / "zoo")
     with Catalogue(zoo) as catalogue:
         stand_ins = [f"stand-in {place}" for place in range(len(HOSTILE))]
-        catalogue.admit([(new_task(name), ()) for name in stand_ins], supply=lambda digest: b"")
+        catalogue.admit([(new_task(name), ()) for name in stand_ins], read_blob=lambda digest: b"")
         for name in stand_ins:
             catalogue.keep_pair("frechet model 1000", name, "zero", 0, {"sorted": 0.3})
     for old, new in zip(stand_ins, HOSTILE, strict=True):
@@ -84,8 +84,8 @@ def visit(browser: Browser, site: str) -> Iterator[Open]:
 def test_from_the_list_to_a_task_and_its_kin(visit: Open) -> None:
     page = visit("/")
     expect(page.get_by_role("heading", level=1)).to_have_text("Tasks")
-    page.get_by_role("button", name="Metric").click()
-    metrics = [float(text) for text in page.locator("tbody td:nth-child(4)").all_inner_texts()]
+    page.get_by_role("button", name="Test score").click()
+    metrics = [float(text) for text in page.locator("tbody td:nth-child(2)").all_inner_texts()]
     assert metrics == sorted(metrics)
     page.get_by_role("searchbox").fill("detect=4")
     page.get_by_role("searchbox").press("Enter")
@@ -137,7 +137,7 @@ def test_work_is_followed_while_it_runs(visit: Open, folder: Path, monkeypatch: 
     monkeypatch.setattr("nearkin.run.journal.EVERY_SECONDS", 0.0)
     page = visit("/work")
     expect(page.locator("#summary")).to_have_text("Nothing is running.")
-    with journaled(folder, ["search", "<b>six</b>"]) as listen:
+    with write_journal(folder, ["search", "<b>six</b>"]) as listen:
         for step in range(3):
             listen(Progress("search <i>fuse</i>", step, 8, {"best": 0.5 + step / 10}))
         run = page.locator(".run").first
@@ -198,7 +198,7 @@ def test_print_is_light_and_without_ways(visit: Open) -> None:
 
 
 def test_it_works_without_scripts(visit: Open, folder: Path) -> None:
-    with journaled(folder, ["add", "quiet"]) as listen:
+    with write_journal(folder, ["add", "quiet"]) as listen:
         listen(Progress("training", 1, 4))
     page = visit("/work", java_script_enabled=False)
     expect(page.locator(".run summary").first).to_contain_text("nearkin add quiet")

@@ -19,7 +19,7 @@ from nearkin.search.networks.skeleton import Skeleton
 from nearkin.search.searcher import Best
 from nearkin.store.catalogue import Catalogue
 from nearkin.store.records import NewArtifact, NewTask
-from nearkin.web.server import address, bound, served
+from nearkin.web.server import address, open_socket, serve
 from nearkin.zoo.cells import KeptCells
 
 CELL = Genotype.parse("normal(0): 1 = conv3(0); 2 = max3(0) + conv5(1); out = 2")
@@ -76,8 +76,8 @@ def renamed(zoo: Path, old: str, new: str) -> None:
 def serving(zoo: Path) -> Iterator[str]:
     """The address of a server in this process."""
     servers: list[uvicorn.Server] = []
-    with bound("127.0.0.1", 0) as taken:
-        thread = threading.Thread(target=served, args=(zoo, taken, servers.append))
+    with open_socket("127.0.0.1", 0) as taken:
+        thread = threading.Thread(target=serve, args=(zoo, taken, servers.append))
         thread.start()
         try:
             _answering(taken)

@@ -12,7 +12,7 @@ from nearkin.search.networks.build import Skeleton
 from nearkin.search.registry import METHODS
 from nearkin.search.searcher import Best
 from nearkin.search.spaces.registry import space as space_named
-from nearkin.tasks.readers.text import language_task
+from nearkin.tasks.readers.language import language_task
 from nearkin.zoo.cells import KeptCells
 from nearkin.zoo.search import Search
 from nearkin.zoo.zoo import Zoo

@@ -16,7 +16,7 @@ from nearkin.nets.solved import Solved
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.networks.build import Skeleton
 from nearkin.search.networks.named import network_string
-from nearkin.tasks.readers.text import language_task
+from nearkin.tasks.readers.language import language_task
 from nearkin.zoo.export import MANY, exported, notes
 from nearkin.zoo.export_formats import load_network
 

@@ -315,7 +315,7 @@ def test_weights_that_diverged_are_refused_with_a_reason(tmp_path: Path) -> None
 def test_bad_questions_get_one_line(zoo: Zoo, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="unknown measure 'frechett'"):
         zoo.near("zero", "frechett")
-    with pytest.raises(ZooError, match="no task named zeroo; did you mean zero"):
+    with pytest.raises(ZooError, match="no task named 'zeroo'; did you mean 'zero'"):
         zoo.near("zeroo", "logme")
     with pytest.raises(NearkinError, match="reading is one of auto, padded, model, refit"):
         zoo.near("zero", "frechet", reading="none")

@@ -1,1 +1,1 @@
-"""The command line: words in, one answer out. Imports no torch until a command needs it."""
+"""The command line. It imports torch only when a command needs it."""

@@ -1,16 +1,17 @@
-"""The command `nearkin`: global options, the commands, and how errors end."""
+"""The command `nearkin`: global options, list of commands, exit codes."""
 
 import io
 import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated
 
 import typer
 
 import nearkin
-from nearkin.cli import demo, doctor, kin, models, search, serve, solve, transfer, zoo
+from nearkin.cli import demo, doctor, models, near, search, serve, solve, transfer, zoo
 from nearkin.cli.console import Interrupted, Settings, raise_interrupted, stop_signals
 from nearkin.core.errors import NearkinError
 from nearkin.core.memory import out_of_memory
@@ -19,13 +20,34 @@ from nearkin.nets import trusted_code
 
 app = typer.Typer(
     name="nearkin",
-    help="Keep a zoo of solved learning tasks; for a new one, find its near kin and start from there.",
+    help="Keep a zoo of solved learning tasks. For a new task, find related ones and start from them.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (demo, zoo, kin, transfer, solve, search, models, serve, doctor):
-    group.register(app)
+COMMANDS: dict[str, Callable[..., None]] = {
+    "demo": demo.demo,
+    "add": zoo.add,
+    "list": zoo.list_,
+    "show": zoo.show,
+    "remove": zoo.remove,
+    "export": zoo.export,
+    "import": zoo.import_,
+    "near": near.near,
+    "matrix": near.matrix,
+    "map": near.map_,
+    "transfer": transfer.transfer,
+    "solve": solve.solve,
+    "search": search.search,
+    "export-model": search.export_model,
+    "train": models.train,
+    "evaluate": models.evaluate,
+    "serve": serve.serve,
+    "doctor": doctor.doctor,
+}
+HELP_CLASSES = {"near": near.MeasureHelp, "search": search.MethodHelp}
+for name, command in COMMANDS.items():
+    app.command(name, cls=HELP_CLASSES.get(name))(command)
 
 
 def _version(wanted: bool) -> None:
@@ -38,29 +60,27 @@ def _version(wanted: bool) -> None:
 def options(
     context: typer.Context,
     zoo: Annotated[str, typer.Option(envvar="NEARKIN_ZOO", help="Folder of the zoo.")] = "nearkin-zoo",
-    seed: Annotated[
-        int, typer.Option(min=0, max=2**63 - 1, help="The one seed that everything random comes from.")
-    ] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of everything random.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of one network; by default one, or $OMP_NUM_THREADS.")
+        int | None, typer.Option(min=1, help="Threads of one network (default: 1, or $OMP_NUM_THREADS).")
     ] = None,
     max_bytes: Annotated[
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Most memory one data set may take, as 4GiB or 500MB; by default 4GiB, or $NEARKIN_MAX_BYTES.",
+            help="Largest memory of one data set, such as 500MB (default: 4GiB, or $NEARKIN_MAX_BYTES).",
         ),
     ] = None,
     trust: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Let networks of this package, module or .py file be built; repeatable."),
+        typer.Option(metavar="NAME", help="Allow networks of this package, module or .py file; may be repeated."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only warnings.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
 ) -> None:
-    """Options that stand before the command."""
+    """Global options, before the command."""
     if threads is not None:  # torch reads it when it is imported
         os.environ["OMP_NUM_THREADS"] = str(threads)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -75,36 +95,40 @@ def main() -> None:
     debug = "--debug" in sys.argv
     for number in stop_signals():
         signal.signal(number, raise_interrupted)
-    with suppress(OSError):  # of a stream that became a pipe after it was opened
+    with suppress(OSError):  # the stream may be a closed pipe
         if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="replace")  # a terminal that has no ε shows ? for it
+            sys.stdout.reconfigure(errors="replace")  # a terminal without ε shows ?
     try:
         app()
     except Interrupted as stopped:
-        kept = "what was done is kept; run the same command again to continue"
-        sys.exit(_said(f"interrupted: {str(stopped) or kept}", 130))
+        saved = "finished work is saved; run the same command again to continue"
+        sys.exit(_print_error(f"interrupted: {str(stopped) or saved}", 130))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except NearkinError as error:
         if debug:
             raise
-        sys.exit(_said(f"error: {error}", 1))
+        sys.exit(_print_error(f"error: {error}", 1))
     except OSError as error:
         if debug:
             raise
-        sys.exit(_said(f"error: {error.filename or 'a file'}: {error.strerror or error}; check path and rights", 1))
+        sys.exit(
+            _print_error(
+                f"error: {error.filename or 'a file'}: {error.strerror or error}; check the path and permissions", 1
+            )
+        )
     except Exception as error:
         if debug:
             raise
         if out_of_memory(error):
-            advice = "take a smaller batch, network or input size, or fewer samples (?limit=1000 in the data string)"
-            sys.exit(_said(f"error: out of memory: {str(error)[-150:] or 'no more can be had'}; {advice}", 1))
+            advice = "use a smaller batch, network or input size, or fewer samples (?limit=1000 in the data string)"
+            sys.exit(_print_error(f"error: out of memory: {str(error)[-150:] or 'no memory left'}; {advice}", 1))
         reason = f"unexpected {type(error).__name__}: {error}"
-        sys.exit(_said(f"error: {reason}; run it again as nearkin --debug … to see where", 1))
+        sys.exit(_print_error(f"error: {reason}; run nearkin --debug … for the traceback", 1))
 
 
-def _said(text: str, code: int) -> int:
+def _print_error(text: str, code: int) -> int:
     with suppress(OSError):  # the terminal may be gone
         print(" ".join(text.split()), file=sys.stderr)
     return code

@@ -1,4 +1,4 @@
-"""What a command shows: its answer on stdout, everything else on stderr."""
+"""Output of a command: the answer on stdout, progress and warnings on stderr."""
 
 import json
 import os
@@ -34,58 +34,58 @@ else:
 
 T = TypeVar("T")
 
-LINE_SECONDS = 5.0  # between two progress lines where stderr is no terminal
-TABLE_ROWS = 300  # a longer table is printed as plain columns: it is read by a pager or a program
-UNSEEN = ("demo", "doctor", "train")  # commands that do not work on the zoo, and have no place in its journal
+LINE_SECONDS = 5.0  # between two progress lines when stderr is not a terminal
+TABLE_ROWS = 300  # longer tables are printed as plain columns
+NOT_JOURNALED = ("demo", "doctor", "train")  # commands that do not work on the zoo
 
 
 Restart = Annotated[
-    bool, typer.Option("--restart", help="Discard what an interrupted run of this command left, and begin again.")
+    bool, typer.Option("--restart", help="Discard the saved state of an interrupted run, and start again.")
 ]
 Resume = Annotated[bool, typer.Option("--resume", hidden=True, help="No effect: the same command continues by itself.")]
 
 
 def named_values(pairs: Sequence[str] | None) -> dict[str, str]:
-    """The values of options that are written `name=value`.
+    """Options written as `name=value`, as a dict.
 
     >>> named_values(["order=2", "exact=false"])
     {'order': '2', 'exact': 'false'}
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for pair in pairs or ():
         name, equals, value = pair.partition("=")
-        require(bool(name and equals), f"--option is written name=value, got {pair!r}")
-        require(name not in found, f"option {name} is given twice; give it once")
-        found[name] = value
-    return found
+        require(bool(name and equals), f"got --option {pair!r}, expected name=value")
+        require(name not in values, f"option {name} is given twice; give it once")
+        values[name] = value
+    return values
 
 
-def note_resume(given: bool) -> None:
-    """Say that `--resume`, which earlier versions needed, has no effect."""
-    if given:
-        print("--resume has no effect: the same command continues by itself; --restart begins again", file=sys.stderr)
+def note_resume(requested: bool) -> None:
+    """Print that `--resume`, which earlier versions needed, has no effect."""
+    if requested:
+        print("--resume has no effect: the same command continues by itself; --restart starts again", file=sys.stderr)
 
 
 class Interrupted(BaseException):
-    """The user asked to stop; no error, and no `except Exception` is meant to catch it."""
+    """The user stopped the command; not an error, so `except Exception` does not catch it."""
 
 
 def raise_interrupted(number: int, frame: FrameType | None) -> None:
-    """End a command outside of long work, on any of `stop_signals`."""
+    """Signal handler that ends a command at once."""
     raise Interrupted
 
 
 def stop_signals() -> list[signal.Signals]:
-    """Signals that ask a command to stop; one that the caller had ignored (nohup ignores SIGHUP) stays ignored."""
-    asked = [signal.SIGINT, signal.SIGTERM]
+    """Signals that stop a command; SIGHUP only if the caller did not ignore it, as nohup does."""
+    signals = [signal.SIGINT, signal.SIGTERM]
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        asked.append(signal.SIGHUP)
-    return asked
+        signals.append(signal.SIGHUP)
+    return signals
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The global options of one call."""
+    """Global options of one call."""
 
     zoo: str
     seed: int
@@ -95,17 +95,17 @@ class Settings:
 
     @property
     def zoo_path(self) -> str:
-        """The folder of the zoo; addresses of shared zoos are told apart here."""
+        """Folder of the zoo; addresses of shared zoos are refused."""
         require(
             "://" not in self.zoo,
-            f"{self.zoo} is the address of a shared zoo, which this version does not open; give the path of a folder",
+            f"got {self.zoo}, the address of a shared zoo, which this version cannot open; give the path of a folder",
             ZooError,
         )
         return self.zoo
 
 
 def answer(values: Mapping[str, Any], as_json: bool, show: Callable[[], None]) -> None:
-    """The one answer of a command: a JSON object, or whatever `show` prints."""
+    """Print the answer of a command: a JSON object, or the output of `show`."""
     if as_json:
         sys.stdout.write(json.dumps(values, allow_nan=False, default=str) + "\n")
         sys.stdout.flush()
@@ -114,17 +114,17 @@ def answer(values: Mapping[str, Any], as_json: bool, show: Callable[[], None]) -
 
 
 def say(text: str) -> None:
-    """A line of the answer, on stdout, in rich's markup: names of the user go through `escape`."""
+    """Print a line of the answer in rich's markup; use `escape` for names of the user."""
     consoles.Console(highlight=False, soft_wrap=True).print(text)
 
 
 def escape(text: str) -> str:
-    """Text in which nothing is markup."""
+    """Escape rich's markup."""
     return markup.escape(text)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> None:
-    """Rows under a head, on stdout; columns named in `right` are set flush right."""
+    """Print a table; the columns in `right` are aligned to the right."""
     if len(rows) > TABLE_ROWS:
         _plain_columns(head, rows)
         return
@@ -134,13 +134,13 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[st
     for row in rows:
         shown.add_row(*map(escape, row))
     console = consoles.Console(highlight=False)
-    if not console.is_terminal:  # no terminal limits the width
+    if not console.is_terminal:  # a file or pipe has no width
         console = consoles.Console(highlight=False, width=200)
     console.print(shown)
 
 
 def show_options(owner: str, options: "Sequence[Option]") -> None:
-    """The options of a measure or a search method with their defaults; nothing where it has none."""
+    """Print the options of a measure or a search method with their defaults."""
     rows = [(option.name, str(option.default).lower(), option.summary) for option in options]
     if rows:
         say("")
@@ -154,13 +154,13 @@ def _plain_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def run(work: Work[T], settings: Settings, *listeners: Listener) -> T:
-    """Finish long work with its progress shown; Ctrl-C stops it at its next checkpoint, a second one at once."""
-    with _patient_interrupt() as interrupted, _display(settings) as show, _journal(settings) as note_down:
+    """Run long work and show its progress; Ctrl-C stops it at the next checkpoint, a second Ctrl-C at once."""
+    with _patient_interrupt() as interrupted, _display(settings) as show, _journal(settings) as writers:
 
         def listen(event: Event) -> None:
             show(event)
-            for other in (*note_down, *listeners):
-                other(event)
+            for listener in (*writers, *listeners):
+                listener(event)
             if interrupted() and isinstance(event, Checkpoint):
                 raise Interrupted
 
@@ -169,37 +169,37 @@ def run(work: Work[T], settings: Settings, *listeners: Listener) -> T:
 
 @contextmanager
 def _journal(settings: Settings) -> Iterator[list[Listener]]:
-    """What `nearkin serve` shows of a command at work; none of commands that do not work on the zoo."""
+    """Journal of the running command, which `nearkin serve` shows."""
     command = click.get_current_context(silent=True)
-    if command is None or command.info_name in UNSEEN or "://" in settings.zoo:
+    if command is None or command.info_name in NOT_JOURNALED or "://" in settings.zoo:
         yield []
         return
-    with journal.journaled(Path(settings.zoo), sys.argv[1:]) as note_down:
-        yield [note_down]
+    with journal.write_journal(Path(settings.zoo), sys.argv[1:]) as write:
+        yield [write]
 
 
 @contextmanager
 def _patient_interrupt() -> Iterator[Callable[[], bool]]:
-    """The first of the stop signals sets a flag, the second interrupts at once."""
-    asked = False
+    """The first stop signal sets a flag, the second interrupts at once."""
+    requested = False
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
+        nonlocal requested
+        if requested:
             raise Interrupted
-        asked = True
+        requested = True
 
-    kept = {number: signal.signal(number, handle) for number in stop_signals()}
+    handlers = {number: signal.signal(number, handle) for number in stop_signals()}
     try:
-        yield lambda: asked
+        yield lambda: requested
     finally:
-        for number, old in kept.items():
+        for number, old in handlers.items():
             signal.signal(number, old)
 
 
 @contextmanager
 def _display(settings: Settings) -> Iterator[Listener]:
-    """Bars on a terminal, lines elsewhere, only warnings when quiet."""
+    """Progress bars on a terminal, lines elsewhere, warnings only when quiet."""
     console = consoles.Console(stderr=True, highlight=False)
     if settings.quiet or not console.is_terminal or os.environ.get("TERM") == "dumb":
         yield _Lines(quiet=settings.quiet)
@@ -246,6 +246,15 @@ class _Lines:
             self.last = time.monotonic()
             total = f"/{event.total}" if event.total is not None else ""
             print(f"{event.stage} {event.done}{total} {_figures(event)}".rstrip(), file=sys.stderr)
+
+
+def baseline_text(metric: str, value: float) -> str:
+    """Metric of the best constant prediction from the training labels, as text.
+
+    >>> baseline_text("accuracy", 0.9)
+    'majority class: 0.9000'
+    """
+    return f"{'majority class' if metric == 'accuracy' else 'constant prediction'}: {value:.4f}"
 
 
 def _figures(event: Progress) -> str:

@@ -1,4 +1,4 @@
-"""`demo`: a small zoo of digit tasks, built from nothing, and a new task solved beside it: the main job, small."""
+"""`demo`: build a small zoo of digit tasks and solve a new task with it."""
 
 import shlex
 import shutil
@@ -44,14 +44,9 @@ TASKS = (
 TARGET = ("round", "digits?classes=0,6,8,9&rest=other", "a round digit, 0, 6, 8 or 9, or another?")
 TRIALS = 2
 EPOCHS = 20
-CELLS = 6  # evaluations of each known task's own search
-MINUTES = 0.9  # of the new task
-ONLY: tuple[str, ...] = ()  # of its contenders; all of them
-
-
-def register(app: typer.Typer) -> None:
-    """Hang the command into the application."""
-    app.command("demo")(demo)
+CELLS = 6  # evaluations of the cell search of each task
+MINUTES = 0.9  # for the new task
+ONLY: tuple[str, ...] = ()  # contenders of the new task; empty: all
 
 
 def demo(
@@ -60,14 +55,14 @@ def demo(
     restart: Restart = False,
     as_json: Json = False,
 ) -> None:
-    """Build a zoo of six digit tasks from nothing and solve a seventh; interrupted, the same command continues."""
+    """Build a zoo of six digit tasks and solve a seventh; after an interruption the same command continues."""
     settings: Settings = context.obj
     start = time.perf_counter()
-    talk = say if not as_json else _silent
+    talk = say if not as_json else lambda _: None
     talk(
-        "[bold]nearkin keeps a zoo of solved tasks.[/bold] Here is one in the making: six questions about the same "
-        "1,797\nhandwritten digits (8×8 pixels, from scikit-learn). Each is answered twice by a small network, whose\n"
-        "Fisher information says which weights matter; and a few small architectures (cells) are tried on it.\n"
+        "[bold]nearkin keeps a zoo of solved tasks.[/bold] This demo builds one: six questions about the same 1,797\n"
+        "handwritten digits (8×8 pixels, from scikit-learn). For each, two small networks are trained, their Fisher\n"
+        "information is stored (which weights matter), and a few small architectures (cells) are compared.\n"
     )
     with nk.Zoo(out / "zoo") as zoo:
         if restart:
@@ -76,9 +71,9 @@ def demo(
             talk(_known(zoo, name, nk.task(data, name=name), question, settings))
         name, data, question = TARGET
         talk(
-            f"\n[bold]Now a new task comes:[/bold] {name}, {question} Whose kin is it?\n"
-            f"nearkin compares Fisher information, begins a search with the nearest kin's cells, and holds what it\n"
-            f"finds against what a person would try first, each with the same time; {duration(60 * MINUTES)} in all."
+            f"\n[bold]A new task:[/bold] '{name}', {question} Which solved tasks are related to it?\n"
+            f"nearkin ranks the six tasks, starts an architecture search from the cells of the nearest, and compares\n"
+            f"the result with standard models. Each gets the same time, {duration(60 * MINUTES)} in total."
         )
         plan = plans.Plan(
             budget=budgets.Budget(minutes=MINUTES), only=ONLY, seed=settings.seed,
@@ -94,20 +89,19 @@ def demo(
         "demo_seconds": time.perf_counter() - start,
     }
 
-    def tell() -> None:
+    def show_answer() -> None:
         show(solution, out)
         say(
-            f"The new task is the zoo's seventh now, so the next one has one more kin. All of it took "
-            f"{duration(facts['demo_seconds'])}.\n"
-            f"Look closer:        nearkin --zoo {out / 'zoo'} show {TARGET[0]}\n"
-            f"A task of your own: nearkin solve mine folder:photos/   (docs/guides/solve.md)"
+            f"The new task is now in the zoo too. The whole demo took {duration(facts['demo_seconds'])}.\n"
+            f"Details:        nearkin --zoo {out / 'zoo'} show {TARGET[0]}\n"
+            f"Your own data:  nearkin solve mine folder:photos/   (docs/guides/solve.md)"
         )
 
-    answer(facts, as_json, tell)
+    answer(facts, as_json, show_answer)
 
 
 def _discard(zoo: "nk.Zoo") -> None:
-    """Remove the demonstration's own tasks, and all unfinished work of its zoo."""
+    """Remove the tasks of the demo and all unfinished work of its zoo."""
     for name in (*(name for name, *_ in TASKS), TARGET[0]):
         if name in zoo:
             zoo.remove(name)
@@ -116,10 +110,10 @@ def _discard(zoo: "nk.Zoo") -> None:
 
 
 def _known(zoo: "nk.Zoo", name: str, task: "nk.Task", question: str, settings: Settings) -> str:
-    """One task of the zoo, solved with its cells if it is not there yet; a line about it."""
+    """Add one task with its cells to the zoo if it is missing; returns a line about it."""
     lead = f"  {name:5s} {question:31s}"
     if name in zoo and zoo.cells(name) is not None:
-        return f"{lead}is in the zoo already"
+        return f"{lead}is already in the zoo"
     if name not in zoo:
         recipe = nk.Recipe.suited(task, epochs=EPOCHS)
         run(
@@ -127,13 +121,10 @@ def _known(zoo: "nk.Zoo", name: str, task: "nk.Task", question: str, settings: S
             settings,
         )
     skeleton, budget = contenders.search_skeleton(task), budgets.Budget(evaluations=CELLS)
-    found = run(zoo.search_cells.work(name, skeleton, budget, seed=settings.seed), settings)
+    cells = run(zoo.search_cells.work(name, skeleton, budget, seed=settings.seed), settings)
     record = zoo.record(name)
     return (
-        f"{lead}{record.metric:.1%} right of {len(task.test)} unseen (blind guess {task.guess():.1%}); "
-        f"{counted(len(found.found), 'cell')} kept"
+        f"{lead}{record.metric:.1%} of {len(task.test)} test samples correct "
+        f"(majority class {task.majority_baseline():.1%}); "
+        f"{counted(len(cells.found), 'cell')} stored"
     )
-
-
-def _silent(text: str) -> None:
-    """With `--json` the story is not told."""

@@ -1,4 +1,4 @@
-"""`doctor`: versions, devices, data that was found, and whether the zoo is whole."""
+"""`doctor`: versions, devices, data sets found, and integrity of the zoo."""
 
 import importlib.util
 import platform
@@ -35,19 +35,16 @@ EXTRAS = {
 }
 
 
-def register(app: typer.Typer) -> None:
-    """Hang the command into the application."""
-    app.command("doctor")(doctor)
-
-
 def doctor(
     context: typer.Context,
-    clean: Annotated[bool, typer.Option("--clean", help="Remove orphans and leftovers older than an hour.")] = False,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove orphaned and temporary files older than an hour.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Say what is installed, which data is found, and whether the zoo is sound; exit 1 if it is not."""
+    """Show versions, data sets found and the integrity of the zoo; exit 1 if the zoo is damaged."""
     settings: Settings = context.obj
-    found: dict[str, Any] = {**_machine(), "zoo": settings.zoo_path, "health": None, "untrusted": []}
+    facts: dict[str, Any] = {**_machine(), "zoo": settings.zoo_path, "health": None, "untrusted": []}
     exists = Path(settings.zoo_path).exists()
     if exists:
         with nk.Catalogue(Path(settings.zoo_path), create=False) as catalogue:
@@ -57,39 +54,39 @@ def doctor(
             untrusted = (
                 [] if health.problems else [task.name for task in catalogue.tasks() if not is_trusted(task.network)]
             )
-        found |= {"health": health.to_dict(), "untrusted": untrusted}
+        facts |= {"health": health.to_dict(), "untrusted": untrusted}
 
     def show() -> None:
-        table(["", ""], [(name, str(value)) for name, value in found["versions"].items()])
+        table(["", ""], [(name, str(value)) for name, value in facts["versions"].items()])
         say("")
-        table(["data", "found in"], [(name, place or "not found") for name, place in found["data"].items()])
+        table(["data", "found in"], [(name, folder or "not found") for name, folder in facts["data"].items()])
         say("")
         if not exists:
-            say(f"There is no zoo at {settings.zoo_path} yet; nearkin add makes one.")
+            say(f"There is no zoo at {settings.zoo_path}; nearkin add creates one.")
             return
         _say_health(health, settings.zoo_path)
         if untrusted:
-            say(f"  {NOT_TRUSTED}: {escape(', '.join(untrusted))} (nearkin show NAME says what to do)")
+            say(f"  {NOT_TRUSTED}: {escape(', '.join(untrusted))} (see nearkin show NAME)")
 
-    answer(found, as_json, show)
+    answer(facts, as_json, show)
     if exists and not health.sound:
         raise typer.Exit(1)
 
 
 def _machine() -> dict[str, Any]:
-    """Versions, extras, device and data, as far as they can be told without a network."""
+    """Versions, extras, device and data sets found."""
     versions = {"nearkin": nk.__version__, "python": platform.python_version(), "torch": torch.__version__}
     cuda = torch.cuda.is_available()
     versions["device"] = torch.cuda.get_device_name() if cuda else f"cpu, {torch.get_num_threads()} threads"
     extras = {extra: importlib.util.find_spec(module) is not None for module, extra in EXTRAS.items()}
-    versions["extras"] = ", ".join(sorted(name for name, there in extras.items() if there)) or "none"
-    places = {name: builtin.found(name) for name in builtin.PATTERNS}
-    data = {"digits": "scikit-learn", **{name: str(place) if place else None for name, place in places.items()}}
+    versions["extras"] = ", ".join(sorted(name for name, installed in extras.items() if installed)) or "none"
+    folders = {name: builtin.find_dataset(name) for name in builtin.PATTERNS}
+    data = {"digits": "scikit-learn", **{name: str(folder) if folder else None for name, folder in folders.items()}}
     return {"versions": versions, "data": data}
 
 
 def _say_health(health: "check.Health", zoo: str) -> None:
-    """The state of the zoo in a few lines, damage first."""
+    """Print the integrity of the zoo, damage first."""
     verdict = "[green]sound[/green]" if health.sound else "[red]damaged[/red]"
     say(f"The zoo {escape(zoo)} is {verdict}: {counted(health.tasks, 'task')}, {counted(health.blobs, 'blob')}.")
     for word, damages in (("missing", health.missing), ("altered", health.altered)):
@@ -98,10 +95,10 @@ def _say_health(health: "check.Health", zoo: str) -> None:
             say(f"  {word}: blob {damage.digest[:16]}… of {tasks}; restore it, or remove the task and add it again")
     for problem in health.problems:
         say(f"  database: {escape(problem)}")
-    for word, found, cure in (
-        ("orphan", health.orphans, "no task needs it; nearkin doctor --clean removes it"),
-        ("leftover", health.leftovers, "of a writer at work or killed; nearkin doctor --clean removes it"),
-        ("unfinished", health.unfinished, "the same command goes on with it"),
+    for word, names, advice in (
+        ("orphan", health.orphans, "no task uses it; nearkin doctor --clean removes it"),
+        ("leftover", health.leftovers, "of a running or killed process; nearkin doctor --clean removes it"),
+        ("unfinished", health.unfinished, "the same command continues it"),
     ):
-        for name in found:
-            say(f"  {word}: {escape(name)} ({cure})")
+        for name in names:
+            say(f"  {word}: {escape(name)} ({advice})")

@@ -1,4 +1,4 @@
-"""`train` and `evaluate`: one network from scratch into a file, and what a network is worth."""
+"""`train` and `evaluate`: train one network from scratch, and measure a trained network."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import nearkin as nk
-from nearkin.cli.console import Restart, Resume, Settings, answer, escape, note_resume, run, say
+from nearkin.cli.console import Restart, Resume, Settings, answer, baseline_text, escape, note_resume, run, say
 from nearkin.cli.recipe import recipe_options
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import DataError, require
@@ -36,23 +36,15 @@ else:
 MODEL_SUFFIX = ".safetensors"
 
 
-def register(app: typer.Typer) -> None:
-    """Hang the commands into the application."""
-    app.command("train")(train)
-    app.command("evaluate")(evaluate)
-
-
 @recipe_options()
 def train(
     context: typer.Context,
     data: Annotated[str, typer.Argument(help="Data string, such as mnist or folder:photos.")],
     out: Annotated[Path, typer.Option(help="The model file to write.")] = Path("model.safetensors"),
-    network: Annotated[str | None, typer.Option(help="Network string; by default one that suits the data.")] = None,
-    genotype: Annotated[
-        str | None, typer.Option(help="A genotype's text instead of a network, such as search gives.")
-    ] = None,
+    network: Annotated[str | None, typer.Option(help="Network string (default: chosen by the data).")] = None,
+    genotype: Annotated[str | None, typer.Option(help="A genotype, as search prints it, instead of a network.")] = None,
     channels: Annotated[int, typer.Option(min=2, help="Width of a genotype's cells.")] = 16,
-    cells: Annotated[int, typer.Option(min=1, help="How many of them.")] = 2,
+    cells: Annotated[int, typer.Option(min=1, help="Number of cells.")] = 2,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the model file when the new one is complete.")
     ] = False,
@@ -64,13 +56,13 @@ def train(
 ) -> None:
     """Train one network from scratch and write it to a file that `evaluate` and Python read.
 
-    Interrupted, the same command continues where it stopped.
+    After an interruption the same command continues.
     """
     settings: Settings = context.obj
     note_resume(resume)
-    require(overwrite or not out.exists(), f"{out} is there already; choose another --out, or say --overwrite")
-    require(out.suffix == MODEL_SUFFIX, f"a model file ends in {MODEL_SUFFIX}, got {out}; name it so")
-    require(network is None or genotype is None, "give --network or --genotype, not both")
+    require(overwrite or not out.exists(), f"{out} exists; choose another --out, or use --overwrite")
+    require(out.suffix == MODEL_SUFFIX, f"got --out {out}, expected a file name that ends in {MODEL_SUFFIX}")
+    require(network is None or genotype is None, "got --network and --genotype; give one of them")
     task = nk.task(data)
     if genotype is not None:
         skeleton = skeletons.Skeleton.of_task(task, channels=channels, num_cells=cells)
@@ -98,7 +90,7 @@ def train(
     def show() -> None:
         say(
             f"[bold]{escape(str(out))}[/bold]: {metric_title(task.form.metric)} {done.scores.metric:.4f} on the test "
-            f"part (a blind guess: {task.guess():.4f}), {solved.network} with "
+            f"set ({baseline_text(task.form.metric, task.majority_baseline())}), {solved.network} with "
             f"{counted(facts['parameters'], 'weight')}, {facts['steps']} steps in {duration(done.seconds)}"
         )
 
@@ -108,18 +100,18 @@ def train(
 def evaluate(
     context: typer.Context,
     model: Annotated[str, typer.Argument(help="A task of the zoo, or a model file.", autocompletion=task_names)],
-    data: Annotated[str | None, typer.Argument(help="Data string; by default the model's own data.")] = None,
+    data: Annotated[str | None, typer.Argument(help="Data string (default: the data of the model).")] = None,
     trial: Annotated[int, typer.Option(min=0, help="Which trial of a task of the zoo.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Measure a trained network on the test part of its own data, or of other data of the same kind."""
+    """Measure a trained network on the test set of its own data, or of other data of the same kind."""
     settings: Settings = context.obj
     if model.endswith(MODEL_SUFFIX) or Path(model).is_file():
         solved = modelfile.loaded(Path(model))
         source = data or solved.facts["source"]
         require(
             bool(source),
-            f"{model} does not say where its data came from; name it: nearkin evaluate {model} DATA",
+            f"{model} stores no data string; give one: nearkin evaluate {model} DATA",
             DataError,
         )
         task = nk.task(source)
@@ -134,7 +126,7 @@ def evaluate(
         say(
             f"[bold]{escape(model)}[/bold] on {escape(task.name)}: {metric_title(task.form.metric)} "
             f"{scores.metric:.4f}, loss {scores.loss:.4f}, {counted(scores.count, 'sample')} "
-            f"(a blind guess: {task.guess():.4f})"
+            f"({baseline_text(task.form.metric, task.majority_baseline())})"
         )
 
     answer(facts, as_json, show)

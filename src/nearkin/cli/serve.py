@@ -1,4 +1,4 @@
-"""`serve`: the zoo in a browser."""
+"""`serve`: show the zoo in a browser."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,38 +16,34 @@ if TYPE_CHECKING:
     from nearkin.store import read_only
 
     server: ModuleType
-else:  # packages of one level do not import each other: the web package is looked up when it is wanted
+else:  # cli and web do not import each other; web is imported when it is used
     server, read_only = Lazy("nearkin.web.server"), Lazy("nearkin.store.read_only")
 
 PURPOSE = "nearkin serve"
 
 
-def register(app: typer.Typer) -> None:
-    """Hang the command into the application."""
-    app.command("serve")(serve)
-
-
 def serve(
     context: typer.Context,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8321,
-    host: Annotated[str, typer.Option(help="Where to listen; by default only this machine is answered.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free port.")] = 8321,
+    host: Annotated[str, typer.Option(help="Address to listen on (default: this machine only).")] = "127.0.0.1",
     as_json: Json = False,
 ) -> None:
-    """Show the zoo in a browser: tasks, their map, and work while it runs. Nothing can be changed there."""
+    """Show the zoo in a browser, read-only: tasks, their map, and running work."""
     settings: Settings = context.obj
     for package in ("starlette", "uvicorn"):
         optional(package, "web", PURPOSE)
     zoo = Path(settings.zoo_path)
     read_only.ReadOnlyStore(zoo).tasks()  # a wrong path is an error here, not in the browser
-    with server.bound(host, port) as taken:
-        address = server.address(taken)
-        if not server.is_local(taken):
+    with server.open_socket(host, port) as socket:
+        address = server.address(socket)
+        if not server.is_local(socket):
             typer.echo(
-                f"warning: {host} can be reached from other machines; whoever reaches it reads the whole zoo", err=True
+                f"warning: {host} can be reached from other machines; everyone who reaches it can read the zoo",
+                err=True,
             )
-        facts = {"address": address, "host": host, "port": taken.getsockname()[1], "zoo": str(zoo)}
-        answer(facts, as_json, lambda: say(f"{address} shows {escape(str(zoo))}; Ctrl-C ends it"))
+        facts = {"address": address, "host": host, "port": socket.getsockname()[1], "zoo": str(zoo)}
+        answer(facts, as_json, lambda: say(f"{address} shows {escape(str(zoo))}; stop with Ctrl-C"))
         try:
-            server.served(zoo, taken)
+            server.serve(zoo, socket)
         except Interrupted:
             return

@@ -1,4 +1,4 @@
-"""`solve`: a new task from end to end, from the command line."""
+"""`solve`: solve a new task, from data to report."""
 
 import json
 import shlex
@@ -41,62 +41,57 @@ else:
 
 MINUTES = 5.0
 NOT_OF_SOLVE = ("epochs", "steps", "target", "patience", "validation")
-"""Recipe options that `solve` decides, or has under a meaning of its own."""
+"""Recipe options that `solve` sets itself or uses with another meaning."""
 FILES = ("report.html", "solution.json", "solution.safetensors")
-
-
-def register(app: typer.Typer) -> None:
-    """Hang the command into the application."""
-    app.command("solve")(solve)
 
 
 @recipe_options(without=NOT_OF_SOLVE)
 def solve(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="What to call the task.")],
+    name: Annotated[str, typer.Argument(help="Name of the task.")],
     data: Annotated[
         str, typer.Argument(help="Data string, such as folder:photos/ or 'mnist?classes=3,5,8&rest=drop'.")
     ],
-    budget: Annotated[float | None, typer.Option(help="Minutes of the whole; 5 where nothing is said.")] = None,
+    budget: Annotated[float | None, typer.Option(help="Total time in minutes (default: 5).")] = None,
     evaluations: Annotated[
         int | None,
-        typer.Option(min=1, help="Cells of each search, instead of minutes: the same seed, the same answer."),
+        typer.Option(
+            min=1, help="Cells of each search, instead of minutes; the same seed then gives the same solution."
+        ),
     ] = None,
-    space: Annotated[str, typer.Option(help="nearest, full, or a task whose cells to begin with.")] = "nearest",
-    method: Annotated[
-        str, typer.Option(help="How architectures are searched; see nearkin search --help.")
-    ] = "evolution",
+    space: Annotated[
+        str, typer.Option(help="nearest, full, or a task whose cells the search starts from.")
+    ] = "nearest",
+    method: Annotated[str, typer.Option(help="Search method; see nearkin search --help.")] = "evolution",
     measures: Annotated[
         str | None,
-        typer.Option(metavar="NAMES", help="Measures of kin, commas between; see nearkin near --help."),
+        typer.Option(metavar="NAMES", help="Measures of distance, separated by commas; see nearkin near --help."),
     ] = None,
     networks: Annotated[
-        str, typer.Option(help="Hand-made networks of the contest; 'none' for none.")
+        str, typer.Option(help="Hand-made networks that take part; 'none' for none.")
     ] = "vgg16,resnet18,densenet121",
     only: Annotated[
-        str, typer.Option(help="Who takes part in the contest, such as kin-search,finetune,svm; all by default.")
+        str, typer.Option(help="Contenders that take part, such as kin-search,finetune,svm (default: all).")
     ] = "",
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="Of every network's training; by default what suits the data.")
+        int | None, typer.Option(min=1, help="Of every network's training (default: by the number of samples).")
     ] = None,
     width: Annotated[
         float | None,
-        typer.Option(help="Factor on the channels of the hand-made networks; by default as wide as the time allows."),
+        typer.Option(help="Factor on the channels of hand-made networks (default: as wide as time allows)."),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for report and solution; NAME-solution where nothing is said.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for report and solution (default: NAME-solution).")] = None,
     restart: Restart = False,
     as_json: Json = False,
     *,
     recipe: dict[str, Any],
 ) -> None:
-    """Solve a task: its kin, a search that begins with their cells, a contest under equal budget, one report.
+    """Solve a task: find related tasks, search, train and compare models with equal time, write a report.
 
-    The task joins the zoo. Interrupted, the same command continues where it stopped.
+    The task is added to the zoo. After an interruption the same command continues.
     """
     settings: Settings = context.obj
-    require(bool(name.strip()), "a task needs a name, got an empty one; say what to call it")
+    require(bool(name.strip()), "got an empty name; give the task a name")
     minutes = budget if budget is not None or evaluations is not None else MINUTES
     plan = plans.Plan(
         budget=budgets.Budget(minutes=minutes, evaluations=evaluations),
@@ -113,8 +108,8 @@ def solve(
         command=shlex.join(["nearkin", *sys.argv[1:]]),
     )
     folder = out or Path(f"{_slug(name)}-solution")
-    require(not folder.is_file(), f"{folder} is a file; give a folder with --out")
-    task = nk.task(data, name=name)  # before a zoo is made: bad data leaves no trace
+    require(not folder.is_file(), f"{folder} is a file, expected a folder; choose another --out")
+    task = nk.task(data, name=name)  # before a zoo is created: bad data changes nothing
     plans.require_answerable(task)
     with nk.Zoo(settings.zoo_path) as zoo:
         solution = run(solving.solve.work(task, zoo, plan=plan, restart=restart), settings)
@@ -123,7 +118,7 @@ def solve(
 
 
 def written(solution: "Solution", folder: Path) -> dict[str, Any]:
-    """Write report, figures and model into a folder; the answer as plain values, with the report's path."""
+    """Write report, values and model to a folder; returns the answer as JSON values."""
     page, figures, model = (folder / name for name in FILES)
     facts = {**solution.to_dict(), "report": str(page), "solution": str(model)}
     folder.mkdir(parents=True, exist_ok=True)
@@ -134,16 +129,16 @@ def written(solution: "Solution", folder: Path) -> dict[str, Any]:
 
 
 def show(solution: "Solution", folder: Path) -> None:
-    """The answer for people: the sentence, who is kin, everything that was tried, where to read more."""
+    """Print the answer: the sentence, the nearest tasks, all results, the path of the report."""
     say(f"\n[bold]{escape(solution.sentence)}[/bold]\n")
     for line in _kin_lines(solution):
         say(line)
     _contest(standings.ordered(solution.standings), solution)
-    for one in solution.standings:
-        if one.refused:
-            say(f"[dim]{escape(one.title)} took no part: {escape(one.refused)}[/dim]")
+    for result in solution.standings:
+        if result.refused:
+            say(f"[dim]{escape(result.title)} was left out: {escape(result.refused)}[/dim]")
     report = folder / FILES[0]
-    say(f"\nThe report: [bold]{escape(str(report))}[/bold]")
+    say(f"\nReport: [bold]{escape(str(report))}[/bold]")
 
 
 def _kin_lines(solution: "Solution") -> list[str]:
@@ -151,35 +146,37 @@ def _kin_lines(solution: "Solution") -> list[str]:
     nearest = relations.nearest
     if not nearest:
         return [f"[dim]{escape(relations.why)}[/dim]\n"]
-    by = ", ".join(f"{escape(name)} by {measure}" for measure, name in nearest.items())
-    return [f"Nearest kin: {by}; {escape(relations.why)}.\n"]
+    by = ", ".join(f"'{escape(name)}' by {measure}" for measure, name in nearest.items())
+    return [f"Nearest task: {by}; {escape(relations.why)}.\n"]
 
 
 def _contest(ranked: "Sequence[standings.Result]", solution: "Solution") -> None:
     metric = solution.quality.title
     rows = [
         (
-            "→" if one.name == solution.chosen else "",
-            one.title,
-            f"{one.validation:.4f}",
-            f"{one.test:.4f}",
-            MISSING if one.samples is None else counted(one.samples),
-            counted(one.parameters),
-            counted(one.multiply_adds),
-            f"{one.seconds:.1f}",
+            "→" if result.name == solution.chosen else "",
+            result.title,
+            f"{result.validation:.4f}",
+            f"{result.test:.4f}",
+            MISSING if result.samples is None else counted(result.samples),
+            counted(result.parameters),
+            counted(result.multiply_adds),
+            f"{result.seconds:.1f}",
         )
-        for one in ranked
+        for result in ranked
     ]
-    head = ["", "tried", f"{metric}, choice", "test", "samples", "parameters", "multiply-adds", "s"]
+    head = ["", "contender", f"validation {metric}", "test", "samples", "parameters", "multiply-adds", "s"]
     table(head, rows, right=head[2:])
-    again = ", ".join(f"{one.title} {solution.finals[one.name]:.4f}" for one in ranked if one.name in solution.finals)
+    finals = ", ".join(
+        f"{result.title} {solution.finals[result.name]:.4f}" for result in ranked if result.name in solution.finals
+    )
     say(
-        f"[dim]chosen by the column choice; the test part decided nothing. Trained again with the validation data: "
-        f"{escape(again)} on the test part[/dim]"
+        f"[dim]Selected on validation {metric}; the test set was not used. After training on all training data, test "
+        f"{metric}: {escape(finals)}[/dim]"
     )
 
 
 def _slug(name: str) -> str:
-    """The name as a folder's."""
-    kept = "".join(sign if sign.isalnum() or sign in "-_." else "-" for sign in name).strip("-.")
-    return kept or "task"
+    """The name as a folder name."""
+    slug = "".join(sign if sign.isalnum() or sign in "-_." else "-" for sign in name).strip("-.")
+    return slug or "task"

@@ -1,4 +1,4 @@
-"""`transfer`: another task from few labels, in closed form, from the command line."""
+"""`transfer`: closed-form transfer to a task with few labels."""
 
 import shlex
 import sys
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 import nearkin as nk
-from nearkin.cli.console import Settings, answer, escape, run, say, table
-from nearkin.cli.kin import task_of
+from nearkin.cli.console import Settings, answer, baseline_text, escape, run, say, table
+from nearkin.cli.near import task_of
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import require
 from nearkin.core.files import write_durably
@@ -33,12 +33,7 @@ else:
         ),
     )
 
-LONGEST = 60  # characters that a task's name gives to the name of a file
-
-
-def register(app: typer.Typer) -> None:
-    """Hang the command into the application."""
-    app.command("transfer")(transfer)
+LONGEST = 60  # characters of a task name in a file name
 
 
 def transfer(
@@ -50,75 +45,75 @@ def transfer(
         str, typer.Argument(help="A task of the zoo, or a data string.", autocompletion=task_names)
     ],
     shots: Annotated[
-        int | None, typer.Option(min=1, help="Labels a class, for values samples in all; by default up to 2,000.")
+        int | None, typer.Option(min=1, help="Labels per class; for regression, samples (default: all, at most 2,000).")
     ] = None,
-    method: Annotated[str, typer.Option(help="For classes: dirichlet or laplace.")] = "dirichlet",
+    method: Annotated[str, typer.Option(help="For classification: dirichlet or laplace.")] = "dirichlet",
     weights: Annotated[
-        str, typer.Option(help="Free to move: all, head, norm, adapters, a layer or a regular expression.")
+        str, typer.Option(help="Weights that may change: all, head, norm, adapters, a layer or a regular expression.")
     ] = "all",
-    probabilities: Annotated[str, typer.Option(help="Of classes: softmax of the mean, or sampled.")] = "mean",
-    trial: Annotated[int, typer.Option(min=0, help="Which trial's network of the source.")] = 0,
-    samples: Annotated[int, typer.Option(min=1, help="Test samples at the most that judge.")] = 2000,
-    steps: Annotated[int, typer.Option(min=1, help="Of the baselines that train in steps.")] = 200,
-    baselines: Annotated[bool, typer.Option(help="Measure the usual ways beside it.")] = True,
+    probabilities: Annotated[str, typer.Option(help="Class probabilities: mean or sampled.")] = "mean",
+    trial: Annotated[int, typer.Option(min=0, help="Trial of the source.")] = 0,
+    samples: Annotated[int, typer.Option(min=1, help="Largest number of test samples.")] = 2000,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps of the baselines.")] = 200,
+    baselines: Annotated[bool, typer.Option(help="Also measure the usual baselines.")] = True,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Begin again: forget the finished parts of an interrupted run.")
+        bool, typer.Option("--restart", help="Discard the saved state of an interrupted run, and start again.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="The report to write, .html; SOURCE-to-TARGET.html where nothing is said.")
+        Path | None, typer.Option(help="The report to write, .html (default: SOURCE-to-TARGET.html).")
     ] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Learn a task from few labels without training: a solved task's network, linearized, as a Gaussian process.
+    """Learn a task from few labels without training: the linearized network of a solved task as a Gaussian process.
 
-    Interrupted, the same command continues: the closed form and each baseline are kept once they are finished.
+    After an interruption the same command continues.
     """
     settings: Settings = context.obj
     page = out or Path(f"{_slug(source)}-to-{_slug(target)}.html")
-    require(page.suffix in (".html", ".htm"), f"{page} ends in {page.suffix!r}; write the report to a file .html")
-    require(not page.is_dir(), f"{page} is a folder; give a file with --out")
+    require(page.suffix in (".html", ".htm"), f"got --out {page}, expected a file name that ends in .html")
+    require(not page.is_dir(), f"{page} is a folder, expected a file; choose another --out")
     with nk.Zoo(settings.zoo_path, create=False) as zoo:
-        page.parent.mkdir(parents=True, exist_ok=True)  # an unwritable folder is an error before the work
+        page.parent.mkdir(parents=True, exist_ok=True)  # an unwritable folder is an error before the work starts
         how = transferring.Transferring(
             shots=shots, method=cast(Any, method), weights=weights, how=cast(Any, probabilities), trial=trial,
             samples=samples, steps=steps, baselines=baselines,
         )  # fmt: skip
-        facing = target if target in zoo else task_of(target, zoo)
-        task = zoo.task(facing) if isinstance(facing, str) else facing
-        asked = {"source": source, "how": repr(how), "seed": settings.seed}
-        parts = zoo.work.within(f"transfer-{task.fingerprint()}-{checkpoints.mark(asked)}")
+        known = target if target in zoo else task_of(target, zoo)
+        task = zoo.task(known) if isinstance(known, str) else known
+        facts = {"source": source, "how": repr(how), "seed": settings.seed}
+        saved = zoo.work.within(f"transfer-{task.fingerprint()}-{checkpoints.facts_digest(facts)}")
         if restart:
-            parts.clear()
-        cache = stages.StageCache(parts, task.digest())
-        found = run(zoo.transfer.work(source, facing, how=how, seed=settings.seed, stages=cache), settings)
-        parts.clear()  # finished: the report holds it all
-    made = shlex.join(["nearkin", *sys.argv[1:]])
-    write_durably(page, transfer_page.transfer_page(found, command=made).encode())
-    answer({**found.to_dict(), "report": str(page)}, as_json, lambda: _say(found, page))
+            saved.clear()
+        cache = stages.StageCache(saved, task.digest())
+        result = run(zoo.transfer.work(source, known, how=how, seed=settings.seed, stages=cache), settings)
+        saved.clear()
+    command = shlex.join(["nearkin", *sys.argv[1:]])
+    write_durably(page, transfer_page.transfer_page(result, command=command).encode())
+    answer({**result.to_dict(), "report": str(page)}, as_json, lambda: _show(result, page))
 
 
 def _slug(name: str) -> str:
-    """A task's name, or a data string, as part of a file's."""
-    kept = "".join(sign if sign.isalnum() or sign in "-_." else "-" for sign in name)
-    return kept[:LONGEST].strip("-.") or "task"
+    """A task name or data string as part of a file name."""
+    slug = "".join(sign if sign.isalnum() or sign in "-_." else "-" for sign in name)
+    return slug[:LONGEST].strip("-.") or "task"
 
 
-def _say(found: "transferring.Transfer", page: Path) -> None:
-    labels = counted(found.num_train, "label" if found.metric_name == "accuracy" else "value")
-    metric, best = metrics.metric_title(found.metric_name), found.best_constant
-    constant = f"a blind guess: {found.guess:.4f}"
-    if best is not None and best > found.guess:
-        constant += f"; the best constant answer: {best:.4f}"
+def _show(result: "transferring.Transfer", page: Path) -> None:
+    labels = counted(result.num_train, "label" if result.metric_name == "accuracy" else "value")
+    metric, best = metrics.metric_title(result.metric_name), result.best_constant
+    constant = baseline_text(result.metric_name, result.guess)
+    if best is not None and best > result.guess:
+        constant += f"; best constant prediction: {best:.4f}"
     say(
-        f"[bold]{escape(found.source)}[/bold] → [bold]{escape(found.target)}[/bold]: {metric} "
-        f"{found.metric:.4f} from {labels} in {duration(found.seconds)} ({constant})"
+        f"[bold]{escape(result.source)}[/bold] → [bold]{escape(result.target)}[/bold]: {metric} "
+        f"{result.metric:.4f} from {labels} in {duration(result.seconds)} ({constant})"
     )
     say("")
     figures = [metric, "nll", "ece", "seconds"]
     rows = [
-        [one.name, f"{one.metric:.4f}", f"{one.nll:.3f}", f"{one.ece:.3f}", f"{one.seconds:.1f}"]
-        for one in (found.outcome, *found.baselines)
+        [scores.name, f"{scores.metric:.4f}", f"{scores.nll:.3f}", f"{scores.ece:.3f}", f"{scores.seconds:.1f}"]
+        for scores in (result.outcome, *result.baselines)
     ]
     table(["", *figures], rows, right=figures)
-    say(f"[dim]judged by {counted(found.num_test, 'test sample')}; small nll and ece are good[/dim]")
-    say(f"\nThe report: [bold]{escape(str(page))}[/bold]")
+    say(f"[dim]{counted(result.num_test, 'test sample')}; smaller nll and ece are better[/dim]")
+    say(f"\nReport: [bold]{escape(str(page))}[/bold]")

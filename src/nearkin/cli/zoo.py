@@ -1,4 +1,4 @@
-"""`add`, `list`, `show`, `remove`, `export`, `import`: the zoo from the command line."""
+"""`add`, `list`, `show`, `remove`, `export`, `import`: the tasks of a zoo."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import nearkin as nk
-from nearkin.cli.console import Restart, Settings, answer, escape, named_values, run, say, table
+from nearkin.cli.console import Restart, Settings, answer, baseline_text, escape, named_values, run, say, table
 from nearkin.cli.recipe import recipe_options
 from nearkin.core.errors import NearkinError, require
 from nearkin.core.lazy import Lazy
@@ -31,18 +31,8 @@ NOT_TRUSTED = "not trusted"
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Hang the commands into the application."""
-    app.command("add")(add)
-    app.command("list")(list_)
-    app.command("show")(show)
-    app.command("remove")(remove)
-    app.command("export")(export)
-    app.command("import")(import_)
-
-
 def task_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of the zoo's tasks that begin as typed, for shell completion."""
+    """Names of tasks that start with the typed text, for shell completion."""
     parent = context.parent
     path = str(parent.params.get("zoo")) if parent else "nearkin-zoo"
     try:
@@ -58,44 +48,46 @@ Name = Annotated[str, typer.Argument(help="A task of the zoo.", autocompletion=t
 @recipe_options()
 def add(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="What to call the task.")],
+    name: Annotated[str, typer.Argument(help="Name of the task.")],
     data: Annotated[str, typer.Argument(help="Data string, such as 'digits?detect=0' or npz:mine.npz.")],
     network: Annotated[str | None, typer.Option(help="Network string, such as lenet or 'resnet18?width=0.25'.")] = None,
     trials: Annotated[int, typer.Option(min=1, help="Independent trainings.")] = 3,
     epsilon: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Stop a trial once its metric on held-out training data is 1 − ε."),
+        typer.Option(min=0, max=1, help="Stop a trial when its metric on held-out training data is 1 − ε."),
     ] = None,
     cell: Annotated[
-        bool, typer.Option("--cell", help="Also search its best cells, which give a search space to its kin.")
+        bool, typer.Option("--cell", help="Also search its best cells, from which searches for related tasks start.")
     ] = False,
-    cell_evaluations: Annotated[int, typer.Option(min=1, help="Cells that are trained for it, briefly.")] = 24,
-    cell_channels: Annotated[int, typer.Option(min=2, help="Their width.")] = 8,
+    cell_evaluations: Annotated[int, typer.Option(min=1, help="Number of cells that --cell evaluates.")] = 24,
+    cell_channels: Annotated[int, typer.Option(min=2, help="Width of these cells.")] = 8,
     cell_method: Annotated[str, typer.Option(help="Search method of --cell; see nearkin search --help.")] = "evolution",
     option: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Of that method, such as population=5; see nearkin search --options."),
+        typer.Option(
+            metavar="NAME=VALUE", help="Option of that method, such as population=5; see nearkin search --options."
+        ),
     ] = None,
     restart: Restart = False,
     as_json: Json = False,
     *,
     recipe: dict[str, Any],
 ) -> None:
-    """Solve a task and keep it: train its network in several trials and store weights and figures.
+    """Train a network for a task in several trials, and store it in the zoo.
 
-    Interrupted, the same command continues where it stopped.
+    After an interruption the same command continues.
     """
     settings: Settings = context.obj
     path = Path(settings.zoo_path)
-    task = nk.task(data, name=name)  # before a zoo is made: bad data leaves no trace
-    there = False
+    task = nk.task(data, name=name)  # before a zoo is created: bad data changes nothing
+    exists = False
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
         with nk.Catalogue(path, create=False) as catalogue:
-            there = cell and _without_cells(catalogue, task)
-            if not there:
+            exists = cell and _without_cells(catalogue, task)
+            if not exists:
                 catalogue.claimable(name)
     if epsilon is not None:
-        require("target" not in recipe, "--epsilon E is --target 1 − E; give one of them")
+        require("target" not in recipe, "got --epsilon and --target; give one of them (--epsilon E is --target 1 − E)")
         recipe["target"] = 1 - epsilon
     suited = nk.Recipe.suited(task, **recipe)
     if cell:  # before anything is trained
@@ -104,7 +96,7 @@ def add(
         work = zoo.add.work(
             task, network, trials=trials, recipe=suited, seed=settings.seed, device=settings.device, restart=restart
         )
-        record = zoo.record(name) if there else run(work, settings)
+        record = zoo.record(name) if exists else run(work, settings)
         facts = _facts(record)
         if cell:
             skeleton = network_of.Skeleton.of_task(task, channels=cell_channels, num_cells=2, between="pool")
@@ -115,7 +107,7 @@ def add(
 
 
 def _without_cells(catalogue: "nk.Catalogue", task: "nk.Task") -> bool:
-    """Whether this very task is in the zoo and its cells are not: what an interrupted `add --cell` leaves."""
+    """Whether this task is in the zoo without its cells, as after an interrupted `add --cell`."""
     known = {record.name: record for record in catalogue.tasks()}.get(task.name)
     if known is None or known.fingerprint != task.fingerprint():
         return False
@@ -130,7 +122,7 @@ def list_(context: typer.Context, as_json: Json = False) -> None:
 
     def show_table() -> None:
         if not records:
-            say(f"The zoo {settings.zoo_path} is empty; nearkin add NAME DATA adds a task.")
+            say(f"The zoo {settings.zoo_path} is empty; add a task with nearkin add NAME DATA.")
             return
         head = ["name", "data", "network", "metric", "trials", "weights", "seconds"]
         table(head, [_row(record) for record in records], right=head[3:])
@@ -139,12 +131,12 @@ def list_(context: typer.Context, as_json: Json = False) -> None:
 
 
 def show(context: typer.Context, name: Name, as_json: Json = False) -> None:
-    """Show one task and everything kept of it."""
+    """Show one task and everything stored with it."""
     settings: Settings = context.obj
     with nk.Catalogue(Path(settings.zoo_path), create=False) as catalogue:
         record = catalogue.task(name)
         artifacts = catalogue.artifacts(name)
-        kept = [
+        stored = [
             {
                 "kind": item.kind,
                 "trial": item.trial,
@@ -154,22 +146,22 @@ def show(context: typer.Context, name: Name, as_json: Json = False) -> None:
             }
             for item in artifacts
         ]
-    facts = {**_facts(record), **record.facts, "artifacts": kept}
+    facts = {**_facts(record), **record.facts, "artifacts": stored}
 
     def show_table() -> None:
         classes = ", ".join(facts["classes"][:12]) + (" …" if len(facts["classes"]) > 12 else "")
         rows = [
-            ("data", record.data or "arrays, kept in the zoo"),
+            ("data", record.data or "arrays, stored in the zoo"),
             ("likelihood", record.likelihood),
             ("classes", f"{record.num_classes}: {classes}"),
             ("input", "×".join(map(str, facts["input_shape"]))),
-            ("samples", f"{counted(facts['num_train'])} to learn from, {counted(facts['num_test'])} to judge by"),
+            ("samples", f"{counted(facts['num_train'])} for training, {counted(facts['num_test'])} for testing"),
             ("network", f"{record.network}, {counted(record.parameters, 'weight')}"),
             *([] if facts["trusted"] else [("", f"{NOT_TRUSTED}: {refusal(record.network)}")]),
             (
                 metric_title(facts["metric_name"]),
-                f"{record.metric:.4f} ± {facts['metric_std']:.4f} over {record.trials} trials "
-                f"(a blind guess: {facts['guess']:.4f})",
+                f"{record.metric:.4f} ± {facts['metric_std']:.4f} over {counted(record.trials, 'trial')} "
+                f"({baseline_text(facts['metric_name'], facts['guess'])})",
             ),
             ("ε", f"{record.epsilon:.4f}"),
             ("seed", str(record.seed)),
@@ -179,7 +171,7 @@ def show(context: typer.Context, name: Name, as_json: Json = False) -> None:
         table(["", ""], rows)
         say("")
         table(
-            ["kept", "trial", "metric", "steps", "seconds", "size"],
+            ["stored", "trial", "metric", "steps", "seconds", "size"],
             [
                 (
                     item["kind"],
@@ -189,7 +181,7 @@ def show(context: typer.Context, name: Name, as_json: Json = False) -> None:
                     _figure(item.get("seconds"), ".1f"),
                     byte_text(item["bytes"]),
                 )
-                for item in kept
+                for item in stored
             ],
             right=["trial", "metric", "steps", "seconds", "size"],
         )
@@ -198,20 +190,18 @@ def show(context: typer.Context, name: Name, as_json: Json = False) -> None:
 
 
 def remove(context: typer.Context, name: Name, as_json: Json = False) -> None:
-    """Remove a task and the files that no other task needs."""
+    """Remove a task, and the files that no other task uses."""
     settings: Settings = context.obj
     with nk.Catalogue(Path(settings.zoo_path), create=False) as catalogue:
         catalogue.remove(name)
-    answer({"removed": name}, as_json, lambda: say(f"removed {escape(name)}"))
+    answer({"removed": name}, as_json, lambda: say(f"removed '{escape(name)}'"))
 
 
 def export(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(help="The file to write.")],
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Tasks; all when none is named.", autocompletion=task_names)
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")] = False,
+    names: Annotated[list[str] | None, typer.Argument(help="Tasks (default: all).", autocompletion=task_names)] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write the zoo, or some of its tasks, as one file that `import` reads."""
@@ -228,27 +218,27 @@ def export(
 
 def import_(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(help="A file that `export` wrote.")],
+    file: Annotated[Path, typer.Argument(help="A file written by `export`.")],
     as_json: Json = False,
 ) -> None:
-    """Take in the tasks of an exported zoo: all of them, or none if anything is wrong."""
+    """Import the tasks of an exported zoo; all of them, or none if there is any error."""
     settings: Settings = context.obj
     with nk.Catalogue(Path(settings.zoo_path)) as catalogue:
-        taken = run(bundle.import_bundle.work(catalogue, file), settings)
-        records = [record for record in catalogue.tasks() if record.name in taken]
+        imported = run(bundle.import_bundle.work(catalogue, file), settings)
+        records = [record for record in catalogue.tasks() if record.name in imported]
     untrusted = [record.name for record in records if not is_trusted(record.network)]
 
     def show_names() -> None:
-        say(f"took in {escape(', '.join(taken)) or 'no task'}")
+        say(f"imported {escape(', '.join(imported)) or 'no task'}")
         if untrusted:
             names = escape(", ".join(untrusted))
-            say(f"  {NOT_TRUSTED}: the networks of {names} need code of your own choice; see nearkin show NAME")
+            say(f"  {NOT_TRUSTED}: the networks of {names} need code that is not trusted yet; see nearkin show NAME")
 
-    answer({"file": str(file), "tasks": taken, "untrusted": untrusted}, as_json, show_names)
+    answer({"file": str(file), "tasks": imported, "untrusted": untrusted}, as_json, show_names)
 
 
 def _facts(record: "TaskRecord") -> dict[str, Any]:
-    """The promised JSON keys of a task."""
+    """JSON values of a task."""
     return {
         "name": record.name,
         "data": record.data,
@@ -281,14 +271,14 @@ def _row(record: "TaskRecord") -> list[str]:
 def _say_added(record: "TaskRecord", cells: Mapping[str, Any] | None = None) -> None:
     say(
         f"[bold]{escape(record.name)}[/bold]: {metric_title(record.facts['metric_name'])} {record.metric:.4f} ± "
-        f"{record.facts['metric_std']:.4f} on the test part (a blind guess: {record.facts['guess']:.4f}), "
+        f"{record.facts['metric_std']:.4f} on the test set "
+        f"({baseline_text(record.facts['metric_name'], record.facts['guess'])}), "
         f"{record.network} with {counted(record.parameters, 'weight')}, {counted(record.trials, 'trial')}, "
         f"{duration(record.seconds)}"
     )
     if cells is not None:
         best = cells["found"][0]
-        kept = f"the best of {len(cells['found'])} cells that are kept"
-        say(f"  {kept}, validation {best['score']:.4f}: {escape(best['genotype'])}")
+        say(f"  best of {len(cells['found'])} stored cells, validation {best['score']:.4f}: {escape(best['genotype'])}")
 
 
 def _figure(value: float | None, form: str) -> str:

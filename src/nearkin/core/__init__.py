@@ -1,4 +1,4 @@
-"""Errors, seeded generators, events, budgets, durable files. Imports nothing else of nearkin."""
+"""Errors, seeded generators, events, budgets, durable files; imports no other package of nearkin."""
 
 from typing import TYPE_CHECKING
 
@@ -28,33 +28,4 @@ if TYPE_CHECKING:
     from nearkin.core.rng import derived_seed as derived_seed
     from nearkin.core.state import State as State
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "budget": ("Budget",),
-            "errors": (
-                "DataError",
-                "MismatchError",
-                "MissingExtraError",
-                "NearkinError",
-                "OptionError",
-                "TrainingError",
-                "ZooError",
-            ),
-            "events": (
-                "Caution",
-                "Checkpoint",
-                "Event",
-                "Listener",
-                "Note",
-                "Operation",
-                "Progress",
-                "Work",
-                "finish",
-                "listening",
-                "operation",
-            ),
-            "rng": ("Streams", "derived_seed"),
-            "state": ("State",),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

@@ -1,4 +1,4 @@
-"""How long a search may take."""
+"""Limits of a search: time, steps, evaluations."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ from nearkin.core.errors import require
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What ends a search: the first of these that is reached; nothing where none is given.
+    """Limits of a search, which ends when the first of them is reached. A limit that is None never ends it.
 
     Attributes:
-        minutes: of working time, added up over interruptions.
-        steps: of the searcher.
-        evaluations: genotypes whose worth was measured.
+        minutes: working time, summed over interruptions.
+        steps: steps of the searcher.
+        evaluations: genotypes that were scored.
 
     >>> Budget(steps=3).spent(seconds=1e9, steps=2, evaluations=7), Budget(steps=3).spent(0, 3, 0)
     ('', '3 steps')
@@ -23,19 +23,23 @@ class Budget:
     evaluations: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("minutes", "steps", "evaluations"):
-            value = getattr(self, name)
-            require(value is None or value > 0, f"a budget of {name} is above 0, got {value}; leave it out for no end")
+        for name, value in vars(self).items():
+            require(
+                value is None or value > 0,
+                f"the budget of {name} is {value}, expected a number above 0; leave it out for no limit",
+            )
 
     def spent(self, seconds: float, steps: int, evaluations: int) -> str:
-        """Which part of the budget is used up, in words; empty while none is."""
-        used = {"minutes": seconds / 60, "steps": steps, "evaluations": evaluations}
-        return next(
-            (f"{limit:g} {name}" for name in used if (limit := getattr(self, name)) and used[name] >= limit), ""
-        )
+        """The first limit that is reached, as text such as `3 steps`; empty if none is."""
+        limits = self._limits(seconds, steps, evaluations)
+        return next((f"{limit:g} {name}" for name, used, limit in limits if used >= limit), "")
 
     def share(self, seconds: float, steps: int, evaluations: int) -> float | None:
-        """The largest share of any part that is used up, from 0 to 1; None without an end."""
-        used = {"minutes": seconds / 60, "steps": steps, "evaluations": evaluations}
-        shares = [used[name] / limit for name in used if (limit := getattr(self, name))]
+        """The used share of the limit that is nearest, from 0 to 1; None without limits."""
+        shares = [used / limit for _, used, limit in self._limits(seconds, steps, evaluations)]
         return min(1.0, max(shares)) if shares else None
+
+    def _limits(self, seconds: float, steps: int, evaluations: int) -> list[tuple[str, float, float]]:
+        """Name, used amount and limit of everything that is limited."""
+        used = {"minutes": seconds / 60, "steps": steps, "evaluations": evaluations}
+        return [(name, used[name], limit) for name in used if (limit := getattr(self, name))]

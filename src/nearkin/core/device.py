@@ -1,4 +1,4 @@
-"""The device that work runs on."""
+"""The torch device that computations run on."""
 
 import torch
 
@@ -6,7 +6,7 @@ from nearkin.core.errors import OptionError, require
 
 
 def device(name: str = "auto") -> torch.device:
-    """`auto` is the first CUDA device where there is one, else the CPU.
+    """The device of that name; `auto` is the first CUDA device if there is one, else the CPU.
 
     >>> device("cpu")
     device(type='cpu')
@@ -14,8 +14,8 @@ def device(name: str = "auto") -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        chosen = torch.device(name)
+        device = torch.device(name)
     except RuntimeError:
         raise OptionError(f"unknown device {name!r}; use auto, cpu or cuda") from None
-    require(chosen.type != "cuda" or torch.cuda.is_available(), "there is no CUDA device here; use --device cpu")
-    return chosen
+    require(device.type != "cuda" or torch.cuda.is_available(), "there is no CUDA device here; use --device cpu")
+    return device

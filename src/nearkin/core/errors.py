@@ -1,11 +1,11 @@
-"""One family of errors, each a single line that says what was got, what was wanted and what to do."""
+"""Exceptions of nearkin. A message is one line: what was received, what was expected, what to do."""
 
 import importlib
 from types import ModuleType
 
 
 class NearkinError(Exception):
-    """Whatever nearkin itself has to say; the command line prints it as one `error:` line and exits 1."""
+    """Base class; the command line prints the message as one line after `error:` and exits with status 1."""
 
 
 class OptionError(NearkinError):
@@ -13,29 +13,29 @@ class OptionError(NearkinError):
 
 
 class DataError(NearkinError):
-    """Data that is missing, broken or does not fit the task."""
+    """Data that is missing, damaged or does not fit the task."""
 
 
 class MismatchError(NearkinError):
-    """Two things that must agree (networks, shapes, likelihoods) and do not."""
+    """Networks, shapes or likelihoods that must agree and do not."""
 
 
 class ZooError(NearkinError):
-    """A zoo that is absent, damaged, of another version, or does not hold what was asked for."""
+    """A zoo that is missing, damaged or of another version, or that lacks a requested task or file."""
 
 
 class TrainingError(NearkinError):
-    """Training that diverged or cannot go on from the given state."""
+    """Training that diverged or cannot be resumed from a checkpoint."""
 
 
 class MissingExtraError(NearkinError):
-    """An optional package that the request needs and that is not installed."""
+    """An optional package that is needed and not installed."""
 
 
 def require(condition: bool, message: str, error: type[NearkinError] = OptionError) -> None:
     """Raise `error(message)` unless the condition holds.
 
-    >>> require(2 > 1, "never said")
+    >>> require(2 > 1, "not raised")
     >>> require(-1 >= 0, "strength must be >= 0, got -1")
     Traceback (most recent call last):
     nearkin.core.errors.OptionError: strength must be >= 0, got -1
@@ -45,7 +45,7 @@ def require(condition: bool, message: str, error: type[NearkinError] = OptionErr
 
 
 def optional(module: str, extra: str, purpose: str) -> ModuleType:
-    """Import an optional package, or say which extra brings it.
+    """Import an optional package; if it is missing, the error says which extra installs it.
 
     >>> optional("math", "none", "arithmetic").sqrt(4.0)
     2.0

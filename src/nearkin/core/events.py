@@ -1,8 +1,9 @@
-"""Long work yields events; whoever runs it listens, shows, saves, or stops.
+"""Events of long operations: progress, notes, cautions, checkpoints.
 
 A long operation is written once, as a generator that yields events and returns its result (`Work[T]`), and decorated
 with `operation`: `fit(...)` runs it to the end, `fit.work(...)` yields its events. Operations nest by
-`yield from other.work(...)`. Only the command line and the web pages show events.
+`yield from other.work(...)`. A listener receives the events: it can show them, save a checkpoint, or raise to stop the
+operation. Only the command line and the web pages show events.
 """
 
 import functools
@@ -12,11 +13,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, cast, overload
 
-from nearkin._moved import renamed
-
-if TYPE_CHECKING:  # events are shown by commands that must not wait for torch
+if TYPE_CHECKING:  # commands that only show events must not wait for torch
     from nearkin.core.state import State
 
 T = TypeVar("T")
@@ -28,7 +27,7 @@ Q = ParamSpec("Q")
 
 @dataclass(frozen=True)
 class Progress:
-    """`done` of `total` units of a stage are behind us; `values` are the figures of the moment."""
+    """`done` of `total` units of a stage are finished; `values` are the current figures, such as the loss."""
 
     stage: str
     done: int
@@ -38,7 +37,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Note:
-    """Something worth a line: a choice that was made, a stage that ended."""
+    """Information for the user: a choice that was made, a stage that ended."""
 
     text: str
 
@@ -52,7 +51,7 @@ class Caution:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A moment from which the work can go on; `capture()` copies its state, so it costs nothing unless taken."""
+    """A point from which the work can be resumed. Its state is copied only when `capture()` is called."""
 
     capture: "Callable[[], State]"
 
@@ -67,7 +66,7 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Send the events of all operations that are called in this block to a listener.
+    """Send the events of all operations that are called in the block to a listener.
 
     >>> @operation
     ... def count(n: int):
@@ -86,14 +85,14 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 class Operation(Generic[P, R]):
-    """A long operation: a call runs it to its end, `work` yields its events. As an attribute of a class, a method."""
+    """A long operation: a call runs it to the end, `work` yields its events. In a class it is a method."""
 
     def __init__(self, steps: Callable[P, Work[R]]) -> None:
         self.work = steps
         functools.update_wrapper(self, steps)
 
     def __call__(self, *args: P.args, **options: P.kwargs) -> R:
-        """Run to the end and return the result; events go to the listener of `listening`, if there is one."""
+        """Run to the end and return the result; events go to the listener of `listening`, if one is set."""
         listener = _listener.get()
         if "listen" in options:
             warnings.warn("listen= is deprecated; use `with nk.listening(...)`", DeprecationWarning, stacklevel=2)
@@ -112,7 +111,7 @@ class Operation(Generic[P, R]):
 
 
 def operation(steps: Callable[P, Work[R]]) -> Operation[P, R]:
-    """Decorate the generator of a long operation, function or method.
+    """Decorate a generator function or method as a long operation.
 
     >>> @operation
     ... def double(n: int):
@@ -126,9 +125,9 @@ def operation(steps: Callable[P, Work[R]]) -> Operation[P, R]:
 
 
 def finish(work: Work[T], listen: Listener | None = None) -> T:
-    """Run work to its end and return its result; every event goes to the listener.
+    """Run work to the end, send every event to the listener, and return the result.
 
-    A listener that raises ends the work at that very event, so that this moment can be saved.
+    If the listener raises, the work is stopped at that event, so that a checkpoint can be saved there.
 
     >>> def count(n):
     ...     for i in range(n):
@@ -144,11 +143,27 @@ def finish(work: Work[T], listen: Listener | None = None) -> T:
             if listen is not None:
                 listen(event)
     except StopIteration as end:
-        result: T = end.value
-        return result
+        return cast(T, end.value)
     finally:
         work.close()
 
 
-def __getattr__(name: str) -> Any:
-    return renamed(__name__, name)
+def map_events(work: Work[T], change: Callable[[Event], Event | None]) -> Work[T]:
+    """Yield the events of work after `change`; events for which it returns None are left out.
+
+    >>> def count():
+    ...     yield Note("one")
+    ...     return 1
+    >>> list(map_events(count(), lambda event: Note(event.text.upper()))), list(map_events(count(), lambda event: None))
+    ([Note(text='ONE')], [])
+    """
+    try:
+        while True:
+            try:
+                event = change(next(work))
+            except StopIteration as end:
+                return cast(T, end.value)
+            if event is not None:
+                yield event
+    finally:
+        work.close()

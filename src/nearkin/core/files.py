@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Durable writing of files: a file is written completely or not at all."""
 
 import os
 import tempfile
@@ -13,14 +13,14 @@ TEMPORARY_PREFIX = ".part-"
 
 
 class FileWriteError(NearkinError):
-    """The disk is full, read-only, or would not take a file; nothing was changed."""
+    """A file that cannot be written, because the disk is full or read-only; nothing was changed."""
 
 
 @contextmanager
 def durable_file(path: Path) -> Iterator[BinaryIO]:
-    """Write to a temporary neighbour, fsync it, rename it over `path`, fsync the folder.
+    """Write to a temporary file in the same folder, fsync it, rename it to `path`, fsync the folder.
 
-    An exception in the block, or the end of the process at any moment, leaves `path` as it was.
+    If the block raises, or the process is killed at any moment, `path` stays as it was.
     """
     name = ""
     try:
@@ -37,7 +37,7 @@ def durable_file(path: Path) -> Iterator[BinaryIO]:
         _discard(name)
         reason = refused.strerror or str(refused)
         raise FileWriteError(
-            f"cannot write {path}: {reason}; nothing was changed: free space or choose another place, then run it again"
+            f"cannot write {path}: {reason}; nothing was changed: free space or use another folder, then run it again"
         ) from refused
     except BaseException:
         _discard(name)
@@ -45,13 +45,13 @@ def durable_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """`durable_file` for bytes at hand.
+    """Write bytes to a file, completely or not at all.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_durably(Path(folder, "a.bin"), b"whole")
+    ...     write_durably(Path(folder, "a.bin"), b"data")
     ...     Path(folder, "a.bin").read_bytes(), len(os.listdir(folder))
-    (b'whole', 1)
+    (b'data', 1)
     """
     with durable_file(path) as file:
         file.write(data)
@@ -64,7 +64,7 @@ def _discard(name: str) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename itself durable, where the system lets a folder be opened."""
+    """Make the rename durable; systems that cannot open a folder do not need it."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -74,7 +74,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _umask() -> int:
-    """The process's umask; it can only be read by setting it."""
+    """The umask of the process, which can be read only by setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

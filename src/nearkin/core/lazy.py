@@ -1,14 +1,19 @@
-"""Names and modules that are imported when first used: no command waits for what it does not use."""
+"""Names and modules that are imported when they are first used, so that a command loads only what it needs."""
 
 import importlib
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from nearkin._moved import renamed
+
+_EXPORT = re.compile(r"^    from ([\w.]+) import (\w+) as \2$", re.MULTILINE)
+
 
 class Lazy(ModuleType):
-    """Stands for a module until one of its names is asked for.
+    """Stands for a module that is imported when one of its names is first used.
 
     >>> Lazy("math").sqrt(9.0)
     3.0
@@ -18,30 +23,28 @@ class Lazy(ModuleType):
         return getattr(importlib.import_module(self.__name__), name)
 
 
-def exports(
-    package: str, names: Mapping[str, Sequence[str]], packages: Sequence[str] = ()
-) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a package that imports its names when they are first asked for.
+def exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Make `__getattr__`, `__dir__` and `__all__` of a package that imports its names when they are first used.
 
-    Args:
-        package: name of the package.
-        names: exported names by the module of the package that defines them.
-        packages: packages below it that are attributes as well.
+    The names are read from the lines `    from MODULE import NAME as NAME` below `if TYPE_CHECKING:` in the source of
+    the package, so that there is one list for type checkers and for the run. Old names are looked up in `RENAMED`.
 
-    >>> get, _, every = exports("xml", {"etree.ElementTree": ("XML",), "sax": ("parse",)}, packages=("dom",))
-    >>> get("XML")("<a/>").tag, get("dom").__name__, every
-    ('a', 'xml.dom', ['XML', 'dom', 'parse'])
+    >>> get, _, names = exports("nearkin.core")
+    >>> get("Budget").__name__, names[0]
+    ('Budget', 'Budget')
     """
-    homes = {name: module for module, own in names.items() for name in own}
+    spec = sys.modules[package].__spec__
+    source = spec.loader.get_source(package)  # type: ignore[union-attr]
+    modules = {name: module for module, name in _EXPORT.findall(source)}
 
     def get(name: str) -> Any:
-        if name in packages:
+        if name not in modules:
+            return renamed(package, name)
+        if modules[name] == package:
             return importlib.import_module(f"{package}.{name}")
-        if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+        value = getattr(importlib.import_module(modules[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 
-    every = sorted([*homes, *packages])
-    return get, lambda: every, every
+    names = sorted(modules)
+    return get, lambda: names, names

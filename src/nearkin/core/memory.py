@@ -1,4 +1,4 @@
-"""How much memory the process holds, and what to say when there is no more."""
+"""Memory of the process: how much it uses, and whether an error means that it ran out."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ _STATUS = Path("/proc/self/status")
 
 
 def resident_mebibytes() -> float:
-    """Memory that the process holds now, in MiB; 0 where the system does not tell.
+    """Memory that the process uses now, in MiB; 0 on systems without `/proc`.
 
     >>> resident_mebibytes() >= 0
     True
@@ -19,7 +19,7 @@ def resident_mebibytes() -> float:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out: Python's own, or one of torch's allocators.
+    """Whether an error of Python or of a torch allocator means that memory ran out.
 
     >>> out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"))
     True

@@ -1,4 +1,4 @@
-"""Strict parsing of numbers that people and files write: ASCII only, of a sane length, finite."""
+"""Strict parsing of numbers from options and files: ASCII only, of limited length, finite."""
 
 import re
 
@@ -9,7 +9,7 @@ _SIZE = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,6})?) ?([kKMGT]i?B|B?)", re.ASCII)
 
 
 def whole_number(text: str) -> int | None:
-    """The whole number that a text writes, or None; beyond 64 bits nothing is a number.
+    """Parse a whole number of at most 64 bits; None if the text is none.
 
     >>> whole_number("2000"), whole_number("-3"), whole_number("²"), whole_number("1_0"), whole_number("9" * 5000)
     (2000, -3, None, None, None)
@@ -21,7 +21,7 @@ def whole_number(text: str) -> int | None:
 
 
 def real_number(text: str) -> float | None:
-    """The finite real number that a text writes, or None.
+    """Parse a finite real number; None if the text is none.
 
     >>> real_number("0.4"), real_number("1e-3"), real_number("nan"), real_number("1e400"), real_number("٣")
     (0.4, 0.001, None, None, None)
@@ -33,7 +33,7 @@ def real_number(text: str) -> float | None:
 
 
 def byte_count(text: str) -> int | None:
-    """The number of bytes that a text writes: a plain number, or one with a decimal (MB) or binary (MiB) unit.
+    """Parse a number of bytes, with or without a decimal (MB) or binary (MiB) unit; None if the text is none.
 
     >>> byte_count("4GiB"), byte_count("500MB"), byte_count("1.5 kB"), byte_count("200"), byte_count("many")
     (4294967296, 500000000, 1500, 200, None)
@@ -47,7 +47,7 @@ def byte_count(text: str) -> int | None:
 
 
 def quoted(text: str, most: int = 60) -> str:
-    """A received text for an error message, cut where it is long.
+    """A received text for an error message, in quotes and shortened if it is long.
 
     >>> quoted("abc"), quoted("9" * 100, most=5)
     ("'abc'", "'99999'… (100 characters)")

@@ -1,7 +1,7 @@
-"""Opening of data files: regular files only, and no more bytes than one stated limit.
+"""Opening of data files: regular files only, and at most `max_bytes()` bytes.
 
-Whatever a file or a request would take in memory is compared with `max_bytes()` before it is allocated. Compressed data
-is unpacked as a stream, so that a small file that unpacks to a huge one is refused when it passes the limit.
+The memory that a file or a request needs is compared with the limit before it is allocated. Compressed data is unpacked
+as a stream, so that a small file that unpacks to a huge one is refused as soon as it exceeds the limit.
 """
 
 import gzip
@@ -41,19 +41,19 @@ def max_bytes() -> int:
 
 
 def parsed_limit(text: str, option: str) -> int:
-    """The limit that a text writes.
+    """Parse a limit in bytes; `option` names it in the error.
 
     >>> parsed_limit("500MB", "--max-bytes")
     500000000
     """
     count = byte_count(text)
     if not count:
-        raise OptionError(f"{option} got {quoted(text)}, expected a number of bytes such as 4GiB, 500MB or 2000000")
+        raise OptionError(f"{option} is {quoted(text)}, expected a number of bytes such as 4GiB, 500MB or 2000000")
     return count
 
 
 def require_bytes(count: int, what: str) -> None:
-    """Refuse, before anything is allocated, what would take more than the limit.
+    """Raise `DataError` if `what` needs more bytes than the limit; called before they are allocated.
 
     >>> require_bytes(10 * 2**30, "digits at 20000 x 20000")
     Traceback (most recent call last):
@@ -70,7 +70,7 @@ the limit with nearkin --max-bytes or $NEARKIN_MAX_BYTES
 
 
 def local_path(text: str) -> Path:
-    """The absolute path that a text names, with `~` and symbolic links resolved; the file need not exist."""
+    """The absolute path for a text, with `~` and symbolic links resolved; the file need not exist."""
     try:
         path = Path(text).expanduser().resolve()
         path.exists()
@@ -81,7 +81,7 @@ def local_path(text: str) -> Path:
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """Open a file for reading; folders, pipes, sockets and devices are refused without waiting for them.
+    """Open a regular file for reading; folders, pipes, sockets and devices are refused without waiting for them.
 
     >>> open_regular(Path("/dev/null"))
     Traceback (most recent call last):
@@ -103,7 +103,7 @@ def open_regular(path: Path) -> io.BufferedReader:
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[BinaryIO]:
-    """Open a regular file, unpacked as it is read where its name ends in `.gz`; read errors are `DataError`s."""
+    """Open a regular file; one whose name ends in `.gz` is unpacked while it is read. Errors become `DataError`."""
     with open_regular(path) as file:
         try:
             yield io.BufferedReader(gzip.GzipFile(fileobj=file)) if path.suffix == ".gz" else file
@@ -114,11 +114,11 @@ def unpacked(path: Path) -> Iterator[BinaryIO]:
 
 
 def read_file(path: Path, cost: int = 1) -> bytearray:
-    """The bytes of a regular file, unpacked, within the limit.
+    """Read a regular file, unpacked if it ends in `.gz`, up to the limit.
 
     Args:
         path: the file, plain or `.gz`.
-        cost: bytes of memory that each byte takes once it is parsed (default: 1).
+        cost: bytes of memory for each byte of the file after parsing (default: 1).
     """
     content = bytearray()
     with unpacked(path) as file:
@@ -130,6 +130,6 @@ def read_file(path: Path, cost: int = 1) -> bytearray:
 
 
 def unreadable(path: Path, error: Exception) -> DataError:
-    """One line for a file that the system does not let us read."""
+    """The error for a file that cannot be read."""
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return DataError(f"cannot read {path}: {reason}; check the path and its rights, or fetch the file again")
+    return DataError(f"cannot read {path}: {reason}; check the path and its permissions, or fetch the file again")

@@ -1,7 +1,8 @@
-"""Read plain JSON values by type annotations: stored facts have the types that the code expects, or are refused."""
+"""Read JSON values by type annotations; a value of another type raises an error that names it."""
 
 import hashlib
 import json
+import re
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -13,11 +14,12 @@ from nearkin.core.errors import DataError, require
 T = TypeVar("T")
 
 MAX_DEPTH = 64
-"""Levels of nesting that are read; our own files have fewer than ten."""
+"""Most levels of nesting that are read; files of nearkin have fewer than ten."""
 
 CHECKSUM = "sha256"
 """Key of the checksum in files that hold one."""
 
+_SURROGATES = re.compile("[\ud800-\udfff]")  # UTF-8 cannot hold them
 _NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", types.NoneType: "null"}
 
 
@@ -30,7 +32,7 @@ def typed(kind: type[T], value: Any, origin: str) -> T:
     Args:
         kind: a type with annotations that can be resolved at run time.
         value: what `json.loads` returned.
-        origin: the file or record, named in the error.
+        origin: name of the file or record, for the error.
 
     >>> typed(tuple[int, ...], [1, 2], "a.json")
     (1, 2)
@@ -41,18 +43,17 @@ def typed(kind: type[T], value: Any, origin: str) -> T:
     try:
         return cast(T, _read(kind, value, ()))
     except _Unexpected as odd:
-        what = ".".join(map(str, odd.path)) or "the content"
-        shown = repr(odd.value)
+        name = ".".join(map(str, odd.path)) or "the content"
+        shown = "missing" if odd.value is _MISSING else repr(odd.value)
         shown = shown if len(shown) <= 60 else f"{shown[:59]}…"
-        got = "is missing" if odd.value is _MISSING else f"is {shown}"
         raise DataError(
-            f"{origin}: {what} {got}, expected {odd.expected}; the file is damaged or of another version: "
+            f"{origin}: {name} is {shown}, expected {odd.expected}; the file is damaged or of another version: "
             f"write or fetch it again"
         ) from None
 
 
 def json_object(text: str | bytes, origin: str) -> dict[str, Any]:
-    """Parse a JSON object; doubled keys, other values and deep nesting are refused.
+    """Parse a JSON object; repeated keys, deep nesting and values that are not objects raise `DataError`.
 
     >>> json_object('{"a": [1]}', "a.json")
     {'a': [1]}
@@ -73,7 +74,7 @@ def json_object(text: str | bytes, origin: str) -> dict[str, Any]:
 
 
 def sealed(facts: Mapping[str, Any]) -> bytes:
-    """JSON of plain facts with their checksum beside them; `unsealed` verifies it.
+    """Write facts as JSON together with their checksum, which `unsealed` verifies.
 
     >>> unsealed(sealed({"a": 1.5}), "a.json")
     {'a': 1.5}
@@ -85,11 +86,11 @@ def sealed(facts: Mapping[str, Any]) -> bytes:
 
 
 def unsealed(data: bytes, origin: str) -> dict[str, Any]:
-    """The facts that `sealed` wrote, verified; a file of an older version, without a checksum, is taken as it is."""
+    """Read and verify what `sealed` wrote; files of older versions have no checksum and are not verified."""
     facts = json_object(data, origin)
-    given = facts.pop(CHECKSUM, None)
+    checksum = facts.pop(CHECKSUM, None)
     require(
-        given is None or given == _checksum(facts),
+        checksum is None or checksum == _checksum(facts),
         f"{origin}: its checksum does not match: it was altered after it was written; remove it",
         DataError,
     )
@@ -136,15 +137,11 @@ def _plain(kind: type, value: Any, path: tuple[str | int, ...]) -> Any:
     elif kind is float:
         fits = number and (isinstance(value, float) or abs(value) < 2**1000)
     elif kind is str:
-        fits = isinstance(value, str) and (value.isascii() or _encodable(value))
+        fits = isinstance(value, str) and not _SURROGATES.search(value)
     else:
         fits = isinstance(value, kind)
     _require(fits, path, value, _NAMES[kind])
     return value
-
-
-def _encodable(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _union(arguments: tuple[Any, ...], value: Any, path: tuple[str | int, ...]) -> Any:
@@ -166,7 +163,7 @@ def _sequence(origin: Any, arguments: tuple[Any, ...], value: Any, path: tuple[s
     if origin is not tuple or (len(arguments) == 2 and arguments[1] is Ellipsis):
         kinds = [arguments[0]] * len(value)
     _require(len(kinds) == len(value), path, value, f"a list of {len(kinds)} values")
-    items = [_read(kind, item, (*path, place)) for place, (kind, item) in enumerate(zip(kinds, value, strict=True))]
+    items = [_read(kind, item, (*path, i)) for i, (kind, item) in enumerate(zip(kinds, value, strict=True))]
     return tuple(items) if origin is tuple else items
 
 
@@ -178,14 +175,14 @@ def _record(kind: Any, value: Any, path: tuple[str | int, ...]) -> Any:
     known = {name: _read(hint, value[name], (*path, name)) for name, hint in hints.items() if name in value}
     if not closed:
         return {**value, **known}
-    strange = sorted(set(value) - set(hints))
-    _require(not strange, (*path, *strange[:1]), strange and value[strange[0]], "no such entry")
+    for name in sorted(set(value) - set(hints)):
+        raise _Unexpected((*path, name), value[name], "no such entry")
     return kind(**known)
 
 
 @cache
 def _shape(kind: Any) -> tuple[dict[str, Any], tuple[str, ...], bool]:
-    """Types by name, the names that must be there, and whether others may not."""
+    """Types by name, required names, and whether other names are refused."""
     hints = get_type_hints(kind)
     if is_typeddict(kind):
         return hints, tuple(sorted(kind.__required_keys__)), False
@@ -206,16 +203,16 @@ def _require(condition: Any, path: tuple[str | int, ...], value: Any, expected: 
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    items = dict(pairs)
+    if len(items) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the key {twice!r} occurs twice")
-    return found
+    return items
 
 
 def _depth(value: Any) -> int:
-    """Levels of a JSON value, counted without recursion."""
+    """Levels of nesting of a JSON value, counted without recursion."""
     depth, level = 0, [value]
     while level:
         depth += 1

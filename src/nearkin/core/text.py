@@ -1,4 +1,4 @@
-"""Numbers, durations, counts, shares, bytes and names as they are written for people."""
+"""Text for people: numbers, durations, counts, shares, bytes, names."""
 
 import json
 import math
@@ -6,10 +6,10 @@ import unicodedata
 from collections.abc import Sequence
 
 MISSING = "–"
-"""Written where there is no value."""
+"""Shown if there is no value."""
 
 MANY = 2000
-"""Test samples from which on a fourth decimal of a metric means something."""
+"""Number of test samples from which a metric is shown with four decimals instead of three."""
 
 _DIRECTIONS = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _SIZES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -17,7 +17,7 @@ _TIMES = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 
 
 def plain(text: str) -> str:
-    r"""The text on one line; characters that neither XML nor a reader can take are replaced.
+    r"""The text on one line; control characters and others that XML cannot hold are replaced.
 
     >>> plain("a\nb\x00"), plain("zero <6> & $x$")
     ('a b�', 'zero <6> & $x$')
@@ -26,29 +26,29 @@ def plain(text: str) -> str:
 
 
 def verbatim(text: str) -> str:
-    r"""The text with its blanks and line breaks, for what is to be copied; the rest as in `plain`.
+    r"""The text with its spaces and line breaks, for code and commands; other characters as in `plain`.
 
     >>> verbatim("a  'b'\n  c\x00")
     "a  'b'\n  c�"
     """
-    return "".join(sign if sign == "\n" else _visible(" " if sign.isspace() else sign) for sign in text)
+    return "".join(char if char == "\n" else _visible(" " if char.isspace() else char) for char in text)
 
 
-def _visible(sign: str) -> str:
-    return "\ufffd" if unicodedata.category(sign) in ("Cc", "Cs", "Cn") or sign in _DIRECTIONS else sign
+def _visible(char: str) -> str:
+    return "\ufffd" if unicodedata.category(char) in ("Cc", "Cs", "Cn") or char in _DIRECTIONS else char
 
 
-def listed(parts: Sequence[str]) -> str:
-    """An enumeration.
+def enumeration(words: Sequence[str]) -> str:
+    """Words with commas and a final "and".
 
-    >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])
+    >>> enumeration(["a"]), enumeration(["a", "b"]), enumeration(["a", "b", "c"])
     ('a', 'a and b', 'a, b and c')
     """
-    return ", ".join(parts[:-1]) + " and " + parts[-1] if len(parts) > 1 else "".join(parts)
+    return ", ".join(words[:-1]) + " and " + words[-1] if len(words) > 1 else "".join(words)
 
 
 def number(value: float | None, places: int = 3) -> str:
-    """A number with its decimals and a true minus sign; a dash where there is none.
+    """A number with fixed decimals and a minus sign; a dash if it is missing or not finite.
 
     >>> number(0.12345), number(-2.0, 1), number(float("nan")), number(None), number(-0.0001, 2)
     ('0.123', '−2.0', '–', '–', '0.00')
@@ -60,7 +60,7 @@ def number(value: float | None, places: int = 3) -> str:
 
 
 def decimals(values: Sequence[float]) -> int:
-    """Decimals that show three figures of the largest value; 3 without any.
+    """Decimals that show three significant digits of the largest value; 3 without values.
 
     >>> decimals([0.12, 0.98]), decimals([3.0, 40.0]), decimals([20000.0])
     (3, 1, 0)
@@ -79,7 +79,7 @@ def metric_places(count: int) -> int:
 
 
 def with_spread(mean: float, std: float | None, places: int) -> str:
-    """`mean ± std`, or the mean alone where no spread is known.
+    """`mean ± std`, or the mean alone if the standard deviation is unknown or 0.
 
     >>> with_spread(0.2512, 0.0311, 3), with_spread(0.25, 0.0, 2), with_spread(float("nan"), 0.0, 2)
     ('0.251 ± 0.031', '0.25', '–')
@@ -89,7 +89,7 @@ def with_spread(mean: float, std: float | None, places: int) -> str:
 
 
 def interval(low: float, high: float, places: int = 3) -> str:
-    """Both ends of an interval.
+    """Lower and upper end of an interval.
 
     >>> interval(0.25, 0.5)
     '0.250 to 0.500'
@@ -98,7 +98,7 @@ def interval(low: float, high: float, places: int = 3) -> str:
 
 
 def counted(value: float, noun: str = "") -> str:
-    """A whole number with commas, and its noun where one is given.
+    """A whole number with commas, and a noun in singular or plural.
 
     >>> counted(1234567), counted(1, "task"), counted(1200, "blob")
     ('1,234,567', '1 task', '1,200 blobs')
@@ -108,7 +108,7 @@ def counted(value: float, noun: str = "") -> str:
 
 
 def brief(value: float) -> str:
-    """A large number in three figures and a unit.
+    """A number in three significant digits with a unit such as k or M.
 
     >>> [brief(value) for value in (0.5, 12, 1234, 20000, 999_600, 3.21e6)]
     ['0.5', '12', '1.23 k', '20 k', '1 M', '3.21 M']
@@ -120,7 +120,7 @@ def brief(value: float) -> str:
 
 
 def byte_text(count: int) -> str:
-    """A number of bytes with its unit.
+    """A number of bytes with a binary unit.
 
     >>> byte_text(4 * 2**30), byte_text(1_600_000_000), byte_text(12)
     ('4 GiB', '1.49 GiB', '12 bytes')
@@ -132,7 +132,7 @@ def byte_text(count: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A span of time in at most two units.
+    """A duration in at most two units.
 
     >>> [duration(value) for value in (0.0, 0.034, 9.96, 75, 3600, 90061)]
     ['0 s', '0.03 s', '10 s', '1 min 15 s', '1 h', '1 d 1 h']
@@ -150,7 +150,7 @@ def duration(seconds: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in percent; a share that is not quite 0 or 1 is not written as such.
+    """A share in percent; a share that is close to 0 or 1 has more decimals, so that it is not shown as 0 % or 100 %.
 
     >>> percent(0.123), percent(0.9996), percent(1.0), percent(0.0004)
     ('12 %', '99.96 %', '100 %', '0.04 %')
@@ -165,7 +165,7 @@ def percent(share: float) -> str:
 
 
 def fact_text(value: object) -> str:
-    """A plain value in a table: a number in four figures, however small, a shape, or its JSON.
+    """A JSON value in a table: a number in four significant digits, a shape such as 1 × 8 × 8, or its JSON.
 
     >>> fact_text([1, 8, 8]), fact_text(True), fact_text(None), fact_text(-0.25), fact_text(3.2e-08)
     ('1 × 8 × 8', 'yes', '–', '−0.25', '3.2 × 10⁻⁸')
@@ -180,6 +180,6 @@ def fact_text(value: object) -> str:
         return (f"{digits} × 10{raised}" if power else digits).replace("-", "−")
     if isinstance(value, int):
         return str(value)
-    if isinstance(value, list | tuple) and all(isinstance(part, int) for part in value):
+    if isinstance(value, list | tuple) and all(isinstance(side, int) for side in value):
         return " × ".join(map(str, value))
     return plain(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))

@@ -1,4 +1,4 @@
-"""Small types that every room speaks."""
+"""Type aliases that all packages use."""
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -9,7 +9,7 @@ Params: TypeAlias = dict[str, Tensor]
 """Weights by the names of `model.named_parameters()`."""
 
 Buffers: TypeAlias = dict[str, Tensor]
-"""Running statistics and the like, by the names of `model.named_buffers()`."""
+"""Buffers, such as running statistics, by the names of `model.named_buffers()`."""
 
 Facts: TypeAlias = Mapping[str, Any]
 """Plain JSON values by name."""

@@ -18,14 +18,4 @@ if TYPE_CHECKING:
     from nearkin.distance.registry import MEASURES as MEASURES
     from nearkin.distance.registry import measure_named as measure_named
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "fisher_based.frechet": ("frechet", "full_frechet"),
-            "matrix": ("DistanceMatrix",),
-            "measure": ("Measure", "Need"),
-            "pair": ("Pair", "Source", "Target"),
-            "ranking": ("Kin", "Ranking"),
-            "registry": ("MEASURES", "measure_named"),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from nearkin.core.errors import MismatchError, require
 from nearkin.core.events import Operation, Work
-from nearkin.core.options import Option, options_of, typed
+from nearkin.core.options import Option, options_of, read_options
 from nearkin.distance.pair import Pair, Source
 from nearkin.distance.source_on_target import SourceOnTarget
 from nearkin.tasks.task import Task
@@ -88,7 +88,7 @@ class Measure:
 
     def with_options(self, given: Mapping[str, Any]) -> "Measure":
         """The measure with other options, as text or in their types; unknown ones are refused."""
-        values = typed(self.options, given, f"the measure {self.name}")
+        values = read_options(self.options, given, f"the measure {self.name}")
         return replace(self, formula=replace(self.formula, **values)) if values else self  # type: ignore[type-var]
 
     def knows(self, source: str, target: str) -> bool:

@@ -212,7 +212,7 @@ class Pair:
     @cached_property
     def source_features(self) -> Tensor:
         """Features of the source's network on its own training samples `[M, D]`."""
-        return self.view.features_of(self.source.task.train.glance(self.num_samples).x)
+        return self.view.features_of(self.source.task.train.fixed_subset(self.num_samples).x)
 
     @property
     def metric(self) -> float:

@@ -338,5 +338,5 @@ class Probe:
         model = build(self.network, task.input_shape, task.num_outputs, self.seed, trial)
         if self.steps > 0:
             yield from fit.work(model, task, Recipe(steps=self.steps), seed=self.seed, stage="probe")
-        x, y = task.test.glance(self.samples)
+        x, y = task.test.fixed_subset(self.samples)
         return (yield from diagonal.work(model.eval(), x, y, likelihood=task.likelihood))

@@ -41,7 +41,7 @@ class SourceOnTarget:
     @cached_property
     def train(self) -> Batch:
         """Training samples."""
-        return self.task.train.glance(self.num_train)
+        return self.task.train.fixed_subset(self.num_train)
 
     @cached_property
     def head(self) -> str:

@@ -21,17 +21,4 @@ if TYPE_CHECKING:
     from nearkin.fisher.values import FisherDiagonal as FisherDiagonal
     from nearkin.fisher.values import multitask_fisher as multitask_fisher
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "cotangents": ("Samples",),
-            "diagonals": ("diagonal",),
-            "full": ("fisher_blocks", "fisher_matrix"),
-            "jacobian": ("Jacobian",),
-            "kronecker": ("KroneckerFisher",),
-            "products": ("FisherProduct",),
-            "scores": ("sample_gradients",),
-            "tangent": ("tangent_kernel", "tangent_product"),
-            "values": ("FisherDiagonal", "multitask_fisher"),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

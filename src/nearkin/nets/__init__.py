@@ -16,16 +16,4 @@ if TYPE_CHECKING:
     from nearkin.nets.training_loop import fit as fit
     from nearkin.nets.trusted_code import trust as trust
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "evaluate": ("Scores",),
-            "history": ("History",),
-            "recipe": ("Recipe",),
-            "registry": ("build", "default_network"),
-            "solved": ("Solved",),
-            "spec": ("NetworkSpec",),
-            "training_loop": ("Fit", "fit"),
-            "trusted_code": ("trust",),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

@@ -3,12 +3,10 @@
 import math
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
 
-from nearkin._moved import renamed
 from nearkin.core.errors import require
 from nearkin.core.events import Checkpoint, Note, Progress, Work, operation
 from nearkin.core.state import State, copied
@@ -166,7 +164,3 @@ def _parts(task: Task, recipe: Recipe, seed: int) -> tuple[Examples, Examples | 
     require(len(task.train) >= 2, f"{task.name}: one sample is too few to set some aside; drop target and patience")
     learn, judge = split_index(labels, len(task.train), recipe.validation, seed)
     return task.train.chosen(learn), task.train.chosen(judge)
-
-
-def __getattr__(name: str) -> Any:
-    return renamed(__name__, name)

@@ -1,1 +1,1 @@
-"""Pictures of a task space as SVG, and self-contained pages that show them."""
+"""Reports: pictures of tasks and results as SVG, and self-contained HTML pages."""

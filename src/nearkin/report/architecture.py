@@ -1,4 +1,4 @@
-"""Architectures that were searched: drawings of their cells, the chosen one first."""
+"""Drawings of the cells that searches found, the chosen model's first."""
 
 from dataclasses import dataclass
 
@@ -6,26 +6,26 @@ from markupsafe import Markup
 
 from nearkin.core.errors import NearkinError
 from nearkin.core.text import plain
-from nearkin.report.drawing.genotype import drawing
+from nearkin.report.drawing.genotype_drawing import draw_genotype
 from nearkin.report.svg import svg_width
 from nearkin.search.genotypes.genotype import Genotype
-from nearkin.solver.result import Result, ordered
+from nearkin.solver.result import ordered
 from nearkin.solver.solution import Solution
 
 MOST = 4
-"""Drawings of a page."""
+"""Drawings on one page."""
 
 
 @dataclass(frozen=True)
-class Architecture:
-    """A searched network.
+class CellDrawing:
+    """The searched cell of one contender.
 
     Attributes:
-        title: of the contestant.
-        chosen: whether it is the answer.
-        genotype: its text.
-        network: its network string.
-        drawn: SVG; empty where the text cannot be read.
+        title: of the contender.
+        chosen: whether the contender was chosen.
+        genotype: the cell as text.
+        network: network string of the whole model.
+        svg: drawing of the cell; empty if the genotype cannot be parsed.
         natural: width of the drawing in pixels.
     """
 
@@ -33,39 +33,34 @@ class Architecture:
     chosen: bool
     genotype: str
     network: str
-    drawn: Markup
+    svg: Markup
     natural: int
 
 
-def architectures(solution: Solution) -> list[Architecture]:
-    """The chosen one's if it was searched, then the best of the others, each genotype once."""
-    ranked = sorted(ordered(solution.standings), key=lambda one: one.name != solution.chosen)
-    first = {one.genotype: one for one in reversed(ranked) if one.genotype}
-    kept = [one for one in ranked if first.get(one.genotype) is one]
-    return [_drawn(one, place, solution.chosen) for place, one in enumerate(kept[:MOST])]
+def cell_drawings(solution: Solution) -> list[CellDrawing]:
+    """The chosen contender's cell if it has one, then the best of the others, each genotype once."""
+    ranked = sorted(ordered(solution.standings), key=lambda result: result.name != solution.chosen)
+    unique = {result.genotype: result for result in reversed(ranked) if result.genotype}
+    drawings: list[CellDrawing] = []
+    for result in [result for result in ranked if unique.get(result.genotype) is result][:MOST]:
+        try:
+            svg = draw_genotype(Genotype.parse(result.genotype), name=f"nk-cell-{len(drawings)}")
+        except NearkinError:
+            svg = ""
+        texts = (plain(result.genotype), plain(result.network))
+        chosen = result.name == solution.chosen
+        drawings.append(CellDrawing(plain(result.title), chosen, *texts, Markup(svg), svg_width(svg) if svg else 0))
+    return drawings
 
 
-def _drawn(one: Result, place: int, chosen: str) -> Architecture:
-    try:
-        svg = drawing(Genotype.parse(one.genotype), name=f"nk-cell-{place}")
-    except NearkinError:
-        svg = ""
-    wide = svg_width(svg) if svg else 0
-    return Architecture(
-        plain(one.title), one.name == chosen, plain(one.genotype), plain(one.network), Markup(svg), wide
-    )
-
-
-def architecture_words(solution: Solution, found: list[Architecture]) -> str:
-    """Whether the answer has cells, and whose are shown."""
-    if not found:
+def architecture_text(solution: Solution, drawings: list[CellDrawing]) -> str:
+    """Whether the chosen model has a searched cell, and which cell is shown."""
+    if not drawings:
         return "No architecture was searched, so there is no cell to draw."
-    own = plain(solution.standing.title)
-    if found[0].chosen:
-        return (
-            f"This is the cell of the chosen network, from {own}. The network repeats it; data flow from left to right."
-        )
+    title = plain(solution.standing.title)
+    if drawings[0].chosen:
+        return f"This is the cell of the chosen model, found by {title}. Data flow from left to right."
     return (
-        f"The chosen model, {own}, has no searched cell. The best one that a search found is that of {found[0].title}; "
-        f"it did not win."
+        f"The chosen model, {title}, has no searched cell. This is the best cell that a search found, by "
+        f"{drawings[0].title}; it was not chosen."
     )

@@ -1,4 +1,4 @@
-"""Axes of a chart: values on a line of pixels, round ticks, a frame with its names, whiskers, a legend in rows."""
+"""Axes of a chart: scales from values to pixels, ticks, names of axes, whiskers, and a legend in rows."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ _FLAT = 1e-9
 
 @dataclass(frozen=True)
 class Scale:
-    """Values from `low` to `high` on the pixels from `start` to `end`, linear or logarithmic; `whole` ones are counts.
+    """Values from `low` to `high` on the pixels from `start` to `end`, linear or logarithmic; `whole` for counts.
 
     >>> scale = Scale(1.0, 100.0, 0.0, 10.0, log=True)
     >>> scale(10.0), scale.ticks()
@@ -35,13 +35,13 @@ class Scale:
     whole: bool = False
 
     def __call__(self, value: float) -> float:
-        """Where a value lies; in the middle where all values are the same."""
+        """Position of a value in pixels; the middle if `low` equals `high`."""
         low, high, at = map(math.log10, (self.low, self.high, value)) if self.log else (self.low, self.high, value)
         share = (at - low) / (high - low) if high != low else 0.5
         return self.start + (self.end - self.start) * share
 
     def ticks(self, most: int = 6) -> list[float]:
-        """Round values within: 1, 2 or 5 times powers of ten, about `most` at most."""
+        """Round values within the scale: 1, 2 or 5 times powers of ten, about `most` at most."""
         for factors in ((1, 2, 5), (1, 3), (1,)) if self.log else ():
             ticks = self._inside(LogLocator(subs=factors, numticks=400).tick_values(self.low, self.high))
             if len(ticks) <= most:
@@ -53,11 +53,11 @@ class Scale:
 
     def _inside(self, ticks: Iterable[float]) -> list[float]:
         along = replace(self, start=0.0, end=1.0)
-        kept = (tick for tick in ticks if tick > 0 or not self.log)
-        return [float(f"{tick:.12g}") for tick in kept if -1e-9 <= along(tick) <= 1 + 1e-9]
+        valid = (tick for tick in ticks if tick > 0 or not self.log)
+        return [float(f"{tick:.12g}") for tick in valid if -1e-9 <= along(tick) <= 1 + 1e-9]
 
     def label(self, tick: float, most: int = 6) -> str:
-        """A tick in words, with the decimals that its neighbours need."""
+        """Text of a tick, with the decimals that the distance to its neighbour requires."""
         if self.log:
             return brief(tick).replace("e-0", "e−")
         ticks = self.ticks(most)
@@ -75,32 +75,32 @@ def scale_around(
     log: bool = False,
     bounds: tuple[float, float] = (-math.inf, math.inf),
 ) -> Scale:
-    """A scale that holds all finite values with some air, and does not go beyond `bounds`.
+    """A scale that contains all finite values with a margin, within `bounds`.
 
     >>> scale = scale_around([0.5, 1.0], 0, 100, bounds=(0.0, 1.0))
     >>> round(scale.low, 2), scale.high
     (0.47, 1.0)
     """
-    kept = [value for value in values if math.isfinite(value) and (value > 0 or not log)]
-    low, high = (min(kept), max(kept)) if kept else (1.0, 1.0)
+    valid = [value for value in values if math.isfinite(value) and (value > 0 or not log)]
+    low, high = (min(valid), max(valid)) if valid else (1.0, 1.0)
     if log:
         low, high = math.log10(low), math.log10(high)
-    air = _PAD * (high - low)
-    if air <= _FLAT * max(1.0, abs(low), abs(high)):
-        air = 0.5 if log else 0.05 * max(1.0, abs(low))
-    low, high = low - air, high + air
+    margin = _PAD * (high - low)
+    if margin <= _FLAT * max(1.0, abs(low), abs(high)):
+        margin = 0.5 if log else 0.05 * max(1.0, abs(low))
+    low, high = low - margin, high + margin
     if log:
         low, high = 10.0**low, 10.0**high
     floor, ceiling = bounds
     low, high = max(low, floor), min(high, ceiling)
-    if high <= low:  # everything at one bound
+    if high <= low:  # all values at one bound
         low, high = (low, low + 1.0) if not math.isfinite(floor) else (floor, floor + 1.0)
     return Scale(low, high, start, end, log)
 
 
 @dataclass(frozen=True)
 class Field:
-    """The part of a canvas that holds the values."""
+    """The rectangle of a canvas in which values are drawn."""
 
     left: float
     top: float
@@ -109,7 +109,7 @@ class Field:
 
 
 def frame(draw: Canvas, field: Field, x: Scale, y: Scale, words: tuple[str, str]) -> None:
-    """Level grid lines, ticks and the names of both axes: that of y above its axis, that of x below to the right."""
+    """Horizontal grid lines, ticks and the names of both axes: y above its axis, x below to the right."""
     down = max(2, int((field.bottom - field.top) / 45))
     for tick in y.ticks(down):
         draw.line((field.left, y(tick)), (field.right, y(tick)), width=0.8)
@@ -119,7 +119,7 @@ def frame(draw: Canvas, field: Field, x: Scale, y: Scale, words: tuple[str, str]
 
 
 def x_axis(draw: Canvas, field: Field, x: Scale, word: str, *, grid: bool = False) -> None:
-    """The axis below a field with its ticks and its name, and with upright grid lines where there is no y axis."""
+    """The axis below a field with its ticks and its name, and optionally vertical grid lines."""
     across = max(2, int((field.right - field.left) / 70))
     for tick in x.ticks(across):
         if grid:
@@ -132,25 +132,25 @@ def x_axis(draw: Canvas, field: Field, x: Scale, word: str, *, grid: bool = Fals
 
 
 def whisker(draw: Canvas, low: Point, high: Point, *, stroke: str, width: float = 1.2, cap: float = 3.0) -> None:
-    """An upright or level line from end to end, with caps."""
+    """A vertical or horizontal line with a cap at each end."""
     draw.line(low, high, stroke=stroke, width=width)
-    upright = low[0] == high[0]
+    vertical = low[0] == high[0]
     for x, y in (low, high):
-        ends = ((x - cap, y), (x + cap, y)) if upright else ((x, y - cap), (x, y + cap))
+        ends = ((x - cap, y), (x + cap, y)) if vertical else ((x, y - cap), (x, y + cap))
         draw.line(*ends, stroke=stroke, width=width)
 
 
-def flowed(words: Sequence[str], room: float, lead: float, gap: float = 18.0) -> list[Point]:
-    """Where entries of a legend begin, each `lead` pixels and a text wide: column in pixels, and row.
+def legend_positions(words: Sequence[str], width: float, lead: float, gap: float = 18.0) -> list[Point]:
+    """Start of each legend entry, which is `lead` pixels and a text wide: column in pixels, and row.
 
-    >>> flowed(["a", "b"], 1000, 10)[1][1], flowed(["a", "b"], 20, 10)[1]
+    >>> legend_positions(["a", "b"], 1000, 10)[1][1], legend_positions(["a", "b"], 20, 10)[1]
     (0.0, (0.0, 1.0))
     """
-    places, x, row = [], 0.0, 0.0
+    positions, x, row = [], 0.0, 0.0
     for text in words:
-        wide = lead + text_width(text, FONT)
-        if x and x + wide > room:
+        size = lead + text_width(text, FONT)
+        if x and x + size > width:
             x, row = 0.0, row + 1
-        places.append((x, row))
-        x += wide + gap
-    return places
+        positions.append((x, row))
+        x += size + gap
+    return positions

@@ -1,14 +1,14 @@
-"""Curves: training losses of the contestants, and the best score of their searches."""
+"""Training losses of the contenders over steps, and the best scores of their searches, as charts and tables."""
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from nearkin.core.numbers import real_number
 from nearkin.core.text import MISSING, counted, duration, metric_places, number, plain
 from nearkin.report.axes import NARROW, Field, Scale, frame, scale_around
-from nearkin.report.html import Table
+from nearkin.report.html import HtmlTable
 from nearkin.report.labels import labels, spread, text_width
 from nearkin.report.svg import Canvas, Point
 from nearkin.solver.result import Result
@@ -21,50 +21,46 @@ _QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 @dataclass(frozen=True)
 class Curve:
-    """A line of a chart: points in order, and whether it is the one to look at."""
+    """A line of a chart; that of the chosen contender is highlighted."""
 
     title: str
     points: tuple[Point, ...]
     chosen: bool
 
 
-def learning(solution: Solution) -> list[Curve]:
-    """Training losses by step, of all that have any."""
-    return _curves(solution, {one.name: list(one.curve) for one in solution.standings})
+def loss_curves(solution: Solution) -> list[Curve]:
+    """Training loss by step of every contender that was trained in steps."""
+    return _curves(solution, lambda result: result.curve)
 
 
-def searching(solution: Solution) -> list[Curve]:
-    """The best score after so many evaluations, of all that were searched."""
-    found = {one.name: _history(one) for one in solution.standings}
-    return _curves(solution, found)
+def search_curves(solution: Solution) -> list[Curve]:
+    """Best score by number of evaluated cells, of every search."""
+    return _curves(solution, lambda result: (result.search or {}).get("history", ()))
 
 
-def _history(one: Result) -> list[Point]:
-    return [(float(count), float(score)) for count, score in (one.search or {}).get("history", ())]
-
-
-def _curves(solution: Solution, found: dict[str, list[Point]]) -> list[Curve]:
-    kept = []
-    for one in solution.standings:
-        points = tuple((float(x), float(y)) for x, y in found[one.name] if math.isfinite(x) and math.isfinite(y))
+def _curves(solution: Solution, points_of: Callable[[Result], Iterable[Point]]) -> list[Curve]:
+    curves = []
+    for result in solution.standings:
+        pairs = ((float(x), float(y)) for x, y in points_of(result))
+        points = tuple(pair for pair in pairs if all(map(math.isfinite, pair)))
         if points:
-            kept.append(Curve(plain(one.title), points, one.name == solution.chosen))
-    return kept
+            curves.append(Curve(plain(result.title), points, result.name == solution.chosen))
+    return curves
 
 
-def learning_picture(curves: Sequence[Curve], width: int, name: str = "nk-learning") -> str:
-    """SVG of losses, on a logarithmic scale where all are above zero."""
+def loss_picture(curves: Sequence[Curve], width: int, name: str = "nk-learning") -> str:
+    """SVG of losses, on a logarithmic scale if all are above zero."""
     log = all(y > 0 for curve in curves for _, y in curve.points)
     words = ("steps", "training loss" + (", logarithmic" if log else ""))
     ends = [f"{curve.title} ends at {number(curve.points[-1][1])}" for curve in curves if curve.chosen]
-    spoken = f"Training losses of {len(curves)} contestants. {'; '.join(ends)}".strip()
+    spoken = f"Training losses of {len(curves)} contenders. {'; '.join(ends)}".strip()
     return _chart(curves, width, words, log=log, steps=False).svg(name, "Learning curves", f"{spoken.rstrip('.')}.")
 
 
 def search_picture(curves: Sequence[Curve], width: int, name: str = "nk-search") -> str:
     """SVG of best scores, as steps."""
     ends = [f"{curve.title} reaches {number(curve.points[-1][1])}" for curve in curves]
-    words = ("cells that were tried", "best score so far")
+    words = ("cells tried", "best score so far")
     return _chart(curves, width, words, log=False, steps=True).svg(name, "Search curves", f"{'; '.join(ends)}.")
 
 
@@ -82,7 +78,7 @@ def _chart(curves: Sequence[Curve], width: int, words: tuple[str, str], *, log: 
     for curve in sorted(curves, key=lambda curve: curve.chosen):
         points = [(x(across), y(up)) for across, up in curve.points]
         if steps:
-            corners = ((one, (other[0], one[1])) for one, other in itertools.pairwise(points))
+            corners = ((point, (after[0], point[1])) for point, after in itertools.pairwise(points))
             points = [*itertools.chain.from_iterable(corners), points[-1]]
         colour, wide = ("target", 2.6) if curve.chosen else ("kin", 1.3)
         if len(points) > 1:
@@ -97,54 +93,54 @@ def _chart(curves: Sequence[Curve], width: int, words: tuple[str, str], *, log: 
     return draw
 
 
-def learning_table(curves: Sequence[Curve]) -> Table:
-    """Every curve at its quarters."""
-    return _table("Training loss on the way", "Steps", curves, 4)
+def loss_table(curves: Sequence[Curve]) -> HtmlTable:
+    """Training losses at the quarters of every curve."""
+    return _table("Training loss during training", "Steps", curves, 4)
 
 
-def search_table(solution: Solution, curves: Sequence[Curve]) -> Table:
+def search_table(solution: Solution, curves: Sequence[Curve]) -> HtmlTable:
     """Best scores at the quarters of every search."""
-    return _table("Best score on the way", "Cells tried", curves, metric_places(solution.quality.count))
+    return _table("Best score during the search", "Cells tried", curves, metric_places(solution.quality.count))
 
 
-def _table(caption: str, unit: str, curves: Sequence[Curve], places: int) -> Table:
+def _table(caption: str, unit: str, curves: Sequence[Curve], places: int) -> HtmlTable:
     rows = []
     for curve in curves:
         at = [curve.points[round(share * (len(curve.points) - 1))] for share in _QUARTERS]
         title = f"✔ {curve.title} (chosen)" if curve.chosen else curve.title
         rows.append((title, counted(curve.points[-1][0]), *(number(y, places) for _, y in at)))
-    heads = ("Contestant", unit, "First", "A quarter", "Half", "Three quarters", "Last")
-    marked = next((place for place, curve in enumerate(curves) if curve.chosen), None)
-    return Table(caption, heads, rows, frozenset(range(1, 7)), marked)
+    heads = ("Contender", unit, "First", "A quarter", "Half", "Three quarters", "Last")
+    marked = next((row for row, curve in enumerate(curves) if curve.chosen), None)
+    return HtmlTable(caption, heads, rows, frozenset(range(1, 7)), marked)
 
 
-def searches_table(solution: Solution) -> Table | None:
-    """What every search did: method, cells, seconds, why it ended."""
+def searches_table(solution: Solution) -> HtmlTable | None:
+    """Method, cells, seconds and end of every search."""
     rows = []
-    for one in solution.standings:
-        if one.search:
-            facts = one.search
+    for result in solution.standings:
+        if result.search:
+            facts = result.search
             score = facts.get("best", {}).get("score")
             rows.append((
-                plain(one.title),
+                plain(result.title),
                 plain(str(facts.get("method", MISSING))),
                 counted(facts.get("evaluations", 0)),
                 number(float(facts.get("seconds", math.nan)), 1),
                 MISSING if score is None else number(float(score), metric_places(solution.quality.count)),
-                _ended(plain(str(facts.get("reason", "")))),
+                _end_text(plain(str(facts.get("reason", "")))),
             ))  # fmt: skip
-    heads = ("Search", "Method", "Cells tried", "Seconds", "Best score", "Ended by")
-    return Table("The searches", heads, rows, frozenset({2, 3, 4}), tight=frozenset({1})) if rows else None
+    heads = ("Search", "Method", "Cells tried", "Seconds", "Best score", "Ended after")
+    return HtmlTable("The searches", heads, rows, frozenset({2, 3, 4}), tight=frozenset({1})) if rows else None
 
 
-def _ended(reason: str) -> str:
-    """Why a search ended; minutes as people write them.
+def _end_text(reason: str) -> str:
+    """Why a search ended; minutes as a duration.
 
-    >>> _ended("0.0382 minutes"), _ended("16 evaluations"), _ended("")
+    >>> _end_text("0.0382 minutes"), _end_text("16 evaluations"), _end_text("")
     ('2.3 s', '16 evaluations', '–')
     """
-    number_of, _, unit = reason.partition(" ")
-    minutes = real_number(number_of)
+    amount, _, unit = reason.partition(" ")
+    minutes = real_number(amount)
     if unit == "minutes" and minutes is not None:
         return duration(60 * minutes)
     return reason or MISSING

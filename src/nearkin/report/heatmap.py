@@ -1,4 +1,4 @@
-"""The heat map: a cell for every source and target, its colour the mean distance, its spread within."""
+"""Heat map of distances: a cell for every source and target, coloured by the mean distance."""
 
 import math
 from functools import cache
@@ -10,20 +10,20 @@ from matplotlib.colors import to_hex
 from nearkin.core.text import MISSING, number, plain, with_spread
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.report.grid import Grid
-from nearkin.report.kin import nearest_kin, plain_answer, require_drawable, scale_of
 from nearkin.report.labels import text_width
+from nearkin.report.nearest_kin import nearest_kin, plain_answer, require_drawable, scale_of
 from nearkin.report.svg import Canvas
 from nearkin.report.theme import readable_on
 
 NUMBERED = 12
-"""Up to so many tasks every cell bears its number."""
+"""Up to this many tasks every cell shows its number."""
 DRAWN = 40
-"""Above so many tasks the cells are one image: their numbers stand in the table."""
+"""Above this many tasks the cells are one image; the table has their numbers."""
 
 _COLOURS = "viridis"
 _RANGE = (0.97, 0.12)
-"""Near is bright, far is dark; the darkest end is left out, so that cells show on a dark page."""
-_ROOM = 130.0
+"""Near is bright, far is dark; the darkest colours are left out, so that cells are visible on a dark page."""
+_LONGEST_NAME = 130.0
 _LEGEND = 100.0
 
 
@@ -31,7 +31,7 @@ def heatmap(matrix: DistanceMatrix) -> str:
     """SVG of the K × K means; rows are sources, columns targets, the nearest other task of each column is outlined.
 
     Up to 12 tasks a cell shows its mean and below it the standard deviation over trials; above, an inner square whose
-    side grows with it. What could not be compared is a dash whose tip gives the reason.
+    side grows with it. A pair that could not be compared is a dash whose tooltip gives the reason.
 
     >>> import torch
     >>> svg = heatmap(DistanceMatrix(("a", "b"), "frechet", torch.tensor([[[0.0, 0.2], [0.4, 0.0]]]).double()))
@@ -39,7 +39,7 @@ def heatmap(matrix: DistanceMatrix) -> str:
     (True, True)
     """
     require_drawable(matrix)
-    return _Drawing(matrix).svg()
+    return _HeatmapDrawing(matrix).svg()
 
 
 def cell_colour(value: float, low: float, high: float) -> str:
@@ -58,8 +58,8 @@ def _colour_table() -> tuple[str, ...]:
     return tuple(str(to_hex(colour)) for colour in matplotlib.colormaps[_COLOURS](np.arange(256)))
 
 
-class _Drawing:
-    """Geometry shared by the parts of one heat map, in pixels."""
+class _HeatmapDrawing:
+    """Geometry of one heat map, in pixels."""
 
     def __init__(self, matrix: DistanceMatrix) -> None:
         self.matrix, self.size = matrix, len(matrix.tasks)
@@ -72,13 +72,13 @@ class _Drawing:
         self.spread = max((value for row in self.std for value in row if math.isfinite(value)), default=0.0)
 
         cell = 76.0 if self.size <= 6 else 58.0 if self.size <= NUMBERED else float(round(max(10.0, 660 / self.size)))
-        self.grid = grid = Grid(matrix.tasks, cell, min(13.0, max(8.0, cell * 0.52)), _ROOM)
+        self.grid = grid = Grid(matrix.tasks, cell, min(13.0, max(8.0, cell * 0.52)), _LONGEST_NAME)
         self.cell, self.side, self.names = grid.cell, grid.side, grid.names
         width = max(grid.left + grid.side + max(grid.over, 8), 420.0)
         self.canvas = Canvas(round(width), round(grid.top + grid.side + _LEGEND))
 
     def svg(self) -> str:
-        """All of it, from back to front."""
+        """The whole picture, from back to front."""
         self.grid.headings(self.canvas, "source", "target")
         if self.size > DRAWN:
             self._image()
@@ -92,11 +92,11 @@ class _Drawing:
         return self.canvas.svg("nk-heatmap", title, self._description())
 
     def _description(self) -> str:
-        spoken = f"Rows are sources, columns targets, near is bright. {plain_answer(self.matrix)}"
+        text = f"Rows are sources, columns targets, near is bright. {plain_answer(self.matrix)}"
         if self.high > self.low:
-            span = f"{number(self.low, self.places)} to {number(self.high, self.places)}"
-            return f"{spoken} Distances between different tasks run from {span}."
-        return spoken
+            ends = f"{number(self.low, self.places)} to {number(self.high, self.places)}"
+            text += f" Distances between different tasks range from {ends}."
+        return text
 
     def _tip(self, source: int, target: int) -> str:
         pair = f"{self.names[source]} → {self.names[target]}"
@@ -131,9 +131,9 @@ class _Drawing:
         lift = 0.02 if with_bar else -0.1
         self.canvas.text(middle, top + self.cell * (0.5 - lift), value, size=size, fill=ink, anchor="middle")
         if with_bar:
-            words = f"± {number(spread, self.places)}"
-            small = min(10.5, 10.5 * (self.cell - 8) / text_width(words, 10.5))
-            self.canvas.text(middle, top + self.cell * 0.77, words, size=small, fill=ink, anchor="middle")
+            text = f"± {number(spread, self.places)}"
+            small = min(10.5, 10.5 * (self.cell - 8) / text_width(text, 10.5))
+            self.canvas.text(middle, top + self.cell * 0.77, text, size=small, fill=ink, anchor="middle")
 
     def _square(self, x: float, y: float, spread: float, ink: str) -> None:
         if math.isfinite(spread) and spread > 0:
@@ -141,7 +141,7 @@ class _Drawing:
             self.canvas.rect((x - side / 2, y - side / 2), (side, side), stroke=ink, width=0.8)
 
     def _image(self) -> None:
-        """All cells as pixels; a vector cell each would be megabytes."""
+        """All cells as pixels; one shape each would be megabytes."""
         pixels = np.zeros((self.size, self.size, 4), dtype=np.uint8)
         for source, row in enumerate(self.mean):
             for target, value in enumerate(row):
@@ -153,7 +153,7 @@ class _Drawing:
         draw.image(corner, whole, pixels)
 
     def _outlines(self) -> None:
-        """A line in ink on one in paper: seen on every colour, in both schemes."""
+        """A dark line on a light one, visible on every colour in both schemes."""
         thick = max(1.5, min(2.5, self.cell / 14))
         for kin in nearest_kin(self.matrix):
             if kin.source is not None:
@@ -192,12 +192,12 @@ class _Drawing:
 
 
 def reason(matrix: DistanceMatrix, source: int, target: int) -> str:
-    """Why a pair could not be compared, as the end of a phrase; empty where nothing was said.
+    """Why a pair could not be compared, in parentheses; empty if no reason is known.
 
     >>> import torch
     >>> trials = torch.tensor([[[0.0, torch.nan], [0.4, 0.0]]]).double()
     >>> reason(DistanceMatrix(("a", "b"), "frechet", trials, {("a", "b"): "other shape"}), 0, 1)
     ' (other shape)'
     """
-    said = (matrix.reasons or {}).get((matrix.tasks[source], matrix.tasks[target]), "")
-    return f" ({plain(said)})" if said else ""
+    text = (matrix.reasons or {}).get((matrix.tasks[source], matrix.tasks[target]), "")
+    return f" ({plain(text)})" if text else ""

@@ -1,4 +1,4 @@
-"""HTML pages that hold all they need: tables, figures, and the templates with their style and scripts."""
+"""Self-contained HTML pages: tables, figures, and templates with their style and scripts."""
 
 import base64
 import hashlib
@@ -21,24 +21,24 @@ REPORT = "nearkin.report"
 
 @dataclass(frozen=True)
 class Link:
-    """A cell of a table that leads to another page."""
+    """A table cell that links to another page."""
 
     text: str
     href: str
 
 
 @dataclass(frozen=True)
-class Table:
+class HtmlTable:
     """A table of a page.
 
     Attributes:
-        caption: what it shows.
+        caption: title above the table.
         heads: names of the columns.
         rows: cells, as text or links.
-        numeric: columns that are set to the right.
-        marked: a row that is set off.
-        tight: columns of single words, which are not broken.
-        sortable: whether readers may order it by a column.
+        numeric: columns that are aligned to the right.
+        marked: a row that is highlighted.
+        tight: columns of single words, which are not wrapped.
+        sortable: whether readers may sort it by a column.
         head: the column that names a row.
         kind: a class of the style sheet.
     """
@@ -59,11 +59,11 @@ class Figure:
     """A picture in a page.
 
     Attributes:
-        label: its name where it can be scrolled.
-        wide: SVG.
-        narrow: the same for phones; empty where the wide one is scrolled there.
+        label: its title.
+        wide: SVG for wide pages.
+        narrow: SVG for phones; empty if phones scroll the wide one.
         caption: how to read it.
-        table: the values that it shows.
+        table: the values of the picture.
         natural: width of the wide picture in pixels.
     """
 
@@ -71,7 +71,7 @@ class Figure:
     wide: Markup
     narrow: Markup
     caption: str
-    table: Table | None
+    table: HtmlTable | None
     natural: int
 
 
@@ -80,11 +80,11 @@ def figure(
     name: str,
     label: str,
     caption: str,
-    table: Table | None = None,
+    table: HtmlTable | None = None,
     *,
     narrow: bool = True,
 ) -> Figure:
-    """A figure drawn for wide pages and for phones, by `draw(width, name)`; names make the ids of both unique."""
+    """A figure drawn by `draw(width, name)` for wide pages and for phones; names make the ids of both unique."""
     wide = draw(WIDTH, name)
     small = draw(NARROW, f"{name}-narrow") if narrow else ""
     return Figure(label, Markup(wide), Markup(small), caption, table, svg_width(wide))
@@ -92,7 +92,7 @@ def figure(
 
 @cache
 def environment(*packages: str) -> Environment:
-    """Templates of packages, the first that has a name; every value is escaped unless it is `Markup`."""
+    """Templates of packages, the first package first; every value is escaped unless it is `Markup`."""
     loader = ChoiceLoader([PackageLoader(package, "templates") for package in packages])
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
@@ -100,7 +100,7 @@ def environment(*packages: str) -> Environment:
 def render(template: str, **values: Any) -> str:
     """A report from a template that extends `base.html`.
 
-    The page may run the one script it brings and load nothing: the browser is told so by its content policy.
+    Its content policy lets the browser run only the page's own script and load nothing.
     """
     return environment(REPORT).get_template(template).render(page=_frame(), **values)
 
@@ -118,17 +118,17 @@ def _frame() -> Mapping[str, str]:
 
 
 def report_policy() -> str:
-    """What a browser may do with a report: show it and run its own script."""
+    """Content policy of a report: the browser may run its own script and load nothing."""
     return _frame()["policy"]
 
 
 def template_text(package: str, name: str) -> str:
-    """A file beside the templates of a package."""
+    """Text of a file in the templates folder of a package."""
     return (files(package) / "templates" / name).read_text("utf-8")
 
 
 def digest(script: str) -> str:
-    """The source of a script in a content policy.
+    """The hash of a script in a content policy.
 
     >>> digest("")
     "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"

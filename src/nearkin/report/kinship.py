@@ -1,4 +1,4 @@
-"""Kin of a solved target: their order by every measure, how far measures agree, and what the answer took from whom."""
+"""Related tasks (kin) of a solved target: rankings by every measure, their agreement, and what was reused."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,26 +10,26 @@ from nearkin.core.text import MISSING, decimals, number, percent, plain, with_sp
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.registry import STRUCTURE, title_of
 from nearkin.report.axes import NARROW, Field, scale_around, whisker, x_axis
-from nearkin.report.html import Table
-from nearkin.report.kin import position
+from nearkin.report.html import HtmlTable
 from nearkin.report.labels import labels, text_width
+from nearkin.report.nearest_kin import position
 from nearkin.report.svg import Canvas
 from nearkin.solver.relations import Relations
 
 DRAWN = 15
-"""Kin of a picture; the table has them all."""
+"""Kin in one picture; the table lists all of them."""
 MAPPED = 60
-"""Kin of a map."""
+"""Kin on a map."""
 
 _ROW = 22.0
 
 Row = Mapping[str, Any]
 
 
-def form_words(rows: Sequence[Row]) -> str:
+def form_text(rows: Sequence[Row]) -> str:
     """The form of the Fréchet distance in a sentence; empty for other measures.
 
-    >>> form_words([{"form": "padded/mixed"}, {"form": "padded/mixed"}]), form_words([{}])
+    >>> form_text([{"form": "padded/mixed"}, {"form": "padded/mixed"}]), form_text([{}])
     ('Form: padded/mixed.', '')
     """
     forms = sorted({plain(str(row["form"])) for row in rows if row.get("form")})
@@ -39,7 +39,7 @@ def form_words(rows: Sequence[Row]) -> str:
 def ranking_picture(
     measure: str, rows: Sequence[Row], relations: Relations, width: int, name: str = "nk-ranking"
 ) -> str:
-    """SVG of the nearest kin: a row each, the mean over trials, its deviation as whiskers, the trials as small dots."""
+    """SVG of the nearest kin, a row each: mean and standard deviation over trials, single trials as small dots."""
     shown = shown_rows(rows, relations)
     narrow = width <= NARROW
     short = labels((str(row["name"]) for row in shown), 12.0, 100.0 if narrow else 170.0)
@@ -51,8 +51,8 @@ def ranking_picture(
     limit = _limit(measure, relations)
     values = [float(value) for row in shown for value in (*_reach(row), *row.get("trials", ()))]
     x = scale_around(values if limit is None else [*values, limit], field.left + 6, field.right - 8)
-    word = "mean over trials" if narrow else plain(measure)
-    x_axis(draw, field, x, f"{word}{', ' if narrow else ': '}nearer to the left", grid=True)
+    word = "mean over trials" if narrow else f"{plain(measure)} distance"
+    x_axis(draw, field, x, f"{word}; nearer tasks to the left", grid=True)
     if limit is not None:
         draw.line((x(limit), field.top), (x(limit), field.bottom), stroke="target", dashed=True, width=1.2)
         draw.text(x(limit), field.top - 2, "limit", size=10, fill="target", anchor="middle")
@@ -78,17 +78,19 @@ def ranking_picture(
 
 
 def shown_rows(rows: Sequence[Row], relations: Relations) -> list[Row]:
-    """The nearest so many, and those that the answer took something from."""
+    """The nearest kin, and those whose cells or weights were used."""
     used = {relations.cells_of, relations.tuned}
     return [row for rank, row in enumerate(rows) if rank < DRAWN or row["name"] in used]
 
 
 def _roles(row: Row, relations: Relations, *, brief: bool) -> str:
-    """What the answer took from a kin."""
-    both = [word for word, who in (("cells", relations.cells_of), ("weights", relations.tuned)) if who == row["name"]]
+    """What was reused from a kin."""
+    reused = [
+        kind for kind, name in (("cells", relations.cells_of), ("weights", relations.tuned)) if name == row["name"]
+    ]
     if brief:
-        return "← both" if len(both) == 2 else f"← {both[0]}" if both else ""
-    return f"← {' and '.join(both)} used" if both else ""
+        return "← both" if len(reused) == 2 else f"← {reused[0]}" if reused else ""
+    return f"← {' and '.join(reused)} used" if reused else ""
 
 
 def _reach(row: Row) -> tuple[float, float]:
@@ -105,12 +107,12 @@ def _limit(measure: str, relations: Relations) -> float | None:
     return float(value) if measure == STRUCTURE and value is not None and math.isfinite(value) else None
 
 
-def ranking_table(measure: str, rows: Sequence[Row]) -> Table:
+def ranking_table(measure: str, rows: Sequence[Row]) -> HtmlTable:
     """All kin by one measure, nearest first."""
     places = decimals([float(row["distance"]) for row in rows])
     beside = list(dict.fromkeys(name for row in rows for name in row.get("beside", {})))
     several = any(len(row.get("trials", ())) > 1 for row in rows)
-    unlike = len({row.get("form", "") for row in rows}) > 1
+    several_forms = len({row.get("form", "") for row in rows}) > 1
     cells = []
     for rank, row in enumerate(rows, 1):
         std = float(row.get("std") or 0.0)
@@ -121,13 +123,19 @@ def ranking_table(measure: str, rows: Sequence[Row]) -> Table:
         )
         others = (number(float(row.get("beside", {}).get(name, math.nan))) for name in beside)
         weak = f"weak: {number(float(row['weak']))} on its own task" if "weak" in row else ""
-        weak = "; ".join(filter(None, (weak, plain(str(row.get("form", ""))) if unlike else "")))
+        note = "; ".join(filter(None, (weak, plain(str(row.get("form", ""))) if several_forms else "")))
         head = (str(rank), plain(str(row["name"])), number(float(row["distance"]), places))
-        cells.append((*head, *(spread if several else ()), *others, weak))
-    heads = ["Rank", "Kin", "Distance", *(["±", "Nearest in", "This rank"] if several else []), *map(plain, beside)]
+        cells.append((*head, *(spread if several else ()), *others, note))
+    heads = [
+        "Rank",
+        "Kin",
+        "Distance",
+        *(["±", "Nearest in (trials)", "This rank in (trials)"] if several else []),
+        *map(plain, beside),
+    ]
     numeric = frozenset({0, *range(2, len(heads))})
     noted = any(row[-1] for row in cells)
-    return Table(
+    return HtmlTable(
         f"All kin by {title_of(plain(measure))}, nearest first",
         (*heads, "Note")[: len(heads) + noted],
         [row[: len(heads) + noted] for row in cells],
@@ -135,89 +143,91 @@ def ranking_table(measure: str, rows: Sequence[Row]) -> Table:
     )
 
 
-def agreement_table(relations: Relations) -> Table | None:
-    """Rank correlations of measures."""
-    rows = [(plain(pair), number(float(value), 2), _alike(float(value))) for pair, value in relations.agreement.items()]
+def agreement_table(relations: Relations) -> HtmlTable | None:
+    """Rank correlation of each pair of measures."""
+    rows = [
+        (plain(pair), number(float(value), 2), _agreement(float(value))) for pair, value in relations.agreement.items()
+    ]
     heads = ("Measures", "Rank correlation", "In words")
-    return Table("How far the measures agree on the order", heads, rows, frozenset({1})) if rows else None
+    return (
+        HtmlTable("Agreement of the measures on the order of the tasks", heads, rows, frozenset({1})) if rows else None
+    )
 
 
-def _alike(value: float) -> str:
+def _agreement(value: float) -> str:
     """A rank correlation in words.
 
-    >>> _alike(0.95), _alike(0.1), _alike(-0.8)
-    ('nearly the same order', 'hardly any agreement', 'rather the opposite order')
+    >>> _agreement(0.95), _agreement(0.1), _agreement(-0.8)
+    ('nearly the same order', 'little agreement', 'nearly the opposite order')
     """
     if value >= 0.9:
         return "nearly the same order"
     if value >= 0.6:
-        return "much the same order"
+        return "mostly the same order"
     if value >= 0.3:
-        return "a likeness"
-    return "hardly any agreement" if value > -0.3 else "rather the opposite order"
+        return "a similar order"
+    return "little agreement" if value > -0.3 else "nearly the opposite order"
 
 
-def kin_words(relations: Relations) -> list[str]:
-    """What was taken from whom, and why."""
-    said = []
+def kin_text(relations: Relations) -> list[str]:
+    """The nearest kin, and what was reused from which."""
+    sentences = []
     nearest = relations.nearest
     if nearest:
         firsts = list(dict.fromkeys(nearest.values()))
         by = {first: [plain(measure) for measure, name in nearest.items() if name == first] for first in firsts}
         if len(firsts) == 1:
-            every = " by every measure" if len(nearest) > 1 else f" by {by[firsts[0]][0]}"
-            said.append(f"The nearest kin is {plain(firsts[0])}{every}.")
+            every = "by every measure" if len(nearest) > 1 else f"by {by[firsts[0]][0]}"
+            sentences.append(f"The nearest kin {every} is “{plain(firsts[0])}”.")
         else:
-            parts = [f"{plain(first)} by {' and '.join(by[first])}" for first in firsts]
-            said.append(f"The measures name different nearest kin: {'; '.join(parts)}.")
+            names = [f"“{plain(first)}” by {' and '.join(by[first])}" for first in firsts]
+            sentences.append(f"The measures give different nearest kin: {'; '.join(names)}.")
     else:
-        said.append("There was no kin to compare with.")
+        sentences.append("There was no other task to compare with.")
     if relations.why:
         text = plain(relations.why)
-        said.append(f"Search space: {text}{'' if text.endswith('.') else '.'}")
+        sentences.append(f"Cells that the search starts from: {text}{'' if text.endswith('.') else '.'}")
     if relations.tuned:
-        said.append(f"The network of {plain(relations.tuned)} was fine-tuned as one of the contestants.")
-    return said
+        sentences.append(
+            f"The network of “{plain(relations.tuned)}” was fine-tuned, that is trained further on the new task, as "
+            f"one of the contenders."
+        )
+    return sentences
 
 
-def threshold_words(relations: Relations) -> list[str]:
-    """How near is near enough, and what that rests on."""
+def threshold_text(relations: Relations) -> list[str]:
+    """Up to which distance a kin's cells are used, and from how many trials that was learned."""
     facts = relations.threshold
     if not facts:
         return []
-    if words := plain(str(facts.get("words") or "")):
-        return [words]
+    if text := plain(str(facts.get("words") or "")):
+        return [text]
     value, low_high = facts.get("value"), facts.get("interval")
     if value is None:
         return []
     within = f" (95 % interval {number(float(low_high[0]))} to {number(float(low_high[1]))})" if low_high else ""
-    line = f"The limit is a Fréchet distance of {number(float(value))}{within}"
-    parts = []
-    for side, words in (("below", "up to it"), ("above", "beyond it")):
+    limit = f"Cells of a kin are used up to a Fréchet distance of {number(float(value))}{within}"
+    effects = []
+    for side, where in (("below", "up to this limit"), ("above", "beyond it")):
         count, gain = facts.get(f"num_{side}"), facts.get(f"gain_{side}")
         if count:
-            parts.append(
-                f"{words} a kin’s cells changed the metric by {_signed(float(gain or 0.0))}, the mean of {count} trials"
-            )
+            change = f"{'+' if gain and gain > 0 else ''}{number(float(gain or 0.0))}"
+            effects.append(f"{where} they changed the metric by {change} in the mean of {count} trials")
         elif count == 0:
-            parts.append(f"{words} nothing was tried")
-    return [f"{line}: {'; '.join(parts)}." if parts else f"{line}."]
-
-
-def _signed(value: float) -> str:
-    return f"+{number(value)}" if value > 0 else number(value)
+            effects.append(f"{where} no trial was made")
+    return [f"{limit}: {'; '.join(effects)}." if effects else f"{limit}."]
 
 
 def mapped(matrix: DistanceMatrix | None, target: str) -> DistanceMatrix | None:
-    """What a map can show: the target and its nearest kin; None where there are no two."""
+    """Distances for the map: the target and its nearest kin; None if there are fewer than two tasks."""
     if matrix is None or len(matrix.tasks) < 2:
         return None
     if len(matrix.tasks) <= MAPPED + 1:
         return matrix
     own = position(matrix, target) if target in matrix.tasks else 0
     order = matrix.mean[:, own].nan_to_num(nan=math.inf, posinf=math.inf).argsort(stable=True).tolist()
-    kept = sorted([own, *[place for place in order if place != own][:MAPPED]])
-    index = torch.tensor(kept)
+    rows = sorted([own, *[row for row in order if row != own][:MAPPED]])
+    index = torch.tensor(rows)
     trials = matrix.trials[:, index][:, :, index]
-    names = tuple(matrix.tasks[place] for place in kept)
+    names = tuple(matrix.tasks[row] for row in rows)
     return DistanceMatrix(names, matrix.measure, trials, matrix.reasons, matrix.forms)

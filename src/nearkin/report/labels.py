@@ -1,8 +1,8 @@
-"""Labels of pictures: how wide they are, how they are shortened, and where they stand without overlap.
+"""Labels of pictures: their width, how they are shortened, and positions without overlap.
 
-`place` sets labels beside points. Every label tries boxes on rings around its point and takes the cheapest: a far one
-costs little, covering a line more, covering a point more still, and covering another label most. The labels choose in
-turns until none moves.
+`place_labels` puts labels beside points. Every label tries boxes on rings around its point and takes the one of least
+cost: distance costs little, covering a line more, covering a point still more, and covering another label most. The
+labels are placed in turns until none moves.
 """
 
 import math
@@ -33,7 +33,7 @@ _LABEL, _OUTSIDE, _POINT, _LINE, _FAR, _SIDE = 1e6, 1e4, 60.0, 2.5, 0.35, 2.0
 
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
-    """Width of a text in pixels, as DejaVu Sans sets it: wider than the fonts of most systems, so a safe bound.
+    """Width of a text in pixels in DejaVu Sans, which is wider than most system fonts and so a safe bound.
 
     >>> text_width("mm", 10) > text_width("ii", 10) > 0, text_width("", 10)
     (True, 0)
@@ -51,59 +51,58 @@ def _advance(sign: str, bold: bool) -> float:
     return float(font.load_char(ord(sign)).linearHoriAdvance) / 65536 / _UNITS
 
 
-def shortened(text: str, size: float, room: float) -> str:
-    """The text if it fits into `room` pixels, else its beginning and its end.
+def shorten(text: str, size: float, width: float) -> str:
+    """The text if it fits into `width` pixels, otherwise its beginning and its end.
 
-    >>> shortened("digits-0-vs-6", 10, 200), shortened("mnist?classes=0,1,2,3&rest=other", 10, 100)
+    >>> shorten("digits-0-vs-6", 10, 200), shorten("mnist?classes=0,1,2,3&rest=other", 10, 100)
     ('digits-0-vs-6', 'mnist?cla…t=other')
     """
-    if text_width(text, size) <= room:
+    if text_width(text, size) <= width:
         return text
-    for kept in range(len(text) - 1, 1, -1):
-        head = math.ceil(kept * 0.55)
-        short = text[:head] + "…" + text[len(text) - kept + head :]
-        if text_width(short, size) <= room:
+    for length in range(len(text) - 1, 1, -1):
+        head = math.ceil(length * 0.55)
+        short = text[:head] + "…" + text[len(text) - length + head :]
+        if text_width(short, size) <= width:
             return short
     return "…"
 
 
-def labels(names: Iterable[str], size: float, room: float) -> tuple[str, ...]:
-    """Short names that still differ from each other: what collides is numbered.
+def labels(names: Iterable[str], size: float, width: float) -> tuple[str, ...]:
+    """Names shortened to `width` pixels that still differ from each other: equal ones are numbered.
 
     >>> labels(["task-aaaaaaaaaaaa-x", "task-aaaabaaaaaaa-x", "b"], 10, 60)
     ('task-…a-x·1', 'task-…a-x·2', 'b')
     """
     full = [plain(name) for name in names]
-    short = [shortened(name, size, room) for name in full]
+    short = [shorten(name, size, width) for name in full]
     for twin in {name for name in short if short.count(name) > 1}:
-        places = [place for place, name in enumerate(short) if name == twin]
-        for count, place in enumerate(places, 1):
+        for count, index in enumerate([k for k, name in enumerate(short) if name == twin], 1):
             mark = f"·{count}"
-            short[place] = shortened(full[place], size, room - text_width(mark, size)) + mark
+            short[index] = shorten(full[index], size, width - text_width(mark, size)) + mark
     return tuple(short)
 
 
 def set_apart(wanted: ArrayLike, gaps: ArrayLike, weights: ArrayLike | None = None) -> Array:
-    """Places `[K]` nearest to the wanted ones in weighted least squares, in the given order, `gaps` `[K - 1]` apart.
+    """Positions `[K]` nearest to the wanted ones in weighted least squares, in the given order, `gaps` `[K - 1]` apart.
 
     >>> set_apart([10, 11, 50], [5, 5]).tolist()
     [8.0, 13.0, 50.0]
     """
-    taken = np.concatenate([[0.0], np.cumsum(gaps)])
-    return np.asarray(isotonic_regression(np.asarray(wanted) - taken, weights=weights).x + taken)
+    offsets = np.concatenate([[0.0], np.cumsum(gaps)])
+    return np.asarray(isotonic_regression(np.asarray(wanted) - offsets, weights=weights).x + offsets)
 
 
-def spread(wanted: Sequence[float], room: float, low: float, high: float) -> list[float]:
-    """Places near the wanted ones, in their order, `room` apart and within bounds as far as that can be.
+def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Positions near the wanted ones, in their order, `gap` apart, and within bounds if there is enough space.
 
     >>> spread([11, 10, 50], 5, 0, 100)
     [13.0, 8.0, 50.0]
     """
-    order, taken = np.argsort(wanted, kind="stable"), room * np.arange(len(wanted))
-    apart = set_apart(np.clip(np.take(wanted, order), low, high), np.full(len(wanted) - 1, room)) - taken
-    places = np.empty(len(wanted))
-    places[order] = np.clip(apart, low, max(high - taken[-1], low)) + taken
-    return [float(place) for place in places]
+    order, offsets = np.argsort(wanted, kind="stable"), gap * np.arange(len(wanted))
+    apart = set_apart(np.clip(np.take(wanted, order), low, high), np.full(len(wanted) - 1, gap)) - offsets
+    positions = np.empty(len(wanted))
+    positions[order] = np.clip(apart, low, max(high - offsets[-1], low)) + offsets
+    return [float(position) for position in positions]
 
 
 class Box(NamedTuple):
@@ -115,27 +114,27 @@ class Box(NamedTuple):
     bottom: float
 
 
-def overlap(one: Box, other: Box) -> bool:
+def overlap(a: Box, b: Box) -> bool:
     """Whether two boxes share an area.
 
     >>> overlap(Box(0, 0, 2, 2), Box(1, 1, 3, 3)), overlap(Box(0, 0, 2, 2), Box(2, 0, 4, 2))
     (True, False)
     """
-    return one.left < other.right and other.left < one.right and one.top < other.bottom and other.top < one.bottom
+    return a.left < b.right and b.left < a.right and a.top < b.bottom and b.top < a.bottom
 
 
-def place(anchors: Array, sizes: Array, radii: Array, bounds: Box, lines: Array) -> list[Box]:
+def place_labels(anchors: Array, sizes: Array, radii: Array, bounds: Box, lines: Array) -> list[Box]:
     """Boxes for labels of `sizes` `[K, 2]` at `anchors` `[K, 2]`, whose points have `radii` `[K]`.
 
     Args:
         anchors: the points, in pixels.
         sizes: width and height of every label.
-        radii: of the points; labels keep off them.
+        radii: of the points, which labels do not cover.
         bounds: where labels may lie.
-        lines: `[M, 2]` points on lines that had better stay free.
+        lines: `[M, 2]` points on lines that labels should not cover.
 
-    >>> boxes = place(np.array([[50.0, 50.0], [52.0, 50.0]]), np.full((2, 2), (30.0, 10.0)), np.full(2, 4.0),
-    ...               Box(0, 0, 100, 100), np.zeros((0, 2)))
+    >>> boxes = place_labels(np.array([[50.0, 50.0], [52.0, 50.0]]), np.full((2, 2), (30.0, 10.0)), np.full(2, 4.0),
+    ...                      Box(0, 0, 100, 100), np.zeros((0, 2)))
     >>> overlap(*boxes)
     False
     """
@@ -158,7 +157,7 @@ def place(anchors: Array, sizes: Array, radii: Array, bounds: Box, lines: Array)
 
 
 def draw_leaders(draw: Canvas, anchors: Array, radii: Array, boxes: Sequence[Box]) -> None:
-    """Thin lines from points to labels that had to go far."""
+    """Thin lines from points to labels that lie far from them."""
     for (x, y), radius, box in zip(anchors.tolist(), radii.tolist(), boxes, strict=True):
         end = (min(max(x, box.left), box.right), min(max(y, box.top), box.bottom))
         if math.hypot(end[0] - x, end[1] - y) > radius + _LEADER:
@@ -168,7 +167,7 @@ def draw_leaders(draw: Canvas, anchors: Array, radii: Array, boxes: Sequence[Box
 def draw_labels(
     draw: Canvas, boxes: Sequence[Box], words: Sequence[str], tips: Sequence[str], size: float, chosen: int | None
 ) -> None:
-    """Texts in their boxes, the chosen one set off."""
+    """Texts in their boxes, the chosen one highlighted."""
     for number, (box, text, tip) in enumerate(zip(boxes, words, tips, strict=True)):
         y, own = box.bottom - 0.28 * size, number == chosen
         draw.text(box.left, y, text, size=size, fill="target" if own else "ink", bold=own, halo=True, tip=tip)
@@ -176,15 +175,15 @@ def draw_labels(
 
 def _candidates(anchor: Array, size: Array, radius: float) -> Array:
     """Boxes `[C, 4]` around a point: on every ring the box touches it from outside, at every angle."""
-    angles, rings = (part.ravel() for part in np.meshgrid(_ANGLES, radius + _GAP + np.array(_RINGS)))
-    ways = np.stack([np.cos(angles), -np.sin(angles)], axis=1)
-    # the corner or side that faces the point lies on the ring, the rest of the box beyond it
-    centres = anchor + ways * rings[:, None] + np.clip(ways * 2.0, -1, 1) * size / 2
+    angles, rings = (grid.ravel() for grid in np.meshgrid(_ANGLES, radius + _GAP + np.array(_RINGS)))
+    directions = np.stack([np.cos(angles), -np.sin(angles)], axis=1)
+    # the corner or side that faces the point lies on the ring, the rest of the box outside it
+    centres = anchor + directions * rings[:, None] + np.clip(directions * 2.0, -1, 1) * size / 2
     return np.concatenate([centres - size / 2, centres + size / 2], axis=1)
 
 
 def _own_costs(boxes: Array, own: int, anchors: Array, radii: Array, bounds: Box, lines: Array) -> Array:
-    """What every box costs whatever the other labels do `[C]`."""
+    """Cost of every box without regard to the other labels `[C]`."""
     left, top, right, bottom = boxes.T
     beyond = [bounds.left - left, right - bounds.right, bounds.top - top, bottom - bounds.bottom]
     outside = sum(np.clip(side, 0, None) for side in beyond)

@@ -1,4 +1,4 @@
-"""Mistakes: the inputs that were answered wrongly and surely, as small PNG pictures inside the page."""
+"""Wrong answers with the highest probability, as small PNG images inside the page and as a table."""
 
 from dataclasses import dataclass
 
@@ -8,61 +8,51 @@ from torch import Tensor
 from torch.nn import functional
 
 from nearkin.core.text import counted, percent, plain
-from nearkin.report.html import Table
+from nearkin.report.html import HtmlTable
 from nearkin.report.svg import png_uri
 from nearkin.solver.solution import Solution
 
 LARGEST = 64
-"""Pixels of the longer side; larger inputs are made smaller."""
+"""Pixels of the longer side; larger inputs are scaled down."""
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A mistake that can be looked at; `source` is a data URI, `alternative` the text in its place."""
+class MistakeImage:
+    """A wrong answer with its input; `source` is a data URI, `alternative` the text for readers who see no image."""
 
     source: str
     alternative: str
-    given: str
-    said: str
-    sure: str
+    true_class: str
+    answer: str
+    probability: str
 
 
-def seen_mistakes(solution: Solution) -> list[Seen]:
-    """The surest mistakes with their pictures; none for tables and other inputs that are not images."""
-    pictures, mistakes = solution.pictures, solution.quality.mistakes
-    if pictures.dim() != 4 or not len(pictures):
-        return []
-    found = []
-    for image, one in zip(pictures, mistakes, strict=False):
-        given, said, sure = plain(one.given), plain(one.said), percent(one.probability)
-        words = f"Test sample {one.row}: given {given}, said {said} with {sure} certainty"
-        found.append(Seen(png(image), words, given, said, sure))
-    return found
+def mistake_images(solution: Solution) -> list[MistakeImage]:
+    """The mistakes with their images; none for tables and other inputs that are not images."""
+    images = []
+    if solution.pictures.dim() == 4 and len(solution.pictures):
+        for picture, mistake in zip(solution.pictures, solution.quality.mistakes, strict=False):
+            given, said, probability = plain(mistake.given), plain(mistake.said), percent(mistake.probability)
+            text = f"Test sample {mistake.row}: true class {given}, answer {said} with a probability of {probability}"
+            images.append(MistakeImage(png_uri(image_bytes(picture)), text, given, said, probability))
+    return images
 
 
-def mistakes_table(solution: Solution) -> Table | None:
-    """The surest mistakes in figures."""
+def mistakes_table(solution: Solution) -> HtmlTable | None:
+    """Row, true class, answer and probability of each mistake."""
     rows = [
-        (counted(one.row), plain(one.given), plain(one.said), percent(one.probability))
-        for one in solution.quality.mistakes
+        (counted(mistake.row), plain(mistake.given), plain(mistake.said), percent(mistake.probability))
+        for mistake in solution.quality.mistakes
     ]
-    heads = ("Row of the test part", "Given", "Said", "How sure")
-    return Table("The surest mistakes", heads, rows, frozenset({0, 3})) if rows else None
+    heads = ("Row of the test set", "True class", "Answer", "Probability")
+    return HtmlTable("Wrong answers with the highest probability", heads, rows, frozenset({0, 3})) if rows else None
 
 
-def png(image: Tensor) -> str:
-    """A data URI of one raw input `[C, H, W]`: bytes or floats; one channel is grey, three are colours.
+def image_bytes(image: Tensor) -> np.ndarray:
+    """RGB bytes `[H, W, 3]` of one raw input `[C, H, W]`, bytes or floats; one channel is grey, three are colours.
 
     Other numbers of channels are shown by their mean. Floats outside 0 to 255 are stretched to the whole range.
-
-    >>> png(torch.zeros(1, 2, 2)).startswith("data:image/png;base64,")
-    True
     """
-    return png_uri(shown(image))
-
-
-def shown(image: Tensor) -> np.ndarray:
-    """Bytes `[H, W, 3]` of what a reader sees."""
     values = image.detach().to("cpu").double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
     values = values if len(values) in (1, 3) else values.mean(0, keepdim=True)
     longer = max(values.shape[1:])
@@ -74,5 +64,5 @@ def shown(image: Tensor) -> np.ndarray:
         values = (values - low) / (high - low or 1.0) * 255
     elif image.dtype != torch.uint8 and high <= 1:
         values = values * 255
-    found: np.ndarray = values.round().clamp(0, 255).byte().expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy()
-    return found
+    pixels: np.ndarray = values.round().clamp(0, 255).byte().expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy()
+    return pixels

@@ -1,4 +1,4 @@
-"""Reliability: whether a model is right as often as it is sure; for values, what was said against the truth."""
+"""Calibration of probabilities, and for values the predictions against the truth."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from nearkin.core.text import counted, decimals, interval, number
 from nearkin.report.axes import NARROW, Field, Scale, frame, scale_around, whisker
-from nearkin.report.html import Table
+from nearkin.report.html import HtmlTable
 from nearkin.report.svg import Canvas
 from nearkin.solver.quality import Quality
 from nearkin.tasks.metrics import share_interval
@@ -15,83 +15,83 @@ from nearkin.tasks.metrics import share_interval
 _SIDE = 360.0
 
 Bin: TypeAlias = tuple[float, float, int]
-"""Mean certainty, the share that was right, and the count."""
+"""Mean probability of the answers, the share of right answers, and the number of samples."""
 
 
 def reliability_picture(quality: Quality, width: int, name: str = "nk-reliability") -> str:
-    """SVG of the share that was right against mean certainty, a point for each bin, larger for more samples."""
+    """SVG of the share of right answers against their mean probability, a larger point for a bin of more samples."""
     side = min(_SIDE, width - 66.0)
     field = Field(50.0, 30.0, 50.0 + side, 30.0 + side)
     draw = Canvas(round(field.right + 14), round(field.bottom + 40))
     x, y = Scale(0.0, 1.0, field.left, field.right), Scale(0.0, 1.0, field.bottom, field.top)
-    frame(draw, field, x, y, ("how sure it was", "share that was right"))
+    frame(draw, field, x, y, ("probability of the answer", "share of right answers"))
     draw.line((x(0), y(0)), (x(1), y(1)), stroke="muted", dashed=True)
     draw_bins(draw, x, y, quality.calibration)
-    spoken = f"On the dashed line certainty is earned. {calibration_words(quality)}"
+    spoken = f"On the dashed line the model is right as often as it claims. {calibration_text(quality)}"
     return draw.svg(name, "Reliability", spoken)
 
 
 def draw_bins(draw: Canvas, x: Scale, y: Scale, bins: Sequence[Bin], *, colour: str = "kin", size: float = 9.0) -> None:
-    """A point for each bin of certainty, up to `size` pixels for the one with most samples, and its 95 % interval."""
+    """A point for each bin of probability, `size` pixels for the one with most samples, and its 95 % interval."""
     most = max((count for _, _, count in bins), default=1)
-    for sure, right, count in bins:
+    for probability, right, count in bins:
         low, high = share_interval(right, count)
-        whisker(draw, (x(sure), y(low)), (x(sure), y(high)), stroke=colour, cap=size / 3)
-        tip = f"{counted(count)} samples: {number(sure)} sure, {number(right)} right"
+        whisker(draw, (x(probability), y(low)), (x(probability), y(high)), stroke=colour, cap=size / 3)
+        tip = f"{counted(count)} samples: probability {number(probability)}, {number(right)} right"
         radius = size * (1 + 2 * math.sqrt(count / most)) / 3
-        draw.circle(x(sure), y(right), radius, fill=colour, stroke="paper", tip=tip)
+        draw.circle(x(probability), y(right), radius, fill=colour, stroke="paper", tip=tip)
 
 
-BIN_HEADS = ("How sure (mean)", "Share right", "95 % interval", "Samples")
+BIN_HEADS = ("Mean probability", "Share right", "95 % interval", "Samples")
 
 
 def bin_rows(bins: Sequence[Bin]) -> list[tuple[str, ...]]:
     """Cells under `BIN_HEADS`."""
     return [
-        (number(sure), number(right), interval(*share_interval(right, count)), counted(count))
-        for sure, right, count in bins
+        (number(probability), number(right), interval(*share_interval(right, count)), counted(count))
+        for probability, right, count in bins
     ]
 
 
-def calibration_table(quality: Quality) -> Table:
-    """The bins of certainty."""
+def calibration_table(quality: Quality) -> HtmlTable:
+    """The bins of probability."""
     rows = bin_rows(quality.calibration)
-    return Table("Certainty and how often it was right", BIN_HEADS, rows, frozenset({0, 1, 2, 3}))
+    return HtmlTable("Probability of answers and share of right ones", BIN_HEADS, rows, frozenset({0, 1, 2, 3}))
 
 
-def calibration_words(quality: Quality) -> str:
-    """The calibration error in plain words.
+def calibration_text(quality: Quality) -> str:
+    """The calibration error in a sentence.
 
     >>> bins = ((0.9, 0.8, 10),)
-    >>> one = Quality(0.8, "accuracy", (0, 1), 10, 0.1, 0.5, calibration=bins, calibration_error=0.1)
-    >>> calibration_words(one).split(": ")[1]
-    'it is too sure of itself.'
+    >>> quality = Quality(0.8, "accuracy", (0, 1), 10, 0.1, 0.5, calibration=bins, calibration_error=0.1)
+    >>> calibration_text(quality).split(": ")[1]
+    'its probabilities are too high.'
     """
     if quality.calibration_error is None or not quality.calibration:
         return ""
-    return certainty_words(quality.calibration, quality.calibration_error)
+    return bins_text(quality.calibration, quality.calibration_error)
 
 
-def certainty_words(bins: Sequence[Bin], error: float) -> str:
-    """The same of bins of certainty and their calibration error.
+def bins_text(bins: Sequence[Bin], error: float) -> str:
+    """The same for bins of probability and their calibration error.
 
-    >>> certainty_words([(0.7, 0.9, 10)], 0.2)[-38:]
-    ': it is right more often than it says.'
+    >>> bins_text([(0.7, 0.9, 10)], 0.2)[-32:]
+    ': its probabilities are too low.'
     """
     total = sum(count for _, _, count in bins)
-    lean = sum(count * (sure - right) for sure, right, count in bins) / total
-    judged = ", which is little" if error < 0.02 else ": it is about as often too sure as not sure enough"
-    if error >= 0.02 and abs(lean) > error / 2:
-        judged = ": it is too sure of itself" if lean > 0 else ": it is right more often than it says"
+    excess = sum(count * (probability - right) for probability, right, count in bins) / total
+    verdict = ", which is little" if error < 0.02 else ": some probabilities are too high and others too low"
+    if error >= 0.02 and abs(excess) > error / 2:
+        verdict = f": its probabilities are too {'high' if excess > 0 else 'low'}"
     points = f"{100 * error:.1f}" if error < 0.0995 else f"{100 * error:.0f}"
-    said = (
-        f"On the mean its certainty is off by {points} points of a hundred (expected calibration error {number(error)})"
+    return (
+        f"On average its probabilities differ from the share of right answers by {points} percentage points (expected "
+        f"calibration error {number(error)}){verdict}."
     )
-    return f"{said}{judged}."
 
 
 def residual_picture(quality: Quality, width: int, name: str = "nk-values") -> str:
-    """SVG of said against true values; on the dashed line both are the same."""
+    """SVG of predicted against true values; on the dashed line both are equal."""
     side = min(_SIDE + 40, width - 74.0)
     left = 58.0 if width <= NARROW else 64.0
     field = Field(left, 30.0, left + side, 30.0 + side)
@@ -99,34 +99,34 @@ def residual_picture(quality: Quality, width: int, name: str = "nk-values") -> s
     both = [value for pair in quality.residuals for value in pair]
     x = scale_around(both, field.left, field.right)
     y = Scale(x.low, x.high, field.bottom, field.top)
-    frame(draw, field, x, y, ("true value", "value that was said"))
+    frame(draw, field, x, y, ("true value", "predicted value"))
     draw.line((x(x.low), y(y.low)), (x(x.high), y(y.high)), stroke="muted", dashed=True)
-    points = [(x(true), y(said)) for true, said in quality.residuals if math.isfinite(true) and math.isfinite(said)]
+    points = [(x(true), y(value)) for true, value in quality.residuals if math.isfinite(true) and math.isfinite(value)]
     draw.dots(points, 3.2, fill="kin", opacity=0.65)
-    return draw.svg(
-        name, "Said against true values", f"On the dashed line both are the same. {residual_words(quality)}"
-    )
+    text = f"On the dashed line both are equal. {residual_text(quality)}"
+    return draw.svg(name, "Predicted against true values", text)
 
 
-def residual_words(quality: Quality) -> str:
-    """How far answers lie from the truth."""
-    errors = [said - true for true, said in quality.residuals if math.isfinite(true) and math.isfinite(said)]
+def residual_text(quality: Quality) -> str:
+    """How far predictions lie from the truth."""
+    errors = [value - true for true, value in quality.residuals if math.isfinite(true) and math.isfinite(value)]
     if not errors:
         return ""
     places = decimals([abs(error) for error in errors])
     sizes = sorted(abs(error) for error in errors)
-    most, lean = sizes[math.ceil(0.9 * len(sizes)) - 1], fmean(errors)
+    most, bias = sizes[math.ceil(0.9 * len(sizes)) - 1], fmean(errors)
     return (
-        f"Half of the answers lie within {number(median(sizes), places)} of the truth, nine of ten within "
-        f"{number(most, places)}; on the mean they are {number(abs(lean), places)} too {'high' if lean > 0 else 'low'}."
+        f"Half of the predictions differ from the true value by at most {number(median(sizes), places)}, nine of ten "
+        f"by at most {number(most, places)}. On average they are {number(abs(bias), places)} too "
+        f"{'high' if bias > 0 else 'low'}."
     )
 
 
-def residual_table(quality: Quality) -> Table:
-    """The pairs of the picture."""
+def residual_table(quality: Quality) -> HtmlTable:
+    """The pairs of true and predicted values in the picture."""
     places = decimals([value for pair in quality.residuals for value in pair])
     rows = [
-        (number(true, places), number(said, places), number(said - true, places)) for true, said in quality.residuals
+        (number(true, places), number(value, places), number(value - true, places)) for true, value in quality.residuals
     ]
-    heads = ("True", "Said", "Said − true")
-    return Table(f"{len(rows)} of the answers", heads, rows, frozenset({0, 1, 2}))
+    heads = ("True", "Predicted", "Predicted − true")
+    return HtmlTable(f"{len(rows)} of the predictions", heads, rows, frozenset({0, 1, 2}))

@@ -1,11 +1,11 @@
-"""How to get a solution again, and how to use it."""
+"""How to reproduce a solution, and how to use it."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from nearkin import __version__
 from nearkin.core.text import MISSING, counted, fact_text, plain, verbatim
-from nearkin.report.html import Table
+from nearkin.report.html import HtmlTable
 from nearkin.solver.solution import Solution
 from nearkin.transfer.machine import PATH
 
@@ -13,18 +13,17 @@ _NAMES = {
     "budget": "Budget",
     "data": "Data",
     "device": "Device",
-    "measures": "Measures of kin",
+    "measures": "Measures of distance",
     "method": "Search method",
     "space": "Search space",
-    "validation": "Share of the training data for the choice",
+    "validation": "Share of the training data in the validation set",
 }
 
 
 def command_of(solution: Solution, command: str) -> str:
-    """What to type to get the solution again; a Python call where it came from there."""
-    given = command or str(solution.made.get("command") or "")
-    if given:
-        return verbatim(given)
+    """The command that reproduces the solution; a Python call if it was made in Python."""
+    if line := command or str(solution.made.get("command") or ""):
+        return verbatim(line)
     source = plain(str(solution.task.get("source") or ""))
     target = repr(source) if source else "task"
     budget = solution.made.get("budget")
@@ -34,26 +33,26 @@ def command_of(solution: Solution, command: str) -> str:
 
 
 def usage(solution: Solution, file: str) -> tuple[str, str]:
-    """A piece of Python that reads the solution and asks it, and commands that write the model for other programs."""
+    """Python code that loads the solution and predicts, and commands that export the model for other programs."""
     shape = ", ".join(["N", *map(str, solution.task["input_shape"])])
-    answer = "solution.predict(x).mean              # values, in the units of the data"
+    answer = "solution.predict(x).mean              # predicted values, in the units of the data"
     if solution.classes and solution.quality.name == "accuracy":
         answer = (
-            "solution.predict(x).probabilities     # of the classes\n"
-            "solution.predict(x).names             # the likeliest"
+            "solution.predict(x).probabilities     # of all classes\n"
+            "solution.predict(x).names             # the most probable class"
         )
     python = (
         f"import nearkin as nk\n\nsolution = nk.Solution.load({file!r})\n"
         f"solution.model                        # the trained torch module\n"
-        f"{answer}\n\n# x: raw inputs of shape [{shape}], as the task was made of"
+        f"{answer}\n\n# x: raw inputs of shape [{shape}], in the units of the original data"
     )
     forms = ("torch",) if solution.solved.network.startswith(PATH) else ("onnx", "torch")
     commands = "\n".join(f"nearkin export-model {file} --to {form}" for form in forms)
     return python, commands
 
 
-def run_table(solution: Solution) -> Table:
-    """Seed, budget and all else that was set, then versions."""
+def run_table(solution: Solution) -> HtmlTable:
+    """Seed, budget and all other settings, then versions."""
     made: Mapping[str, Any] = solution.made
     rows = [("Seed", str(solution.seed))]
     for key, value in made.items():
@@ -65,35 +64,36 @@ def run_table(solution: Solution) -> Table:
     else:
         rows.append(("Version of nearkin", __version__))
     rows.append(("Network", plain(solution.solved.network)))
-    return Table("Settings and versions", ("What", "Value"), rows, sortable=False)
+    return HtmlTable("Settings and versions", ("Setting", "Value"), rows, sortable=False)
 
 
 def setting(value: object) -> str:
-    """A setting as a cell.
+    """A setting as the text of a table cell.
 
     >>> setting({"minutes": 5.0}), setting(["frechet", "kin"]), setting(0.2)
     ('minutes: 5', 'frechet, kin', '0.2')
     """
     if isinstance(value, Mapping):
-        return ", ".join(f"{plain(str(key))}: {setting(one)}" for key, one in value.items()) or MISSING
+        return ", ".join(f"{plain(str(key))}: {setting(item)}" for key, item in value.items()) or MISSING
     if isinstance(value, list | tuple):
-        return ("; " if any(isinstance(one, Mapping) for one in value) else ", ").join(map(setting, value)) or MISSING
+        return ("; " if any(isinstance(item, Mapping) for item in value) else ", ").join(map(setting, value)) or MISSING
     return fact_text(value)
 
 
 def exactness(solution: Solution) -> str:
-    """Whether another run gives the same bits."""
+    """Whether another run gives exactly the same result."""
     budget = solution.made.get("budget")
     if isinstance(budget, Mapping) and budget.get("minutes") is not None:
         return (
-            "The budget is in minutes, so sizes and steps were fitted to the speed of this machine: a faster one may "
-            "find another answer. A budget in evaluations alone gives the same answer for the same seed."
+            "The time limit is in minutes, so the sizes of networks and the numbers of steps depend on the speed of "
+            "the machine; a faster one may choose another model. A limit in evaluations gives the same result for "
+            "the same seed."
         )
-    return "The same seed, versions and machine give the same answer."
+    return "The same seed, versions and machine give the same result."
 
 
-def data_table(solution: Solution) -> Table:
-    """What the task is."""
+def data_table(solution: Solution) -> HtmlTable:
+    """Sizes, classes and origin of the data."""
     task = solution.task
     classes = list(task.get("classes", ()))
     names = ", ".join(plain(str(name)) for name in classes[:20]) + (", …" if len(classes) > 20 else "")
@@ -103,7 +103,7 @@ def data_table(solution: Solution) -> Table:
         ("Test samples", counted(task.get("num_test", solution.quality.count))),
         ("Input", fact_text(list(task.get("input_shape", ())))),
         (f"Number of {kind}", counted(len(classes))),
-        ("Their names" if len(classes) != 1 else "Its name", names or MISSING),
-        ("Read from", plain(str(task.get("source") or "")) or "arrays"),
+        ("Names" if len(classes) != 1 else "Name", names or MISSING),
+        ("Read from", plain(str(task.get("source") or "")) or "arrays in memory"),
     ]
-    return Table("The task", ("What", "Value"), rows, sortable=False)
+    return HtmlTable("The data", ("Property", "Value"), rows, sortable=False)

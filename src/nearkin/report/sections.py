@@ -4,13 +4,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from nearkin.core.text import counted, metric_places, number, percent, plain
+from nearkin.core.text import counted, number, percent, plain
 from nearkin.distance.registry import about, title_of
-from nearkin.report import confusion, curves, kinship, mistakes, reliability, spent
-from nearkin.report.architecture import architecture_words, architectures
-from nearkin.report.contest import contest, contest_table, contest_words, learned_words, refusals
-from nearkin.report.html import Figure, Table, figure
-from nearkin.report.layout import layout
+from nearkin.report import confusion, curves, kinship, mistakes, model_comparison, reliability, time_spent
+from nearkin.report.architecture import architecture_text, cell_drawings
+from nearkin.report.html import Figure, HtmlTable, figure
+from nearkin.report.map_layout import layout
 from nearkin.report.page import pairs_table, ranking_table
 from nearkin.report.taskmap import taskmap
 from nearkin.solver.quality import Quality
@@ -19,80 +18,116 @@ from nearkin.solver.solution import Solution
 from nearkin.tasks.metrics import ACCURACY
 
 Section = Mapping[str, Any]
-"""What a template is given, by name."""
+"""Values of a template, by name."""
 
 
-def contest_section(solution: Solution) -> Section:
-    """All contestants."""
-    table, name = contest_table(solution), solution.quality.title
+def comparison_section(solution: Solution) -> Section:
+    """All contenders: how they were compared, their table, the picture."""
+    table, metric = model_comparison.comparison_table(solution), solution.quality.title
     caption = (
-        f"Each mark is the {name} on the test part of one contestant that learned from part of the training data. "
+        f"Each mark is one contender. Higher marks have a better test {metric}, marks to the right are larger models. "
     )
     if solution.quality.name == ACCURACY:
-        caption += f"Its whisker is the 95 % interval of {counted(solution.quality.count)} samples. "
-    caption += (
-        "The dash is its result on the validation data, by which the answer was chosen. The ringed one was chosen."
-    )
+        caption += (
+            f"The vertical line through a mark is its 95 % interval on {counted(solution.quality.count)} samples. "
+        )
+    caption += f"The short dash is the {metric} on the validation set, by which the model was chosen. "
+    caption += "The chosen contender has a ring."
+    refused = model_comparison.refusals(solution)
     return {
-        "words": contest_words(solution),
-        "metric": name,
-        "learned": learned_words(solution),
-        "final": _final(solution),
+        "count": len(table.rows),
+        "refused": refused,
+        "metric": metric,
+        "classes": solution.quality.name == ACCURACY,
+        "test": counted(solution.quality.count),
+        "samples": model_comparison.samples_text(solution),
+        "final": model_comparison.final_text(solution),
+        "text": model_comparison.comparison_text(solution),
         "table": table,
-        "refused": refusals(solution),
-        "figure": figure(partial(contest, solution), "nk-contest", "Contest", caption, table),
+        "figure": figure(
+            partial(model_comparison.comparison_picture, solution), "nk-comparison", "Comparison", caption, table
+        ),
     }
 
 
-def _final(solution: Solution) -> str:
-    """What `finals` are, with their figures."""
-    finals, places = solution.finals, metric_places(solution.quality.count)
-    if solution.chosen not in finals:
-        return ""
-    count, whole = solution.samples.get("finals", {}).get(solution.chosen), solution.task.get("num_train")
-    learned = f", from {counted(count)} of {counted(whole)} training samples" if count and whole else ""
-    said = (
-        f"The winner was then trained again, with the validation data among its training data{learned}: "
-        f"{number(finals[solution.chosen], places)} on the test part is the answer’s own figure."
+def certainty_section(solution: Solution) -> Section:
+    """How sure the result is: its interval, the difference from others, the probabilities."""
+    quality = solution.quality
+    scale = f"Class scores are divided by {solution.temperature:.3g} (the temperature) before they become "
+    scale += "probabilities. That number was learned on the validation set."
+    return {
+        "result": _result_text(solution),
+        "difference": model_comparison.certainty_text(solution),
+        "calibration": reliability.calibration_text(quality),
+        "temperature": scale if solution.temperature != 1 else "",
+        "reliability": _reliability(quality),
+    }
+
+
+def _result_text(solution: Solution) -> list[str]:
+    quality = solution.quality
+    metric, low, high, guess = (
+        model_comparison.score(solution, value) for value in (quality.metric, *quality.interval, quality.guess)
     )
-    others = [one for one in solution.standings if one.name in finals and one.name != solution.chosen]
-    told = " and ".join(f"{plain(one.title)}, {number(finals[one.name], places)}" for one in others)
-    return f"{said} So was the best simple model: {told}." if told else said
+    baseline, kind = "always answers the mean", "values"
+    if quality.name == ACCURACY:
+        baseline, kind = "always answers the majority class (the most frequent class of the training set)", "samples"
+    sentences = [
+        f"The {quality.title} on {counted(quality.count)} test samples is {metric}. On all {kind} of this sort it lies "
+        f"between {low} and {high} with 95 % certainty; this range is the 95 % interval.",
+        f"For comparison, a model that {baseline} has {guess}.",
+    ]
+    if (quality.best_constant or 0.0) > quality.guess:
+        sentences.append(f"The best constant answer has {model_comparison.score(solution, quality.best_constant)}.")
+    return [*sentences, f"The mean loss is {number(quality.loss)}."]
+
+
+def mistakes_section(solution: Solution) -> Section:
+    """What the model gets wrong: confusions and mistakes for classes, deviations for values."""
+    quality = solution.quality
+    return {
+        "classes": bool(quality.classes) and quality.name == ACCURACY,
+        "confused": confusion.confusion_text(quality),
+        "matrix": _matrix(quality),
+        "worst": confusion.worst_table(quality),
+        "by_class": confusion.classes_table(quality),
+        "images": mistakes.mistake_images(solution),
+        "table": mistakes.mistakes_table(solution),
+        "count": counted(quality.count),
+        "scatter": _scatter(quality),
+        "residuals": reliability.residual_text(quality),
+    }
 
 
 def kin_section(solution: Solution) -> Section:
-    """Who is kin, by every measure, and what was taken from whom."""
+    """Related tasks by every measure, and what was reused from them."""
     relations = solution.relations
     refused = [(plain(name), plain(why)) for name, why in relations.refused.items()]
     return {
-        "words": kinship.kin_words(relations),
-        "threshold": kinship.threshold_words(relations),
+        "text": kinship.kin_text(relations),
+        "threshold": kinship.threshold_text(relations),
         "map": _map(solution),
         "rankings": [
-            _ranking(place, measure, rows, relations)
-            for place, (measure, rows) in enumerate(relations.rankings.items())
+            _ranking(rank, measure, rows, relations)
+            for rank, (measure, rows) in enumerate(relations.rankings.items())
             if rows
         ],
         "agreement": kinship.agreement_table(relations),
-        "refused": Table("Could not be compared", ("Task", "Why"), refused) if refused else None,
+        "refused": HtmlTable("Tasks that could not be compared", ("Task", "Why"), refused) if refused else None,
     }
 
 
-def _ranking(place: int, measure: str, rows: Sequence[kinship.Row], relations: Relations) -> Figure:
+def _ranking(rank: int, measure: str, rows: Sequence[kinship.Row], relations: Relations) -> Figure:
     several = any(len(row.get("trials", ())) > 1 for row in rows)
-    said = [text] if (text := about(measure)) else []
-    said.append(
-        "Whiskers: standard deviation over trials; small dots: single trials." if several else "One trial each."
+    trials = (
+        "Lines show the standard deviation over trials, small dots single trials." if several else "One trial each."
     )
-    if form := kinship.form_words(rows):
-        said.append(form)
-    if len(rows) > kinship.DRAWN:
-        said.append(f"The nearest {kinship.DRAWN} of {len(rows)}.")
+    cut = f"The nearest {kinship.DRAWN} of {len(rows)} are shown." if len(rows) > kinship.DRAWN else ""
     return figure(
         partial(kinship.ranking_picture, measure, rows, relations),
-        f"nk-ranking-{place}",
+        f"nk-ranking-{rank}",
         f"Nearest by {title_of(measure)}",
-        " ".join(said),
+        " ".join(filter(None, (about(measure), trials, kinship.form_text(rows), cut))),
         kinship.ranking_table(measure, rows),
     )
 
@@ -102,12 +137,10 @@ def _map(solution: Solution) -> Figure | None:
     if matrix is None:
         return None
     target, placed = solution.name if solution.name in matrix.tasks else None, layout(matrix)
-    caption = "Tasks that lie near each other are near by the measure; each is linked with its nearest kin."
-    caption += f" The ringed one is {plain(solution.name)}." if target else ""
+    caption = "Tasks that lie near each other have a small distance. A line links each task with its nearest kin."
+    caption += f" The task with a ring is “{plain(solution.name)}”." if target else ""
     if len(matrix.tasks) > 3:
-        caption += (
-            f" A flat map cannot hold every distance: this one is off by about {percent(placed.stress)} (stress)."
-        )
+        caption += f" A flat map cannot show all distances exactly; these are off by about {percent(placed.stress)}."
     return figure(
         lambda width, _: taskmap(matrix, target, width=width, placed=placed),
         "nk-map",
@@ -117,72 +150,53 @@ def _map(solution: Solution) -> Figure | None:
     )
 
 
-def cell_section(solution: Solution) -> Section:
-    """Drawings of what searches found."""
-    found = architectures(solution)
-    return {"words": architecture_words(solution, found), "first": found[0] if found else None, "others": found[1:]}
-
-
-def learning_section(solution: Solution) -> Section:
-    """Curves of trainings and searches."""
-    learning, searching = curves.learning(solution), curves.searching(solution)
-    losses = search = None
-    if learning:
-        losses = figure(
-            partial(curves.learning_picture, learning),
-            "nk-learning",
-            "Learning curves",
-            "Training loss after so many steps, means over equal stretches. Networks see the data in other orders and "
-            "widths, so only the shape and the end can be compared.",
-            curves.learning_table(learning),
-        )
-    if searching:
+def architecture_section(solution: Solution) -> Section:
+    """Drawings of the cells that searches found, and how the searches went."""
+    drawings, found = cell_drawings(solution), curves.search_curves(solution)
+    search = None
+    if any(len(curve.points) > 1 for curve in found):
         search = figure(
-            partial(curves.search_picture, searching),
+            partial(curves.search_picture, found),
             "nk-search",
             "Search curves",
-            "The best score that a search had seen after so many cells. The score is that of a short training of a "
-            "small network: it ranks cells and is no result.",
-            curves.search_table(solution, searching),
+            "The best score that a search had seen after so many cells. The score comes from a short training of a "
+            "small network. It only ranks cells and cannot be compared with the results above.",
+            curves.search_table(solution, found),
         )
-    return {"losses": losses, "search": search, "searches": curves.searches_table(solution)}
-
-
-def quality_section(solution: Solution) -> Section:
-    """What the answer is worth, what it confuses, whether its certainty is earned."""
-    quality = solution.quality
-    heat = f"Class scores are divided by {solution.temperature:.3g} before they become probabilities; that number was "
-    heat += "learned on the validation data."
     return {
-        "words": _worth(quality),
-        "classes": bool(quality.classes) and quality.name == ACCURACY,
-        "confused": confusion.confusion_words(quality),
-        "matrix": _matrix(quality),
-        "worst": confusion.worst_table(quality),
-        "by_class": confusion.classes_table(quality),
-        "calibration": reliability.calibration_words(quality),
-        "heat": heat if solution.temperature != 1 else "",
-        "reliability": _reliability(quality),
-        "scatter": _scatter(quality),
-        "residuals": reliability.residual_words(quality),
-        "mistakes": mistakes.seen_mistakes(solution),
-        "mistakes_table": mistakes.mistakes_table(solution),
-        "count": counted(quality.count),
+        "text": architecture_text(solution, drawings),
+        "first": drawings[0] if drawings else None,
+        "others": drawings[1:],
+        "search": search,
+        "searches": curves.searches_table(solution),
     }
 
 
-def _worth(quality: Quality) -> list[str]:
-    places, (low, high) = metric_places(quality.count), quality.interval
-    blind = "always the majority class of the training labels" if quality.name == ACCURACY else "always the mean"
-    constant = f"The constant baseline, {blind}, gives {number(quality.guess, places)}"
-    if (quality.best_constant or 0.0) > quality.guess:
-        constant += f"; the best constant answer has {number(quality.best_constant or 0.0, places)}"
-    return [
-        f"On {counted(quality.count)} test samples, which nothing learned from and nothing was chosen by, the "
-        f"{quality.title} is {number(quality.metric, places)}; with 95 % certainty that of all such data lies between "
-        f"{number(low, places)} and {number(high, places)}.",
-        f"{constant}. The mean loss is {number(quality.loss)}.",
-    ]
+def time_section(solution: Solution) -> Section:
+    """Seconds by stage, and the loss of each training over its steps."""
+    stages, curve_list = solution.stages, curves.loss_curves(solution)
+    values: dict[str, Any] = {"text": time_spent.time_text(stages), "figure": None, "losses": None}
+    if stages:
+        caption = "Seconds of each stage."
+        if any(stage.known for stage in stages):
+            caption += " Hollow bars were done in an earlier run and read from its files."
+        values["figure"] = figure(
+            partial(time_spent.time_picture, time_spent.merge_small(stages)),
+            "nk-time",
+            "Time by stage",
+            caption,
+            time_spent.time_table(stages),
+        )
+    if curve_list:
+        values["losses"] = figure(
+            partial(curves.loss_picture, curve_list),
+            "nk-learning",
+            "Learning curves",
+            "Training loss after so many steps, as means over equal numbers of steps. Compare the shape and the end of "
+            "the curves only: networks see the data in different orders.",
+            curves.loss_table(curve_list),
+        )
+    return values
 
 
 def _matrix(quality: Quality) -> Figure | None:
@@ -192,8 +206,7 @@ def _matrix(quality: Quality) -> Figure | None:
         partial(confusion.confusion_picture, quality),
         "nk-confusion",
         "Confusion matrix",
-        "Rows are the classes that were given, columns what the model said. Blue, on the diagonal: right; orange: "
-        "wrong.",
+        "Each row is a true class, each column an answer of the model. Blue, on the diagonal: right. Orange: wrong.",
         confusion.counts_table(quality),
         narrow=confusion.fits_phone(quality),
     )
@@ -206,8 +219,8 @@ def _reliability(quality: Quality) -> Figure | None:
         partial(reliability.reliability_picture, quality),
         "nk-reliability",
         "Reliability",
-        "Test samples sorted by how sure the model was. On the dashed line it is right as often as it says. Larger "
-        "points stand for more samples, whiskers are 95 % intervals.",
+        "Test samples grouped by the probability that the model gave to its answer. On the dashed line, the model is "
+        "right as often as it claims. Larger points stand for more samples, vertical lines are 95 % intervals.",
         reliability.calibration_table(quality),
     )
 
@@ -218,25 +231,7 @@ def _scatter(quality: Quality) -> Figure | None:
     return figure(
         partial(reliability.residual_picture, quality),
         "nk-values",
-        "Said against true",
+        "Predicted and true values",
         "Each point is one answer; on the dashed line it is exact.",
         reliability.residual_table(quality),
     )
-
-
-def spent_section(solution: Solution) -> Section:
-    """Where the time went."""
-    stages = solution.stages
-    if not stages:
-        return {"words": spent.spent_words(stages), "figure": None}
-    shown, caption = spent.gathered(stages), "Seconds of work of each stage."
-    if any(stage.known for stage in stages):
-        caption += " An open bar was done in an earlier run and kept."
-    drawn = figure(
-        partial(spent.spent_picture, shown),
-        "nk-spent",
-        "Time by stage",
-        caption,
-        spent.spent_table(stages),
-    )
-    return {"words": spent.spent_words(stages), "figure": drawn}

@@ -1,61 +1,82 @@
-"""The report of a solved task: one HTML page that says the answer first and shows what it rests on."""
+"""Report of a solved task as one HTML page: the result first, then what it rests on."""
 
 from collections.abc import Sequence
 
 from nearkin.core.text import brief, counted, decimals, duration, number, plain
 from nearkin.report import reproduction, sections
+from nearkin.report.glossary import glossary
 from nearkin.report.html import render
+from nearkin.report.model_comparison import score, score_on_test
 from nearkin.report.sections import Section
-from nearkin.solver.promises import Promise
+from nearkin.solver.claims import ClaimCheck
+from nearkin.solver.sentence import margin_text, runner_up
 from nearkin.solver.solution import Solution
 from nearkin.tasks.checks.data_checks import Finding
 
 FILE = "solution.safetensors"
-"""What people call the file of a solution where nothing else is said."""
+"""Default name of the file of a solution."""
 
 _LONGEST_FACT = 240
-_HELD = {True: ("✔", "held", "good"), False: ("✘", "did not hold", "bad"), None: ("?", "cannot tell", "")}
+_VERDICTS = {True: ("✔", "held", "good"), False: ("✘", "did not hold", "bad"), None: ("?", "not tested", "")}
 
 
 def solution_page(solution: Solution, *, command: str = "", file: str = FILE) -> str:
-    """The report of a solution as one HTML file that fetches nothing.
+    """The report of a solution as one HTML file that loads nothing from elsewhere.
 
     Args:
-        solution: what was found.
-        command: what to type to get it again; that of the solution where nothing is said.
-        file: what the file of the solution is called, for the piece of code that reads it.
+        solution: the solved task.
+        command: the command that reproduces it (default: the one stored in the solution).
+        file: name of the file of the solution, for the code example that reads it.
     """
+    lead, _, rest = plain(solution.sentence).partition(". ")
     return render(
         "solution.html",
         name=plain(solution.name),
-        sentence=plain(solution.sentence),
+        lead=f"{lead}." if rest else lead,
+        rest=rest,
         tiles=key_figures(solution),
-        cautions=[plain(one.text) for one in solution.checks.grave],
-        contest=sections.contest_section(solution),
-        kin=sections.kin_section(solution),
-        cell=sections.cell_section(solution),
-        learned=sections.learning_section(solution),
-        quality=sections.quality_section(solution),
+        cautions=[plain(finding.text) for finding in solution.checks.grave],
+        comparison=sections.comparison_section(solution),
+        certainty=sections.certainty_section(solution),
         data=_data(solution),
-        promises=[_promise(one) for one in solution.promises],
-        kept=promises_words(solution.promises),
-        spent=sections.spent_section(solution),
-        again=_again(solution, command, file),
+        mistakes=sections.mistakes_section(solution),
+        kin=sections.kin_section(solution),
+        claims=[_claim(claim) for claim in solution.promises],
+        claims_text=claims_text(solution.promises),
+        architecture=sections.architecture_section(solution),
+        time=sections.time_section(solution),
+        reproduce=_reproduce(solution, command, file),
+        glossary=glossary("solution"),
     )
 
 
 def key_figures(solution: Solution) -> list[tuple[str, str, str]]:
-    """Name, value and a word beside it, of the figures that people ask for first."""
-    quality, (low, high) = solution.quality, solution.interval
-    value, span = number(quality.metric), f"{number(low)} to {number(high)}"
-    if quality.name == "accuracy":
-        value, span = f"{100 * quality.metric:.1f} %", f"{100 * low:.1f} to {100 * high:.1f} %"
-    ran = sum(one.validation is not None for one in solution.standings)
+    """Name, value and explanation of the figures that readers ask for first."""
+    quality, second = solution.quality, runner_up(solution.chosen, solution.standings)
+    low, high = (score(solution, end) for end in quality.interval)
+    tiles = [
+        (
+            f"test {quality.title}",
+            score(solution, quality.metric),
+            f"{low} to {high} with 95 % certainty, on {counted(quality.count)} test samples",
+        )
+    ]
+    if second is not None:
+        test, margin = score_on_test(solution, second), solution.margins.get(second.name)
+        text = plain(second.title)
+        if margin is not None:
+            text += f"; difference on the validation set {margin_text(margin, quality.name, brief=True)}"
+        tiles.append(("runner-up", "not tested" if test is None else score(solution, test), text))
+    ran = sum(result.validation is not None for result in solution.standings)
     return [
-        (quality.title, value, f"{span} with 95 % certainty, on {counted(quality.count)} test samples"),
-        ("parameters", brief(solution.parameters), f"{counted(solution.parameters)} learned numbers"),
-        ("multiply-adds", brief(solution.multiply_adds), "for one input"),
-        ("time", duration(solution.seconds), f"all stages, {ran} contestants" if ran > 1 else "all stages"),
+        *tiles,
+        (
+            "size",
+            brief(solution.parameters),
+            f"{counted(solution.parameters)} parameters (learned numbers), {brief(solution.multiply_adds)} "
+            f"multiply-adds for one input",
+        ),
+        ("time", duration(solution.seconds), f"all stages, {ran} contenders" if ran > 1 else "all stages"),
         _nearest(solution),
     ]
 
@@ -64,46 +85,48 @@ def _nearest(solution: Solution) -> tuple[str, str, str]:
     for measure, rows in solution.relations.rankings.items():
         if rows:
             value = number(float(rows[0]["distance"]), decimals([float(row["distance"]) for row in rows]))
-            return "nearest kin", plain(str(rows[0]["name"])), f"{plain(measure)} distance {value}"
-    return "nearest kin", "none", "nothing to compare with"
+            return "nearest related task", plain(str(rows[0]["name"])), f"{plain(measure)} distance {value}"
+    return "nearest related task", "none", "no other task to compare with"
 
 
-def promises_words(promises: Sequence[Promise]) -> str:
-    """How many held.
+def claims_text(claims: Sequence[ClaimCheck]) -> str:
+    """How many claims held.
 
-    >>> promises_words([Promise("a", True, ""), Promise("b", None, "")])
-    '1 held, 0 did not hold, and 1 cannot be told from this run. One run is an example, not a proof.'
+    >>> claims_text([ClaimCheck("a", True, ""), ClaimCheck("b", None, "")])
+    '1 held, 0 did not hold, and 1 could not be tested in this run. One run is an example, not a proof.'
     """
-    if not promises:
-        return "No promise was put to the test in this run."
-    held, broken, untold = (sum(one.held is side for one in promises) for side in (True, False, None))
-    rest = f", and {untold} cannot be told from this run" if untold else ""
-    return f"{held} held, {broken} did not hold{rest}. One run is an example, not a proof."
+    if not claims:
+        return "No claim was tested in this run."
+    held, failed, untested = (sum(claim.held is verdict for claim in claims) for verdict in (True, False, None))
+    rest = f", and {untested} could not be tested in this run" if untested else ""
+    return f"{held} held, {failed} did not hold{rest}. One run is an example, not a proof."
 
 
-def _promise(one: Promise) -> Section:
-    sign, words, role = _HELD[one.held]
-    return {"sign": sign, "words": words, "role": role, "claim": plain(one.claim), "evidence": plain(one.evidence)}
+def _claim(claim: ClaimCheck) -> Section:
+    sign, verdict, role = _VERDICTS[claim.held]
+    return {
+        "sign": sign, "verdict": verdict, "role": role, "claim": plain(claim.claim), "evidence": plain(claim.evidence),
+    }  # fmt: skip
 
 
 def _data(solution: Solution) -> Section:
     return {
         "table": reproduction.data_table(solution),
-        "findings": [_finding(one) for one in solution.checks.findings],
+        "findings": [_finding(finding) for finding in solution.checks.findings],
         "seconds": duration(solution.checks.seconds),
     }
 
 
-def _finding(one: Finding) -> Section:
-    facts = [(plain(str(key)).replace("_", " "), _cut(reproduction.setting(value))) for key, value in one.facts.items()]
-    return {"kind": plain(one.kind), "grave": one.grave, "text": plain(one.text), "facts": facts}
+def _finding(finding: Finding) -> Section:
+    facts = []
+    for key, value in finding.facts.items():
+        text = reproduction.setting(value)
+        shown = text if len(text) <= _LONGEST_FACT else f"{text[:_LONGEST_FACT]}…"
+        facts.append((plain(str(key)).replace("_", " "), shown))
+    return {"kind": plain(finding.kind), "grave": finding.grave, "text": plain(finding.text), "facts": facts}
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST_FACT else f"{text[:_LONGEST_FACT]}…"
-
-
-def _again(solution: Solution, command: str, file: str) -> Section:
+def _reproduce(solution: Solution, command: str, file: str) -> Section:
     python, commands = reproduction.usage(solution, file)
     return {
         "command": reproduction.command_of(solution, command),

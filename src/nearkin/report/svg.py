@@ -1,7 +1,7 @@
-"""The one SVG writer: shapes in colours by role, for light and dark pages, with text that stays text.
+"""Writer of SVG pictures: shapes in colours by role, for light and dark pages, with text as text.
 
 Colours are roles of `nearkin.report.theme` or `#rrggbb`. Every shape has the colours of the light scheme as attributes
-and the classes of the style block, which follows the reader's scheme.
+and the classes of the style block, which follows the reader's colour scheme.
 """
 
 import base64
@@ -20,7 +20,7 @@ Point = tuple[float, float]
 
 
 class Style(TypedDict, total=False):
-    """Look of a shape; `tip` is the text that a reader sees who points at it."""
+    """Appearance of a shape; `tip` is its tooltip."""
 
     fill: str | None
     stroke: str | None
@@ -67,7 +67,7 @@ class Canvas:
         self.path(path(points), **style)
 
     def dots(self, points: Iterable[Point], radius: float, **style: Unpack[Style]) -> None:
-        """Many small diamonds as one shape, which is a tenth of the text of a circle each."""
+        """Many small diamonds as one path, which needs a tenth of the text of single circles."""
         r = number(radius)
         self.path("".join(f"M{point((x + radius, y))}l-{r},{r}l-{r},-{r}l{r},-{r}z" for x, y in points), **style)
 
@@ -152,9 +152,9 @@ class Canvas:
             "opacity": opacity,
             "pointer-events": None if tip else "none",
         }
-        given = {key: value for key, value in (*attributes.items(), *look.items()) if value is not None}
+        present = ((key, value) for key, value in {**attributes, **look}.items() if value is not None)
         shape = ElementTree.Element(
-            tag, {key: value if isinstance(value, str) else number(value) for key, value in given.items()}
+            tag, {key: value if isinstance(value, str) else number(value) for key, value in present}
         )
         if tip:
             ElementTree.SubElement(shape, "title").text = tip
@@ -171,13 +171,13 @@ def number(value: float) -> str:
     return f"{round(float(value), 2) + 0.0:.7g}"
 
 
-def point(place: Point) -> str:
+def point(position: Point) -> str:
     """A point in a path.
 
     >>> point((1.0, 2.345))
     '1,2.35'
     """
-    return ",".join(map(number, place))
+    return ",".join(map(number, position))
 
 
 def path(points: Sequence[Point]) -> str:

@@ -1,4 +1,4 @@
-"""The map: tasks as points of the plane, arrows where transfer is nearer one way than the other."""
+"""Map of tasks: points in the plane, with arrows from each task's nearest kin in the nearer direction."""
 
 import math
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from nearkin.core.text import number, plain, with_spread
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.report.axes import WIDTH, Scale
-from nearkin.report.kin import nearest_kin, plain_answer, position, require_drawable, scale_of
-from nearkin.report.labels import Box, draw_labels, draw_leaders, labels, place, text_width
-from nearkin.report.layout import Layout, layout
+from nearkin.report.labels import Box, draw_labels, draw_leaders, labels, place_labels, text_width
+from nearkin.report.map_layout import MapLayout, layout
+from nearkin.report.nearest_kin import nearest_kin, plain_answer, position, require_drawable, scale_of
 from nearkin.report.svg import Canvas
 
 Array = NDArray[np.float64]
@@ -26,9 +26,9 @@ class Arrow:
     """The link of a task and its nearest kin, in the nearer direction.
 
     Attributes:
-        source: where it starts.
-        target: where it ends: `d[source, target] <= d[target, source]`.
-        asymmetry: what the way back is farther, `d[target, source] - d[source, target]`; NaN if one is unknown.
+        source: start of the arrow.
+        target: end of the arrow: `d[source, target] <= d[target, source]`.
+        asymmetry: how much larger the distance back is, `d[target, source] - d[source, target]`; NaN if one is unknown.
         sure: whether the asymmetry is more than two standard errors over trials; with one trial, whether there is any.
     """
 
@@ -39,19 +39,19 @@ class Arrow:
 
 
 def taskmap(
-    matrix: DistanceMatrix, target: str | None = None, *, width: int = WIDTH, placed: Layout | None = None
+    matrix: DistanceMatrix, target: str | None = None, *, width: int = WIDTH, placed: MapLayout | None = None
 ) -> str:
-    """SVG of the tasks in the plane, near ones near.
+    """SVG of the tasks in the plane; tasks with a small distance lie near each other.
 
-    Every task is linked with its nearest kin by an arrow that points in the nearer direction, from source to target,
-    the wider the larger the asymmetry; a link without a head is alike in both directions as far as the trials can tell.
+    Every task is linked with its nearest kin by an arrow that points in the nearer direction, from source to target.
+    It is wider for a larger asymmetry; a line without a head has no asymmetry beyond the noise of the trials.
     A halo's radius is the task's mean standard deviation over trials, in the units of the map.
 
     Args:
-        matrix: what to draw.
-        target: a task to set off from the others.
+        matrix: distances to draw.
+        target: a task to highlight.
         width: in pixels; below 500 the map is taller than wide.
-        placed: the positions, where they are at hand already.
+        placed: the positions, if they are known already.
 
     >>> import torch
     >>> svg = taskmap(DistanceMatrix(("a", "b"), "frechet", torch.tensor([[[0.0, 0.2], [0.4, 0.0]]]).double()))
@@ -59,22 +59,22 @@ def taskmap(
     (True, True)
     """
     require_drawable(matrix)
-    return _Drawing(matrix, target, width, placed or layout(matrix)).svg()
+    return _MapDrawing(matrix, target, width, placed or layout(matrix)).svg()
 
 
 def arrows(matrix: DistanceMatrix) -> tuple[Arrow, ...]:
     """One link for every pair of a task and its nearest kin.
 
     >>> import torch
-    >>> found = arrows(DistanceMatrix(("a", "b"), "frechet", torch.tensor([[[0.0, 0.2], [0.5, 0.0]]]).double()))
-    >>> [(link.source, link.target, round(link.asymmetry, 3), link.sure) for link in found]
+    >>> links = arrows(DistanceMatrix(("a", "b"), "frechet", torch.tensor([[[0.0, 0.2], [0.5, 0.0]]]).double()))
+    >>> [(link.source, link.target, round(link.asymmetry, 3), link.sure) for link in links]
     [(0, 1, 0.3, True)]
     """
     mean, trials = matrix.mean.tolist(), matrix.trials.double().numpy()
     pairs = sorted(
         {(min(k.target, k.source), max(k.target, k.source)) for k in nearest_kin(matrix) if k.source is not None}
     )
-    found = []
+    links = []
     for a, b in pairs:
         forward, back = mean[a][b], mean[b][a]
         swap = math.isnan(forward) or back < forward
@@ -83,14 +83,14 @@ def arrows(matrix: DistanceMatrix) -> tuple[Arrow, ...]:
         gaps = gaps[np.isfinite(gaps)]
         asymmetry = mean[target][source] - mean[source][target]
         error = gaps.std(ddof=1) / math.sqrt(len(gaps)) if len(gaps) > 1 else 0.0
-        found.append(Arrow(source, target, asymmetry, bool(asymmetry > 2 * error)))
-    return tuple(found)
+        links.append(Arrow(source, target, asymmetry, bool(asymmetry > 2 * error)))
+    return tuple(links)
 
 
-class _Drawing:
-    """Geometry shared by the parts of one map, in pixels."""
+class _MapDrawing:
+    """Geometry of one map, in pixels."""
 
-    def __init__(self, matrix: DistanceMatrix, target: str | None, width: int, placed: Layout) -> None:
+    def __init__(self, matrix: DistanceMatrix, target: str | None, width: int, placed: MapLayout) -> None:
         self.matrix, self.placed, self.width = matrix, placed, float(width)
         self.size = len(matrix.tasks)
         self.chosen = None if target is None else position(matrix, target)
@@ -108,37 +108,39 @@ class _Drawing:
         self.canvas = Canvas(round(self.width), round(self.height))
 
     def _fit(self, points: Array) -> None:
-        """One scale for both axes, with room for labels at the rim, and for halos."""
+        """One scale for both axes, with space for labels at the rim and for halos."""
         rim = min(110.0, max(text_width(name, self.font) for name in self.short) * 0.75)
         across, down = np.ptp(points[:, 0]), np.ptp(points[:, 1])
         tallest = self.width * (1.35 if self.narrow else 0.72) if self.size > 3 else self.width * 0.45
-        room = np.array([self.width - 2 * rim - 20, tallest - 90])
+        inner = np.array([self.width - 2 * rim - 20, tallest - 90])
         around = np.array([[self._spread(k)] for k in range(self.size)])
         middle = (points.max(0) + points.min(0)) / 2
         reach = 2 * (abs(points - middle) + around).max(0)  # of the halos, from side to side
         wide = np.array([self.width - 8, tallest])
-        scales = (*(room / np.maximum([across, down], 1e-12)), *(wide / np.maximum(reach, 1e-12)))
+        scales = (*(inner / np.maximum([across, down], 1e-12)), *(wide / np.maximum(reach, 1e-12)))
         self.scale = float(min(scales)) if max(across, down) > 0 else 0.0
         self.field = max(down * self.scale + 90, reach[1] * self.scale + 8, 150.0)
         self.height = self.field + _LEGEND
         self.spots = (points - middle) * (self.scale, -self.scale) + (self.width / 2, self.field / 2)
 
     def svg(self) -> str:
-        """All of it, from back to front."""
+        """The whole map, from back to front."""
         links = arrows(self.matrix)
         self._halos()
         widest = max((link.asymmetry for link in links if link.sure), default=0.0)
         for link in links:
             self._arrow(link, widest)
-        boxes = place(self.spots, self._sizes(), self.radii, Box(4, 4, self.width - 4, self.field - 4), self._on(links))
+        boxes = place_labels(
+            self.spots, self._sizes(), self.radii, Box(4, 4, self.width - 4, self.field - 4), self._points_on(links)
+        )
         draw_leaders(self.canvas, self.spots, self.radii, boxes)
         for k in range(self.size):
             self._point(k)
         draw_labels(self.canvas, boxes, self.short, list(map(self._tip, range(self.size))), self.font, self.chosen)
         self._legend(widest)
         title = f"Map of {self.size} tasks ({plain(self.matrix.title)})"
-        spoken = f"Near tasks lie near each other. {plain_answer(self.matrix, self.target)}"
-        return self.canvas.svg("nk-map-narrow" if self.narrow else "nk-map", title, spoken)
+        text = f"Near tasks lie near each other. {plain_answer(self.matrix, self.target)}"
+        return self.canvas.svg("nk-map-narrow" if self.narrow else "nk-map", title, text)
 
     def _sizes(self) -> Array:
         widths = [text_width(name, self.font, bold=k == self.chosen) for k, name in enumerate(self.short)]
@@ -185,10 +187,10 @@ class _Drawing:
         touched = self.chosen in (link.source, link.target) and self.chosen is not None
         colour = "target" if touched else "arrow"
         first, last = start + along * near, end - along * far
-        there, back = (
+        forward, back = (
             number(self.mean[a][b], self.places) for a, b in ((link.source, link.target), (link.target, link.source))
         )
-        tip = f"{self.names[link.source]} → {self.names[link.target]}: {there}, back {back}"
+        tip = f"{self.names[link.source]} → {self.names[link.target]}: {forward}, back {back}"
         if not link.sure:
             self.canvas.line(_pair(first), _pair(last), stroke=colour, width=1.3, tip=tip)
             return
@@ -199,7 +201,7 @@ class _Drawing:
         outline = [first + half * 0.3, neck + half, neck + barb, last, neck - barb, neck - half, first - half * 0.3]
         self.canvas.polygon([_pair(corner) for corner in outline], fill=colour, opacity=0.85, tip=tip)
 
-    def _on(self, links: tuple[Arrow, ...]) -> Array:
+    def _points_on(self, links: tuple[Arrow, ...]) -> Array:
         """Points along all links, about every six pixels."""
         rows = [np.zeros((0, 2))]
         for link in links:
@@ -220,14 +222,14 @@ class _Drawing:
             draw.text(x, top + 17, f"distance {unit:g}", size=11, fill="muted")
         notes = []
         if self.size > 1:
-            notes.append("links: nearest kin" + ("; arrow: the nearer direction" if widest else ""))
+            notes.append("line: nearest kin" + ("; arrow: nearer direction" if widest else ""))
         if any(self._spread(k) for k in range(self.size)):
-            notes.append("halo: deviation over trials")
+            notes.append("halo: standard deviation over trials")
         for line, note in enumerate(notes):
-            where = (
+            position = (
                 (14.0, top + 34 + 14 * line, "start") if self.narrow else (self.width - 14, top + 3 + 16 * line, "end")
             )
-            draw.text(where[0], where[1], note, size=11, fill="muted", anchor=where[2])
+            draw.text(*position[:2], note, size=11, fill="muted", anchor=position[2])
 
 
 def _pair(point: Array) -> tuple[float, float]:

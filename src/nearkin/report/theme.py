@@ -1,6 +1,6 @@
-"""Colours by role, for light and dark, as style sheets of pictures and pages.
+"""Colours by role for light and dark pages, as style sheets of pictures and pages.
 
-A picture names roles, never colours, so that one style block serves both schemes. Print is always light.
+Pictures name roles instead of colours, so that one style block serves both schemes. Print is always light.
 """
 
 from collections.abc import Mapping
@@ -25,23 +25,23 @@ DARK: Mapping[str, str] = {
     "target": "#f4a340",
     "arrow": "#8792a4",
 }
-"""Blue and orange stay apart for every common kind of colour blindness."""
+"""Blue and orange can be told apart with every common kind of colour blindness."""
 
 FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif"
 
 
-def contrast(one: str, other: str) -> float:
-    """Contrast ratio of two `#rrggbb` colours after WCAG, 1 to 21; text wants 4.5.
+def contrast(first: str, second: str) -> float:
+    """Contrast ratio of two `#rrggbb` colours after WCAG, 1 to 21; text needs 4.5.
 
     >>> round(contrast("#000000", "#ffffff"), 1), contrast("#808080", "#808080")
     (21.0, 1.0)
     """
-    low, high = sorted((_luminance(one), _luminance(other)))
+    low, high = sorted((_luminance(first), _luminance(second)))
     return (high + 0.05) / (low + 0.05)
 
 
 def readable_on(background: str) -> str:
-    """Black or white, whichever stands out more.
+    """Black or white, whichever has more contrast.
 
     >>> readable_on("#fde725"), readable_on("#440154")
     ('#000000', '#ffffff')
@@ -50,9 +50,9 @@ def readable_on(background: str) -> str:
 
 
 def picture_style() -> str:
-    """The style block of a picture: `nk-f-ROLE` fills, `nk-s-ROLE` strokes, `nk-halo` sets text off from lines.
+    """The style block of a picture: `nk-f-ROLE` fills, `nk-s-ROLE` strokes, `nk-halo` separates text from lines.
 
-    A picture is transparent within a page; opened alone it brings its own paper.
+    A picture is transparent within a page; as a file of its own it has a background.
     """
     rules = [f".nk-picture text{{font-family:{FONTS}}}", ".nk-picture path,.nk-halo{stroke-linejoin:round}"]
     return "\n".join([*rules, *_roles(LIGHT), _dark("\n".join(_roles(DARK)))])
@@ -80,6 +80,6 @@ def _variables(palette: Mapping[str, str]) -> str:
 
 def _luminance(colour: str) -> float:
     """Relative luminance of sRGB, 0 to 1."""
-    parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    channels = (int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -1,7 +1,7 @@
-"""The one resumable cache: states of finished parts and of unfinished work, by name.
+"""Resumable cache: states of finished and of unfinished work, by name.
 
-A name is made of all facts that decide the result (`named`), so that another question never reads it. A state that is
-intact is used; one that is damaged is put aside, and its part of the work is done again.
+A name contains a digest of all facts that determine the result (`facts_digest`), so that work with other inputs never
+reads it. A damaged state is renamed, and its part of the work is done again.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from nearkin.core.errors import DataError
 from nearkin.core.events import Caution, Checkpoint, Work
@@ -21,51 +21,51 @@ from nearkin.core.state import State, restoring
 T = TypeVar("T")
 
 DAMAGED = ".damaged"
-"""Suffix of a state that was put aside."""
+"""Suffix of a damaged state."""
 SUFFIX = ".safetensors"
-SAVE_SECONDS = 10.0  # between two checkpoints that are saved
+SAVE_SECONDS = 10.0  # time between two checkpoints that are saved
 
 
 class Checkpoints(Protocol):
-    """Where states are stored: a folder, or memory."""
+    """Storage of states by name: a folder, or memory."""
 
     def read(self, name: str) -> State | None:
-        """The state of that name; None where there is none. Raises `DataError` where it is damaged."""
+        """Read a state; None if there is none. Raises `DataError` if it is damaged."""
         ...
 
     def write(self, name: str, state: State) -> None:
-        """Store a state, whole or not at all; an earlier one of that name is replaced."""
+        """Store a state completely or not at all; replaces an earlier one of that name."""
         ...
 
     def remove(self, name: str) -> None:
-        """Remove a state; none of that name is fine."""
+        """Remove a state, if there is one of that name."""
         ...
 
     def put_aside(self, name: str) -> str:
-        """Rename a damaged state, and return its new name."""
+        """Rename a damaged state and return its new name."""
         ...
 
     def names(self) -> list[str]:
-        """Names of all states."""
+        """Names of all states, sorted, without those of `within`."""
         ...
 
     def within(self, name: str) -> "Checkpoints":
-        """A part with names of its own."""
+        """A separate group of names."""
         ...
 
     def clear(self) -> None:
-        """Remove everything."""
+        """Remove all states, also those of `within`."""
         ...
 
 
 @dataclass(frozen=True)
 class FolderCheckpoints:
-    """States as files of a folder, which is made when the first one is stored."""
+    """States as files of a folder, which is created when the first one is stored."""
 
     folder: Path
 
     def read(self, name: str) -> State | None:
-        """Load a file, verified by its checksum."""
+        """Load a file and verify its checksum."""
         file = self.folder / name
         return State.load(file) if file.exists() else None
 
@@ -89,7 +89,7 @@ class FolderCheckpoints:
         return sorted(path.name for path in self.folder.glob("*") if path.is_file())
 
     def within(self, name: str) -> "FolderCheckpoints":
-        """A folder below."""
+        """A subfolder."""
         return FolderCheckpoints(self.folder / name)
 
     def clear(self) -> None:
@@ -99,124 +99,124 @@ class FolderCheckpoints:
 
 @dataclass(frozen=True)
 class MemoryCheckpoints:
-    """States in memory: for zoos that cannot be written to."""
+    """States in memory, for zoos that are read-only."""
 
     states: dict[str, State] = field(default_factory=dict)
     prefix: str = ""
 
     def read(self, name: str) -> State | None:
-        """The state itself."""
+        """Look up a state."""
         return self.states.get(self.prefix + name)
 
     def write(self, name: str, state: State) -> None:
-        """Keep the state while the process lives."""
+        """Keep a state while the process runs."""
         self.states[self.prefix + name] = state
 
     def remove(self, name: str) -> None:
-        """Forget the state."""
+        """Drop a state."""
         self.states.pop(self.prefix + name, None)
 
     def put_aside(self, name: str) -> str:
-        """Keep it under another name."""
+        """Append `.damaged` to its name."""
         aside = f"{name}{DAMAGED}"
         self.states[self.prefix + aside] = self.states.pop(self.prefix + name)
         return aside
 
     def names(self) -> list[str]:
-        """Names of this part."""
+        """Names without prefix."""
         own = (name.removeprefix(self.prefix) for name in self.states if name.startswith(self.prefix))
         return sorted(name for name in own if "/" not in name)
 
     def within(self, name: str) -> "MemoryCheckpoints":
-        """The same memory, names prefixed."""
+        """The same memory, with a prefix of all names."""
         return MemoryCheckpoints(self.states, f"{self.prefix}{name}/")
 
     def clear(self) -> None:
-        """Forget this part."""
+        """Drop all states with the prefix."""
         for name in [name for name in self.states if name.startswith(self.prefix)]:
             del self.states[name]
 
 
-def mark(facts: Mapping[str, Any]) -> str:
-    """A short digest of facts: 16 hexadecimal digits.
+def facts_digest(facts: Mapping[str, Any]) -> str:
+    """A digest of facts in 16 hexadecimal digits; the order of the keys does not matter.
 
-    >>> mark({"seed": 0, "task": "even"}) == mark({"task": "even", "seed": 0}) != mark({"task": "even", "seed": 1})
-    True
+    >>> facts_digest({"seed": 0, "task": "even"}), facts_digest({"task": "even", "seed": 0})
+    ('6006ca4e5feba74b', '6006ca4e5feba74b')
     """
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def stored(where: Checkpoints, name: str, read: Callable[[State], T]) -> Work[T | None]:
-    """What an earlier run stored under a name; None where there is nothing, or where it is damaged."""
+def read_stored(checkpoints: Checkpoints, name: str, read: Callable[[State], T]) -> Work[T | None]:
+    """Read what an earlier run stored under a name; None if there is nothing, or if it is damaged."""
     try:
-        state = where.read(name)
+        state = checkpoints.read(name)
         if state is None:
             return None
         with restoring(state.origin or name):
             return read(state)
     except DataError as broken:
-        yield _put_aside(where, name, broken)
+        yield _put_aside(checkpoints, name, broken)
         return None
 
 
-def resumed(where: Checkpoints, name: str, begin: Callable[[State | None], Work[T]]) -> Work[T]:
-    """Work that continues from the checkpoint of a name and stores its next checkpoints there.
+def resume(checkpoints: Checkpoints, name: str, begin: Callable[[State | None], Work[T]]) -> Work[T]:
+    """Run work from its last checkpoint, and store its next checkpoints under the same name.
 
     Args:
-        where: the checkpoint is stored.
-        name: of the checkpoint; removed when the work is done.
-        begin: makes the work from a checkpoint, or from the beginning; it restores the state before its first event,
+        checkpoints: storage of the checkpoint.
+        name: name of the checkpoint; it is removed when the work is done.
+        begin: starts the work from a checkpoint, or from the beginning; it restores the state before its first event,
             and raises `DataError` if it cannot.
     """
-    start = yield from stored(where, name, lambda state: state)
-    return (yield from saved(_begun(where, name, begin, start), where, name))
+    start = yield from read_stored(checkpoints, name, lambda state: state)
+    return (yield from save_checkpoints(_begin(checkpoints, name, begin, start), checkpoints, name))
 
 
-def saved(work: Work[T], where: Checkpoints, name: str, every: float = SAVE_SECONDS) -> Work[T]:
-    """The same work, its checkpoints stored every so many seconds and when it is stopped; removed at the end."""
+def save_checkpoints(work: Work[T], checkpoints: Checkpoints, name: str, every: float = SAVE_SECONDS) -> Work[T]:
+    """Run work and store its checkpoint every so many seconds and when it is stopped; remove it at the end."""
     last = time.monotonic()
     while True:
         try:
             event = next(work)
         except StopIteration as end:
-            where.remove(name)
-            result: T = end.value
-            return result
+            checkpoints.remove(name)
+            return cast(T, end.value)
         if isinstance(event, Checkpoint) and time.monotonic() - last > every:
-            where.write(name, event.capture())
+            checkpoints.write(name, event.capture())
             last = time.monotonic()
         try:
             yield event
         except GeneratorExit:
             if isinstance(event, Checkpoint):
-                where.write(name, event.capture())
+                checkpoints.write(name, event.capture())
             work.close()
             raise
 
 
-def kept_in_file(work: Work[T], file: Path, every: float = SAVE_SECONDS) -> Work[T]:
-    """The same work, its checkpoints stored in one file; `resumed` also continues from there."""
-    return saved(work, FolderCheckpoints(file.parent), file.name, every)
+def save_to_file(work: Work[T], file: Path, every: float = SAVE_SECONDS) -> Work[T]:
+    """Run work and store its checkpoints in one file, from which `resume` continues as well."""
+    return save_checkpoints(work, FolderCheckpoints(file.parent), file.name, every)
 
 
-def _begun(where: Checkpoints, name: str, begin: Callable[[State | None], Work[T]], start: State | None) -> Work[T]:
-    """The work, from the beginning if the checkpoint is refused."""
+def _begin(
+    checkpoints: Checkpoints, name: str, begin: Callable[[State | None], Work[T]], start: State | None
+) -> Work[T]:
+    """Begin from a checkpoint, or from the beginning if `begin` refuses it."""
     if start is None:
         return (yield from begin(None))
     try:
         work = begin(start)
         first = next(work)
     except StopIteration as end:
-        result: T = end.value
-        return result
+        return cast(T, end.value)
     except DataError as refused:
-        yield _put_aside(where, name, refused)
+        yield _put_aside(checkpoints, name, refused)
         return (yield from begin(None))
     yield first
     return (yield from work)
 
 
-def _put_aside(where: Checkpoints, name: str, broken: DataError) -> Caution:
-    aside = where.put_aside(name)
+def _put_aside(checkpoints: Checkpoints, name: str, broken: DataError) -> Caution:
+    aside = checkpoints.put_aside(name)
     reason = str(broken).rpartition("; ")[0] or str(broken)
     return Caution(f"{reason}; it was renamed to {aside}, and this part of the work is done again")

@@ -1,7 +1,8 @@
-"""Journal: what a running command does, in a small file beside the zoo, for whoever wants to look on.
+"""Journals: the progress of running commands, in small files that the web pages show.
 
-One file a run, below `journal/` of the zoo, rewritten whole while the work goes on and once when it ends. It lies apart
-from `work/`, where everything counts as unfinished. Where it cannot be written, the work goes on without one.
+Every command writes one file in the folder `journal/` of the zoo. The file is replaced while the command runs and once
+at its end. It is not in `work/`, where every file counts as unfinished work. If it cannot be written, the command runs
+without a journal.
 """
 
 import math
@@ -11,7 +12,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,14 @@ from nearkin.core.files import TEMPORARY_PREFIX, write_durably
 from nearkin.core.plain import sealed, typed, unsealed
 
 FOLDER = "journal"
-ZOO_MARK = "zoo.db"  # a folder that holds it is a zoo
-EVERY_SECONDS = 0.5  # between two writings, and at first between two points of the history
+ZOO_MARK = "zoo.db"  # a folder with this file is a zoo
+EVERY_SECONDS = 0.5  # time between two updates of the file, and at first between two points of the history
 KEPT_SECONDS = 7 * 86400.0
 KEPT_ENTRIES = 50
-HISTORY = 240  # points at the most; when it is full, every second one goes
-LINES = 12  # notes, cautions and values that are kept, of each
-LONGEST = 300  # characters of a line
-LARGEST = 1 << 20  # bytes of a file that is read
+HISTORY = 240  # largest number of points; when it is exceeded, every second point is dropped
+LINES = 12  # largest number of notes, of cautions and of values
+LONGEST = 300  # largest number of characters of a line
+LARGEST = 1 << 20  # largest file that is read, in bytes
 LATEST = 253_370_764_800.0  # seconds since 1970 at the start of the year 9999
 RUNNING, DONE, INTERRUPTED, FAILED, STOPPED = "running", "done", "interrupted", "failed", "stopped"
 _PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
@@ -38,19 +39,26 @@ Point = tuple[float, str, dict[str, float]]
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One run as its journal tells it.
+class JournalEntry:
+    """Content of the journal of one run of a command.
 
     Attributes:
-        id: its file's name without the ending; later runs sort behind earlier ones.
-        command: the words that were typed.
-        process: number of the process, on `host`; `born` tells it from a later one of the same number.
-        started: seconds since 1970, as `updated`.
-        state: `running`, `done`, `interrupted`, `failed`, or `stopped` where its process is gone without a word.
-        stage: what was done last, `done` of `total` of it.
-        values: the figures of the moment.
-        history: figures of earlier moments, evenly thinned.
-        error: why it failed.
+        id: name of the file without its suffix; sorted by the start of the run.
+        command: words of the command line.
+        process: identifier of the process.
+        host: name of the computer.
+        born: start time of the process as the system counts it, to recognise a later process of the same identifier.
+        started: start of the run, in seconds since 1970.
+        updated: last update, in seconds since 1970.
+        state: `running`, `done`, `interrupted`, `failed`, or `stopped` if the process ended without saying why.
+        stage: current or last stage.
+        done: finished units of the stage.
+        total: all units of the stage; None if unknown.
+        values: current figures, such as the loss.
+        notes: latest notes.
+        cautions: latest cautions.
+        history: earlier figures, evenly thinned.
+        error: reason of a failure.
     """
 
     id: str
@@ -72,31 +80,35 @@ class Entry:
 
     @property
     def seconds(self) -> float:
-        """How long it has run, as far as the journal knows."""
+        """Time from the start to the last update."""
         return max(0.0, self.updated - self.started)
 
     @classmethod
-    def from_dict(cls, facts: Mapping[str, Any]) -> "Entry":
-        """The inverse of `asdict`; anything else raises `DataError`."""
+    def from_dict(cls, facts: Mapping[str, Any]) -> "JournalEntry":
+        """Read the result of `asdict`; other values raise `DataError`."""
         entry = typed(cls, dict(facts), "the journal")
         for name, seconds in (("started", entry.started), ("updated", entry.updated)):
-            require(0 <= seconds < LATEST, f"the journal: {name} is {seconds}, no time before the year 9999", DataError)
+            require(
+                0 <= seconds < LATEST,
+                f"the journal: {name} is {seconds}, expected a time before the year 9999; remove it",
+                DataError,
+            )
         return entry
 
 
 class _Writer:
-    """The listener that keeps one entry and writes it now and then."""
+    """Listener that updates an entry and writes it at most every `EVERY_SECONDS`."""
 
     def __init__(self, zoo: Path, command: Sequence[str]) -> None:
-        now, number = time.time(), os.getpid()
+        now, process = time.time(), os.getpid()
         self.zoo, self.folder = zoo, zoo / FOLDER
         self.facts: dict[str, Any] = asdict(
-            Entry(
-                id=f"{time.time_ns():020d}-{number}",
+            JournalEntry(
+                id=f"{time.time_ns():020d}-{process}",
                 command=tuple(_PASSWORD.sub("…@", _line(word)) for word in command),
-                process=number,
+                process=process,
                 host=_host(),
-                born=_born(number),
+                born=_born(process),
                 started=now,
                 updated=now,
             )
@@ -106,24 +118,24 @@ class _Writer:
         self.spacing, self.history = EVERY_SECONDS, list[Point]()
 
     def __call__(self, event: Event) -> None:
-        with suppress(TypeError, ValueError, OverflowError):  # figures that are none are the work's own affair
-            self._hear(event)
+        with suppress(TypeError, ValueError, OverflowError):  # a wrong figure must not stop the work
+            self._update(event)
         if time.monotonic() - self.written >= EVERY_SECONDS:
             self.write()
 
-    def _hear(self, event: Event) -> None:
+    def _update(self, event: Event) -> None:
         facts = self.facts
         if isinstance(event, Progress):
             new_stage = facts["stage"] != _line(event.stage)
             facts |= {"stage": _line(event.stage), "done": int(event.done), "values": _values(event.values)}
             facts["total"] = None if event.total is None else int(event.total)
-            self._remember(new_stage)
+            self._add_point(new_stage)
         elif isinstance(event, Note | Caution):
             name = "notes" if isinstance(event, Note) else "cautions"
             facts[name] = (*facts[name], _line(event.text))[-LINES:]
 
-    def _remember(self, new_stage: bool) -> None:
-        """A point of the history, if the last one is long enough ago."""
+    def _add_point(self, new_stage: bool) -> None:
+        """Append a point to the history if the last one is old enough."""
         at = time.monotonic() - self.begun
         if not self.facts["values"] or (self.history and not new_stage and at - self.history[-1][0] < self.spacing):
             return
@@ -132,33 +144,33 @@ class _Writer:
             self.history, self.spacing = self.history[::2], 2 * self.spacing
 
     def write(self, **last: Any) -> None:
-        """Write the entry as it is now; a disk that does not take it is no concern of the work."""
+        """Write the entry; errors of the disk are ignored."""
         self.written = time.monotonic()
         self.facts |= {"updated": self.facts["started"] + self.written - self.begun, **last}
-        if (self.zoo / ZOO_MARK).is_file():  # never a folder for a zoo that is not there, or not any more
+        if (self.zoo / ZOO_MARK).is_file():  # no folder is created if there is no zoo, or no longer
             with suppress(OSError, NearkinError, TypeError, ValueError):
                 data = sealed({**self.facts, "history": self.history})
                 write_durably(self.folder / f"{self.facts['id']}.json", data)
 
     def end(self, state: str, error: str = "") -> None:
-        """The last word on the run."""
+        """Write the final state."""
         if self.facts["values"] and (not self.history or self.history[-1][2] != self.facts["values"]):
             self.history.append((round(time.monotonic() - self.begun, 3), self.facts["stage"], self.facts["values"]))
         self.write(state=state, error=_line(error))
 
 
 @contextmanager
-def journaled(zoo: Path, command: Sequence[str]) -> Iterator[Listener]:
-    """A listener that keeps the journal of the work done in the block; how the block ends is its last word.
+def write_journal(zoo: Path, command: Sequence[str]) -> Iterator[Listener]:
+    """Give the block a listener that writes a journal, and record how the block ends.
 
     Args:
-        zoo: the folder of the zoo; where it is none, nothing is written.
-        command: the words that were typed; passwords in addresses are left out.
+        zoo: folder of the zoo; if it is not a zoo, nothing is written.
+        command: words of the command line; passwords in addresses are left out.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     Path(folder, ZOO_MARK).touch()
-    ...     with journaled(Path(folder), ["add", "zero"]) as listen:
+    ...     with write_journal(Path(folder), ["add", "zero"]) as listen:
     ...         listen(Progress("zero, trial 1", 3, 10, {"loss": 0.5}))
     ...     (entry,) = journals(Path(folder))
     ...     entry.command, entry.state, entry.done, entry.total
@@ -166,7 +178,7 @@ def journaled(zoo: Path, command: Sequence[str]) -> Iterator[Listener]:
     """
     writer = _Writer(zoo, command)
     with suppress(OSError):
-        _tidy(writer.folder)
+        _remove_old(writer.folder)
     writer.write()
     try:
         yield writer
@@ -179,19 +191,19 @@ def journaled(zoo: Path, command: Sequence[str]) -> Iterator[Listener]:
     writer.end(DONE)
 
 
-def journals(zoo: Path) -> list[Entry]:
-    """The runs that a zoo knows of, latest first; changes nothing. A file that is no journal is passed over."""
+def journals(zoo: Path) -> list[JournalEntry]:
+    """Read the journals of a zoo, latest first; damaged files are left out, and no file is changed."""
     return read_journals(zoo)[0]
 
 
-def read_journals(zoo: Path) -> tuple[list[Entry], list[str]]:
-    """The runs that a zoo knows of, latest first, and the names of the files that are damaged."""
+def read_journals(zoo: Path) -> tuple[list[JournalEntry], list[str]]:
+    """Read the journals of a zoo, latest first; returns also the names of damaged files."""
     entries, damaged = [], []
     with suppress(OSError):
         for path in sorted((zoo / FOLDER).glob("[!.]*.json"), reverse=True)[: 2 * KEPT_ENTRIES]:
             try:
                 data = path.read_bytes() if path.is_file() and path.stat().st_size <= LARGEST else b""
-                entries.append(_looked_at(Entry.from_dict(unsealed(data, path.name))))
+                entries.append(_check_process(JournalEntry.from_dict(unsealed(data, path.name))))
             except FileNotFoundError:  # removed meanwhile
                 continue
             except (OSError, DataError):
@@ -199,15 +211,14 @@ def read_journals(zoo: Path) -> tuple[list[Entry], list[str]]:
     return entries, damaged
 
 
-def _looked_at(entry: Entry) -> Entry:
-    """The entry, which is not running any more if its process is gone; of another machine's nothing can be said."""
-    if entry.state == RUNNING and entry.host == _host() and not _alive(entry.process, entry.born):
-        return Entry(**{**vars(entry), "state": STOPPED})
-    return entry
+def _check_process(entry: JournalEntry) -> JournalEntry:
+    """Change the state from running to stopped if the process does not exist; other computers cannot be checked."""
+    gone = entry.state == RUNNING and entry.host == _host() and not _alive(entry.process, entry.born)
+    return replace(entry, state=STOPPED) if gone else entry
 
 
 def _alive(process: int, born: str) -> bool:
-    """Whether that very process runs."""
+    """Whether the process still runs, and is the same."""
     if process <= 0:
         return False
     try:
@@ -220,7 +231,7 @@ def _alive(process: int, born: str) -> bool:
 
 
 def _born(process: int) -> str:
-    """When a process began, in the system's own count; empty where the system does not tell."""
+    """Start time of a process, as the system counts it; empty on systems without `/proc`."""
     try:
         words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         return "gone" if words[0] in "ZX" else words[19]
@@ -235,8 +246,8 @@ def _host() -> str:
         return ""
 
 
-def _tidy(folder: Path) -> None:
-    """Remove journals that are old or too many, and what killed writers left."""
+def _remove_old(folder: Path) -> None:
+    """Remove journals that are old or too many, and temporary files of killed processes."""
     now, kept = time.time(), 1
     for path in sorted(folder.glob("[!.]*.json"), reverse=True):
         with suppress(OSError):
@@ -251,13 +262,13 @@ def _tidy(folder: Path) -> None:
 
 
 def _values(values: Mapping[str, Any]) -> dict[str, float]:
-    """The first few finite figures."""
+    """The first finite values, at most `LINES`."""
     finite = ((_line(str(name)), float(value)) for name, value in values.items())
     return dict([(name, value) for name, value in finite if math.isfinite(value)][:LINES])
 
 
 def _line(text: str) -> str:
-    r"""One line of bounded length that JSON and UTF-8 can take.
+    r"""A text on one line, of limited length, without lone surrogates.
 
     >>> _line("a\nb  c"), len(_line("x" * 1000))
     ('a b c', 300)

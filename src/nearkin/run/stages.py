@@ -1,7 +1,7 @@
-"""Cache of the stages of a run: each is done once for its inputs and resumes where it was interrupted.
+"""Cache of the stages of a run: each is done once for its inputs, and resumed after an interruption.
 
-The result of a stage is stored under a name made of all that decides it. Asked for again with the same inputs it is
-read; with others it is computed, and stored beside the old one.
+The result of a stage is stored under a digest of all its inputs. A stage with the same inputs is read; one with other
+inputs is computed and stored under another name.
 """
 
 import math
@@ -12,23 +12,23 @@ from typing import Any, TypedDict, TypeVar, cast
 
 from nearkin.core.errors import DataError, require
 from nearkin.core.events import Checkpoint, Work
-from nearkin.core.state import State
-from nearkin.run.checkpoints import SUFFIX, Checkpoints, mark, resumed, stored
+from nearkin.core.state import State, change_checkpoints
+from nearkin.run.checkpoints import SUFFIX, Checkpoints, facts_digest, read_stored, resume
 
 T = TypeVar("T")
 
 VERSION = 1
-"""Of what stages keep; another one makes everything anew."""
+"""Version of the stored results; results of another version are not used."""
 
 
 @dataclass(frozen=True)
-class Spent:
-    """What one stage took.
+class StageTime:
+    """Time that a stage took.
 
     Attributes:
-        stage: its name.
-        seconds: of work, whenever that was done.
-        known: whether it was taken from an earlier run.
+        stage: name of the stage.
+        seconds: working time, in this and earlier runs.
+        known: whether the result was read from an earlier run.
     """
 
     stage: str
@@ -37,11 +37,11 @@ class Spent:
 
 
 class StageCache:
-    """Results of the stages of one run, and the seconds that each of them took.
+    """Results of the stages of one run, and the time of each.
 
     Args:
-        checkpoints: where results and unfinished stages are stored.
-        data: a digest of the data that all of them rest on.
+        checkpoints: storage of results and unfinished stages.
+        data: digest of the data that all stages use.
 
     >>> from nearkin.core.events import Note, finish
     >>> from nearkin.run.checkpoints import MemoryCheckpoints
@@ -52,7 +52,7 @@ class StageCache:
     >>> for _ in range(2):
     ...     stages = StageCache(memory)
     ...     done = finish(stages.stage("adding", {"a": 1, "b": 2}, work))
-    ...     print(done.facts["sum"], stages.spent[0].known)
+    ...     print(done.facts["sum"], stages.times[0].known)
     3 False
     3 True
     """
@@ -60,102 +60,96 @@ class StageCache:
     def __init__(self, checkpoints: Checkpoints, data: str = "") -> None:
         self.checkpoints = checkpoints
         self.data = data
-        self._spent: dict[str, Spent] = {}
+        self._times: dict[str, StageTime] = {}
 
     @property
-    def spent(self) -> tuple[Spent, ...]:
-        """What each stage took, in their order; those of one name together."""
-        return tuple(self._spent.values())
+    def times(self) -> tuple[StageTime, ...]:
+        """Times of the stages, in their order; stages of the same name are added up."""
+        return tuple(self._times.values())
 
     @property
     def seconds(self) -> float:
-        """Of all stages so far."""
-        return sum(stage.seconds for stage in self.spent)
+        """Total time of all stages so far."""
+        return sum(stage.seconds for stage in self.times)
 
-    def _took(self, name: str, seconds: float, known: bool = False) -> None:
-        before = self._spent.get(name, Spent(name, 0.0, True))
-        self._spent[name] = Spent(name, before.seconds + seconds, before.known and known)
+    def _add_time(self, name: str, seconds: float, known: bool = False) -> None:
+        before = self._times.get(name, StageTime(name, 0.0, True))
+        self._times[name] = StageTime(name, before.seconds + seconds, before.known and known)
 
     def stage(
         self, name: str, inputs: Mapping[str, Any], work: Callable[[State | None], Work[State]], key: str | None = None
     ) -> Work[State]:
-        """The outcome of a stage: read if it is known, else made from where it stopped.
+        """Read the result of a stage if it is stored; else compute it, from the last checkpoint if there is one.
 
         Args:
-            name: what people see.
-            inputs: plain JSON values; all that decides the outcome.
-            work: makes it, from what its last checkpoint captured or from the beginning.
-            key: what the files are called; the name where nothing is said.
+            name: name of the stage, as shown to the user.
+            inputs: everything that determines the result, as plain JSON values.
+            work: computes the result, from the state of a checkpoint or from the beginning.
+            key: start of the file names (default: `name`).
         """
-        yield Checkpoint(_nothing)  # between stages a run can always be stopped
+        yield Checkpoint(lambda: State({}))  # a run can always be stopped between stages
         facts = {"version": VERSION, "stage": key or name, "bench": self.data, **inputs}
-        label = f"{(key or name).replace(' ', '-')}-{mark(facts)}"
-        done = yield from stored(self.checkpoints, f"{label}{SUFFIX}", _unwrapped)
-        if done is not None:
-            state, seconds = done
-            self._took(name, seconds, known=True)
+        label = f"{(key or name).replace(' ', '-')}-{facts_digest(facts)}"
+        stored = yield from read_stored(self.checkpoints, f"{label}{SUFFIX}", _without_time)
+        if stored is not None:
+            state, seconds = stored
+            self._add_time(name, seconds, known=True)
             return state
-        clock = _Clock(0.0)
+        clock = _Clock()
 
         def begin(start: State | None) -> Work[State]:
-            inner, clock.seconds = (None, 0.0) if start is None else _unwrapped(start)
-            return clock.timing(work(inner))
+            inner, clock.seconds = (None, 0.0) if start is None else _without_time(start)
+            return clock.run(change_checkpoints(work(inner), clock.add_time))
 
-        state = yield from resumed(self.checkpoints, f"{label}.part", begin)
-        kept = {"state": dict(state.facts), "spent": clock.seconds}
-        self.checkpoints.write(f"{label}{SUFFIX}", State(state.tensors, kept))
-        self._took(name, clock.seconds)
+        state = yield from resume(self.checkpoints, f"{label}.part", begin)
+        self.checkpoints.write(f"{label}{SUFFIX}", clock.add_time(state))
+        self._add_time(name, clock.seconds)
         return state
 
     def timed(self, name: str, work: Work[T]) -> Work[T]:
-        """Work that keeps its own traces, with its seconds told."""
-        clock = _Clock(0.0)
-        done = yield from clock.timing(work)
-        self._took(name, clock.seconds)
-        return done
+        """Add the time of work that stores its own checkpoints."""
+        clock = _Clock()
+        result = yield from clock.run(work)
+        self._add_time(name, clock.seconds)
+        return result
 
 
 class _Clock:
-    """Counts the seconds that work itself takes, not those of whoever listens, over all its interruptions."""
+    """Measures the time of work without the time of its listener; checkpoints store it for later runs."""
 
-    def __init__(self, before: float) -> None:
-        self.seconds = before
+    seconds = 0.0
 
-    def timing(self, work: Work[T]) -> Work[T]:
+    def run(self, work: Work[T]) -> Work[T]:
         try:
             while True:
-                begun = time.perf_counter()
+                start = time.perf_counter()
                 try:
                     event = next(work)
                 except StopIteration as end:
                     return cast(T, end.value)
                 finally:
-                    self.seconds += time.perf_counter() - begun
-                yield self._marked(event) if isinstance(event, Checkpoint) else event
+                    self.seconds += time.perf_counter() - start
+                yield event
         finally:
             work.close()
 
-    def _marked(self, moment: Checkpoint) -> Checkpoint:
-        def capture() -> State:
-            state = moment.capture()
-            return State(state.tensors, {"state": dict(state.facts), "spent": self.seconds})
-
-        return Checkpoint(capture)
+    def add_time(self, state: State) -> State:
+        return State(state.tensors, {"state": dict(state.facts), "spent": self.seconds})
 
 
 class _StageFacts(TypedDict):
-    """What the file of a stage says: the facts of its state, and the seconds of work behind it."""
+    """Facts in the file of a stage: those of its state, and the seconds of work."""
 
     state: dict[str, Any]
     spent: float
 
 
-def _unwrapped(stage: State) -> tuple[State, float]:
-    """A stage's own state and its seconds."""
+def _without_time(stage: State) -> tuple[State, float]:
+    """The inverse of `_Clock.add_time`."""
     facts = stage.read(_StageFacts)
-    require(0 <= facts["spent"] < math.inf, f"{stage.origin}: spent is {facts['spent']}; remove the file", DataError)
+    require(
+        0 <= facts["spent"] < math.inf,
+        f"{stage.origin}: spent is {facts['spent']}, expected seconds from 0; remove it",
+        DataError,
+    )
     return State(stage.tensors, facts["state"], stage.origin), facts["spent"]
-
-
-def _nothing() -> State:
-    return State({})

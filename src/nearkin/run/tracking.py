@@ -1,6 +1,6 @@
-"""Listeners that write the figures of long work where others look at them: TensorBoard and MLflow.
+"""Listeners that log the values of long work to TensorBoard and MLflow.
 
-Both take every `Progress` of a work and log its values under `stage/name`, at the step the event tells.
+Both log the values of every `Progress` under `stage/name`, with `done` as the step.
 
 ```python
 with tensorboard("runs/four") as listen:
@@ -16,15 +16,15 @@ from nearkin.core.errors import optional
 from nearkin.core.events import Event, Listener, Progress
 
 Write = Callable[[str, float, int], None]
-"""(name, value, step) → nothing."""
+"""Writes a value: (name, value, step) → None."""
 
 
-def each_value(write: Write) -> Listener:
-    """A listener that hands on every value of every progress.
+def value_listener(write: Write) -> Listener:
+    """A listener that passes every value of every progress to `write`.
 
-    >>> heard = []
-    >>> each_value(lambda *one: heard.append(one))(Progress("search, fuse", 3, 9, {"best": 0.5}))
-    >>> heard
+    >>> values = []
+    >>> value_listener(lambda *value: values.append(value))(Progress("search, fuse", 3, 9, {"best": 0.5}))
+    >>> values
     [('search, fuse/best', 0.5, 3)]
     """
 
@@ -41,13 +41,13 @@ def tensorboard(folder: str) -> Iterator[Listener]:
     """A listener that writes event files for TensorBoard into a folder; needs the extra `track`.
 
     Args:
-        folder: made if absent; `tensorboard --logdir` shows it.
+        folder: created if it does not exist; `tensorboard --logdir` shows it.
     """
     optional("tensorboard", "track", "writing for TensorBoard")
     from torch.utils.tensorboard import SummaryWriter  # torch imports it from the extra
 
     with SummaryWriter(folder) as writer:
-        yield each_value(lambda name, value, step: writer.add_scalar(name, value, step))
+        yield value_listener(lambda name, value, step: writer.add_scalar(name, value, step))
 
 
 @contextmanager
@@ -55,19 +55,19 @@ def mlflow(uri: str, experiment: str = "nearkin", run: str | None = None) -> Ite
     """A listener that logs metrics to an MLflow server or folder; needs the extra `track`.
 
     Args:
-        uri: of the tracking server, such as `sqlite:///runs.db` or the address of one.
-        experiment: made if absent.
-        run: what the run is called.
+        uri: address of the tracking server, or a database such as `sqlite:///runs.db`.
+        experiment: name of the experiment, which is created if it does not exist.
+        run: name of the run (default: one that MLflow chooses).
     """
     client = optional("mlflow", "track", "logging to MLflow")
     client.set_tracking_uri(uri)
     client.set_experiment(experiment)
     with client.start_run(run_name=run):
-        yield each_value(lambda name, value, step: client.log_metric(_allowed(name), value, step=step))
+        yield value_listener(lambda name, value, step: client.log_metric(_allowed(name), value, step=step))
 
 
 def _allowed(name: str) -> str:
-    """A name with those characters only that MLflow takes.
+    """Replace characters that MLflow does not allow in names.
 
     >>> _allowed("search, fuse/α entropy")
     'search_ fuse/_ entropy'

@@ -22,14 +22,4 @@ if TYPE_CHECKING:
     from nearkin.search.searcher import run_search as run_search
     from nearkin.search.spaces.base import Space as Space
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "evaluate": ("Evaluated", "evaluate_genotype"),
-            "genotypes.genotype": ("Cells", "Chain", "Genotype", "Recurrent"),
-            "objective": ("Objective",),
-            "registry": ("METHODS", "Ask", "Method", "method_named"),
-            "searcher": ("Best", "Outcome", "Searcher", "run_search"),
-            "spaces.base": ("Space",),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

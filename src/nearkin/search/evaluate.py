@@ -7,14 +7,14 @@ and an auxiliary head, stands in `auxiliary`: a module around it, and the loss o
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
 
 from nearkin.core.errors import TrainingError, require
-from nearkin.core.events import Checkpoint, Work, operation
-from nearkin.core.state import State, signed
+from nearkin.core.events import Checkpoint, Work, map_events, operation
+from nearkin.core.state import State, add_facts
 from nearkin.nets.functional import check, multiply_adds, num_parameters
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.training_loop import fit
@@ -110,7 +110,7 @@ def evaluate_genotype(
     else:
         trained = network
     work = fit.work(trained, judged, recipe, seed=seed, device=device, resume=resume, stage="evaluation")
-    done = yield from signed(work, {"evaluation": signature})
+    done = yield from add_facts(work, {"evaluation": signature})
     network.eval()
     return Evaluated(
         genotype,
@@ -149,7 +149,7 @@ class TrainedObjective(Objective):
         work = evaluate_genotype.work(
             genotype, self.task, self.skeleton, self.recipe, self.seed, validation=self.validation
         )
-        done = yield from _without_checkpoints(work)
+        done = yield from map_events(work, lambda event: None if isinstance(event, Checkpoint) else event)
         facts = done.to_dict()
         return Measured(done.metric, {name: facts[name] for name in ("loss", "parameters", "multiply_adds", "seconds")})
 
@@ -185,16 +185,3 @@ def _check(genotype: Genotype, task: Task, skeleton: Skeleton) -> None:
         isinstance(genotype, Cells) or not (skeleton.auxiliary or skeleton.drop_path),
         "auxiliary heads and drop-path are for cells; set auxiliary to false and drop_path to 0",
     )
-
-
-def _without_checkpoints(work: Work[Evaluated]) -> Work[Evaluated]:
-    try:
-        while True:
-            try:
-                event = next(work)
-            except StopIteration as end:
-                return cast(Evaluated, end.value)
-            if not isinstance(event, Checkpoint):
-                yield event
-    finally:
-        work.close()

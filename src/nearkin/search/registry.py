@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from nearkin.core.budget import Budget
 from nearkin.core.errors import MismatchError, OptionError, require
-from nearkin.core.options import Option, options_of, typed
+from nearkin.core.options import Option, options_of, read_options
 from nearkin.nets.recipe import Recipe
 from nearkin.search.evaluate import TrainedObjective
 from nearkin.search.genotypes.genotype import Cells, Chain, Genotype, Recurrent
@@ -285,11 +285,11 @@ def checked(method: str, task: Task, options: Mapping[str, Any]) -> dict[str, An
     """The options of a method in their types; an unknown one, or a task that the method cannot search, is refused."""
     chosen = method_named(method)
     chosen.require_suited(task)
-    return typed(chosen.options, options, method)
+    return read_options(chosen.options, options, method)
 
 
 def searcher(method: str, ask: Ask) -> Searcher[Any]:
     """The searcher of that name for what is asked; unsuited tasks and spaces and unknown options are refused."""
     chosen = method_named(method)
     chosen.require_suited(ask.task, ask.space)
-    return chosen.build(replace(ask, options=typed(chosen.options, ask.options, method)))
+    return chosen.build(replace(ask, options=read_options(chosen.options, ask.options, method)))

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, TypedDict, TypeVar, cast
 
-from nearkin._moved import renamed
 from nearkin.core.budget import Budget
 from nearkin.core.errors import TrainingError, require
 from nearkin.core.events import Checkpoint, Note, Progress, Work, operation
@@ -238,7 +237,3 @@ def _resumed(searcher: Searcher[S], seed: int, saved: State) -> tuple[_Run, S]:
     run = _Run(facts["steps"], facts["seconds"], facts["history"])
     with restoring(saved.origin):
         return run, searcher.restore(State(saved.tensors, saved.facts["state"], saved.origin))
-
-
-def __getattr__(name: str) -> Any:
-    return renamed(__name__, name)

@@ -11,12 +11,4 @@ if TYPE_CHECKING:
     from nearkin.solver.solution import Solution as Solution
     from nearkin.solver.solving import solve as solve
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "estimator": ("NearkinClassifier", "NearkinRegressor"),
-            "plan": ("Plan",),
-            "solution": ("Solution",),
-            "solving": ("solve",),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

@@ -1,4 +1,4 @@
-"""Contenders: models that are trained for a task under one allowance of time, and how each of them is."""
+"""Contenders: which models are trained for a task, and how each is trained."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +22,10 @@ from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.networks.named import network_string
 from nearkin.search.networks.skeleton import Skeleton
 from nearkin.solver.closed import fit_closed_form
-from nearkin.solver.pace import Pace
 from nearkin.solver.result import Result
 from nearkin.solver.simple.machines import costs
 from nearkin.solver.simple.models import fit_simple
+from nearkin.solver.sizing import SizedNetwork
 from nearkin.tasks.batches import num_batches
 from nearkin.tasks.task import Task
 from nearkin.zoo.search import Ground
@@ -33,33 +33,33 @@ from nearkin.zoo.search import Ground
 HAND_MADE = {"vgg16": "VGG-16", "resnet18": "ResNet-18", "densenet121": "DenseNet-121"}
 TITLES = {**HAND_MADE, "lenet": "LeNet", "mlp": "multilayer perceptron"}
 WIDTHS = (0.0625, 0.125, 0.25, 0.5, 1.0)
-USUAL_WIDTH = 0  # place among these for runs without a limit of time
+USUAL_WIDTH = 0  # index of the width without a time limit
 CHANNELS = (8, 16, 32, 48)
-USUAL_CELLS = 1  # place among the networks of a cell
-MAP_SIDE = 8  # of maps on which cells are compared: fast enough for a second a cell
-FINAL_SIDE = 16  # of maps on which the chosen cell works
-CURVE = 120  # points of a learning curve that are kept
+USUAL_CELLS = 1  # index among the networks of a cell without a time limit
+MAP_SIDE = 8  # of feature maps in a search: about a second per cell
+FINAL_SIDE = 16  # of feature maps in the final network
+CURVE = 120  # points of a stored learning curve
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Contender:
-    """A model that is to be trained.
+    """A model to be trained.
 
     Attributes:
-        name: one word.
-        title: for readers.
+        name: short name.
+        title: name for readers.
         kind: one of `result.KINDS`.
-        task: what it learns from (`train`) and is judged by (`test`), in its own input shape.
-        domain: where its architecture is searched; None where it is known.
+        task: training data (`train`) and validation data (`test`), in its own input shape.
+        domain: where its architecture is searched; None if it is known.
         method: of that search.
-        networks: its network in growing size, one of which is chosen by time; empty for what is not trained in steps.
-        usual: place among these where time has no limit.
-        source: the kin's trained network that it begins with, if any.
-        seed: of weights and order.
-        seconds: the most that its training may take.
-        pace: its network and recipe, once they are chosen.
-        fixed: settings of a model that is not trained in steps, chosen before.
-        told: what is known beside: genotype, search, settings.
+        networks: its network in growing size, one of which is chosen by time; empty for simple models and transfer.
+        usual: index of the network without a time limit.
+        source: trained network of a related task to start from, if any.
+        seed: of weights and batch order.
+        seconds: time limit of its training.
+        sized: its network and recipe, once chosen.
+        fixed: settings of an earlier fit, for simple models and transfer.
+        extra: further facts for its result: genotype, search, settings.
     """
 
     name: str
@@ -73,26 +73,26 @@ class Contender:
     source: Solved | None = None
     seed: int = 0
     seconds: float | None = None
-    pace: Pace | None = None
+    sized: SizedNetwork | None = None
     fixed: Mapping[str, Any] | None = None
-    told: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Any]:
-        """All that decides what it comes to: plain JSON values."""
+        """Everything that decides its training, as JSON values."""
         origin = None if self.source is None else [self.source.name, self.source.network, self.source.metric]
         return {
             "name": self.name,
             "data": self.task.fingerprint(),
-            "pace": self.pace and self.pace.to_dict(),
+            "pace": self.sized and self.sized.to_dict(),
             "source": origin,
             "seed": self.seed,
-            "seconds": self.seconds if self.pace is None and self.fixed is None else None,
+            "seconds": self.seconds if self.sized is None and self.fixed is None else None,
             "fixed": None if self.fixed is None else dict(self.fixed),
         }
 
 
 class TrainingFacts(TypedDict):
-    """What the stored training of a contender says beside its tensors."""
+    """Facts of a stored training, beside its tensors."""
 
     network: str
     fit: FitFacts
@@ -100,42 +100,42 @@ class TrainingFacts(TypedDict):
 
 
 def training_state(network: str, fit: Fit, settings: Mapping[str, Any]) -> State:
-    """A finished training, as a stage stores it."""
+    """State of a finished training."""
     facts = {"network": network, "fit": fit_facts(fit), "settings": dict(settings)}
     return State(fit_state(fit).tensors, facts)
 
 
 def trained_network(state: State, task: Task, seed: int) -> tuple[Solved, dict[str, Any]]:
-    """The trained network of a stored training, and what was decided on the way."""
+    """Trained network and settings of a stored training."""
     facts = state.read(TrainingFacts)
     fit = fit_from(state, facts["fit"])
     return Solved(task.name, facts["network"], task.facts(), seed, (fit,)), facts["settings"]
 
 
 def train_contender(contender: Contender, start: State | None, device: torch.device) -> Work[State]:
-    """Train a contender; the work of a stage."""
+    """Train a contender."""
     task = contender.task
-    if contender.pace is None and contender.source is not None:
+    if contender.sized is None and contender.source is not None:
         closed = yield from fit_closed_form(
             contender.source, task, seconds=contender.seconds, seed=contender.seed, fixed=contender.fixed
         )
         return training_state(*closed)
-    if contender.pace is None:
+    if contender.sized is None:
         simple = yield from fit_simple.work(
             contender.name, task, seconds=contender.seconds, seed=contender.seed, fixed=contender.fixed
         )
         return training_state(simple.network, simple.fit, simple.settings)
-    model, recipe = _begun(contender, contender.pace.network), contender.pace.recipe
+    model, recipe = _initial_model(contender, contender.sized.network), contender.sized.recipe
     result = yield from fit.work(
         model, task, recipe, seed=derived_seed(contender.seed, "solve"), device=device, resume=start,
         stage=contender.title,
     )  # fmt: skip
     settings = {"steps": len(result.history.losses), "batch_size": recipe.batch_size, "rate": recipe.learning_rate}
-    return training_state(contender.pace.network, result, settings)
+    return training_state(contender.sized.network, result, settings)
 
 
-def _begun(contender: Contender, network: str) -> nn.Module:
-    """The network before its training: drawn, or a kin's with a fresh head."""
+def _initial_model(contender: Contender, network: str) -> nn.Module:
+    """The network before training: initialised at random, or that of a related task with a new head."""
     task = contender.task
     if contender.source is None:
         model = build(network, task.input_shape, task.num_outputs, contender.seed)
@@ -147,7 +147,7 @@ def _begun(contender: Contender, network: str) -> nn.Module:
 
 
 def samples_learned(settings: Mapping[str, Any], task: Task) -> int:
-    """How many training samples a model learned from: a drawn part, or those of its first epoch if it did not end."""
+    """Number of training samples that a model used: its subset, or what an unfinished first epoch covered."""
     if "samples" in settings:
         return int(settings["samples"])
     count = len(task.train)
@@ -155,7 +155,7 @@ def samples_learned(settings: Mapping[str, Any], task: Task) -> int:
 
 
 def result_of(contender: Contender, solved: Solved, settings: Mapping[str, Any], whole: Task, seconds: float) -> Result:
-    """What a trained contender achieved; `whole` is its task with the true test part."""
+    """Result of a trained contender; `whole` is its task with the true test set."""
     model, fit = solved.model(), solved.trials[0]
     parameters, work = costs(model, contender.task.input_shape)
     return Result(
@@ -170,41 +170,41 @@ def result_of(contender: Contender, solved: Solved, settings: Mapping[str, Any],
         seconds=seconds,
         samples=samples_learned(settings, contender.task),
         network=solved.network,
-        genotype=contender.told.get("genotype", ""),
-        search=contender.told.get("search"),
+        genotype=contender.extra.get("genotype", ""),
+        search=contender.extra.get("search"),
         curve=thinned(fit.history.losses.tolist()),
-        settings={**settings, **contender.told.get("settings", {})},
+        settings={**settings, **contender.extra.get("settings", {})},
     )
 
 
 def thinned(losses: Sequence[float], points: int = CURVE) -> tuple[tuple[float, float], ...]:
-    """A curve of at most so many points: means over equal stretches, each at its middle.
+    """Reduce a curve to at most `points` points: means over equal intervals, each at its middle.
 
     >>> thinned([4.0, 2.0, 1.0, 1.0], points=2)
     ((1.0, 3.0), (3.0, 1.0))
     """
     size = max(1, -(-len(losses) // points))
-    stretches = [losses[place : place + size] for place in range(0, len(losses), size)]
+    chunks = [losses[start : start + size] for start in range(0, len(losses), size)]
     return tuple(
-        (number * size + len(part) / 2, round(sum(part) / len(part), 6)) for number, part in enumerate(stretches)
+        (number * size + len(chunk) / 2, round(sum(chunk) / len(chunk), 6)) for number, chunk in enumerate(chunks)
     )
 
 
 def search_skeleton(task: Task, channels: int = CHANNELS[0]) -> Skeleton:
-    """What cells are set into while they are compared: small maps, two cells, a pool between."""
+    """Macro-architecture of the search: small feature maps, two cells with a pool between."""
     stride = _stride(task, MAP_SIDE)
     return Skeleton(channels=channels, num_cells=2, between="pool", stem_stride=stride)
 
 
 def searched_networks(genotype: Genotype, task: Task) -> list[str]:
-    """Networks of a cell, smallest first: as it was compared, then deeper and in growing width."""
+    """Networks of a cell, smallest first: as in the search, then deeper and in growing width."""
     stride = _stride(task, FINAL_SIDE)
     larger = [Skeleton(channels=width, num_cells=3, stem_stride=stride) for width in CHANNELS]
     return [network_string(genotype, skeleton) for skeleton in (search_skeleton(task), *larger)]
 
 
 def _stride(task: Task, side: int) -> int:
-    """By how much the stem makes images smaller, so that their sides are at most `side`."""
+    """Stride of the stem, so that the sides of images become at most `side`."""
     stride = 1
     while max(task.input_shape[1:]) / stride > side:
         stride *= 2
@@ -212,16 +212,16 @@ def _stride(task: Task, side: int) -> int:
 
 
 def hand_made_networks(name: str, width: float | None = None) -> list[str]:
-    """A hand-made network in growing width, or in one that is given.
+    """A hand-made network in growing width, or in one given width.
 
     >>> hand_made_networks("vgg16", 0.25)
     ['vgg16?width=0.25']
     """
-    return [f"{name}?width={one:g}" for one in (WIDTHS if width is None else (width,))]
+    return [f"{name}?width={factor:g}" for factor in (WIDTHS if width is None else (width,))]
 
 
 def made_title(network: str) -> str:
-    """A network of `TITLES` for readers; the deep ones with their width, which their names do not tell.
+    """Name of a network of `TITLES` for readers; hand-made networks with their width.
 
     >>> made_title("vgg16?width=0.0625"), made_title("resnet18?width=1"), made_title("lenet")
     ('VGG-16, 1/16 width', 'ResNet-18, full width', 'LeNet')

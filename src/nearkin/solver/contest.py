@@ -1,4 +1,4 @@
-"""The contest: searches and trainings under one allowance of time, judged on data that none of them learned from."""
+"""The contest: search and train every contender with equal time, and score it on a validation set."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,13 +28,13 @@ from nearkin.solver.contenders import (
     train_contender,
     trained_network,
 )
-from nearkin.solver.pace import FEWEST_STEPS, Pace, paced
 from nearkin.solver.plan import SEARCH_SHARE, Plan
-from nearkin.solver.quality import temperature
+from nearkin.solver.quality import fitted_temperature
 from nearkin.solver.result import Result, ordered
 from nearkin.solver.simple.models import SIMPLE
 from nearkin.solver.simple.models import title as simple_title
-from nearkin.solver.solution import answers
+from nearkin.solver.sizing import FEWEST_STEPS, SizedNetwork, size_network
+from nearkin.solver.solution import predictions
 from nearkin.tasks.derive import held_out
 from nearkin.tasks.metrics import CONFIDENCE
 from nearkin.tasks.pixels import fitted_to
@@ -42,23 +42,23 @@ from nearkin.tasks.prediction import Prediction
 from nearkin.tasks.task import Task
 from nearkin.zoo.search import Ground
 
-FEWEST_FOR_HEAT = 50  # samples below which a temperature is no better than none
+FEWEST_FOR_TEMPERATURE = 50  # validation samples; with fewer the temperature is 1
 
 
 @dataclass
 class Contest:
-    """What has been tried so far.
+    """State of a contest.
 
     Attributes:
-        task: the target whole.
-        learn: the same, its training data split into what is learned from and what the answer is chosen by.
-        plan: what was asked.
-        stages: where stages lie.
+        task: the target task.
+        learn: the same task with the training data split: `train` for training, `test` for validation.
+        plan: options of the run.
+        stages: cache of finished stages.
         allowance: seconds of each contender.
-        results: in the order of their turn.
-        contenders: those that ran, by name.
+        results: results in order of execution.
+        contenders: contenders that ran, by name.
         solved: their trained networks, by name.
-        outcomes: of the searches, by name.
+        outcomes: results of the searches, by name.
     """
 
     task: Task
@@ -74,45 +74,45 @@ class Contest:
         self.learn = self._learn_in(self.task.input_shape)
 
     def _learn_in(self, input_shape: tuple[int, ...]) -> Task:
-        """The split task in another input shape; its scaling is that of all training data, as in the last training."""
+        """The split task in another input shape, scaled by all training data as in the final training."""
         whole = fitted_to(self.task, input_shape)
         return held_out(whole, self.plan.validation, derived_seed(self.plan.seed, "choice"))
 
     def run(self, searches: Sequence[Contender], kin: Solved | None) -> Work[None]:
-        """Search, size and train every contender that the plan takes."""
+        """Search, size and train every contender of the plan."""
         known = [*searches, *self._contenders(kin)]
         if self.plan.hurried:
             known = [contender for contender in known if contender.kind == "simple"]
         contenders = [contender for contender in known if self.plan.takes(contender.name)]
         require(
             bool(contenders),
-            f"none of {', '.join(self.plan.only)} can take part; there are "
+            f"none of the contenders {', '.join(self.plan.only)} is available here; choose from "
             f"{', '.join(contender.name for contender in known)}",
         )
         self.allowance = self.plan.allowance(self.stages.seconds, len(contenders))
         if self.allowance is not None:
-            yield Note(f"{len(contenders)} contenders have {self.allowance:.1f} s each")
+            yield Note(f"{len(contenders)} contenders with {self.allowance:.1f} s each")
         for contender in contenders:
             yield from self._judge(replace(contender, seconds=self.allowance))
 
     def search(self, name: str, title: str, domain: Ground, method: str) -> Contender:
-        """A contender whose architecture is searched."""
+        """Contender with a searched architecture."""
         return Contender(
             name=name, title=title, kind="searched", task=self.learn, domain=domain, method=method,
             usual=USUAL_CELLS, seed=self.plan.seed,
         )  # fmt: skip
 
     def _contenders(self, kin: Solved | None) -> Iterator[Contender]:
-        """All contenders whose architecture is known, in the order of their turn."""
+        """All contenders with a known architecture, in order of execution."""
         if kin is not None:
-            seen, told = self._learn_in(tuple(kin.facts["input_shape"])), {"settings": {"kin": kin.name}}
+            learn, extra = self._learn_in(tuple(kin.facts["input_shape"])), {"settings": {"kin": kin.name}}
             yield Contender(
-                name="finetune", title=f"{kin.network} of {kin.name}, fine-tuned", kind="tuned", task=seen,
-                networks=(kin.network,), source=kin, seed=kin.seed, told=told,
+                name="finetune", title=f"{kin.network} of '{kin.name}', fine-tuned", kind="tuned", task=learn,
+                networks=(kin.network,), source=kin, seed=kin.seed, extra=extra,
             )  # fmt: skip
             yield Contender(
-                name="transfer", title=f"{kin.network} of {kin.name}, in closed form", kind="transfer", task=seen,
-                source=kin, seed=self.plan.seed, told=told,
+                name="transfer", title=f"{kin.network} of '{kin.name}', closed-form transfer", kind="transfer",
+                task=learn, source=kin, seed=self.plan.seed, extra=extra,
             )  # fmt: skip
         images = len(self.task.input_shape) == 3
         for name in (default_network(self.task), *(self.plan.hand_made if images else ())):
@@ -126,49 +126,52 @@ class Contest:
             yield Contender(name=name, title=title, kind="simple", task=self.learn, seed=self.plan.seed)
 
     def final(self, name: str) -> Work[tuple[Solved, int]]:
-        """A contender trained once more, as before, with all training data at hand; and from how many it learned."""
+        """Train a contender again on all training data; returns the network and the number of samples used."""
         old = self.contenders[name]
         whole = fitted_to(self.task, old.task.input_shape)
-        told = old.told.get("settings", {})
+        extra = old.extra.get("settings", {})
         result = next(result for result in self.results if result.name == name)
-        chosen = {key: value for key, value in result.settings.items() if key not in told}
-        fixed = chosen if old.pace is None else None
-        contender = replace(old, task=whole, fixed=fixed, title=f"{old.title}, trained again")
+        chosen = {key: value for key, value in result.settings.items() if key not in extra}
+        fixed = chosen if old.sized is None else None
+        contender = replace(old, task=whole, fixed=fixed, title=f"{old.title}, final training")
         state = yield from self._trained(contender, f"final: {old.title}")
         solved, settings = trained_network(state, whole, old.seed)
         return solved, samples_learned(settings, whole)
 
-    def heat(self, name: str) -> float:
-        """The temperature of a contender's class scores, learned on the validation set; 1 where that is too small."""
-        judge = self.learn.test
-        if self.task.likelihood != "categorical" or len(judge) < FEWEST_FOR_HEAT:
+    def temperature(self, name: str) -> float:
+        """Temperature of a contender's class scores, fitted on the validation set; 1 if that is too small."""
+        validation = self.learn.test
+        if self.task.likelihood != "categorical" or len(validation) < FEWEST_FOR_TEMPERATURE:
             return 1.0
-        return temperature(self._said(name).mean, judge.labels())
+        return fitted_temperature(self._predictions(name).mean, validation.labels())
 
     def margins(self) -> dict[str, tuple[float, float, float]]:
-        """How far the best is ahead of the next and of the best simple model, with 95 % intervals, sample by sample."""
+        """Lead of the best over the second and over the best simple model, with paired 95 % intervals."""
         ranked = ordered(self.results)
-        simple = [one for one in ranked if one.kind == "simple"][:1]
-        rivals = {one.name for one in (*ranked[1:2], *simple)} - {ranked[0].name}
+        simple = [result for result in ranked if result.kind == "simple"][:1]
+        rivals = {result.name for result in (*ranked[1:2], *simple)} - {ranked[0].name}
         return {name: self._ahead(ranked[0].name, name) for name in sorted(rivals)}
 
-    def _ahead(self, one: str, other: str) -> tuple[float, float, float]:
+    def _ahead(self, first: str, second: str) -> tuple[float, float, float]:
         targets = self.learn.test.labels()
         if self.task.likelihood == "categorical":
-            gains = [(self._said(name).labels == targets).double() for name in (one, other)]
-        else:  # R² is one minus the mean of these
+            gains = [(self._predictions(name).labels == targets).double() for name in (first, second)]
+        else:  # R² is 1 minus the mean of these
             spread = (targets - targets.mean(0)).square().mean().clamp_min(1e-12)
-            gains = [-((self._said(name).mean - targets).square().mean(1) / spread).double() for name in (one, other)]
+            gains = [
+                -((self._predictions(name).mean - targets).square().mean(1) / spread).double()
+                for name in (first, second)
+            ]
         difference = gains[0] - gains[1]
         half = CONFIDENCE * float(difference.std()) / len(difference) ** 0.5 if len(difference) > 1 else 0.0
         ahead = float(difference.mean())
         return ahead, ahead - half, ahead + half
 
-    def _said(self, name: str) -> Prediction:
-        return answers(self.solved[name], self.learn.test, 1.0)
+    def _predictions(self, name: str) -> Prediction:
+        return predictions(self.solved[name], self.learn.test, 1.0)
 
     def _judge(self, contender: Contender) -> Work[None]:
-        """One contender's turn; its result holds the reason where it could not run."""
+        """Run one contender; if it cannot run, its result holds the reason."""
         before = self.stages.seconds
         try:
             if contender.domain is not None:
@@ -177,7 +180,7 @@ class Contest:
                 contender = yield from self._sized(contender)
             state = yield from self._trained(contender, f"training: {contender.title}")
         except NearkinError as error:
-            yield Caution(f"{contender.title} takes no part: {error}")
+            yield Caution(f"{contender.title} was left out: {error}")
             refused = Result(name=contender.name, title=contender.title, kind=contender.kind, refused=str(error))
             self.results.append(refused)
             return
@@ -196,9 +199,9 @@ class Contest:
         return (yield from self.stages.stage(stage, contender.facts(), work, key=f"train-{contender.name}"))
 
     def _searched(self, contender: Contender, domain: Ground) -> Work[Contender]:
-        """The contender with the best architecture that its search finds."""
+        """The contender with the best architecture of its search."""
         skeleton, budget = search_skeleton(self.learn), self.plan.search_budget(self.allowance)
-        own = derived_seed(self.plan.seed, "solve", contender.name)  # no search may draw what another one begins with
+        own = derived_seed(self.plan.seed, "solve", contender.name)  # each search has its own draws
         ask = Ask(task=self.learn, space=domain.space, skeleton=skeleton, first=domain.first, seed=self.plan.seed)
         inputs: dict[str, Any] = {
             "data": self.learn.fingerprint(), "method": contender.method, "space": domain.space.name,
@@ -219,13 +222,13 @@ class Contest:
             contender,
             networks=tuple(searched_networks(best, self.learn)),
             seconds=None if self.allowance is None else (1 - SEARCH_SHARE) * self.allowance,
-            told={"genotype": str(best), "search": outcome.to_dict(), "settings": settings},
+            extra={"genotype": str(best), "search": outcome.to_dict(), "settings": settings},
         )
 
     def _sized(self, contender: Contender) -> Work[Contender]:
-        """The contender with a network and steps that fit its time, decided once: a resumed run keeps them.
+        """The contender with a network and number of steps for its time; decided once, a resumed run keeps them.
 
-        A searched network learns as fast as it did while it was compared, and no shorter.
+        A searched network has the learning rate of the search, and at least as many steps.
         """
         task, recipe, fewest = contender.task, self.plan.recipe(contender.task), FEWEST_STEPS
         if contender.domain is not None:
@@ -234,14 +237,14 @@ class Contest:
 
         def work(_: State | None) -> Work[State]:
             yield from ()
-            pace = paced(contender.networks, task, recipe, contender.seconds, contender.usual, fewest)
-            return State({}, pace.to_dict())
+            sized = size_network(contender.networks, task, recipe, contender.seconds, contender.usual, fewest)
+            return State({}, sized.to_dict())
 
         inputs = {
             "data": task.fingerprint(), "networks": list(contender.networks), "seconds": contender.seconds,
             "usual": contender.usual, "recipe": recipe.to_dict(), "fewest": fewest,
         }  # fmt: skip
         done = yield from self.stages.stage(f"training: {contender.title}", inputs, work, key=f"pace-{contender.name}")
-        pace = done.read(Pace)
-        title = made_title(pace.network) if contender.kind == "made" else contender.title
-        return replace(contender, pace=pace, title=title)
+        sized = done.read(SizedNetwork)
+        title = made_title(sized.network) if contender.kind == "made" else contender.title
+        return replace(contender, sized=sized, title=title)

@@ -1,4 +1,4 @@
-"""NearkinClassifier and NearkinRegressor: `solve` behind scikit-learn's interface."""
+"""NearkinClassifier and NearkinRegressor: `solve` with the interface of scikit-learn."""
 
 import hashlib
 import tempfile
@@ -29,15 +29,15 @@ SEEDS = 2**31 - 1
 
 
 class OneClassError(DataError, ValueError):
-    """Samples of one class only: there is nothing to tell apart; a ValueError, as scikit-learn wants it."""
+    """All samples have the same class; also a ValueError, as scikit-learn requires."""
 
 
 class OtherImagesError(MismatchError, ValueError):
-    """Images in other units than those that were learned from."""
+    """Images have other units than the training images."""
 
 
 class NearkinEstimator(BaseEstimator):  # type: ignore[misc]
-    """What the classifier and the regressor share: settings, the zoo, and checks of inputs."""
+    """Base class of the classifier and the regressor: settings, the zoo, and checks of inputs."""
 
     solution_: Solution
 
@@ -66,8 +66,8 @@ class NearkinEstimator(BaseEstimator):  # type: ignore[misc]
         self.device = device
         self.listen = listen
 
-    def _solved(self, X: Array, y: Array, **options: Any) -> Solution:
-        """The solution of the task of predicting y from X."""
+    def _solve(self, X: Array, y: Array, **options: Any) -> Solution:
+        """Solve the task of predicting y from X."""
         self._bytes = X.ndim > 2 and X.dtype == np.uint8
         task = Task.from_arrays(self.name or _name(X, y), X, y, **options)
         plan = Plan(
@@ -78,14 +78,14 @@ class NearkinEstimator(BaseEstimator):  # type: ignore[misc]
             device=chosen_device(self.device),
             join=self.join and self.zoo is not None,
         )
-        return self._beside(lambda zoo: finish(solve.work(task, zoo, plan=plan), self.listen))
+        return self._with_zoo(lambda zoo: finish(solve.work(task, zoo, plan=plan), self.listen))
 
     def _predicted(self, X: Any) -> Prediction:
         check_is_fitted(self)
         X = validate_data(self, X, allow_nd=True, reset=False, dtype=_dtype(X) if self._bytes else np.float32)
         require(
             not self._bytes or X.dtype == np.uint8,
-            f"it learned from images of bytes, got {X.dtype}; give uint8, or fit it on images as they are here",
+            f"got images of {X.dtype}, the estimator was fitted on uint8; pass uint8, or fit it on such images",
             OtherImagesError,
         )
         return self.solution_.predict(X)
@@ -96,16 +96,16 @@ class NearkinEstimator(BaseEstimator):  # type: ignore[misc]
         return tags
 
     def __sklearn_clone__(self) -> "NearkinEstimator":
-        """A zoo is shared, not copied."""
+        """A clone shares the zoo."""
         return type(self)(**self.get_params(deep=False))
 
     def __getstate__(self) -> dict[str, Any]:
-        """An open zoo cannot be pickled; its path can."""
+        """A pickle stores the path of the zoo instead of the open zoo."""
         state = dict(super().__getstate__())
         return {**state, "zoo": str(self.zoo.path) if isinstance(self.zoo, Zoo) else self.zoo}
 
-    def _beside(self, work: Callable[[Zoo], Solution]) -> Solution:
-        """The work beside the zoo that was given, or beside an empty one that is forgotten."""
+    def _with_zoo(self, work: Callable[[Zoo], Solution]) -> Solution:
+        """Run with the given zoo, or with an empty temporary one."""
         if isinstance(self.zoo, Zoo):
             return work(self.zoo)
         if self.zoo is not None:
@@ -116,56 +116,56 @@ class NearkinEstimator(BaseEstimator):  # type: ignore[misc]
 
 
 class NearkinClassifier(ClassifierMixin, NearkinEstimator):  # type: ignore[misc]
-    """A classifier that is found by `nearkin.solver`: kin, search, contest, choice.
+    """Classifier that `nk.solve` selects and trains.
 
-    A fifth of the samples is set aside to measure the answer (`solution_.metric`), as for any task that comes without a
-    test part. Images `[N, H, W]`, `[N, C, H, W]`, `[N, H, W, C]` and tables `[N, D]` are taken; images of bytes stay
-    bytes. A copy (`sklearn.clone`) works beside the same zoo, and a pickle remembers where that lies.
+    A fifth of the samples is held out to test the answer (`solution_.metric`), as for any task without a test set.
+    Inputs are images `[N, H, W]`, `[N, C, H, W]`, `[N, H, W, C]` or tables `[N, D]`; uint8 images stay uint8. A clone
+    (`sklearn.clone`) uses the same zoo, and a pickle stores the path of the zoo.
 
     Args:
-        zoo: a `Zoo`, the path of one, or None for no kin at all; None leaves no trace.
-        minutes: of fitting; None together with `evaluations` for runs that are the same every time.
+        zoo: a `Zoo`, a path, or None to use no related tasks and store nothing.
+        minutes: time limit of `fit`; None for reproducible runs, limited by `evaluations`.
         evaluations: cells of each search.
         only: names of the contenders that take part, such as `("kin-search", "svm")` (default: all).
         space: where to search: `nearest`, `full`, or a task's name.
-        name: under which the task joins the zoo (default: made of the data).
-        join: whether it joins. Not in a cross-validation: folds that joined would be each other's kin, and a kin that
-            has seen the samples of the next fold's test.
-        random_state: the one seed; None, or a generator of NumPy, draws one at each fit.
+        name: of the task in the zoo (default: made from the data).
+        join: whether the task is added to the zoo. Do not use it in cross-validation: a fold in the zoo has seen test
+            samples of the next fold.
+        random_state: seed; None or a NumPy generator draws a new seed at each fit.
         device: `auto`, `cpu` or `cuda`.
-        listen: called with every event.
+        listen: function that is called with every event.
 
     Attributes:
-        classes_: labels that were seen.
-        n_features_in_: columns of a table; of images the length of their first axis, as everywhere in scikit-learn.
-        solution_: everything that is known of the answer.
+        classes_: the labels.
+        n_features_in_: columns of a table; for images the length of their first axis, as in scikit-learn.
+        solution_: the `Solution`.
 
     >>> from sklearn.datasets import load_iris
     >>> x, y = load_iris(return_X_y=True)
-    >>> found = NearkinClassifier(minutes=None, only=("logistic", "svm")).fit(x, y)
-    >>> found.score(x, y) > 0.9, found.solution_.chosen in ("logistic", "svm")
+    >>> classifier = NearkinClassifier(minutes=None, only=("logistic", "svm")).fit(x, y)
+    >>> classifier.score(x, y) > 0.9, classifier.solution_.chosen in ("logistic", "svm")
     (True, True)
     """
 
     def fit(self, X: Any, y: Any) -> "NearkinClassifier":
-        """Solve the task of telling y from X."""
+        """Solve the task of predicting classes y from X."""
         X, y = validate_data(self, X, y, allow_nd=True, dtype=_dtype(X))
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
         require(
             len(self.classes_) > 1,
-            f"a classifier needs two classes or more, got one class, {self.classes_[0]}; add samples of another",
+            f"got one class, {self.classes_[0]}, a classifier needs two or more; add samples of another class",
             OneClassError,
         )
-        self.solution_ = self._solved(X, numbers, classes=[str(label) for label in self.classes_])
+        self.solution_ = self._solve(X, numbers, classes=[str(label) for label in self.classes_])
         return self
 
     def predict_proba(self, X: Any) -> Array:
         """Probabilities of the classes `[N, C]`, in the order of `classes_`."""
         probabilities = self._predicted(X).probabilities
         assert probabilities is not None
-        found = probabilities.double().numpy()
-        return np.asarray(found / found.sum(1, keepdims=True))
+        values = probabilities.double().numpy()
+        return np.asarray(values / values.sum(1, keepdims=True))
 
     def predict(self, X: Any) -> Array:
         """The most probable classes `[N]`."""
@@ -174,34 +174,34 @@ class NearkinClassifier(ClassifierMixin, NearkinEstimator):  # type: ignore[misc
 
 
 class NearkinRegressor(RegressorMixin, NearkinEstimator):  # type: ignore[misc]
-    """A regressor that is found by `nearkin.solver`; inputs and settings are those of `NearkinClassifier`.
+    """Regressor that `nk.solve` selects and trains; inputs and settings are those of `NearkinClassifier`.
 
-    Targets are values `[N]` or `[N, K]`, and predictions have their shape and units.
+    Targets are values `[N]` or `[N, K]`; predictions have the same shape and units.
 
     Attributes:
-        n_features_in_: columns of a table; of images the length of their first axis, as everywhere in scikit-learn.
-        solution_: everything that is known of the answer.
+        n_features_in_: columns of a table; for images the length of their first axis, as in scikit-learn.
+        solution_: the `Solution`.
 
     >>> from sklearn.datasets import load_diabetes
     >>> x, y = load_diabetes(return_X_y=True)
-    >>> found = NearkinRegressor(minutes=None, only=("logistic",)).fit(x, y)
-    >>> found.score(x, y) > 0.4, found.predict(x[:2]).shape
+    >>> regressor = NearkinRegressor(minutes=None, only=("logistic",)).fit(x, y)
+    >>> regressor.score(x, y) > 0.4, regressor.predict(x[:2]).shape
     (True, (2,))
     """
 
     def fit(self, X: Any, y: Any) -> "NearkinRegressor":
-        """Solve the task of predicting y from X."""
+        """Solve the task of predicting values y from X."""
         X, y = validate_data(
             self, X, y, allow_nd=True, dtype=_dtype(X), multi_output=True, y_numeric=True, ensure_min_samples=2
         )
         self._flat = y.ndim == 1
-        self.solution_ = self._solved(X, y.reshape(len(y), -1).astype(np.float32), likelihood="gaussian")
+        self.solution_ = self._solve(X, y.reshape(len(y), -1).astype(np.float32), likelihood="gaussian")
         return self
 
     def predict(self, X: Any) -> Array:
-        """Values `[N]` or `[N, K]`, as those that were learned from."""
-        found = self._predicted(X).mean.double().numpy()
-        return np.asarray(found[:, 0] if self._flat else found)
+        """Values `[N]` or `[N, K]`, in the shape of the training targets."""
+        values = self._predicted(X).mean.double().numpy()
+        return np.asarray(values[:, 0] if self._flat else values)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -210,13 +210,13 @@ class NearkinRegressor(RegressorMixin, NearkinEstimator):  # type: ignore[misc]
 
 
 def _dtype(x: Any) -> Any:
-    """Bytes of images stay bytes; everything else becomes float32."""
+    """Images of uint8 stay uint8; everything else becomes float32."""
     return None if getattr(x, "dtype", None) == np.uint8 and getattr(x, "ndim", 2) > 2 else np.float32
 
 
-def _seed(given: int | np.random.RandomState | None) -> int:
-    """A seed as it is; anything else that scikit-learn takes draws one."""
-    return int(given) if isinstance(given, int | np.integer) else int(check_random_state(given).randint(SEEDS))
+def _seed(state: int | np.random.RandomState | None) -> int:
+    """The seed itself; any other random state of scikit-learn draws one."""
+    return int(state) if isinstance(state, int | np.integer) else int(check_random_state(state).randint(SEEDS))
 
 
 def _name(x: Array, y: Array) -> str:

@@ -1,4 +1,4 @@
-"""The solved target joins the zoo: its networks with their Fisher information, its cells, its place on the map."""
+"""Add the solved target to the zoo: networks with Fisher information, cells, and distances for the map."""
 
 from nearkin.core.errors import NearkinError
 from nearkin.core.events import Caution, Note, Work
@@ -23,17 +23,17 @@ MAPPED = 12  # tasks on the map of a report, the target among them
 
 
 def join_zoo(zoo: Zoo, task: Task, plan: Plan, contest: Contest, relations: Relations) -> Work[None]:
-    """Put the target into the zoo, so that the next task has one more kin; what is there already is left."""
+    """Add the target to the zoo; what is stored already stays unchanged."""
     if task.name not in zoo:
         network, recipe, seed, trials = _like_kin(zoo, task, plan, relations)
         yield from zoo.add.work(
             task, network, trials=trials, recipe=recipe, seed=seed, device=str(plan.device), from_file=True
         )
-        yield Note(f"{task.name} is in the zoo now, with its Fisher information")
-    found = _best_cells(contest)
-    if found:
+        yield Note(f"'{task.name}' was added to the zoo, with its Fisher information")
+    cells = _best_cells(contest)
+    if cells:
         skeleton = search_skeleton(contest.learn).to_dict()
-        zoo.keep_cells(task.name, KeptCells(CELLS, skeleton, plan.method, tuple(found)))
+        zoo.keep_cells(task.name, KeptCells(CELLS, skeleton, plan.method, tuple(cells)))
     gain = _gain(contest)
     if relations.cells_of is not None and relations.distance is not None and gain is not None:
         facts = {"distance": relations.distance, "gain": gain, "form": relations.form}
@@ -41,35 +41,35 @@ def join_zoo(zoo: Zoo, task: Task, plan: Plan, contest: Contest, relations: Rela
 
 
 def map_tasks(zoo: Zoo, task: Task, plan: Plan, relations: Relations) -> Work[DistanceMatrix | None]:
-    """Distances of the target and its nearest kin to each other; None where there are none to draw.
+    """Distances between the target and its nearest tasks; None without any.
 
-    Tasks that were solved with another kind of network, or in another input shape, are left out: to compare all with
-    all, each of them would have to be learned in every shape.
+    Tasks with another kind of network or input shape are left out: to compare all pairs, each would have to be trained
+    in every shape.
     """
     rows = relations.rankings.get(STRUCTURE, ())
     if not rows:
         return None
     records = {record.name: record for record in zoo.records()}
-    same = [str(row["name"]) for row in rows if _alike(records[str(row["name"])], records[task.name])]
+    same = [str(row["name"]) for row in rows if _comparable(records[str(row["name"])], records[task.name])]
     if not same:
-        yield Note("no kin has the target's network and input shape, so there is no map")
+        yield Note("no map: no related task has the target's network and input shape")
         return None
     names, trials = [*same[: MAPPED - 1], task.name], len(rows[0]["trials"])
     try:
         how = Comparison(measure=STRUCTURE, trials=trials, device=plan.device)
         return (yield from zoo.matrix.work(names, how=how))
     except NearkinError as error:
-        yield Caution(f"there is no map: {error}")
+        yield Caution(f"no map: {error}")
         return None
 
 
-def _alike(one: TaskRecord, other: TaskRecord) -> bool:
-    """Whether two tasks' networks can be compared as they are."""
-    return (one.network, one.input_shape, one.seed) == (other.network, other.input_shape, other.seed)
+def _comparable(first: TaskRecord, second: TaskRecord) -> bool:
+    """Whether the networks of two tasks have the same architecture, input shape and initialisation."""
+    return (first.network, first.input_shape, first.seed) == (second.network, second.input_shape, second.seed)
 
 
 def _like_kin(zoo: Zoo, task: Task, plan: Plan, relations: Relations) -> tuple[str, Recipe, int, int]:
-    """Network, recipe, seed and trials that make the target comparable with its kin: those of the nearest."""
+    """Network, recipe, seed and trials of the nearest task, which make the target comparable with it."""
     nearest = next(iter(relations.nearest.values()), None)
     if nearest is None:
         return default_network(task), plan.recipe(task), plan.seed, plan.trials if plan.unhurried else 1
@@ -80,14 +80,14 @@ def _like_kin(zoo: Zoo, task: Task, plan: Plan, relations: Relations) -> tuple[s
 
 
 def _best_cells(contest: Contest) -> list[Best]:
-    """The best of all searches, each once."""
-    every = [one for outcome in contest.outcomes.values() for one in outcome.found]
-    by_text = {str(one.genotype): one for one in sorted(every, key=lambda one: one.score)}
-    return sorted(by_text.values(), key=lambda one: -one.score)[:KEPT]
+    """The best distinct cells of all searches."""
+    every = [cell for outcome in contest.outcomes.values() for cell in outcome.found]
+    by_text = {str(cell.genotype): cell for cell in sorted(every, key=lambda cell: cell.score)}
+    return sorted(by_text.values(), key=lambda cell: -cell.score)[:KEPT]
 
 
 def _gain(contest: Contest) -> float | None:
-    """What beginning with the kin's cells brought against beginning with nothing, on the data of the choice."""
-    worth = {one.name: one.validation for one in contest.results}
-    kin, nothing = worth.get("kin-search"), worth.get("full-search")
-    return None if kin is None or nothing is None else kin - nothing
+    """Validation metric of the search from a related task's cells minus that of the search from scratch."""
+    metrics = {result.name: result.validation for result in contest.results}
+    kin, scratch = metrics.get("kin-search"), metrics.get("full-search")
+    return None if kin is None or scratch is None else kin - scratch

@@ -1,4 +1,4 @@
-"""Kin of a target: measured in several ways, and what follows for the search and for fine-tuning."""
+"""Rank the tasks of a zoo by several measures, and choose whose cells and weights to use."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
@@ -24,14 +24,14 @@ from nearkin.zoo.near import rank_sources
 from nearkin.zoo.search import CELLS, FULL, NEAREST, Ground
 from nearkin.zoo.zoo import Zoo
 
-FEW_KIN = 12  # in larger zoos a measure that screens is measured on the winners of a race only
+FEW_KIN = 12  # in larger zoos, measures that can screen compare this many tasks exactly
 FEWEST_ALIKE = 3
 GAIN = "solve gain"
-"""Under which the zoo keeps what a kin's cells brought, between two tasks."""
+"""Key of the stored gains from a related task's cells, by pair of tasks."""
 
 
 class _Ranked(TypedDict):
-    """What the stage says: rows by measure, agreement of measures, and what could not be compared."""
+    """Stored rankings: rows by measure, agreement of measures, and what could not be compared."""
 
     rankings: Mapping[str, Sequence[RankingRow]]
     agreement: dict[str, float]
@@ -41,12 +41,12 @@ class _Ranked(TypedDict):
 
 
 def relate(zoo: Zoo, task: Task, plan: Plan, stages: StageCache) -> Work[Relations]:
-    """Rankings by every measure, then whose cells and whose weights are used."""
+    """Rank related tasks by every measure, then choose whose cells and weights are used."""
     others = [record for record in zoo.records() if record.name != task.name]
     if not others or plan.hurried:
-        why = "there was no time to look for kin" if others else "the zoo has no other task"
-        return Relations(why=f"{why}, so no cells are known to begin with")
-    known = [[one.name, one.fingerprint, one.network, one.trials] for one in others]
+        why = "there was no time to look for related tasks" if others else "the zoo has no other task"
+        return Relations(why=f"{why}, so the search has no cells to start from")
+    known = [[record.name, record.fingerprint, record.network, record.trials] for record in others]
     inputs = {"data": task.fingerprint(), "zoo": known, "measures": list(plan.measures), "trials": _trials(plan),
               "hurry": plan.seconds is not None, "form": [str(DEFAULT), str(FALLBACK)]}  # fmt: skip
     done = yield from stages.stage("kin", inputs, lambda _: _ranked(zoo, task, plan))
@@ -54,32 +54,35 @@ def relate(zoo: Zoo, task: Task, plan: Plan, stages: StageCache) -> Work[Relatio
     rankings, missing = facts["rankings"], facts["missing"]
     if not rankings:
         yield Caution(missing[0])
-        return Relations(refused=facts["refused"], why="no kin could be compared, so no cells are known")
+        return Relations(
+            refused=facts["refused"],
+            why="no task of the zoo could be compared",
+        )
     for reason in missing:
         yield Caution(reason)
     tuned = next(
         (str(rows[0]["name"]) for name in (DEFAULT_MEASURE, *plan.measures) if (rows := rankings.get(name))), None
     )
-    found = Relations(
+    relations = Relations(
         rankings=rankings, agreement=facts["agreement"], refused=facts["refused"], tuned=tuned,
         seconds=facts["seconds"],
     )  # fmt: skip
-    return (yield from _chosen(zoo, task.name, plan, found))
+    return (yield from _choose_cells(zoo, task.name, plan, relations))
 
 
-def grounds(zoo: Zoo, relations: Relations) -> tuple[Ground | None, Ground]:
-    """The kin's ground, where one is near, and the whole."""
+def search_domains(zoo: Zoo, relations: Relations) -> tuple[Ground | None, Ground]:
+    """The search domain of the chosen related task, if any, and the full one."""
     whole = Ground(space_named(CELLS))
     if relations.cells_of is None:
         return None, whole
     cells = zoo.cells(relations.cells_of)
     assert cells is not None
-    part = restricted(space_named(cells.space), cells.genotypes)
-    return Ground(part, cells.genotypes, relations.cells_of), whole
+    space = restricted(space_named(cells.space), cells.genotypes)
+    return Ground(space, cells.genotypes, relations.cells_of), whole
 
 
 def own_trials(zoo: Zoo, target: str) -> tuple[Trial, ...]:
-    """What solving other tasks of this zoo taught about beginning with a kin's cells."""
+    """Recorded gains from a related task's cells, of earlier solutions in this zoo."""
     return tuple(
         Trial(source, name, facts["distance"], facts["gain"], "zoo", facts.get("form", ""))
         for name in zoo.names()
@@ -93,7 +96,7 @@ def _trials(plan: Plan) -> int | None:
 
 
 def _ranked(zoo: Zoo, task: Task, plan: Plan) -> Work[State]:
-    """The work of the stage: one ranking a measure; a measure that cannot judge this task is left out with a word."""
+    """One ranking per measure; a measure that cannot compare this task is left out, with the reason."""
     rankings: list[Ranking] = []
     missing: list[str] = []
     own = task.name if task.name in zoo else None
@@ -117,10 +120,10 @@ def _ranked(zoo: Zoo, task: Task, plan: Plan) -> Work[State]:
 
 
 def _sources(zoo: Zoo, task: Task, plan: Plan, measure: str) -> list[TaskRecord]:
-    """Tasks that are compared by a measure.
+    """Tasks that a measure compares.
 
-    Some measures need a network of the target's own for each kind of network and input shape among them. Where time is
-    short, only tasks in the target's own shape are compared by these, if there are a few.
+    Some measures need a network of the target for each kind of network and input shape in the zoo. When time is short,
+    they compare only tasks with the target's input shape, if there are enough of them.
     """
     others = [record for record in zoo.records() if record.name != task.name]
     alike = [record for record in others if record.input_shape == task.input_shape]
@@ -128,36 +131,36 @@ def _sources(zoo: Zoo, task: Task, plan: Plan, measure: str) -> list[TaskRecord]
     return alike if short and len(alike) >= FEWEST_ALIKE else others
 
 
-def _chosen(zoo: Zoo, target: str, plan: Plan, found: Relations) -> Work[Relations]:
-    """Whose cells the search begins with, and why."""
-    measured = found.rankings.get(STRUCTURE, [])
-    rows = measured or next((rows for measure in plan.measures if (rows := found.rankings.get(measure))), [])
+def _choose_cells(zoo: Zoo, target: str, plan: Plan, relations: Relations) -> Work[Relations]:
+    """Choose whose cells the search starts from, and why."""
+    measured = relations.rankings.get(STRUCTURE, [])
+    rows = measured or next((rows for measure in plan.measures if (rows := relations.rankings.get(measure))), [])
     with_cells = [row for row in rows if zoo.cells(str(row["name"])) is not None]
     if plan.space == FULL:
-        return _with(found, why="the whole space was asked for")
+        return _with(relations, why="a search in the full space was requested")
     if plan.space != NEAREST:
         zoo.record(plan.space)
         row: Mapping[str, Any] = next((row for row in measured if row["name"] == plan.space), {})
-        return _with(found, why=f"the cells of {plan.space} were asked for", cells_of=plan.space,
+        return _with(relations, why=f"the cells of '{plan.space}' were requested", cells_of=plan.space,
                      distance=row.get("distance"), form=row.get("form", ""))  # fmt: skip
     if not with_cells:
-        return _with(found, why="no kin has cells to begin with")
+        return _with(relations, why="no related task has cells to start from")
     nearest = with_cells[0]
     name, distance = str(nearest["name"]), float(nearest["distance"])
     if not measured:
-        yield Caution(f"the {title_of(STRUCTURE)} could not be measured, so nothing says how near is near enough")
-        return _with(found, why=f"{name} is the nearest that has cells", cells_of=name)
+        yield Caution(f"no {title_of(STRUCTURE)} could be measured: the nearest task may be too far")
+        return _with(relations, why=f"'{name}' is the nearest task that has cells", cells_of=name)
     form = str(nearest.get("form", ""))
     limit = threshold([*shipped(), *own_trials(zoo, target)], form)
     near = limit.near(distance)
     verdict = "within" if near else "beyond"
     known = "learned limit" if limit.learned else "assumed limit"
-    yield Note(f"kin with cells: {name} at {distance:.3f}, {verdict} the {known} of {limit.value:.3f} ({limit.form})")
-    why = f"{name} is the nearest kin that has cells, at {distance:.3f}, {verdict} the {known} {limit.value:.3f}"
+    why = f"'{name}' is the nearest task that has cells, at {distance:.3f}, {verdict} the {known} {limit.value:.3f}"
+    yield Note(f"{why} ({limit.form})")
     cells_of = name if near else None
-    return _with(found, why=why, cells_of=cells_of, distance=distance, near=near, form=form, limit=limit)
+    return _with(relations, why=why, cells_of=cells_of, distance=distance, near=near, form=form, limit=limit)
 
 
-def _with(found: Relations, *, why: str, limit: Threshold | None = None, **changes: Any) -> Relations:
-    told = None if limit is None else {**limit.to_dict(), "words": limit.words()}
-    return Relations(**{**vars(found), "why": why, "threshold": told, **changes})
+def _with(relations: Relations, *, why: str, limit: Threshold | None = None, **changes: Any) -> Relations:
+    stated = None if limit is None else {**limit.to_dict(), "words": limit.words()}
+    return Relations(**{**vars(relations), "why": why, "threshold": stated, **changes})

@@ -1,9 +1,9 @@
-"""How near a kin must be to lend its cells: a threshold on the Fréchet distance, learned from trials.
+"""Threshold on the Fréchet distance, below which a search starts from a related task's cells; learned from trials.
 
-A trial is two searches for one target under an equal budget, one from a kin's cells in what these used, one from
-nothing in the whole space. The threshold is the stump that would have gained most over all trials. Trials are shipped
-with the package (made by benchmarks/kin_start.py); a zoo may add those of its own. A threshold belongs to one form of
-the Fréchet distance (`distance.forms`): it is learned from trials of that form and judges distances of that form only.
+A trial is two searches for one target with equal budgets: one starts from a related task's cells and stays in the space
+of these, one starts from scratch in the full space. The threshold is the decision stump with the largest total gain
+over all trials. Trials are shipped with the package (made by benchmarks/kin_start.py), and a zoo adds its own. A
+threshold belongs to one form of the Fréchet distance (`distance.forms`) and applies to distances of that form only.
 """
 
 import json
@@ -23,19 +23,19 @@ from nearkin.core.rng import Streams
 stats = Lazy("scipy.stats")
 
 FEWEST = 8
-"""Trials from which a threshold is learned; below that the prior stands."""
+"""Smallest number of trials to learn a threshold; with fewer, the prior is used."""
 
 PRIOR = 0.5
-"""The threshold without trials: the middle of the range that distances can have."""
+"""Threshold without trials: the middle of the range of distances."""
 
 MARGIN = 0.05
-"""How far beyond the largest distance that was tried a kin may still count as near."""
+"""How far beyond the largest distance in the trials a task may still count as near."""
 
 TIE = 0.01
-"""Gains summed over all trials that differ by less, a point in all, are equal."""
+"""Total gains that differ by less than this (one point) count as equal."""
 
 DRAWS = 1000
-"""Of the bootstrap."""
+"""Bootstrap draws."""
 
 ORIGINS = ("shipped", "zoo")
 
@@ -44,15 +44,15 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Trial:
-    """One target searched for from a kin's cells and from nothing, under an equal budget.
+    """One target, searched from a related task's cells and from scratch with equal budgets.
 
     Attributes:
-        source: the kin.
-        target: what was searched for.
-        distance: Fréchet, from source to target, in [0, 1].
-        gain: metric of what the search from the kin found minus that of what the search from nothing found.
-        origin: `shipped` with the package, or `zoo`: made by this zoo's own solves.
-        form: of the Fréchet distance; empty where it was not recorded, and then no known form's.
+        source: the related task.
+        target: the searched task.
+        distance: Fréchet distance from source to target, in [0, 1].
+        gain: metric of the search from the source's cells minus metric of the search from scratch.
+        origin: `shipped` with the package, or `zoo` for a trial of this zoo.
+        form: of the Fréchet distance; empty if not recorded.
     """
 
     source: str
@@ -63,10 +63,10 @@ class Trial:
     form: str = ""
 
     def __post_init__(self) -> None:
-        told = f"the trial of {self.target} from {self.source}"
-        require(0 <= self.distance <= 1, f"{told} has distance {self.distance}; Fréchet distances lie in [0, 1]")
-        require(math.isfinite(self.gain), f"{told} has gain {self.gain}; leave out searches that failed")
-        require(self.origin in ORIGINS, f"{told} has origin {self.origin!r}; it is one of {', '.join(ORIGINS)}")
+        trial = f"the trial of {self.target} from {self.source}"
+        require(0 <= self.distance <= 1, f"{trial} has distance {self.distance}; Fréchet distances lie in [0, 1]")
+        require(math.isfinite(self.gain), f"{trial} has gain {self.gain}; leave out searches that failed")
+        require(self.origin in ORIGINS, f"{trial} has origin {self.origin!r}; it is one of {', '.join(ORIGINS)}")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `Trial(**facts)` makes it again."""
@@ -75,19 +75,19 @@ class Trial:
 
 @dataclass(frozen=True)
 class Threshold:
-    """Up to which distance a kin lends its cells, and what speaks for it.
+    """Largest distance at which a related task's cells are used, with its evidence.
 
     Attributes:
-        value: the kin's space is used at distances up to this.
-        gain_below: mean gain of the trials up to it; 0 without any.
-        gain_above: mean gain of the trials beyond.
-        num_below: trials up to it.
-        num_above: trials beyond.
-        interval: 95 % of the values that a bootstrap over targets gives.
-        num_targets: that the trials have.
-        trend: rank correlation of distance and gain; below 0 where nearer kin gain more.
-        learned: False where there were too few trials and the value is the prior.
-        form: of the Fréchet distance, the only one that it judges.
+        value: the threshold; cells are used at distances up to this value.
+        gain_below: mean gain of the trials up to the threshold; 0 without any.
+        gain_above: mean gain of the trials above it.
+        num_below: number of trials up to the threshold.
+        num_above: number of trials above it.
+        interval: 95 % bootstrap interval over targets.
+        num_targets: number of targets in the trials.
+        trend: rank correlation of distance and gain; negative if nearer tasks gain more.
+        learned: False if there were too few trials and the value is the prior.
+        form: form of the Fréchet distance that it applies to.
     """
 
     value: float
@@ -102,51 +102,51 @@ class Threshold:
     form: str = ""
 
     def near(self, distance: float) -> bool:
-        """Whether a kin at that distance lends its cells; one whose distance is not known (NaN) does not."""
+        """Whether a task at this distance is near enough; False if the distance is NaN."""
         return distance <= self.value
 
     def words(self) -> str:
-        """What was learned, from how many trials, and where it is weak.
+        """The threshold, its evidence and its weakness, as sentences.
 
         >>> print(threshold([]).words())
-        Kin count as near up to a Fréchet distance of 0.50. That is a prior and was not learned: there are 0 trials, \
-and 8 are needed.
+        Tasks count as near up to a Fréchet distance of 0.50. This value is a prior: there are 0 trials, and learning \
+needs 8.
         """
         count = self.num_below + self.num_above
         form = f" (form {self.form})" if self.form else ""
-        first = f"Kin count as near up to a Fréchet distance of {self.value:.2f}{form}."
+        first = f"Tasks count as near up to a Fréchet distance of {self.value:.2f}{form}."
         if not self.learned:
             return (
-                f"{first} That is a prior and was not learned: there {_counted(count, 'is', 'are')} "
-                f"{_counted(count, '1 trial', f'{count} trials')}, and {FEWEST} are needed."
+                f"{first} This value is a prior: there {'is 1 trial' if count == 1 else f'are {count} trials'}, and "
+                f"learning needs {FEWEST}."
             )
         sides = " and ".join(
             f"{100 * gain:+.1f} points in the {number} {where}"
             for number, gain, where in (
-                (self.num_below, self.gain_below, "up to there"),
-                (self.num_above, self.gain_above, "beyond"),
+                (self.num_below, self.gain_below, "at or below the threshold"),
+                (self.num_above, self.gain_above, "above it"),
             )
             if number
         )
-        found = (
-            f"Learned from {count} trials on {self.num_targets} targets: against a search from nothing, one from the "
-            f"kin's cells made {sides}, in the mean."
+        evidence = (
+            f"Learned from {count} trials on {self.num_targets} targets: compared with a search from scratch, a search "
+            f"from a related task's cells gained on average {sides}."
         )
-        return " ".join([first, found, self._weakness()])
+        return " ".join([first, evidence, self._weakness()])
 
     def _weakness(self) -> str:
         low, high = self.interval
-        loose = f"with other targets it would lie between {low:.2f} and {high:.2f}"
+        spread = f"the 95 % interval over targets is {low:.2f} to {high:.2f}"
         if not self.num_below:
-            return f"At no distance that was tried did kin gain, so none counts as near; {loose}."
+            return f"No distance in the trials had a gain, so no task counts as near; {spread}."
         chance = 2 / max(1, self.num_below + self.num_above - 1) ** 0.5  # two standard deviations of unrelated ranks
         order = "better" if self.trend < -chance else "no better"
-        told = f"nearer kin were {order} than farther ones (rank correlation of distance and gain {self.trend:+.2f})"
+        trend = f"nearer tasks were {order} than farther ones (rank correlation of distance and gain {self.trend:+.2f})"
         if self.num_above:
-            return f"In these trials {told}; {loose}."
+            return f"In these trials {trend}; {spread}."
         return (
-            "To leave out farther kin would have gained nothing, so it is the largest distance that was tried and a "
-            f"margin, and says little about kin farther off; {told}; {loose}."
+            "Leaving out farther tasks would have gained nothing, so the threshold is the largest distance in the "
+            f"trials plus a margin; it says little about farther tasks; {trend}; {spread}."
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -165,13 +165,13 @@ and 8 are needed.
 
 
 def shipped() -> tuple[Trial, ...]:
-    """The trials that come with the package."""
+    """Trials shipped with the package."""
     text = files("nearkin.solver").joinpath("trials.json").read_text(encoding="utf-8")
     return trials_from(json.loads(text)["trials"])
 
 
 def trials_from(rows: Iterable[Mapping[str, Any]]) -> tuple[Trial, ...]:
-    """Trials of their plain values.
+    """Trials from JSON values.
 
     >>> trials_from([{"source": "a", "target": "b", "distance": 0.2, "gain": 0.01}])[0].origin
     'shipped'
@@ -179,22 +179,22 @@ def trials_from(rows: Iterable[Mapping[str, Any]]) -> tuple[Trial, ...]:
     try:
         return tuple(Trial(**row) for row in rows)
     except TypeError as broken:
-        raise DataError(f"a kept trial is not as it should be ({broken}); leave it out or make it anew") from broken
+        raise DataError(f"a stored trial is not valid ({broken}); remove it or measure it again") from broken
 
 
 def threshold(trials: Sequence[Trial], form: str = "") -> Threshold:
-    r"""The distance $v$ that maximises $\sum_i g_i\,[d_i \le v]$: kin up to there, nothing beyond.
+    r"""The distance $v$ that maximises $\sum_i g_i\,[d_i \le v]$, for gains g and distances d.
 
     Only trials of the given form of the Fréchet distance count.
 
-    Values between two distances that were tried are equal, and their middle stands for them. Totals that differ by less
-    than `TIE` are equal too, and the largest value wins, since what a kin lends costs nothing. The value is never
-    beyond the largest distance that was tried plus `MARGIN`. With fewer than `FEWEST` trials it is `PRIOR`.
+    Between two distances of the trials the middle is taken. Totals that differ by less than `TIE` count as equal, and
+    the largest value wins. The value is at most the largest distance of the trials plus `MARGIN`. With fewer than
+    `FEWEST` trials it is `PRIOR`.
 
     >>> good = [Trial("a", f"t{i}", 0.1 + i / 100, 0.1) for i in range(4)]
     >>> bad = [Trial("b", f"t{i}", 0.3 + i / 100, -0.1) for i in range(4)]
-    >>> found = threshold(good + bad)
-    >>> round(found.value, 3), found.num_below, round(found.gain_above, 3), found.near(0.2), found.near(0.3)
+    >>> limit = threshold(good + bad)
+    >>> round(limit.value, 3), limit.num_below, round(limit.gain_above, 3), limit.near(0.2), limit.near(0.3)
     (0.215, 4, -0.1, True, False)
     """
     trials = [trial for trial in trials if trial.form == form]
@@ -223,9 +223,9 @@ def threshold(trials: Sequence[Trial], form: str = "") -> Threshold:
 
 
 def _stumps(distances: Floats, gains: Floats, times: Floats) -> Floats:
-    """The best values `[D]` when trial i is taken `times[:, i]` times; `times` is `[D, N]`."""
-    tried, place = np.unique([0.0, *distances], return_inverse=True)  # a kin at distance 0 is the task itself
-    where = np.eye(len(tried))[place[1:]]
+    """Best thresholds `[D]` when trial i counts `times[:, i]` times; `times` is `[D, N]`."""
+    tried, index = np.unique([0.0, *distances], return_inverse=True)  # a task at distance 0 is the target itself
+    where = np.eye(len(tried))[index[1:]]
     totals = np.cumsum((times * gains) @ where, axis=1)
     equal = totals >= totals.max(1, keepdims=True) - TIE
     numbers = np.arange(len(tried))
@@ -247,7 +247,3 @@ def _trend(distances: Floats, gains: Floats) -> float:
 
 def _mean(values: Floats) -> float:
     return float(values.mean()) if len(values) else 0.0
-
-
-def _counted(count: int, one: str, many: str) -> str:
-    return one if count == 1 else many

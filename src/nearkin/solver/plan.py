@@ -1,4 +1,4 @@
-"""Plan: what is asked of a run, and how its time is shared out."""
+"""Plan: the options of a run, and how its time is divided."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -16,14 +16,14 @@ from nearkin.solver.contenders import HAND_MADE, TITLES
 from nearkin.solver.simple.models import SIMPLE
 from nearkin.tasks.task import Task
 
-LEAST_SECONDS = 10.0  # below this there is time for simple models only
-SHORT_SECONDS = 30.0  # below this kin are compared in one trial
-FEWEST_SAMPLES = 100  # below this no search can tell cells apart
-LEAST_LEFT = 0.3  # share of the budget that the contest has in any case, however long finding kin took
-FINALS = 2.5  # allowances that the last trainings take, on all training data
-SEARCH_SHARE = 0.5  # of an allowance, the rest is for the training of what was found
-EVALUATIONS = 16  # of a search where the budget names no end
-LARGEST_WIDTH = 4.0  # of hand-made networks, a factor on their channels
+LEAST_SECONDS = 10.0  # below this only simple models are fitted
+SHORT_SECONDS = 30.0  # below this related tasks are compared in one trial
+FEWEST_SAMPLES = 100  # below this a search cannot tell cells apart
+LEAST_LEFT = 0.3  # smallest share of the budget for training, however long the comparison with related tasks took
+FINALS = 2.5  # allowances for the final trainings on all training data
+SEARCH_SHARE = 0.5  # of an allowance; the rest is for training the best cell
+EVALUATIONS = 16  # of a search when the budget sets no limit
+LARGEST_WIDTH = 4.0  # of hand-made networks: factor on their channels
 SEARCHES = ("kin-search", "random-search", "full-search")
 CONTENDERS = (*SEARCHES, "finetune", "transfer", *TITLES, *SIMPLE)
 ANSWERED = ("categorical", "gaussian", "heteroscedastic")
@@ -31,26 +31,26 @@ ANSWERED = ("categorical", "gaussian", "heteroscedastic")
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is asked of a run, checked at birth.
+    """Options of a run, checked on construction.
 
     Attributes:
-        budget: minutes of the whole; `evaluations` are cells of each search. Without minutes networks have their usual
-            size and number of steps, and the same seed gives the same answer.
-        measures: by which kin are sought; the first one that there is decides whose cells are used.
+        budget: `minutes` of the whole run; `evaluations` are cells of each search. Without minutes, networks have their
+            usual size and number of steps, and the same seed gives the same solution.
+        measures: by which related tasks are ranked; the first available one decides whose cells are used.
         space: `nearest`, `full`, or the name of a task whose cells are used.
-        method: of the searches, a name of `nearkin.search.registry` that asks about one cell at a time.
-        hand_made: networks of the contest, of `contenders.HAND_MADE`.
-        only: names of the contenders that take part, where not all shall: `kin-search`, `finetune`, `svm`, ….
-        join: whether the task joins the zoo.
-        epochs: of every network's training; what suits the task's size where nothing is said.
+        method: of the searches, a name of `nearkin.search.registry` that evaluates one cell at a time.
+        hand_made: hand-made networks that take part, from `contenders.HAND_MADE`.
+        only: names of the contenders that take part, such as `kin-search`, `finetune`, `svm` (default: all).
+        join: whether the task is added to the zoo.
+        epochs: of every network's training (default: by the task's size).
         training: further options of every network's recipe, such as `batch_size`; see `nearkin.nets.recipe.Recipe`.
-        width: of the hand-made networks, a factor on their channels (default: as wide as the time allows, 0.0625
-            without a limit of time).
-        validation: share of the training data by which the answer is chosen.
-        trials: networks that are trained for a first task, whose Fisher information the zoo keeps.
-        seed: the one seed.
+        width: factor on the channels of hand-made networks (default: as wide as time allows, 0.0625 without a time
+            limit).
+        validation: share of the training data on which the answer is selected.
+        trials: networks that are trained for the first task of a zoo, to store their Fisher information.
+        seed: seed of everything random.
         device: where networks are trained.
-        command: the words that repeat the run, for the report.
+        command: command line that repeats the run, for the report.
     """
 
     budget: Budget = field(default_factory=lambda: Budget(minutes=5))
@@ -83,58 +83,55 @@ class Plan:
         object.__setattr__(self, "method", method.name)
         require(
             self.seconds is None or math.isfinite(self.seconds),
-            f"a budget of minutes is a finite number, got {self.budget.minutes}; give evaluations for a run without a "
-            f"limit of time",
+            f"minutes must be a finite number, got {self.budget.minutes}; give evaluations instead",
         )
         object.__setattr__(self, "measures", tuple(measure_named(name).name for name in self.measures))
         _require_known("network", self.hand_made, HAND_MADE)
         _require_known("contender", self.only, CONTENDERS)
-        require(
-            self.budget.steps is None, "solve is given minutes or evaluations; steps are those of one search method"
-        )
+        require(self.budget.steps is None, "got a budget of steps, solve expects minutes or evaluations; use --budget")
 
     @property
     def seconds(self) -> float | None:
-        """Of the whole run; None without an end."""
+        """Time limit of the whole run; None without one."""
         return None if self.budget.minutes is None else 60 * self.budget.minutes
 
     @property
     def hurried(self) -> bool:
-        """Whether there is time for nothing but simple models."""
+        """Whether there is time for simple models only."""
         return self.seconds is not None and self.seconds < LEAST_SECONDS
 
     @property
     def unhurried(self) -> bool:
-        """Whether several trials of one network are a small part of the time."""
+        """Whether there is time for several trials of one network."""
         return self.seconds is None or self.seconds >= SHORT_SECONDS
 
     def takes(self, name: str) -> bool:
-        """Whether a contender takes part."""
+        """Whether the contender with this name takes part."""
         return not self.only or name in self.only
 
-    def allowance(self, spent: float, contenders: int) -> float | None:
-        """Seconds that each contender has for search and training together; None without a limit.
+    def allowance(self, elapsed: float, contenders: int) -> float | None:
+        """Seconds of each contender for search and training together; None without a limit.
 
-        >>> Plan(budget=Budget(minutes=10)).allowance(spent=0.0, contenders=10)
+        >>> Plan(budget=Budget(minutes=10)).allowance(elapsed=0.0, contenders=10)
         48.0
         """
         if self.seconds is None:
             return None
-        left = max(self.seconds - spent, LEAST_LEFT * self.seconds)
+        left = max(self.seconds - elapsed, LEAST_LEFT * self.seconds)
         return left / (contenders + FINALS)
 
     def search_budget(self, allowance: float | None) -> Budget:
-        """Of one search."""
+        """Budget of one search."""
         minutes = None if allowance is None else SEARCH_SHARE * allowance / 60
         endless = minutes is None and self.budget.evaluations is None
         return Budget(minutes=minutes, evaluations=EVALUATIONS if endless else self.budget.evaluations)
 
     def searches(self, task: Task) -> bool:
-        """Whether cells are searched for a task: images, enough of them, and time."""
+        """Whether cells are searched: for images, with enough samples and time."""
         return len(task.input_shape) == 3 and len(task.train) >= FEWEST_SAMPLES and not self.hurried
 
     def recipe(self, task: Task) -> Recipe:
-        """How networks are trained where time is no limit."""
+        """Recipe of the networks without a time limit."""
         return Recipe.suited(task, **{**self.training, **({} if self.epochs is None else {"epochs": self.epochs})})
 
     def facts(self) -> dict[str, Any]:
@@ -145,18 +142,17 @@ class Plan:
         return {**plain, "budget": budget, "device": str(self.device)}
 
 
-def _require_known(noun: str, given: Collection[str], known: Collection[str]) -> None:
-    strange = [name for name in given if name not in known]
-    choices = ", ".join(known)
-    require(not strange, f"unknown {noun} {', '.join(map(repr, strange))}; choose from {choices}")
-    require(len(set(given)) == len(given), f"each {noun} is named once, got {', '.join(given)}; leave out the second")
+def _require_known(noun: str, names: Collection[str], known: Collection[str]) -> None:
+    unknown = [name for name in names if name not in known]
+    require(not unknown, f"unknown {noun} {', '.join(map(repr, unknown))}; choose from {', '.join(known)}")
+    require(len(set(names)) == len(names), f"got {noun} names {', '.join(names)}; give each name once")
 
 
 def require_answerable(task: Task) -> None:
-    """Classes and values can be solved here, where some sample can be set aside; images and text as outputs cannot."""
+    """Require a classification or regression task with at least one sample for validation."""
     require(
         task.likelihood in ANSWERED,
-        f"{task.name} has a {task.likelihood} likelihood, and solve answers tasks of classes or values; "
+        f"'{task.name}' has a {task.likelihood} likelihood, solve expects classification or regression; "
         + (
             "use nearkin add and nearkin near" if task.likelihood == "dense" else "use nearkin search --space recurrent"
         ),
@@ -165,7 +161,7 @@ def require_answerable(task: Task) -> None:
     sizes = task.train.labels().bincount() if task.likelihood == "categorical" else torch.tensor([len(task.train)])
     require(
         int(sizes.max()) >= 2,
-        f"{task.name} has one training sample{' of every class' if len(sizes) > 1 else ''}, so none can be set "
-        f"aside to choose the answer by; gather more, or merge classes",
+        f"'{task.name}' has one training sample{' of every class' if len(sizes) > 1 else ''}, so none is left for "
+        f"validation; add samples, or merge classes",
         DataError,
     )

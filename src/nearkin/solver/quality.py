@@ -1,6 +1,6 @@
-"""Quality of an answer on the test part: its metric with an interval, its mistakes, whether its certainty is earned.
+"""Quality of a model on the test set: metric with interval, mistakes, calibration.
 
-Notation: N samples, C classes; p the probability of the class that was said, B bins of p.
+Notation: N samples, C classes.
 """
 
 import math
@@ -18,13 +18,13 @@ from nearkin.transfer.labels.calibration import calibration
 
 RESAMPLES = 1000
 MISTAKES = 12
-WIDEST = 60  # classes whose confusions are kept whole
-MOST_LOGITS = 2**22  # that a temperature is learned from; one number wants no more
+WIDEST = 60  # classes; with more, no confusion matrix is stored
+MOST_LOGITS = 2**22  # logits used to fit a temperature
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """One test sample that was answered wrongly, and how surely."""
+    """One wrongly classified test sample: its class, the predicted class and its probability."""
 
     row: int
     given: str
@@ -34,23 +34,22 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Quality:
-    """What a model is worth on the test part.
+    """Quality of a model on the test set.
 
     Attributes:
         metric: accuracy or R².
         name: identifier of the metric, `accuracy` or `r2`.
-        interval: in which the metric of all such data lies with 95 %.
-        count: test samples.
+        interval: 95 % confidence interval of the metric.
+        count: number of test samples.
         loss: mean loss.
-        guess: the metric of the majority class of the training labels; for values that of their mean.
-        best_constant: the metric of the best constant answer, which only the test labels tell; None where unknown.
-        classes: names of the classes, empty for values.
-        confusion: counts `[C, C]`, rows are the given classes, columns what was said; None for values, or where
-            there are too many classes.
-        calibration: for each bin of certainty its mean certainty, the share that was right, and the count.
-        calibration_error: expected calibration error, the mean distance between the two; None for values.
-        mistakes: the surest wrong answers, surest first.
-        residuals: for values, pairs of true and said value, thinned out.
+        guess: metric of predicting the majority class of the training labels; for regression, of their mean.
+        best_constant: metric of the best constant prediction on the test set; None if unknown.
+        classes: names of the classes; empty for regression.
+        confusion: counts `[C, C]`, true class by row, predicted class by column; None for regression or many classes.
+        calibration: for each bin of confidence its mean confidence, accuracy and count.
+        calibration_error: expected calibration error; None for regression.
+        mistakes: wrong predictions, most confident first.
+        residuals: for regression, some pairs of true and predicted value.
     """
 
     metric: float
@@ -68,11 +67,11 @@ class Quality:
     best_constant: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", metric_identifier(self.name))  # files of version 0.1 hold the title
+        object.__setattr__(self, "name", metric_identifier(self.name))  # files of version 0.1 store the title
 
     @property
     def title(self) -> str:
-        """The metric as people write it."""
+        """Name of the metric for readers."""
         return metric_title(self.name)
 
     def to_dict(self) -> dict[str, Any]:
@@ -85,38 +84,38 @@ class Quality:
         return typed(cls, dict(facts), "the quality of a solution")
 
 
-def explained(outputs: Tensor, targets: Tensor) -> float:
-    """R² of outputs `[N, K]` over all K columns; 0 where the targets are all the same."""
+def r_squared(outputs: Tensor, targets: Tensor) -> float:
+    """R² of outputs `[N, K]` over all K columns; 0 if the targets are constant."""
     rest = (outputs - targets).square().sum()
     total = (targets - targets.mean(0)).square().sum()
     return float(1 - rest / total) if total > 0 else 0.0
 
 
-def explained_interval(outputs: Tensor, targets: Tensor, seed: int = 0) -> tuple[float, float]:
-    """The 95 % interval of R² over resampled rows."""
+def r_squared_interval(outputs: Tensor, targets: Tensor, seed: int = 0) -> tuple[float, float]:
+    """95 % bootstrap interval of R²."""
     rows = torch.randint(len(targets), (RESAMPLES, len(targets)), generator=Generator().manual_seed(seed))
-    drawn = torch.tensor([explained(outputs[index], targets[index]) for index in rows], dtype=torch.float64)
+    drawn = torch.tensor([r_squared(outputs[index], targets[index]) for index in rows], dtype=torch.float64)
     low, high = drawn.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
     return low, high
 
 
-def temperature(logits: Tensor, labels: Tensor) -> float:
-    r"""The $T$ that makes $\mathrm{softmax}(z / T)$ most likely on held-out data, between 1/20 and 20.
+def fitted_temperature(logits: Tensor, labels: Tensor) -> float:
+    r"""Temperature $T$ in [1/20, 20] with the largest likelihood of $\mathrm{softmax}(z / T)$ on held-out data.
 
-    The log-likelihood is concave in $1/T$, so its slope changes sign once: bisection on a logarithmic scale.
+    The log-likelihood is concave in $1/T$, so its slope changes sign once and bisection in $\log T$ finds it.
 
     >>> z = 3 * torch.randn(4000, 3, generator=Generator().manual_seed(0))
     >>> y = torch.distributions.Categorical(logits=z / 2).sample()
-    >>> 1.7 < temperature(z, y) < 2.3
+    >>> 1.7 < fitted_temperature(z, y) < 2.3
     True
     """
     rows = min(len(logits), max(1, MOST_LOGITS // logits.shape[1]))
-    some = torch.linspace(0, len(logits) - 1, rows).round().long()
-    z, labels = logits[some].double(), labels[some]
+    index = torch.linspace(0, len(logits) - 1, rows).round().long()
+    z, labels = logits[index].double(), labels[index]
     own = z.gather(1, labels[:, None]).squeeze(1)
 
     def rising(inverse: float) -> bool:
-        """Whether the likelihood still grows with 1/T."""
+        """Whether the likelihood increases with 1/T."""
         return bool((own - ((z * inverse).softmax(1) * z).sum(1)).mean() > 0)
 
     low, high = math.log(1 / 20), math.log(20)
@@ -134,39 +133,39 @@ def class_quality(
     loss: float,
     guess: float,
     best_constant: float | None = None,
-    said: Tensor | None = None,
+    predicted: Tensor | None = None,
 ) -> Quality:
-    """Quality of probabilities `[N, C]` against labels `[N]`; `said` are the answers, by default the likeliest."""
-    certainty, likeliest = probabilities.max(1)
-    said = likeliest if said is None else said
-    wrong = torch.nonzero(said != labels).flatten()
-    surest = wrong[certainty[wrong].argsort(descending=True, stable=True)][:MISTAKES].tolist()
+    """Quality of probabilities `[N, C]` given labels `[N]`; `predicted` defaults to the most probable classes."""
+    confidence, most_probable = probabilities.max(1)
+    predicted = most_probable if predicted is None else predicted
+    wrong = torch.nonzero(predicted != labels).flatten()
+    worst = wrong[confidence[wrong].argsort(descending=True, stable=True)][:MISTAKES].tolist()
     mistakes = [
-        Mistake(row, classes[int(labels[row])], classes[int(said[row])], float(certainty[row])) for row in surest
+        Mistake(row, classes[int(labels[row])], classes[int(predicted[row])], float(confidence[row])) for row in worst
     ]
     table = None
     if len(classes) <= WIDEST:
-        counts = torch.bincount(labels * len(classes) + said, minlength=len(classes) ** 2)
+        counts = torch.bincount(labels * len(classes) + predicted, minlength=len(classes) ** 2)
         table = tuple(map(tuple, counts.view(len(classes), -1).tolist()))
-    sure = calibration(probabilities, labels)
-    share = (len(labels) - len(wrong)) / len(labels)
+    calibrated = calibration(probabilities, labels)
+    accuracy = (len(labels) - len(wrong)) / len(labels)
     return Quality(
-        share, ACCURACY, share_interval(share, len(labels)), len(labels), loss, guess, classes, table, sure.bins,
-        sure.error, tuple(mistakes), best_constant=best_constant,
+        accuracy, ACCURACY, share_interval(accuracy, len(labels)), len(labels), loss, guess, classes, table,
+        calibrated.bins, calibrated.error, tuple(mistakes), best_constant=best_constant,
     )  # fmt: skip
 
 
 def value_quality(
     outputs: Tensor, targets: Tensor, *, loss: float, metric: float | None = None, scaling: Scaling | None = None
 ) -> Quality:
-    """Quality of real answers `[N, K]` against targets `[N, K]`, both in the units of the data.
+    """Quality of predictions `[N, K]` given targets `[N, K]`, both in the units of the data.
 
-    `scaling` gives the units in which R² weighs the columns, those that networks see; `metric` is R² if it is known.
+    R² weighs the columns after `scaling`, the units that networks see; `metric` is R² if it is known.
     """
-    said, true = ((scaling or Scaling())(values) for values in (outputs, targets))
+    scaled, true = ((scaling or Scaling())(values) for values in (outputs, targets))
     thinned = torch.linspace(0, outputs.numel() - 1, min(300, outputs.numel())).long()
     pairs = torch.stack([targets.flatten()[thinned], outputs.flatten()[thinned]], 1).tolist()
     return Quality(
-        explained(said, true) if metric is None else metric, R2, explained_interval(said, true), len(targets), loss,
-        0.0, residuals=tuple((true, said) for true, said in pairs),
+        r_squared(scaled, true) if metric is None else metric, R2, r_squared_interval(scaled, true), len(targets), loss,
+        0.0, residuals=tuple((target, output) for target, output in pairs),
     )  # fmt: skip

@@ -1,16 +1,18 @@
-"""Relations: a target's kin by several measures, how far these agree, and whose cells and weights are used."""
+"""Relations: related tasks by several measures, their agreement, and whose cells and weights are used."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
-from statistics import fmean
 from typing import Any, NotRequired, TypedDict
 
+from nearkin.core.lazy import Lazy
 from nearkin.distance.ranking import Ranking
+
+stats = Lazy("scipy.stats")
 
 
 class RankingRow(TypedDict):
-    """What is used of a row of `Ranking.rows`; it holds more."""
+    """The used fields of a row of `Ranking.rows`."""
 
     name: str
     distance: float
@@ -21,20 +23,20 @@ class RankingRow(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Relations:
-    """Who is kin of the target.
+    """Related tasks of the target.
 
     Attributes:
         rankings: by measure, the rows of `Ranking.rows`, nearest first.
-        agreement: rank correlation of each two measures over the kin that both compare, by `one, other`.
-        refused: why some could not be compared, by name.
-        cells_of: whose cells the search begins with; None where it looks in the whole space.
-        distance: Fréchet distance of that kin, or of the nearest that has cells; None where there is none.
-        near: whether that is within the threshold.
-        why: the choice of the search space, in words.
-        threshold: what it was judged by (`Threshold.to_dict`), None without a kin that has cells.
-        tuned: whose network is fine-tuned; None without kin.
-        seconds: of measuring.
-        form: of the Fréchet distance `distance`, see `distance.forms`; empty where that is None.
+        agreement: rank correlation of each pair of measures over the tasks that both compare, by `first, second`.
+        refused: why some tasks could not be compared, by name.
+        cells_of: task whose cells the search starts from; None for the full space.
+        distance: Fréchet distance of that task, or of the nearest task with cells; None without one.
+        near: whether the distance is within the threshold.
+        why: reason for the choice of the search space.
+        threshold: `Threshold.to_dict`; None without a task that has cells.
+        tuned: task whose network is fine-tuned; None without related tasks.
+        seconds: time of the comparison.
+        form: form of the Fréchet distance, see `distance.forms`; empty without a distance.
     """
 
     rankings: Mapping[str, Sequence[RankingRow]] = field(default_factory=dict)
@@ -51,7 +53,7 @@ class Relations:
 
     @property
     def nearest(self) -> dict[str, str]:
-        """The nearest by each measure."""
+        """Nearest task by measure."""
         return {measure: str(rows[0]["name"]) for measure, rows in self.rankings.items() if rows}
 
     def to_dict(self) -> dict[str, Any]:
@@ -60,31 +62,19 @@ class Relations:
 
 
 def agreements(rankings: Sequence[Ranking]) -> dict[str, float]:
-    """Rank correlation of each two rankings over the kin that both know; pairs with fewer than three are left out.
+    """Rank correlation of each pair of rankings over their common tasks; pairs with fewer than three are left out.
 
-    >>> one = Ranking.of("t", "a", {"x": [1.0], "y": [2.0], "z": [3.0]})
-    >>> other = Ranking.of("t", "b", {"x": [3.0], "y": [2.0], "z": [1.0]})
-    >>> agreements([one, other])
+    >>> first = Ranking.of("t", "a", {"x": [1.0], "y": [2.0], "z": [3.0]})
+    >>> second = Ranking.of("t", "b", {"x": [3.0], "y": [2.0], "z": [1.0]})
+    >>> agreements([first, second])
     {'a, b': -1.0}
     """
-    found = {}
-    for one, other in combinations(rankings, 2):
-        places = {kin.name: rank for rank, kin in enumerate(other)}
-        shared = [kin.name for kin in one if kin.name in places]
+    correlations = {}
+    for first, second in combinations(rankings, 2):
+        ranks = {kin.name: rank for rank, kin in enumerate(second)}
+        shared = [ranks[kin.name] for kin in first if kin.name in ranks]
         if len(shared) >= 3:
-            found[f"{one.measure}, {other.measure}"] = _spearman(
-                range(len(shared)), _ranks([places[name] for name in shared])
+            correlations[f"{first.measure}, {second.measure}"] = float(
+                stats.spearmanr(range(len(shared)), shared).statistic
             )
-    return found
-
-
-def _ranks(values: Sequence[int]) -> list[int]:
-    order = sorted(values)
-    return [order.index(value) for value in values]
-
-
-def _spearman(one: Sequence[int], other: Sequence[int]) -> float:
-    """Rank correlation of two permutations."""
-    size = len(one)
-    squares = fmean((a - b) ** 2 for a, b in zip(one, other, strict=True)) * size
-    return 1 - 6 * squares / (size * (size**2 - 1))
+    return correlations

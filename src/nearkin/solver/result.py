@@ -8,38 +8,38 @@ from nearkin.core.plain import typed
 
 KINDS = {
     "searched": "a searched architecture",
-    "tuned": "a fine-tuned kin",
+    "tuned": "a fine-tuned network of a related task",
     "made": "a hand-made network",
     "simple": "a simple model",
     "transfer": "closed-form transfer",
 }
-"""What a contestant can be, in words."""
+"""Kinds of contenders, for readers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """What one contender achieved.
 
-    It learned from one part of the training data and was judged on another, `validation`; by that the answer was
-    chosen. Its `test` metric is told beside it and decided nothing.
+    It was trained on one part of the training data and scored on another. The answer is selected by `validation`; the
+    `test` metric is reported only.
 
     Attributes:
-        name: one word that names it, such as `kin-search` or `resnet18`.
-        title: the same for readers: `search in the cells of six`.
+        name: short name, such as `kin-search` or `resnet18`.
+        title: name for readers: `search from the cells of 'six'`.
         kind: one of `KINDS`.
-        validation: accuracy or R² on the data by which the answer was chosen; None where it did not run.
-        loss: mean loss there.
-        test: accuracy or R² on the test part, of the same weights.
-        parameters: numbers that it has learned.
-        multiply_adds: for one input.
-        seconds: all that it took, search and training.
-        samples: training samples that it learned from; None where that was not recorded.
+        validation: accuracy or R² on the validation set; None if it did not run.
+        loss: mean loss on the validation set.
+        test: accuracy or R² of the same weights on the test set.
+        parameters: number of fitted values.
+        multiply_adds: multiply-adds for one input.
+        seconds: search and training together.
+        samples: number of training samples that it used; None if not recorded.
         network: the network string.
-        genotype: in the form that is printed and parsed; empty where it has none.
-        curve: training losses, thinned out, as pairs of step and loss.
-        search: what its search told (`Outcome.to_dict`), None where it had none.
-        settings: what was decided for it: steps, width, regularisation.
-        refused: why it did not run, in one line; empty where it did.
+        genotype: the cell as text; empty without one.
+        curve: training loss, as few pairs of step and loss.
+        search: result of its search as a dict; None without one.
+        settings: steps, width, regularisation and other settings.
+        refused: why it did not run, in one line; empty if it ran.
     """
 
     name: str
@@ -67,20 +67,20 @@ class Result:
     def from_dict(cls, facts: Mapping[str, Any]) -> "Result":
         """The inverse of `to_dict`.
 
-        >>> one = Result(name="svm", title="RBF SVM", kind="simple", validation=0.9, curve=((0, 1.5),))
-        >>> Result.from_dict(one.to_dict()) == one
+        >>> result = Result(name="svm", title="RBF SVM", kind="simple", validation=0.9, curve=((0, 1.5),))
+        >>> Result.from_dict(result.to_dict()) == result
         True
         """
-        return typed(cls, dict(facts), "a contestant")
+        return typed(cls, dict(facts), "a contender")
 
 
-def ordered(standings: Sequence[Result]) -> list[Result]:
-    """Those that ran, best on the data of the choice first; a tie goes to the smaller loss, then to fewer parameters.
+def ordered(results: Sequence[Result]) -> list[Result]:
+    """Results with a validation metric, best first; ties are broken by the smaller loss, then by fewer parameters.
 
     >>> few, many = (Result(name=n, title=n, kind="made", validation=0.9, loss=1.0, parameters=p)
     ...              for n, p in (("few", 10), ("many", 99)))
-    >>> [one.name for one in ordered([many, few, Result(name="none", title="", kind="made", refused="no time")])]
+    >>> [result.name for result in ordered([many, few, Result(name="none", title="", kind="made", refused="no time")])]
     ['few', 'many']
     """
-    ran = [one for one in standings if one.validation is not None]
-    return sorted(ran, key=lambda one: (-(one.validation or 0.0), one.loss or 0.0, one.parameters))
+    ran = [result for result in results if result.validation is not None]
+    return sorted(ran, key=lambda result: (-(result.validation or 0.0), result.loss or 0.0, result.parameters))

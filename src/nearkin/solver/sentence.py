@@ -1,9 +1,43 @@
-"""The answer in one sentence."""
+"""The result of a solved task in a few sentences: the test result, the runner-up, and how sure the difference is."""
 
 from collections.abc import Mapping, Sequence
 
+from nearkin.core.text import MISSING, counted, duration, metric_places, number
 from nearkin.solver.quality import Quality
-from nearkin.solver.result import Result
+from nearkin.solver.result import Result, ordered
+from nearkin.tasks.metrics import ACCURACY
+
+Margin = tuple[float, float, float]
+"""A difference of validation scores, and both ends of its 95 % interval."""
+
+
+def score_text(value: float | None, metric: str, count: int) -> str:
+    """A score with the digits that `count` samples support: accuracy in percent, R² as a number.
+
+    >>> score_text(0.98765, "accuracy", 360), score_text(0.98765, "r2", 360), score_text(None, "r2", 360)
+    ('98.8 %', '0.988', '–')
+    """
+    if value is None or metric != ACCURACY:
+        return number(value, metric_places(count))
+    text = number(100 * value, metric_places(count) - 2)
+    return text if text == MISSING else f"{text} %"
+
+
+def runner_up(chosen: str, standings: Sequence[Result]) -> Result | None:
+    """The contender with the best validation score beside the chosen one."""
+    return next((one for one in ordered(standings) if one.name != chosen), None)
+
+
+def margin_text(margin: Margin, metric: str, *, brief: bool = False) -> str:
+    """A difference of validation scores, its 95 % interval unless `brief`, and whether it is beyond chance.
+
+    >>> margin_text((0.02, -0.005, 0.045), "accuracy")
+    '2.0 points (95 % interval: −0.5 to 4.5), which may be chance'
+    """
+    verdict = "which may be chance" if margin[1] <= 0 <= margin[2] else "which is beyond chance"
+    factor, places, unit = (100, 1, " points") if metric == ACCURACY else (1, 3, "")
+    gap, low, high = (number(factor * value, places) for value in margin)
+    return f"{gap}{unit}{'' if brief else f' (95 % interval: {low} to {high})'}, {verdict}"
 
 
 def sentence(
@@ -11,35 +45,60 @@ def sentence(
     best: Result,
     standings: Sequence[Result],
     quality: Quality,
-    margins: Mapping[str, tuple[float, float, float]],
+    margins: Mapping[str, Margin],
     seconds: float,
+    finals: Mapping[str, float] | None = None,
 ) -> str:
-    """What was found, how good it is, how large, how long it took, and whether something simpler would do."""
-    low, high = quality.interval
-    if quality.name == "accuracy":
-        worth = f"{quality.metric:.1%} of {quality.count:,} unseen samples right ({low:.1%} to {high:.1%})"
-    else:
-        worth = f"{quality.title} {quality.metric:.3f} on {quality.count:,} unseen samples ({low:.3f} to {high:.3f})"
-    took = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} minutes"
-    size = f"{best.parameters:,} parameters, found in {took}"
-    return f"{target}: {worth} by {_who(best)}, {size}{_rival(best, standings, margins)}."
+    """The chosen model's test result with its interval, size and time, the runner-up's, and whether they differ.
+
+    Args:
+        target: name of the task.
+        best: the chosen contender.
+        standings: all contenders.
+        quality: of the chosen model on the test set.
+        margins: by name, how far the chosen one is ahead of others on the validation set.
+        seconds: of the whole run.
+        finals: by name, test score after the final training, see `Solution.finals`.
+    """
+
+    def score(value: float | None) -> str:
+        text = score_text(value, quality.name, quality.count)
+        return text if quality.name == ACCURACY else f"{quality.title} {text}"
+
+    low, high = (score_text(end, quality.name, quality.count) for end in quality.interval)
+    result = f"{score(quality.metric)} on {counted(quality.count)} test samples"
+    if quality.name == ACCURACY:
+        result = f"{score(quality.metric)} of {counted(quality.count)} test samples right"
+    sentences = [
+        f"{target}: {result} (95 % interval: {low} to {high}) by {_model(best)}.",
+        f"It has {counted(best.parameters, 'parameter')} and was found in {duration(seconds)}.",
+    ]
+    second = runner_up(best.name, standings)
+    if second is not None:
+        test = (finals or {}).get(second.name, second.test)
+        reached = "" if test is None else f" has {score(test)} on the test set"
+        if second.name in margins:
+            reached += " and" if reached else ""
+            reached += f" is behind on the validation set by {margin_text(margins[second.name], quality.name)}"
+        if reached:
+            sentences.append(f"The runner-up, {_model(second)},{reached}.")
+    return " ".join([*sentences, *_simple(best, second, standings, quality, margins)])
 
 
-def _who(best: Result) -> str:
-    """The model in words."""
-    return f"the network from a {best.title}" if best.kind == "searched" else best.title
+def _model(result: Result) -> str:
+    return f"the network found by {result.title}" if result.kind == "searched" else result.title
 
 
-def _rival(best: Result, standings: Sequence[Result], margins: Mapping[str, tuple[float, float, float]]) -> str:
-    """How the best simple model compares, which a user would have tried first."""
+def _simple(
+    best: Result, second: Result | None, standings: Sequence[Result], quality: Quality, margins: Mapping[str, Margin]
+) -> list[str]:
+    """How the best simple model compares, which a user would try first."""
     if best.kind == "simple":
-        tried = any(one.kind != "simple" and one.validation is not None for one in standings)
-        return "; no network did better on the data of the choice, so the simple model is recommended" if tried else ""
-    simple = next((one for one in standings if one.kind == "simple" and one.name in margins), None)
-    if simple is None:
-        return ""
-    ahead, low, _ = margins[simple.name]
-    sure = "" if low > 0 else ", which may be chance"
-    return (
-        f"; the best simple model, {simple.title}, was {100 * ahead:.1f} points behind on the data of the choice{sure}"
-    )
+        if all(result.kind == "simple" or result.validation is None for result in standings):
+            return []
+        return ["No network scored higher on the validation set, so the simple model is recommended."]
+    simple = next((result for result in standings if result.kind == "simple" and result.name in margins), None)
+    if simple is None or simple is second:
+        return []
+    behind = margin_text(margins[simple.name], quality.name)
+    return [f"The best simple model, {simple.title}, is behind by {behind}."]

@@ -1,7 +1,7 @@
-"""From a target task to its solution: checks, kin, searches, trainings, the choice, and a zoo that knows one task more.
+"""Solve a task: data checks, related tasks, searches, trainings, selection, and an entry in the zoo.
 
-Every stage is kept in the zoo's folder `stages`, goes on where it was interrupted, and is read again where its inputs
-did not change. The answer is chosen on data that nothing learned from; the test part is looked at once, to tell.
+Every stage is stored in the zoo's folder `stages`, resumes after an interruption, and is read again if its inputs did
+not change. The answer is selected on a validation set; the test set is used once, to report the result.
 """
 
 import sys
@@ -18,16 +18,16 @@ from nearkin.core.events import Caution, Note, Work, operation
 from nearkin.core.state import State
 from nearkin.nets.solved import Solved
 from nearkin.run.stages import StageCache
+from nearkin.solver.claims import check_claims
 from nearkin.solver.contenders import Contender
 from nearkin.solver.contest import Contest
 from nearkin.solver.joining import join_zoo, map_tasks
-from nearkin.solver.kin import grounds, relate
+from nearkin.solver.kin import relate, search_domains
 from nearkin.solver.plan import Plan, require_answerable
-from nearkin.solver.promises import promises
 from nearkin.solver.relations import Relations
 from nearkin.solver.result import ordered
 from nearkin.solver.sentence import sentence
-from nearkin.solver.solution import KIND, Solution, measured, scores_on_test
+from nearkin.solver.solution import KIND, Solution, quality_on_test, scores_on_test
 from nearkin.tasks.checks.data_checks import Checks, check_data
 from nearkin.tasks.sources import task as read_task
 from nearkin.tasks.task import Task
@@ -47,22 +47,22 @@ def solve(
     restart: bool = False,
     **options: object,
 ) -> Work[Solution]:
-    """Solve a task beside a zoo, and let it join; interrupted, the same call continues.
+    """Solve a task with the help of a zoo, and add it to the zoo; after an interruption the same call continues.
 
     Args:
         target: a task, or a data string, which is then also its name.
         zoo: solved tasks; it may be empty.
-        budget: minutes in all, or cells of each search (default: 5 minutes).
-        seed: the one seed.
+        budget: total minutes, or cells of each search (default: 5 minutes).
+        seed: seed of everything random.
         device: `auto`, `cpu` or `cuda`.
-        plan: everything at once, in place of budget, seed, device and options.
-        restart: discard what earlier calls left for this task's data.
+        plan: all options as one value, instead of budget, seed, device and options.
+        restart: discard stored stages of earlier calls for this task's data.
         **options: of `nearkin.solver.plan.Plan`: measures, space, method, hand_made, only, validation, ….
     """
     task = read_task(target) if isinstance(target, str) else target
     if plan is None:
-        given = {} if budget is None else {"budget": budget}
-        plan = Plan(seed=seed, device=chosen_device(device), **given, **options)  # type: ignore[arg-type]
+        limits = {} if budget is None else {"budget": budget}
+        plan = Plan(seed=seed, device=chosen_device(device), **limits, **options)  # type: ignore[arg-type]
     require_answerable(task)
     _require_own(zoo, task)
     _require_space(zoo, plan)
@@ -79,36 +79,36 @@ def solve(
     yield from contest.run(searches, kin)
     ranked = ordered(contest.results)
     reason = contest.results[0].refused if contest.results else ""
-    require(bool(ranked), f"nothing could be trained for {task.name}; the first reason: {reason}", TrainingError)
-    best, simple = ranked[0], next((one for one in ranked if one.kind == "simple"), None)
+    require(bool(ranked), f"no model could be trained for '{task.name}'; the first reason: {reason}", TrainingError)
+    best, simple = ranked[0], next((result for result in ranked if result.kind == "simple"), None)
     finals: dict[str, tuple[Solved, int]] = {}
-    for one in (best, simple):
-        if one is not None and one.name not in finals:
-            finals[one.name] = yield from contest.final(one.name)
+    for result in (best, simple):
+        if result is not None and result.name not in finals:
+            finals[result.name] = yield from contest.final(result.name)
     solution = _solution(task, plan, contest, checks, relations, finals)
     if plan.hurried and plan.join:
-        yield Note(f"{task.name} does not join the zoo: its networks would take longer than the whole run")
+        yield Note(f"'{task.name}' is not added to the zoo: training its networks would take longer than the whole run")
     if plan.hurried or not plan.join:
         return solution
-    yield from stages.timed("joining the zoo", join_zoo(zoo, task, plan, contest, relations))
+    yield from stages.timed("adding to the zoo", join_zoo(zoo, task, plan, contest, relations))
     matrix = yield from stages.timed("map", map_tasks(zoo, task, plan, relations))
-    solution = replace(solution, matrix=matrix, stages=stages.spent)
+    solution = replace(solution, matrix=matrix, stages=stages.times)
     zoo.keep(task.name, KIND, solution.to_state(), {"chosen": solution.chosen, "metric": solution.metric})
     return solution
 
 
 def kept_solution(zoo: Zoo, name: str) -> Solution | None:
-    """The solution that the zoo keeps of a task; None where it was not solved."""
+    """Stored solution of a task; None without one."""
     state = zoo.kept(name, KIND)
-    return None if state is None else Solution.from_state(state, f"the solution of {name}")
+    return None if state is None else Solution.from_state(state, f"the solution of '{name}'")
 
 
 def _require_own(zoo: Zoo, task: Task) -> None:
-    """A name that is taken must be this very task's."""
+    """A name that exists in the zoo must belong to the same data."""
     if task.name in zoo:
         require(
             zoo.record(task.name).fingerprint == task.fingerprint(),
-            f"the zoo has a task {task.name} with other data; choose another name, or remove it: "
+            f"the zoo has a task '{task.name}' with other data; choose another name, or remove it: "
             f"nearkin remove {task.name}",
             ZooError,
         )
@@ -117,18 +117,17 @@ def _require_own(zoo: Zoo, task: Task) -> None:
 
 
 def _require_space(zoo: Zoo, plan: Plan) -> None:
-    """A task whose cells are asked for must have some; told before anything is measured."""
+    """A task whose cells are requested must have some; checked before anything is measured."""
     if plan.space not in (NEAREST, FULL):
         require(
             plan.space in zoo,
-            f"unknown space {plan.space!r}; say {NEAREST}, {FULL}, or a task of the zoo that has cells "
+            f"unknown space {plan.space!r}; choose {NEAREST}, {FULL}, or a task of the zoo that has cells "
             f"({', '.join(name for name in zoo.names() if zoo.cells(name) is not None) or 'none has'})",
             ZooError,
         )
         require(
             zoo.cells(plan.space) is not None,
-            f"{plan.space} has no cells to begin with; choose another space, or search some: "
-            f"nearkin add {plan.space} … --cell",
+            f"'{plan.space}' has no cells; choose another space, or search some: nearkin add {plan.space} … --cell",
             ZooError,
         )
 
@@ -147,15 +146,15 @@ def _checked(task: Task, plan: Plan, stages: StageCache) -> Work[Checks]:
 
 
 def _searches(contest: Contest, zoo: Zoo, relations: Relations) -> Sequence[Contender]:
-    """The searches of a contest: in the kin's space if there is one, at random in the same space, in the whole."""
-    (near, whole), method = grounds(zoo, relations), contest.plan.method
-    full = contest.search("full-search", "search in the whole space", whole, method)
+    """Searches from the cells of a related task, at random in the same space, and in the full space."""
+    (near, whole), method = search_domains(zoo, relations), contest.plan.method
+    full = contest.search("full-search", "search in the full space", whole, method)
     if near is None:
-        return full, contest.search("random-search", "random search in the whole space", whole, "random")
-    control = replace(near, first=())  # the paper's control: draws alone, without the kin's own cells
-    title = f"random search in the space of {near.kin}, without its own cells"
+        return full, contest.search("random-search", "random search in the full space", whole, "random")
+    control = replace(near, first=())  # the paper's control: random draws without the cells of the related task
+    title = f"random search in the space of '{near.kin}', without its cells"
     return (
-        contest.search("kin-search", f"search from the cells of {near.kin}", near, method),
+        contest.search("kin-search", f"search from the cells of '{near.kin}'", near, method),
         contest.search("random-search", title, control, "random"),
         full,
     )
@@ -163,10 +162,10 @@ def _searches(contest: Contest, zoo: Zoo, relations: Relations) -> Sequence[Cont
 
 def _why_no_search(task: Task, plan: Plan) -> str:
     if plan.hurried:
-        return f"{plan.seconds:.0f} s are too few for networks; simple models only"
+        return f"{plan.seconds:.0f} s are too few for networks: only simple models are fitted"
     if len(task.input_shape) != 3:
-        return "cells are for images, so no architecture is searched for a table"
-    return f"{len(task.train)} training samples are too few to tell cells apart, so none are searched"
+        return "no architecture search: cells are for images, and the inputs are a table"
+    return f"no architecture search: {len(task.train)} training samples are too few to compare cells"
 
 
 def _solution(
@@ -178,28 +177,29 @@ def _solution(
     finals: dict[str, tuple[Solved, int]],
 ) -> Solution:
     best = ordered(contest.results)[0]
-    (solved, _), heat = finals[best.name], contest.heat(best.name)
-    quality = measured(task, solved, heat)
-    rows = torch.tensor([one.row for one in quality.mistakes], dtype=torch.int64)
+    (solved, _), temperature = finals[best.name], contest.temperature(best.name)
+    quality = quality_on_test(task, solved, temperature)
+    rows = torch.tensor([mistake.row for mistake in quality.mistakes], dtype=torch.int64)
     standings, margins = tuple(contest.results), contest.margins()
+    test_scores = {name: scores_on_test(task, solved).metric for name, (solved, _) in finals.items()}
     return Solution(
         solved=solved,
         chosen=best.name,
-        sentence=sentence(task.name, best, standings, quality, margins, contest.stages.seconds),
+        sentence=sentence(task.name, best, standings, quality, margins, contest.stages.seconds, test_scores),
         task=task.facts(),
         quality=quality,
-        temperature=heat,
+        temperature=temperature,
         standings=standings,
         margins=margins,
-        finals={name: scores_on_test(task, solved).metric for name, (solved, _) in finals.items()},
+        finals=test_scores,
         samples={
             "available": len(contest.learn.train),
             "finals": {name: count for name, (_, count) in finals.items()},
         },
         relations=relations,
         checks=checks,
-        promises=promises(standings, relations, quality.name),
-        stages=contest.stages.spent,
+        promises=check_claims(standings, relations, quality.name),
+        stages=contest.stages.times,
         matrix=None,
         pictures=task.test.inputs.take(rows) if len(rows) else torch.zeros(0),
         seed=plan.seed,

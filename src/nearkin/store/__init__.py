@@ -1,4 +1,4 @@
-"""Storage of a zoo: records, schema, migrations, SQLite, blobs, bundles, integrity checks. Imports only `core`."""
+"""Storage of a zoo: records, schema, migrations, SQLite, blobs, bundles, integrity checks; imports only `core`."""
 
 from typing import TYPE_CHECKING
 
@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from nearkin.store.bundle import export_bundle as export_bundle
     from nearkin.store.bundle import import_bundle as import_bundle
     from nearkin.store.catalogue import Catalogue as Catalogue
-    from nearkin.store.integrity import Cleaning as Cleaning
-    from nearkin.store.integrity import Damage as Damage
+    from nearkin.store.integrity import CleanupResult as CleanupResult
+    from nearkin.store.integrity import DamagedBlob as DamagedBlob
     from nearkin.store.integrity import Health as Health
     from nearkin.store.integrity import clean as clean
     from nearkin.store.integrity import examine as examine
@@ -19,18 +19,7 @@ if TYPE_CHECKING:
     from nearkin.store.records import ArtifactRecord as ArtifactRecord
     from nearkin.store.records import NewArtifact as NewArtifact
     from nearkin.store.records import NewTask as NewTask
-    from nearkin.store.records import Placed as Placed
+    from nearkin.store.records import PendingArtifact as PendingArtifact
     from nearkin.store.records import TaskRecord as TaskRecord
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "blobs": ("Blobs",),
-            "bundle": ("export_bundle", "import_bundle"),
-            "catalogue": ("Catalogue",),
-            "integrity": ("Cleaning", "Damage", "Health", "clean", "examine"),
-            "protocol": ("Store",),
-            "read_only": ("ReadOnlyStore",),
-            "records": ("ArtifactRecord", "NewArtifact", "NewTask", "Placed", "TaskRecord"),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

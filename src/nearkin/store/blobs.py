@@ -1,4 +1,4 @@
-"""Files named by their content: the SHA-256 of a blob's bytes is its name, so equal blobs are kept once."""
+"""Files named by the SHA-256 of their content, so that equal content is stored once."""
 
 import hashlib
 import re
@@ -28,45 +28,43 @@ class Blobs:
         self.folder = folder
 
     def path(self, digest: str) -> Path:
-        """Where the blob lies, or would lie."""
+        """Path of a blob, which need not exist."""
         if not is_digest(digest):
-            raise ZooError(
-                f"{digest!r} is not the name of a blob: 64 hexadecimal digits were expected; see nearkin list"
-            )
+            raise ZooError(f"the digest of a blob is {digest!r}, expected 64 hexadecimal digits; see nearkin list")
         return self.folder / digest[:2] / f"{digest}{SUFFIX}"
 
     def put(self, data: bytes) -> str:
-        """Keep the bytes durably and return their digest; what lies there unharmed is not written again."""
+        """Store bytes durably and return their digest; an intact blob of the same content is not written again."""
         digest = hashlib.sha256(data).hexdigest()
         if not (self.has(digest, len(data)) and self.sound(digest)):
             write_durably(self.path(digest), data)
         return digest
 
     def get(self, digest: str) -> bytes:
-        """The bytes, verified."""
+        """Read and verify a blob."""
         return b"".join(self.chunks(digest))
 
     def chunks(self, digest: str) -> Iterator[bytes]:
-        """The bytes in pieces; a blob that is not what it was raises `ZooError` after its last piece."""
-        found = hashlib.sha256()
+        """Read a blob in pieces; if its content was changed, `ZooError` is raised after the last piece."""
+        content = hashlib.sha256()
         try:
             with self.path(digest).open("rb") as file:
                 while chunk := file.read(CHUNK):
-                    found.update(chunk)
+                    content.update(chunk)
                     yield chunk
         except FileNotFoundError:
             raise ZooError(_missing(digest)) from None
         except OSError as refused:
             reason = refused.strerror or refused
             raise ZooError(f"cannot read blob {digest[:12]}… of the zoo: {reason}; run nearkin doctor") from refused
-        if found.hexdigest() != digest:
+        if content.hexdigest() != digest:
             raise ZooError(
                 f"blob {digest[:12]}… of the zoo was altered after it was written; "
-                f"run nearkin doctor to see which tasks need it"
+                f"run nearkin doctor to see which tasks use it"
             )
 
     def sound(self, digest: str) -> bool:
-        """Whether the blob is there and every byte is as it was written."""
+        """Whether the blob exists and its content is unchanged."""
         try:
             for _ in self.chunks(digest):
                 pass
@@ -75,42 +73,43 @@ class Blobs:
         return True
 
     def has(self, digest: str, size: int | None = None) -> bool:
-        """Whether the blob is there and, where a size is given, of that size."""
+        """Whether the blob exists, and has that size if one is given."""
         try:
-            found = self.size(digest)
+            return self.size(digest) == size or size is None
         except ZooError:
             return False
-        return size is None or found == size
 
     def size(self, digest: str) -> int:
-        """Bytes on disk."""
+        """Size of the file in bytes."""
         try:
             return self.path(digest).stat().st_size
         except OSError:
             raise ZooError(_missing(digest)) from None
 
     def digests(self) -> Iterator[str]:
-        """Every blob that lies in the folder, in order; files of other names are not ours."""
+        """Digests of all blobs in the folder, sorted; files with other names are ignored."""
         for path in sorted(self.folder.glob(f"??/*{SUFFIX}")):
             digest = path.name.removesuffix(SUFFIX)
             if is_digest(digest) and path.parent.name == digest[:2]:
                 yield digest
 
     def remove(self, digest: str) -> None:
-        """Delete the blob; one that is not there is no error."""
+        """Delete a blob if it exists."""
         try:
             self.path(digest).unlink(missing_ok=True)
         except OSError as refused:
             reason = refused.strerror or refused
-            raise FileWriteError(f"cannot remove {self.path(digest)}: {reason}; check your rights there") from refused
+            raise FileWriteError(
+                f"cannot remove {self.path(digest)}: {reason}; check the permissions of the folder"
+            ) from refused
 
     def leftovers(self) -> Iterator[Path]:
-        """Temporary files: of writers at work if young, of killed ones if old."""
+        """Temporary files of processes that are writing, or were killed while writing."""
         yield from sorted(self.folder.glob(f"??/{TEMPORARY_PREFIX}*"))
 
 
 def is_digest(text: str) -> bool:
-    """Whether the text can name a blob.
+    """Whether a text has the form of a digest.
 
     >>> is_digest("ab" * 32), is_digest("../../etc/passwd")
     (True, False)
@@ -119,4 +118,4 @@ def is_digest(text: str) -> bool:
 
 
 def _missing(digest: str) -> str:
-    return f"blob {digest[:12]}… is missing from the zoo; run nearkin doctor to see which tasks need it"
+    return f"blob {digest[:12]}… is missing from the zoo; run nearkin doctor to see which tasks use it"

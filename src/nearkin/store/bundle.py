@@ -1,7 +1,7 @@
-"""A zoo, or some of its tasks, as one file that another zoo takes in.
+"""Export of tasks to one file, and import of such a file into another zoo.
 
-The file is a zip without compression: `manifest.json`, then `blobs/<digest>`. Equal zoos give equal bytes. What comes
-from outside is checked before anything is written, and no name in it is ever used as a path.
+The file is a zip without compression: `manifest.json`, then `blobs/<digest>`. Equal zoos give equal bytes. An imported
+file is checked completely before anything is written, and no name in it is used as a path.
 """
 
 import hashlib
@@ -18,52 +18,50 @@ from nearkin.core.events import Progress, Work, operation
 from nearkin.core.files import durable_file
 from nearkin.core.opening import max_bytes
 from nearkin.core.plain import json_object, typed
-from nearkin.store.blobs import CHUNK, is_digest
+from nearkin.store.blobs import is_digest
 from nearkin.store.catalogue import Catalogue
-from nearkin.store.records import ArtifactRecord, NewTask, Placed, TaskRecord
+from nearkin.store.records import ArtifactRecord, NewTask, PendingArtifact, TaskRecord
 
 FORMAT = "nearkin-zoo"
 VERSION = 1
 MANIFEST = "manifest.json"
-_MOMENT = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can tell: the clock leaves no trace
+_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest date of a zip; the bytes must not depend on the clock
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a bundle tells of itself: tasks with their artifacts."""
+    """The tasks of a bundle with their artifacts."""
 
-    entries: tuple[tuple[NewTask, tuple[Placed, ...]], ...]
+    entries: tuple[tuple[NewTask, tuple[PendingArtifact, ...]], ...]
 
     def __post_init__(self) -> None:
-        require(len(set(self.names)) == len(self.names), "two of its tasks have one name", ZooError)
+        require(len(set(self.names)) == len(self.names), "two of its tasks have the same name", ZooError)
 
     @property
     def names(self) -> list[str]:
-        """Names of the tasks."""
+        """Names of all tasks."""
         return [task.name for task, _ in self.entries]
 
     @property
     def digests(self) -> list[str]:
-        """Digests of the blobs, each once, in order."""
-        return sorted({item.digest for _, placed in self.entries for item in placed})
+        """Digests of all blobs, sorted, without repetition."""
+        return sorted({artifact.digest for _, artifacts in self.entries for artifact in artifacts})
 
 
 @operation
 def export_bundle(
     catalogue: Catalogue, file: Path, names: Sequence[str] | None = None, *, overwrite: bool = False
 ) -> Work[list[str]]:
-    """Write tasks, all when none is named, into one file; every blob is verified on the way. Returns their names."""
-    require(
-        overwrite or not file.exists(), f"{file} is there already; choose another file, or add --overwrite", ZooError
-    )
+    """Write the named tasks (default: all) to one file, verify every blob, and return the names of the tasks."""
+    require(overwrite or not file.exists(), f"{file} exists already; choose another file, or add --overwrite", ZooError)
     with catalogue.database.reading() as connection:
-        chosen = None if names is None else {TaskRecord.named(connection, name).id for name in names}
-        records = [record for record in TaskRecord.all(connection) if chosen is None or record.id in chosen]
-        held = {record.name for record in records}
-        kept = [item for item in ArtifactRecord.all(connection) if item.task in held]
-    sizes = dict(sorted((item.digest, item.size) for item in kept))
+        ids = None if names is None else {TaskRecord.named(connection, name).id for name in names}
+        records = [record for record in TaskRecord.all(connection) if ids is None or record.id in ids]
+        exported = {record.name for record in records}
+        artifacts = [artifact for artifact in ArtifactRecord.all(connection) if artifact.task in exported]
+    sizes = dict(sorted((artifact.digest, artifact.size) for artifact in artifacts))
     with durable_file(file) as target, zipfile.ZipFile(target, "w") as bundle:
-        bundle.writestr(_member(MANIFEST), _manifest(records, kept))
+        bundle.writestr(_member(MANIFEST), _manifest(records, artifacts))
         for done, (digest, size) in enumerate(sizes.items()):
             yield Progress("export", done, len(sizes))
             with bundle.open(_member(f"blobs/{digest}", size), "w") as member:
@@ -75,7 +73,7 @@ def export_bundle(
 
 @operation
 def import_bundle(catalogue: Catalogue, file: Path) -> Work[list[str]]:
-    """Take in every task of a bundle, or none if anything is wrong with one of them. Returns their names."""
+    """Add all tasks of a bundle, or none if one of them is damaged, and return their names."""
     with _opened(file) as bundle:
         content = _content(bundle, file)
         _require_free(catalogue, content.names)
@@ -93,16 +91,16 @@ def import_bundle(catalogue: Catalogue, file: Path) -> Work[list[str]]:
     return content.names
 
 
-def _manifest(records: Sequence[TaskRecord], kept: Sequence[ArtifactRecord]) -> str:
-    by_task: dict[str, list[dict[str, Any]]] = {record.name: [] for record in records}
-    for item in kept:
-        by_task[item.task].append(item.to_dict())
-    told = [{**record.to_dict(), "artifacts": by_task[record.name]} for record in records]
-    return json.dumps({"format": FORMAT, "version": VERSION, "tasks": told}, sort_keys=True, indent=1)
+def _manifest(records: Sequence[TaskRecord], artifacts: Sequence[ArtifactRecord]) -> str:
+    tasks = {record.name: {**record.to_dict(), "artifacts": []} for record in records}
+    for artifact in artifacts:
+        tasks[artifact.task]["artifacts"].append(artifact.to_dict())
+    manifest = {"format": FORMAT, "version": VERSION, "tasks": list(tasks.values())}
+    return json.dumps(manifest, sort_keys=True, indent=1)
 
 
 def _member(name: str, size: int = 0) -> zipfile.ZipInfo:
-    info = zipfile.ZipInfo(name, _MOMENT)
+    info = zipfile.ZipInfo(name, _DATE)
     info.create_system = 3
     info.external_attr = 0o644 << 16
     info.file_size = size
@@ -111,10 +109,10 @@ def _member(name: str, size: int = 0) -> zipfile.ZipInfo:
 
 @contextmanager
 def _opened(file: Path) -> Iterator[zipfile.ZipFile]:
-    """The zip; whatever the zip reader says of a broken one becomes one line."""
+    """Open the zip; errors of the zip reader become one `ZooError`."""
     try:
-        ordinary = file.is_file() or file.is_dir() or not file.exists()  # a pipe would be waited for
-        require(ordinary, f"{file} is not a regular file; name an exported zoo", ZooError)
+        regular = file.is_file() or file.is_dir() or not file.exists()  # reading a pipe would wait for its writer
+        require(regular, f"{file} is not a regular file; name an exported zoo", ZooError)
         with zipfile.ZipFile(file) as bundle:
             yield bundle
     except NearkinError:
@@ -126,17 +124,17 @@ def _opened(file: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def _content(bundle: zipfile.ZipFile, file: Path) -> Content:
-    """The manifest, checked, and the members against it."""
+    """Read and check the manifest, and compare the members of the zip with it."""
     members = {info.filename: info for info in bundle.infolist()}
-    plain = all(info.compress_type == zipfile.ZIP_STORED for info in members.values())
-    plain = plain and len(members) == len(bundle.infolist())
+    uncompressed = all(info.compress_type == zipfile.ZIP_STORED for info in members.values())
+    unique = len(members) == len(bundle.infolist())
     require(MANIFEST in members, _broken(file, f"it holds no {MANIFEST}"), ZooError)
-    require(plain, _broken(file, "its members are not as written"), ZooError)
+    require(uncompressed and unique, _broken(file, "it has compressed or repeated members"), ZooError)
     largest = max((info.file_size for info in members.values()), default=0)
     require(
         largest <= max_bytes(),
-        f"{file} holds a member of {largest:,} bytes, at most {max_bytes():,} are read; set $NEARKIN_MAX_BYTES to more "
-        f"if you trust it",
+        f"{file} holds a member of {largest:,} bytes, expected at most {max_bytes():,}; if you trust the file, raise "
+        f"$NEARKIN_MAX_BYTES",
         ZooError,
     )
     with _manifest_read(file):
@@ -147,15 +145,15 @@ def _content(bundle: zipfile.ZipFile, file: Path) -> Content:
     require(version <= VERSION, message, ZooError)
     with _manifest_read(file):
         content = Content(tuple(_entry(task) for task in manifest["tasks"]))
-    found = {(name, info.file_size) for name, info in members.items() if name != MANIFEST}
-    expected = {(f"blobs/{item.digest}", item.size) for _, placed in content.entries for item in placed}
-    require(found == expected, _broken(file, "its blobs are not those of its manifest"), ZooError)
+    sizes = {(name, info.file_size) for name, info in members.items() if name != MANIFEST}
+    expected = {(f"blobs/{artifact.digest}", artifact.size) for _, own in content.entries for artifact in own}
+    require(sizes == expected, _broken(file, "its blobs are not those of its manifest"), ZooError)
     return content
 
 
 @contextmanager
 def _manifest_read(file: Path) -> Iterator[None]:
-    """Whatever a manifest can have wrong becomes one line."""
+    """Turn every error of a malformed manifest into one `ZooError`."""
     try:
         yield
     except (NearkinError, KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as odd:
@@ -164,37 +162,35 @@ def _manifest_read(file: Path) -> Iterator[None]:
 
 
 class _Manifest(TypedDict):
-    """The frame of a manifest; its tasks are read once its version is known."""
+    """Outer fields of a manifest; the tasks are read after the version was checked."""
 
     format: str
     version: int
     tasks: list[dict[str, Any]]
 
 
-def _entry(fields: dict[str, Any]) -> tuple[NewTask, tuple[Placed, ...]]:
-    """A task of the manifest; a field that is missing, unknown or of another type raises."""
-    require("created" in fields, "a task without the time when it was created", ZooError)
-    placed = typed(tuple[Placed, ...], fields.pop("artifacts"), MANIFEST)
-    for item in placed:
-        require(is_digest(item.digest), "a digest that is none", ZooError)
-    require(len({(item.kind, item.trial) for item in placed}) == len(placed), "two artifacts of one kind and trial")
-    return typed(NewTask, fields, MANIFEST), placed
+def _entry(fields: dict[str, Any]) -> tuple[NewTask, tuple[PendingArtifact, ...]]:
+    """A task of the manifest; a field that is missing, unknown or of another type raises an error."""
+    require("created" in fields, "a task without the time of its creation", ZooError)
+    artifacts = typed(tuple[PendingArtifact, ...], fields.pop("artifacts"), MANIFEST)
+    for artifact in artifacts:
+        require(is_digest(artifact.digest), "a digest that is not 64 hexadecimal digits", ZooError)
+    unique = {(artifact.kind, artifact.trial) for artifact in artifacts}
+    require(len(unique) == len(artifacts), "two artifacts of the same kind and trial")
+    return typed(NewTask, fields, MANIFEST), artifacts
 
 
 def _require_free(catalogue: Catalogue, names: Sequence[str]) -> None:
     taken = sorted(set(names) & {record.name for record in catalogue.tasks()})
-    listed = ", ".join(taken[:5]) + (f" and {len(taken) - 5} more" if len(taken) > 5 else "")
-    message = f"the zoo already has {listed}; nearkin remove them first, or import into another zoo with --zoo"
+    shown = ", ".join(map(repr, taken[:5])) + (f" and {len(taken) - 5} more" if len(taken) > 5 else "")
+    message = f"the zoo already has {shown}; nearkin remove them first, or import into another zoo with --zoo"
     require(not taken, message, ZooError)
 
 
 def _digest(bundle: zipfile.ZipFile, digest: str) -> str:
-    found = hashlib.sha256()
     with bundle.open(f"blobs/{digest}") as member:
-        while chunk := member.read(CHUNK):
-            found.update(chunk)
-    return found.hexdigest()
+        return hashlib.file_digest(member, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
-def _broken(file: Path, what: str) -> str:
-    return f"{file} is not a whole export of a zoo: {what}; fetch or export it again"
+def _broken(file: Path, reason: str) -> str:
+    return f"{file} is not an intact export of a zoo: {reason}; fetch or export it again"

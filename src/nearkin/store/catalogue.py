@@ -1,7 +1,8 @@
-"""The catalogue of a zoo: which tasks it holds, what is known of them, and where their files lie.
+"""The catalogue of a zoo: a `Store` in a folder, with a SQLite database and files.
 
-A zoo is a folder: `zoo.db`, `blobs/` and `work/`. A file is there before a row names it and goes after no row does,
-both decided under the zoo's one write lock: no row names a missing file, whoever is killed at whatever moment.
+The folder holds `zoo.db`, `blobs/`, `work/` and `stages/`. A blob is written before a row names it, and deleted after
+the last row that names it; both are decided under the write lock of the zoo. Therefore no row names a missing blob,
+even if a process is killed at any moment.
 """
 
 import json
@@ -19,14 +20,14 @@ from nearkin.core.errors import NearkinError, ZooError
 from nearkin.core.files import FileWriteError
 from nearkin.store import schema
 from nearkin.store.blobs import Blobs
-from nearkin.store.database import opened
+from nearkin.store.database import open_database
 from nearkin.store.protocol import Store
 from nearkin.store.records import (
     ArtifactRecord,
     NewArtifact,
     NewTask,
-    Placed,
-    Supply,
+    PendingArtifact,
+    ReadBlob,
     TaskRecord,
     json_text,
     require_name,
@@ -35,12 +36,12 @@ from nearkin.store.schema import BATCH
 
 
 class Catalogue:
-    """A zoo folder, opened; made first where there is none and `create` allows it.
+    """The open folder of a zoo.
 
     Args:
         path: the folder.
-        create: make a zoo where there is none.
-        migrations: the steps of the tables from version to version.
+        create: create the zoo if there is none (default: true).
+        migrations: migrations of the tables (default: those of `schema`).
 
     >>> import tempfile
     >>> task = NewTask(name="even", network="mlp", likelihood="categorical", data="digits?parity", num_classes=2,
@@ -55,7 +56,7 @@ class Catalogue:
     def __init__(
         self, path: str | Path, create: bool = True, migrations: Sequence[schema.Migration] = schema.MIGRATIONS
     ) -> None:
-        self.database = opened(Path(path), create, migrations)
+        self.database = open_database(Path(path), create, migrations)
         self.path = Path(path).absolute()
         self.work = self.path / "work"
         self.stages = self.path / "stages"
@@ -68,7 +69,7 @@ class Catalogue:
         self.close()
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Release the database."""
         self.database.close()
 
     @property
@@ -77,75 +78,77 @@ class Catalogue:
         return self.database.writable
 
     def tasks(self) -> list[TaskRecord]:
-        """Every task, in the order they came."""
+        """All tasks, in the order in which they were added."""
         with self.database.reading() as connection:
             return TaskRecord.all(connection)
 
     def task(self, name: str) -> TaskRecord:
-        """The task of that name; an unknown one raises an error that names the nearest."""
+        """The task of that name; for an unknown name the error suggests similar ones."""
         with self.database.reading() as connection:
             return TaskRecord.named(connection, name)
 
     def artifacts(self, name: str | None = None, kind: str | None = None) -> list[ArtifactRecord]:
-        """Artifacts of one task or of all, of one kind or of all; by task, kind and trial."""
+        """Artifacts of one task or of all, of one kind or of all, sorted by task, kind and trial."""
         with self.database.reading() as connection:
             task = None if name is None else TaskRecord.named(connection, name)
             return ArtifactRecord.all(connection, task, kind)
 
     def blob(self, artifact: ArtifactRecord) -> bytes:
-        """The bytes of an artifact, verified."""
+        """The bytes of an artifact, verified by their digest."""
         return self.blobs.get(artifact.digest)
 
     def claimable(self, name: str) -> str:
-        """The name, if a new task may take it; asked before long work, and once more when the work is kept."""
+        """Return the name if it is valid and free; called before long work, and again when its result is stored."""
         require_name(name)
         with self.database.reading() as connection:
             _require_free(connection, [name])
         return name
 
     def add(self, task: NewTask, artifacts: Sequence[NewArtifact] = ()) -> TaskRecord:
-        """Keep a task with its files, whole or not at all."""
+        """Store a task with its artifacts."""
         self.claimable(task.name)
         with self.provisional() as written:
-            placed, supply = self._placed(artifacts, written)
-            return self.admit([(task, placed)], supply)[0]
+            pending, read_blob = self._write_blobs(artifacts, written)
+            return self.admit([(task, pending)], read_blob)[0]
 
     def attach(self, name: str, artifacts: Sequence[NewArtifact]) -> list[ArtifactRecord]:
-        """Add files to a task; one of the same kind and trial is replaced. Returns all the task's artifacts."""
+        """Add artifacts to a task, or replace those of the same kind and trial; returns all artifacts of the task."""
         self.task(name)
         with self.provisional() as written:
-            placed, supply = self._placed(artifacts, written)
+            pending, read_blob = self._write_blobs(artifacts, written)
             with self.database.writing() as connection:
-                number = TaskRecord.named(connection, name).id
-                stale = _detached(connection, number, placed)
-                self._insert(connection, [(number, item) for item in placed], supply)
-                _forget_unnamed(connection, stale)
-        self._tidy(stale)
+                task_id = TaskRecord.named(connection, name).id
+                replaced = _delete_replaced(connection, task_id, pending)
+                self._insert(connection, [(task_id, artifact) for artifact in pending], read_blob)
+                _delete_unused(connection, replaced)
+        self._try_discard(replaced)
         return self.artifacts(name)
 
     def pairs(self, measure: str, target: str) -> dict[tuple[str, int], dict[str, Any]]:
-        """What was kept of one measure between every source and a target, by source and trial."""
+        """Stored facts of one measure between all sources and a target, by source and trial."""
         table, tasks = schema.pairs.c, schema.tasks.c
         with self.database.reading() as connection:
-            number = TaskRecord.named(connection, target).id
+            target_id = TaskRecord.named(connection, target).id
             query = sql.select(tasks.name, table.trial, table.facts).join_from(
                 schema.pairs, schema.tasks, table.source_id == tasks.id
             )
-            found = connection.execute(query.where((table.target_id == number) & (table.measure == measure)))
-            return {(name, trial): json.loads(facts) for name, trial, facts in found}
+            rows = connection.execute(query.where((table.target_id == target_id) & (table.measure == measure)))
+            return {(name, trial): json.loads(facts) for name, trial, facts in rows}
 
     def keep_pair(self, measure: str, source: str, target: str, trial: int, facts: Mapping[str, Any]) -> None:
-        """Keep what was measured between two tasks until one of them goes; measured again, it is replaced."""
+        """Store facts of a measure between two tasks, in place of earlier ones, until one of the tasks is removed."""
         table = schema.pairs
         with self.database.writing() as connection:
-            a, b = (TaskRecord.named(connection, name).id for name in (source, target))
-            row = {"source_id": a, "target_id": b, "trial": trial, "measure": measure}
+            source_id, target_id = (TaskRecord.named(connection, name).id for name in (source, target))
+            row = {"source_id": source_id, "target_id": target_id, "trial": trial, "measure": measure}
             same = sql.and_(*(table.c[key] == value for key, value in row.items()))
             connection.execute(sql.delete(table).where(same))
-            schema.insert_rows(connection, table, [{**row, "facts": json_text(f"{source} and {target}", facts)}])
+            schema.insert_rows(connection, table, [{**row, "facts": json_text(f"{source!r} and {target!r}", facts)}])
 
-    def admit(self, entries: Sequence[tuple[NewTask, Sequence[Placed]]], supply: Supply) -> list[TaskRecord]:
-        """Insert tasks whose files lie here already, all or none; `supply` gives a blob that went meanwhile again."""
+    def admit(
+        self, entries: Sequence[tuple[NewTask, Sequence[PendingArtifact]]], read_blob: ReadBlob
+    ) -> list[TaskRecord]:
+        """Insert tasks whose blobs are written; `read_blob` supplies those that were deleted meanwhile."""
         names = [task.name for task, _ in entries]
         with self.database.writing() as connection:
             _require_free(connection, names)
@@ -154,97 +157,101 @@ class Catalogue:
                 row.name: TaskRecord.of_row(row)
                 for row in schema.rows_with(connection, schema.tasks, schema.tasks.c.name, names)
             }
-            placed = [(records[task.name].id, item) for task, items in entries for item in items]
-            self._insert(connection, placed, supply)
+            pending = [(records[task.name].id, artifact) for task, artifacts in entries for artifact in artifacts]
+            self._insert(connection, pending, read_blob)
         return [records[name] for name in names]
 
     def remove(self, name: str) -> None:
-        """Take a task out, and the files that no other task names."""
+        """Remove a task, and the blobs and stages that no other task uses."""
+        table = schema.artifacts.c
         with self.database.writing() as connection:
-            gone = TaskRecord.named(connection, name)
-            number, named = gone.id, schema.artifacts.c
-            stale = list(connection.scalars(sql.select(named.digest).where(named.task_id == number)))
-            connection.execute(sql.delete(schema.tasks).where(schema.tasks.c.id == number))
-            _forget_unnamed(connection, stale)
-            shared = any(other.fingerprint == gone.fingerprint for other in TaskRecord.all(connection))
-        self._tidy(stale)
+            task = TaskRecord.named(connection, name)
+            digests = list(connection.scalars(sql.select(table.digest).where(table.task_id == task.id)))
+            connection.execute(sql.delete(schema.tasks).where(schema.tasks.c.id == task.id))
+            _delete_unused(connection, digests)
+            shared = any(other.fingerprint == task.fingerprint for other in TaskRecord.all(connection))
+        self._try_discard(digests)
         if not shared:
-            shutil.rmtree(self.stages / gone.fingerprint, ignore_errors=True)
+            shutil.rmtree(self.stages / task.fingerprint, ignore_errors=True)
 
     def discard(self, digests: Iterable[str]) -> list[str]:
-        """Remove those blobs that no task names, and return them; one that will not go stays, and harms nobody."""
-        gone, left = [], iter(sorted(set(digests)))
-        while batch := list(islice(left, BATCH)):
+        """Delete those of the blobs that no task uses, and return them; blobs that cannot be deleted are left."""
+        deleted, remaining = [], iter(sorted(set(digests)))
+        while batch := list(islice(remaining, BATCH)):
             with self.database.writing() as connection:
-                kept = {row.digest for row in schema.rows_with(connection, schema.blobs, schema.blobs.c.digest, batch)}
-                for digest in sorted(set(batch) - kept):
+                used = {row.digest for row in schema.rows_with(connection, schema.blobs, schema.blobs.c.digest, batch)}
+                for digest in sorted(set(batch) - used):
                     with suppress(FileWriteError):
                         self.blobs.remove(digest)
-                        gone.append(digest)
-        return gone
+                        deleted.append(digest)
+        return deleted
 
     @contextmanager
     def provisional(self) -> Iterator[list[str]]:
-        """A list for digests of blobs written ahead of their rows; if the block fails, they go again."""
+        """Collect digests of blobs that are written before their rows; if the block fails, they are discarded."""
         written: list[str] = []
         try:
             yield written
         except BaseException:
-            self._tidy(written)
+            self._try_discard(written)
             raise
 
-    def _tidy(self, digests: Iterable[str]) -> None:
-        """Discard what can be; orphans are harmless, and `nearkin doctor` names them."""
+    def _try_discard(self, digests: Iterable[str]) -> None:
+        """Discard blobs if possible; unused blobs are harmless, and `nearkin doctor` lists them."""
         with suppress(NearkinError):
             self.discard(digests)
 
-    def _placed(self, artifacts: Sequence[NewArtifact], written: list[str]) -> tuple[list[Placed], Supply]:
-        """Write every blob and say so in `written`; returns what to insert, and the bytes should they go meanwhile."""
+    def _write_blobs(
+        self, artifacts: Sequence[NewArtifact], written: list[str]
+    ) -> tuple[list[PendingArtifact], ReadBlob]:
+        """Write every blob, append its digest to `written`, and return the artifacts and a reader of their bytes."""
         contents: dict[str, bytes] = {}
-        placed = []
+        pending = []
         for artifact in artifacts:
             digest = self.blobs.put(artifact.data)
             written.append(digest)
             contents[digest] = artifact.data
-            placed.append(Placed(artifact.kind, artifact.trial, digest, len(artifact.data), artifact.facts))
-        return placed, contents.__getitem__
+            pending.append(PendingArtifact(artifact.kind, artifact.trial, digest, len(artifact.data), artifact.facts))
+        return pending, contents.__getitem__
 
-    def _insert(self, connection: sql.Connection, placed: Sequence[tuple[int, Placed]], supply: Supply) -> None:
-        """Insert artifacts by their task's id; nobody removes a blob now, and one that went before is written again."""
-        sizes = {item.digest: item.size for _, item in placed}
+    def _insert(
+        self, connection: sql.Connection, pending: Sequence[tuple[int, PendingArtifact]], read_blob: ReadBlob
+    ) -> None:
+        """Insert artifacts, each with the id of its task; a blob that was deleted before the lock is written again."""
+        sizes = {artifact.digest: artifact.size for _, artifact in pending}
         for digest, size in sizes.items():
             if not self.blobs.has(digest, size):
-                self.blobs.put(supply(digest))
+                self.blobs.put(read_blob(digest))
         known = {row.digest for row in schema.rows_with(connection, schema.blobs, schema.blobs.c.digest, sizes)}
         new = [{"digest": digest, "size": size} for digest, size in sizes.items() if digest not in known]
         schema.insert_rows(connection, schema.blobs, new)
-        schema.insert_rows(connection, schema.artifacts, [item.row(number) for number, item in placed])
+        schema.insert_rows(connection, schema.artifacts, [artifact.row(task_id) for task_id, artifact in pending])
 
 
 def _require_free(connection: sql.Connection, names: Sequence[str]) -> None:
     for row in schema.rows_with(connection, schema.tasks, schema.tasks.c.name, names):
         raise ZooError(
-            f"the zoo already has a task named {row.name}; choose another name, or nearkin remove {row.name} first"
+            f"the zoo already has a task named {row.name!r}; choose another name, or nearkin remove {row.name!r} first"
         )
 
 
-def _detached(connection: sql.Connection, number: int, placed: Sequence[Placed]) -> list[str]:
-    """Delete the artifacts that these replace, and return the digests they named."""
+def _delete_replaced(connection: sql.Connection, task_id: int, pending: Sequence[PendingArtifact]) -> list[str]:
+    """Delete the artifacts that these replace, and return their digests."""
     table = schema.artifacts
-    stale: list[str] = []
-    for item in placed:
-        same = (table.c.task_id == number) & (table.c.kind == item.kind) & (table.c.trial == item.trial)
-        stale += connection.scalars(sql.select(table.c.digest).where(same))
+    digests: list[str] = []
+    for artifact in pending:
+        same = (table.c.task_id == task_id) & (table.c.kind == artifact.kind) & (table.c.trial == artifact.trial)
+        digests += connection.scalars(sql.select(table.c.digest).where(same))
         connection.execute(sql.delete(table).where(same))
-    return stale
+    return digests
 
 
-def _forget_unnamed(connection: sql.Connection, digests: Sequence[str]) -> None:
-    """Delete the rows of blobs that no artifact names any more."""
+def _delete_unused(connection: sql.Connection, digests: Sequence[str]) -> None:
+    """Delete the rows of blobs that no artifact uses any more."""
     table = schema.blobs
-    named = sql.exists().where(schema.artifacts.c.digest == table.c.digest)
+    used = sql.exists().where(schema.artifacts.c.digest == table.c.digest)
     for digest in digests:
-        connection.execute(sql.delete(table).where(table.c.digest == digest, ~named))
+        connection.execute(sql.delete(table).where(table.c.digest == digest, ~used))
 
 
-_IMPLEMENTED: type[Store] = Catalogue  # for the type checker: the protocol is met
+_IMPLEMENTED: type[Store] = Catalogue  # lets the type checker verify the protocol

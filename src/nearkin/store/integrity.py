@@ -1,4 +1,4 @@
-"""The health of a zoo: is every file there and unharmed, and what lies about that nobody needs."""
+"""Integrity checks: verify every file of a zoo, and find and remove files that no task uses."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -13,12 +13,12 @@ from nearkin.core.files import TEMPORARY_PREFIX
 from nearkin.store.catalogue import Catalogue
 from nearkin.store.schema import BATCH
 
-YOUNG_SECONDS = 60.0  # a temporary file younger than this belongs to a writer at work
+YOUNG_SECONDS = 60.0  # a younger temporary file may belong to a process that is writing
 
 
 @dataclass(frozen=True)
-class Damage:
-    """A blob that cannot be used, and the tasks that name it."""
+class DamagedBlob:
+    """A blob that cannot be used, and the tasks that need it."""
 
     digest: str
     tasks: tuple[str, ...]
@@ -26,23 +26,23 @@ class Damage:
 
 @dataclass(frozen=True)
 class Health:
-    """What was found.
+    """Result of an integrity check.
 
     Attributes:
-        tasks: how many there are.
-        blobs: how many blobs they name.
-        missing: blobs that are not there.
-        altered: blobs whose bytes are not what they were, or cannot be read.
-        problems: what the database's own checks say.
-        orphans: blobs that no task names; harmless.
-        leftovers: temporary files of writers at work or killed, below the zoo; harmless.
-        unfinished: entries of `work/` and parts of stages, from which interrupted work goes on.
+        tasks: number of tasks.
+        blobs: number of blobs that tasks use.
+        missing: blobs that do not exist.
+        altered: blobs whose content was changed, or that cannot be read.
+        problems: errors that the checks of the database report.
+        orphans: blobs that no task uses; harmless.
+        leftovers: temporary files of processes that are writing, or were killed while writing; harmless.
+        unfinished: entries of `work/` and checkpoints of stages, from which interrupted work is resumed.
     """
 
     tasks: int
     blobs: int
-    missing: tuple[Damage, ...] = ()
-    altered: tuple[Damage, ...] = ()
+    missing: tuple[DamagedBlob, ...] = ()
+    altered: tuple[DamagedBlob, ...] = ()
     problems: tuple[str, ...] = ()
     orphans: tuple[str, ...] = ()
     leftovers: tuple[str, ...] = ()
@@ -50,11 +50,11 @@ class Health:
 
     @property
     def sound(self) -> bool:
-        """Whether everything the catalogue promises can be had.
+        """Whether every task can be read completely.
 
         >>> Health(tasks=1, blobs=2, orphans=("ab" * 32,)).sound
         True
-        >>> Health(tasks=1, blobs=2, missing=(Damage("ab" * 32, ("even",)),)).sound
+        >>> Health(tasks=1, blobs=2, missing=(DamagedBlob("ab" * 32, ("even",)),)).sound
         False
         """
         return not (self.missing or self.altered or self.problems)
@@ -65,8 +65,8 @@ class Health:
 
 
 @dataclass(frozen=True)
-class Cleaning:
-    """What was removed: blobs by digest, temporary files by path below the zoo, and the bytes they took."""
+class CleanupResult:
+    """Digests of the removed blobs, paths of the removed temporary files in the zoo, and their total size in bytes."""
 
     orphans: tuple[str, ...]
     leftovers: tuple[str, ...]
@@ -75,11 +75,11 @@ class Cleaning:
 
 @operation
 def examine(catalogue: Catalogue) -> Work[Health]:
-    """Read every blob and every row. The zoo may be in use: what changes meanwhile is not taken for damage."""
+    """Read every blob and every row. Other processes may change the zoo meanwhile; this is not reported as damage."""
     problems = catalogue.database.problems()
     try:
         named = _named(catalogue)
-        lying = set(catalogue.blobs.digests())
+        stored = set(catalogue.blobs.digests())
         missing, altered = [], []
         for done, digest in enumerate(named):
             yield Progress("check", done, len(named))
@@ -95,10 +95,10 @@ def examine(catalogue: Catalogue) -> Work[Health]:
     return Health(
         tasks=tasks,
         blobs=len(now),
-        missing=tuple(Damage(digest, now[digest]) for digest in missing if digest in now),
-        altered=tuple(Damage(digest, now[digest]) for digest in altered if digest in now),
+        missing=tuple(DamagedBlob(digest, now[digest]) for digest in missing if digest in now),
+        altered=tuple(DamagedBlob(digest, now[digest]) for digest in altered if digest in now),
         problems=tuple(problems),
-        orphans=tuple(sorted(lying - now.keys() - named.keys())),
+        orphans=tuple(sorted(stored - now.keys() - named.keys())),
         leftovers=tuple(_below(catalogue, path) for path in _leftovers(catalogue)),
         unfinished=tuple(sorted(path.name for path in _unfinished(catalogue))),
     )
@@ -110,14 +110,14 @@ def _unfinished(catalogue: Catalogue) -> Iterator[Path]:
 
 
 @operation
-def clean(catalogue: Catalogue, older_than_seconds: float = 3600.0) -> Work[Cleaning]:
-    """Remove orphans and leftovers older than that; safe while others add.
+def clean(catalogue: Catalogue, older_than_seconds: float = 3600.0) -> Work[CleanupResult]:
+    """Remove orphans and leftovers that are older; safe while other processes add tasks.
 
-    Blobs go under the write lock, and whoever adds looks under the same lock whether its blobs are still there. A
-    temporary file has no such guard, so one younger than a minute stays in any case.
+    Blobs are removed under the write lock, and a process that adds a task checks under the same lock that its blobs
+    still exist. Temporary files are not protected in this way, so that files younger than a minute are never removed.
     """
     problems = catalogue.database.problems()
-    require(not problems, f"nothing was removed, the zoo is damaged: {'; '.join(problems[:1])}", ZooError)
+    require(not problems, f"nothing was removed, the zoo is damaged: {''.join(problems[:1])}", ZooError)
     named = _named(catalogue)
     paths = {digest: catalogue.blobs.path(digest) for digest in catalogue.blobs.digests() if digest not in named}
     old = [digest for digest, path in paths.items() if _age(path) >= older_than_seconds]
@@ -127,15 +127,15 @@ def clean(catalogue: Catalogue, older_than_seconds: float = 3600.0) -> Work[Clea
         yield Progress("clean", start, len(old))
         orphans += catalogue.discard(old[start : start + BATCH])
     yield Progress("clean", len(old), len(old))
-    leftovers, freed = _swept(catalogue, max(older_than_seconds, YOUNG_SECONDS))
-    return Cleaning(tuple(orphans), tuple(leftovers), freed + sum(sizes.get(digest, 0) for digest in orphans))
+    leftovers, freed = _remove_leftovers(catalogue, max(older_than_seconds, YOUNG_SECONDS))
+    return CleanupResult(tuple(orphans), tuple(leftovers), freed + sum(sizes.get(digest, 0) for digest in orphans))
 
 
 def _named(catalogue: Catalogue) -> dict[str, tuple[str, ...]]:
-    """Digests that rows name, each with its tasks."""
+    """Digests of the blobs in use, each with the names of its tasks."""
     tasks: dict[str, dict[str, None]] = {}
-    for item in catalogue.artifacts():
-        tasks.setdefault(item.digest, {})[item.task] = None
+    for artifact in catalogue.artifacts():
+        tasks.setdefault(artifact.digest, {})[artifact.task] = None
     return {digest: tuple(names) for digest, names in tasks.items()}
 
 
@@ -144,18 +144,18 @@ def _leftovers(catalogue: Catalogue) -> Iterator[Path]:
     yield from catalogue.blobs.leftovers()
 
 
-def _swept(catalogue: Catalogue, older_than_seconds: float) -> tuple[Sequence[str], int]:
-    """Remove old temporary files, under the write lock; their paths and bytes."""
-    gone, freed = [], 0
+def _remove_leftovers(catalogue: Catalogue, older_than_seconds: float) -> tuple[Sequence[str], int]:
+    """Remove old temporary files under the write lock; returns their paths and total size."""
+    removed, freed = [], 0
     with catalogue.database.writing():
         for path in _leftovers(catalogue):
             if _age(path) >= older_than_seconds:
                 with suppress(OSError):
                     size = path.stat().st_size
                     path.unlink()
-                    gone.append(_below(catalogue, path))
+                    removed.append(_below(catalogue, path))
                     freed += size
-    return gone, freed
+    return removed, freed
 
 
 def _below(catalogue: Catalogue, path: Path) -> str:
@@ -163,7 +163,7 @@ def _below(catalogue: Catalogue, path: Path) -> str:
 
 
 def _age(path: Path) -> float:
-    """Seconds since the file was last written; what is gone is of no age at all."""
+    """Seconds since the file was last written; -1 if it does not exist any more."""
     try:
         return time.time() - path.stat().st_mtime
     except OSError:

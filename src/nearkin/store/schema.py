@@ -1,4 +1,4 @@
-"""The tables of a zoo and the versions they went through."""
+"""Tables of the database, and migrations between their versions."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sql
 
-BATCH = 500  # values in one statement; SQLite takes 999 parameters at the least
+BATCH = 500  # values in one statement; every version of SQLite allows 999 parameters
 
 metadata = sql.MetaData()
 
@@ -74,33 +74,33 @@ pairs = sql.Table(
 def rows_with(
     connection: sql.Connection, table: sql.Table, column: sql.Column[str], values: Iterable[str]
 ) -> Iterator[sql.Row[Any]]:
-    """Rows of a table whose column holds one of the values."""
-    left = iter(values)
-    while batch := list(islice(left, BATCH)):
+    """Rows whose column holds one of the values; the query is split into batches."""
+    remaining = iter(values)
+    while batch := list(islice(remaining, BATCH)):
         yield from connection.execute(sql.select(table).where(column.in_(batch)))
 
 
 def insert_rows(connection: sql.Connection, table: sql.Table, rows: Sequence[dict[str, Any]]) -> None:
-    """Insert rows; none is fine."""
+    """Insert rows; an empty list is allowed."""
     if rows:
         connection.execute(sql.insert(table), rows)
 
 
 @dataclass(frozen=True)
 class Migration:
-    """One step from the version before to `version`; `apply` runs inside a transaction that holds the write lock."""
+    """Step from the previous version to `version`; `apply` runs in a transaction that holds the write lock."""
 
     version: int
     apply: Callable[[sql.Connection], None]
 
 
 def _first_tables(connection: sql.Connection) -> None:
-    """Version 1. When one of these changes, it is written out here as it was, and a step is added below."""
+    """Version 1. To change one of these tables, write its old form here and add a migration below."""
     metadata.create_all(connection, tables=[meta, tasks, blobs, artifacts], checkfirst=False)
 
 
 def _pairs(connection: sql.Connection) -> None:
-    """Version 2: what was measured between two tasks."""
+    """Version 2: measurements between two tasks."""
     metadata.create_all(connection, tables=[pairs], checkfirst=False)
 
 

@@ -14,13 +14,4 @@ if TYPE_CHECKING:
     from nearkin.tasks.prediction import Prediction as Prediction
     from nearkin.tasks.task import Task as Task
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "examples": ("Batch", "Examples", "Scaling"),
-            "likelihood": ("Likelihood",),
-            "metrics": ("metric_identifier", "metric_title"),
-            "prediction": ("Prediction",),
-            "task": ("Task",),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

@@ -1,8 +1,8 @@
-"""Augmentation: functions of a batch of images and a generator, no state, no modules.
+"""Augmentation: functions of a batch of images and a random generator, without state.
 
-An augmentation maps float images `[B, C, H, W]` in [0, 1] to images of the same shape. Each sample draws its own
-parameters, all in a handful of tensor operations for the whole batch. The functions are the maths and take the
-parameters of each sample `[B]`; the classes draw them, and `str` of one is the text that `augmentation` reads.
+An augmentation maps float images `[B, C, H, W]` in [0, 1] to images of the same shape. Each image has its own random
+parameters; a few tensor operations process the whole batch. The functions take the parameters of each image `[B]`, the
+classes draw them. `str` of an augmentation is the text that `augmentation` reads.
 """
 
 import math
@@ -20,11 +20,11 @@ from nearkin.core.numbers import quoted, real_number, whole_number
 Augmentation: TypeAlias = Callable[[Tensor, Generator], Tensor]
 
 MAX_PADDING = 4096  # pixels
-LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, the weights of red, green and blue in grey
+LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue (ITU-R BT.601)
 
 
 def luma(images: Tensor) -> Tensor:
-    """Grey images `[B, 1, H, W]`: red, green and blue weighted, an alpha left out; of one or two channels the mean.
+    """Grey images `[B, 1, H, W]`: weighted red, green and blue without alpha; the mean of one or two channels.
 
     >>> round(luma(torch.tensor([1.0, 0.5, 0.0]).view(1, 3, 1, 1)).item(), 4)
     0.5925
@@ -36,7 +36,7 @@ def luma(images: Tensor) -> Tensor:
 
 
 def rotated(images: Tensor, degrees: Tensor) -> Tensor:
-    """Images turned counter-clockwise about their middle: bilinear, zero outside.
+    """Images rotated counter-clockwise about their centre: bilinear, zero outside.
 
     >>> rotated(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), torch.tensor([90.0])).round()
     tensor([[[[2., 4.],
@@ -45,14 +45,14 @@ def rotated(images: Tensor, degrees: Tensor) -> Tensor:
     height, width = images.shape[2:]
     angle = torch.deg2rad(degrees.to(images.dtype))
     cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
-    # affine_grid counts in half sides: where the sides differ, a turn of the pixels is none of its square
+    # affine_grid uses units of half a side: sides that differ need a correction
     matrix = torch.stack([cos, -sin * (height / width), zero, sin * (width / height), cos, zero], -1).view(-1, 2, 3)
     grid = F.affine_grid(matrix, list(images.shape), align_corners=False)
     return F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
 
 
 def blended(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
-    """`other + factor (images − other)`, held to [0, 1]; a factor of 1 gives the images back.
+    """`other + factor (images − other)`, clamped to [0, 1]; a factor of 1 returns the images.
 
     Brightness is a blend with black, contrast with the mean of the image's luma, saturation with the luma.
     """
@@ -60,7 +60,7 @@ def blended(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
 
 
 def hue_shifted(images: Tensor, turns: Tensor) -> Tensor:
-    """Colour images `[B, 3, H, W]` with their hue moved on by `turns` of the colour circle, V and S kept.
+    """Colour images `[B, 3, H, W]` with their hue shifted by `turns` of the colour circle; V and S do not change.
 
     >>> hue_shifted(torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1), torch.tensor([1 / 3])).flatten().round()
     tensor([0., 1., 0.])
@@ -72,13 +72,13 @@ def hue_shifted(images: Tensor, turns: Tensor) -> Tensor:
     from_green, from_blue = 2 + (blue - red) / unit, 4 + (red - green) / unit
     sixths = torch.where(high == red, (green - blue) / unit, torch.where(high == green, from_green, from_blue))
     offset = torch.tensor([5.0, 3.0, 1.0], dtype=images.dtype, device=images.device).view(3, 1, 1)
-    place = (sixths[:, None] + offset + 6 * turns.to(images.dtype).view(-1, 1, 1, 1)) % 6
-    return high[:, None] - chroma[:, None] * torch.minimum(place, 4 - place).clamp_(0, 1)
+    angle = (sixths[:, None] + offset + 6 * turns.to(images.dtype).view(-1, 1, 1, 1)) % 6
+    return high[:, None] - chroma[:, None] * torch.minimum(angle, 4 - angle).clamp_(0, 1)
 
 
 @dataclass(frozen=True)
 class Crop:
-    """A rim of zeros, then for each image a window of its old size anywhere in it."""
+    """Pad the images with zeros, then cut a window of the old size at a random position of each."""
 
     padding: int = 4
 
@@ -87,7 +87,7 @@ class Crop:
         require(whole, f"crop padding must be a whole number from 0 to {MAX_PADDING}, got {self.padding}; try crop=4")
 
     def __call__(self, images: Tensor, rng: Generator) -> Tensor:
-        """Images `[B, C, H, W]`, shifted by up to `padding` pixels each way."""
+        """Cropped images `[B, C, H, W]`."""
         top, left = (_uniform(images, rng, 2) * (2 * self.padding + 1)).long()
         windows = F.pad(images, [self.padding] * 4).unfold(2, images.shape[2], 1).unfold(3, images.shape[3], 1)
         return windows[torch.arange(len(images), device=images.device), :, top, left]
@@ -98,7 +98,7 @@ class Crop:
 
 @dataclass(frozen=True)
 class Flip:
-    """Left for right, each image with the given probability."""
+    """Mirror each image left to right with the given probability."""
 
     probability: float = 0.5
 
@@ -106,9 +106,9 @@ class Flip:
         require(0 <= self.probability <= 1, f"flip probability must lie in [0, 1], got {self.probability}; try flip")
 
     def __call__(self, images: Tensor, rng: Generator) -> Tensor:
-        """Images `[B, C, H, W]`, some of them mirrored."""
-        turned = _uniform(images, rng, 1)[0] < self.probability
-        return torch.where(turned.view(-1, 1, 1, 1), images.flip(-1), images)
+        """Images `[B, C, H, W]`, some mirrored."""
+        mirrored = _uniform(images, rng, 1)[0] < self.probability
+        return torch.where(mirrored.view(-1, 1, 1, 1), images.flip(-1), images)
 
     def __str__(self) -> str:
         return "flip" if self.probability == 0.5 else f"flip={self.probability:.15g}"
@@ -116,7 +116,7 @@ class Flip:
 
 @dataclass(frozen=True)
 class Rotation:
-    """A turn about the middle by an angle even in [−degrees, degrees], zero outside."""
+    """Rotate about the centre by an angle uniform in [−degrees, degrees]; zero outside."""
 
     degrees: float = 15.0
 
@@ -124,7 +124,7 @@ class Rotation:
         require(0 <= self.degrees <= 180, f"rotation must lie in [0, 180], got {self.degrees}; try rotation=15")
 
     def __call__(self, images: Tensor, rng: Generator) -> Tensor:
-        """Images `[B, C, H, W]`, turned."""
+        """Rotated images `[B, C, H, W]`."""
         return rotated(images, (2 * _uniform(images, rng, 1)[0] - 1) * self.degrees)
 
     def __str__(self) -> str:
@@ -133,10 +133,10 @@ class Rotation:
 
 @dataclass(frozen=True)
 class ColourJitter:
-    """Brightness, contrast, saturation and hue, in this order, each as torchvision defines it.
+    """Change brightness, contrast, saturation and hue, in this order, each as torchvision defines it.
 
-    Factors are even in [max(0, 1 − b), 1 + b], the shift of hue in [−hue, hue] of a turn; images that have not three
-    channels keep their saturation and hue. The text is `jitter=b/c/s/h`, or `jitter=b` for the first three alike.
+    Factors are uniform in [max(0, 1 − b), 1 + b], the shift of hue is uniform in [−hue, hue] turns. Saturation and hue
+    change only images of three channels. The text is `jitter=b/c/s/h`, or `jitter=b` for the first three equal.
     """
 
     brightness: float = 0.0
@@ -150,10 +150,10 @@ class ColourJitter:
         require(0 <= self.hue <= 0.5, f"jitter of hue must lie in [0, 0.5] turns, got {self.hue}; try 0.1")
 
     def __call__(self, images: Tensor, rng: Generator) -> Tensor:
-        """Images `[B, C, H, W]` in other light."""
+        """Images `[B, C, H, W]` with changed colours."""
         draws = _uniform(images, rng, 4)
         low, high = (float(bound) for bound in images.aminmax())
-        message = f"jitter wants images in [0, 1], got {low:g} to {high:g}; scale them or leave jitter out"
+        message = f"jitter expects images in [0, 1], got {low:g} to {high:g}; scale them or leave jitter out"
         require(low >= -1e-3 and high <= 1.001, message, DataError)
         if self.brightness:
             images = blended(images, images.new_zeros(()), _factor(draws[0], self.brightness))
@@ -171,7 +171,7 @@ class ColourJitter:
 
 @dataclass(frozen=True)
 class Cutout:
-    """A square of zeros about a pixel of each image; near the border part of the square lies outside."""
+    """Set a square around a random pixel of each image to zero; near the border the square is cut off."""
 
     size: int
 
@@ -180,12 +180,12 @@ class Cutout:
         require(whole, f"cutout size must be a whole number >= 1, got {self.size}; try cutout=8")
 
     def __call__(self, images: Tensor, rng: Generator) -> Tensor:
-        """Images `[B, C, H, W]`, each with a hole."""
+        """Images `[B, C, H, W]` with a square of zeros."""
         inside = []
         for draws, side in zip(_uniform(images, rng, 2), images.shape[2:], strict=True):
             start = (draws[:, None] * side).long() - self.size // 2
-            place = torch.arange(side, device=images.device)
-            inside.append((place >= start) & (place < start + self.size))
+            pixel = torch.arange(side, device=images.device)
+            inside.append((pixel >= start) & (pixel < start + self.size))
         return images.mul(~(inside[0][:, None, :, None] & inside[1][:, None, None, :]))
 
     def __str__(self) -> str:
@@ -193,13 +193,13 @@ class Cutout:
 
 
 @dataclass(frozen=True)
-class Chain:
-    """One augmentation after another."""
+class AugmentationChain:
+    """Apply several augmentations in order."""
 
     steps: tuple[Augmentation, ...]
 
     def __call__(self, images: Tensor, rng: Generator) -> Tensor:
-        """Images `[B, C, H, W]` after every step."""
+        """Images `[B, C, H, W]` after all steps."""
         for step in self.steps:
             images = step(images, rng)
         return images
@@ -209,15 +209,15 @@ class Chain:
 
 
 def augmentation(text: str) -> Augmentation | None:
-    """The augmentation that a text names; None for the empty text and for `none`.
+    """The augmentation that a text describes; None for the empty text and for `none`.
 
     >>> print(augmentation("crop=4, flip, jitter=0.4"))
     crop=4,flip,jitter=0.4
     """
     if text.strip() in ("", "none"):
         return None
-    steps = tuple(_step(part.strip()) for part in text.split(","))
-    return steps[0] if len(steps) == 1 else Chain(steps)
+    steps = tuple(_step(step.strip()) for step in text.split(","))
+    return steps[0] if len(steps) == 1 else AugmentationChain(steps)
 
 
 _FORMS: dict[str, tuple[Callable[..., Augmentation], str]] = {
@@ -229,22 +229,22 @@ _FORMS: dict[str, tuple[Callable[..., Augmentation], str]] = {
 }
 
 
-def _step(part: str) -> Augmentation:
-    name, _, given = part.partition("=")
+def _step(text: str) -> Augmentation:
+    name, _, values = text.partition("=")
     if name not in _FORMS:
-        raise OptionError(f"unknown augmentation {part!r}; choose from {', '.join(_FORMS)} or none, as in crop=4,flip")
+        raise OptionError(f"unknown augmentation {text!r}; choose from {', '.join(_FORMS)} or none, as in crop=4,flip")
     form, example = _FORMS[name]
     try:
-        return form(*(_number(value) for value in given.split("/") if given))
+        return form(*(_number(value) for value in values.split("/") if values))
     except (TypeError, ValueError):
-        raise OptionError(f"augmentation {part!r} cannot be read; write {example}") from None
+        raise OptionError(f"augmentation {text!r} cannot be read; write {example}") from None
 
 
 def _number(text: str) -> float:
     """A whole number as int, any other as float."""
     whole, real = whole_number(text), real_number(text)
     if real is None:
-        raise ValueError(f"{quoted(text)} is no number")
+        raise ValueError(f"{quoted(text)} is not a number")
     return real if whole is None else whole
 
 
@@ -254,7 +254,7 @@ def _factor(draws: Tensor, strength: float) -> Tensor:
 
 
 def _uniform(images: Tensor, rng: Generator, count: int) -> Tensor:
-    """Draws `[count, B]` in [0, 1), made where the generator lives, moved to where the images are."""
-    message = f"augmentation wants float images [B, C, H, W], got {images.dtype} {list(images.shape)}; leave it out"
+    """Draws `[count, B]` in [0, 1) from the generator's device, moved to that of the images."""
+    message = f"augmentation expects float images [B, C, H, W], got {images.dtype} {list(images.shape)}; leave it out"
     require(images.dim() == 4 and images.is_floating_point(), message, DataError)
     return torch.rand(count, len(images), generator=rng, device=rng.device).to(images.device)

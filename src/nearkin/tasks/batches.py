@@ -1,4 +1,4 @@
-"""Batches in a set order: a function of examples, seed and epoch, so that any epoch can be entered midway."""
+"""Batches in an order that depends only on examples, seed and epoch, so that training can resume within an epoch."""
 
 import math
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ from nearkin.tasks.examples import Batch, Examples
 
 
 def num_batches(count: int, size: int) -> int:
-    """How many batches of at most `size` hold `count` samples.
+    """Number of batches of at most `size` samples for `count` samples.
 
     >>> num_batches(100, 32)
     4
     """
-    require(size >= 1, f"a batch holds at least one sample, got a size of {size}")
+    require(size >= 1, f"a batch holds at least one sample, got a size of {size}; use 1 or more")
     return max(1, math.ceil(count / size))
 
 
@@ -30,10 +30,10 @@ def epoch_batches(
     start: int = 0,
     augment: Augmentation | None = None,
 ) -> Iterator[Batch]:
-    """The shuffled batches of one epoch, from number `start` on.
+    """The shuffled batches of one epoch, from batch number `start`.
 
-    Batch sizes differ by one at the most: 100 samples at size 32 are four batches of 25, never a last one of 4, on
-    which batch normalisation would stumble.
+    Batch sizes differ by at most one: 100 samples at size 32 are four batches of 25. A last batch of 4 would be too
+    small for batch normalisation.
 
     >>> from nearkin.tasks.rows import Values
     >>> toy = Examples(Values(torch.arange(10.0)[:, None]), Values(torch.arange(10)))
@@ -44,13 +44,13 @@ def epoch_batches(
     True
     """
     order = torch.randperm(len(examples), generator=streams.at("order", epoch))
-    parts = order.tensor_split(num_batches(len(examples), size))
-    for number in range(start, len(parts)):
+    batches = order.tensor_split(num_batches(len(examples), size))
+    for number in range(start, len(batches)):
         rng = None if augment is None else streams.at("augment", epoch, number)
-        yield examples.take(parts[number], augment, rng)
+        yield examples.take(batches[number], augment, rng)
 
 
 def ordered_batches(examples: Examples, size: int) -> Iterator[Batch]:
-    """All examples in their own order."""
-    for part in torch.arange(len(examples)).tensor_split(num_batches(len(examples), size)):
-        yield examples.take(part)
+    """All examples in batches, in their own order."""
+    for index in torch.arange(len(examples)).tensor_split(num_batches(len(examples), size)):
+        yield examples.take(index)

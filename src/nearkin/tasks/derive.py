@@ -1,7 +1,7 @@
-"""Derived tasks: classes picked, merged and noised; samples limited, balanced and split anew. Each is Task → Task.
+"""Derived tasks: choose and merge classes, corrupt labels; limit, balance and split samples. Each is Task → Task.
 
-Inputs are shared with the parent task and its scaling is kept, so that tasks made from one data set see the same
-pixels: what differs between them is the question.
+A derived task shares the inputs and the scaling of its parent, so that tasks of one data set have the same inputs and
+differ in their labels only.
 """
 
 import difflib
@@ -23,25 +23,22 @@ DROPPED = -1
 
 
 def detect(task: Task, wanted: Sequence[str]) -> Task:
-    """Two classes: `other`, and any of the wanted ones.
+    """Two classes: `other`, and all wanted classes together.
 
     >>> toy = Task.from_arrays("toy", torch.randn(6, 2), torch.tensor([0, 1, 2, 0, 1, 2]), classes=["a", "b", "c"])
     >>> detect(toy, ["c", "0"]).classes
     ('other', 'c+a')
     """
     numbers = class_numbers(task, wanted)
-    require(
-        len(numbers) < len(task.classes),
-        f"{task.name}: detecting all {len(task.classes)} classes leaves nothing to tell them from; name fewer",
-        DataError,
-    )
+    if len(numbers) == len(task.classes):
+        raise DataError(f"{task.name}: detect names all {len(task.classes)} classes, so none are left; name fewer")
     mapping = torch.zeros(len(task.classes), dtype=torch.int64)
     mapping[numbers] = 1
     return relabelled(task, mapping, ("other", "+".join(task.classes[i] for i in numbers)))
 
 
 def only(task: Task, wanted: Sequence[str], rest: str = "drop") -> Task:
-    """The wanted classes, in that order; the rest is dropped, or becomes one more class `other`."""
+    """The wanted classes, in that order; the other classes are dropped, or become one class `other`."""
     require(rest in ("drop", "other"), f"rest must be drop or other, got {rest!r}")
     numbers = class_numbers(task, wanted)
     left = len(numbers) < len(task.classes)
@@ -52,7 +49,7 @@ def only(task: Task, wanted: Sequence[str], rest: str = "drop") -> Task:
 
 
 def parity(task: Task) -> Task:
-    """Two classes: even and odd, by the classes' names where those are whole numbers, else by their positions."""
+    """Two classes, even and odd: by the names of the classes if all are whole numbers, else by their positions."""
     _categorical(task, "parity")
     numbers = [number for name in task.classes if (number := whole_number(name)) is not None]
     values = numbers if len(numbers) == len(task.classes) else range(len(task.classes))
@@ -60,29 +57,29 @@ def parity(task: Task) -> Task:
 
 
 def merged(task: Task, groups: Sequence[Sequence[str]]) -> Task:
-    """Every group becomes one class, named by its members; classes in no group stay as they are."""
+    """Every group becomes one class, named by its members; other classes do not change."""
     numbered = [class_numbers(task, group) for group in groups]
     flat = [number for group in numbered for number in group]
-    require(len(set(flat)) == len(flat), f"{task.name}: a class stands in two groups of merge; name each once")
+    require(len(set(flat)) == len(flat), f"{task.name}: merge names a class in two groups; name each class once")
     mapping = torch.full((len(task.classes),), DROPPED)
     names: list[str] = []
     for group in numbered:
         mapping[group] = len(names)
         names.append("+".join(task.classes[i] for i in group))
-    for place, name in enumerate(task.classes):
-        if place not in flat:
-            mapping[place] = len(names)
+    for number, name in enumerate(task.classes):
+        if number not in flat:
+            mapping[number] = len(names)
             names.append(name)
     return relabelled(task, mapping, tuple(names))
 
 
 def corrupted(task: Task, share: float, seed: int = 0) -> Task:
-    """A share of the training labels replaced by classes drawn at random; the test part keeps its labels.
+    """Replace a share of the training labels by random classes; test labels do not change.
 
-    A larger share corrupts the same samples and more, so that tasks of rising noise are nested.
+    A larger share corrupts the same samples and more.
     """
     _categorical(task, "corrupt")
-    require(0 <= share <= 1, f"corrupt takes a share from 0 to 1, got {share}")
+    require(0 <= share <= 1, f"corrupt must be a share from 0 to 1, got {share}")
     labels, streams = task.train.labels().clone(), Streams(seed)
     order = torch.randperm(len(labels), generator=streams.at("corrupt", "which"))
     random = torch.randint(len(task.classes), labels.shape, generator=streams.at("corrupt", "label"))
@@ -92,42 +89,42 @@ def corrupted(task: Task, share: float, seed: int = 0) -> Task:
 
 
 def limited(task: Task, count: int, seed: int = 0, *, even: bool = False) -> Task:
-    """At most `count` training samples, with the class shares of the training part; the test part stays whole.
+    """At most `count` training samples with the class shares of the training set; the test set does not change.
 
     `even` draws the same number of every class instead, as far as the classes are large enough.
     """
-    require(count >= 1, f"limit takes a number of samples from 1 on, got {count}")
+    require(count >= 1, f"limit must be 1 sample or more, got {count}")
     if count >= len(task.train):
         return task
     if task.likelihood == "categorical":
-        require(
-            count >= len(task.classes),
-            f"{task.name}: a limit of {count} leaves some of the "
-            f"{len(task.classes)} classes without a sample; use limit={len(task.classes)} or more",
-            DataError,
-        )
-        draw = balanced_index if even else stratified_index
-        index = draw(task.train.labels(), count, seed)
+        if count < len(task.classes):
+            raise DataError(
+                f"{task.name}: a limit of {count} leaves some of the "
+                f"{len(task.classes)} classes without a sample; use limit={len(task.classes)} or more"
+            )
+        index = (balanced_index if even else stratified_index)(task.train.labels(), count, seed)
     else:
         index = torch.randperm(len(task.train), generator=Streams(seed).at("limit"))[:count].sort().values
     return replace(task, train=task.train.chosen(index))
 
 
 def balanced(task: Task, seed: int = 0) -> Task:
-    """Every class as often as the rarest one, in both parts."""
+    """As many samples of every class as of the rarest, in training and test set."""
     _categorical(task, "balance")
 
-    def even(part: Examples) -> Examples:
-        labels = part.labels()
+    def even(examples: Examples) -> Examples:
+        labels = examples.labels()
         counts = torch.bincount(labels)
-        return part.chosen(balanced_index(labels, int(counts[counts > 0].min()) * int((counts > 0).sum()), seed))
+        total = int(counts[counts > 0].min()) * int((counts > 0).sum())
+        return examples.chosen(balanced_index(labels, total, seed))
 
     return replace(task, train=even(task.train), test=even(task.test))
 
 
 def resplit(task: Task, seed: int) -> Task:
-    """Both parts pooled and split anew in the same proportion, stratified; the same seed gives the same split."""
-    require(task.likelihood != "language", f"{task.name}: text is split in its own order, not at random", DataError)
+    """Join training and test set and split them again in the same proportion, stratified, by a seed."""
+    if task.likelihood == "language":
+        raise DataError(f"{task.name}: text keeps its order and is not split at random; leave split out")
     inputs = Joined(task.train.inputs, task.test.inputs)
     targets: Rows = Joined(task.train.targets, task.test.targets)
     labels = None
@@ -135,64 +132,61 @@ def resplit(task: Task, seed: int) -> Task:
         labels = torch.cat([task.train.labels(), task.test.labels()])
         targets = Values(labels)
     pool = replace(task.train, inputs=inputs, targets=targets)
-    learn, judge = split_index(labels, len(pool), len(task.test) / len(pool), seed)
-    return replace(task, train=pool.chosen(learn), test=pool.chosen(judge)).rescaled()
+    train, test = split_index(labels, len(pool), len(task.test) / len(pool), seed)
+    return replace(task, train=pool.chosen(train), test=pool.chosen(test)).rescaled()
 
 
 def relabelled(task: Task, mapping: Tensor, names: tuple[str, ...]) -> Task:
-    """Class i becomes class `mapping[i]` of `names`; samples of classes mapped to −1 are left out."""
+    """Class i becomes class `mapping[i]` of `names`; samples of classes with −1 are left out."""
 
-    def mapped(part: Examples) -> Examples:
-        labels = mapping[part.labels()]
+    def mapped(examples: Examples) -> Examples:
+        labels = mapping[examples.labels()]
         if (labels >= 0).all():
-            return replace(part, targets=Values(labels))
-        keep = torch.nonzero(labels >= 0).flatten()
-        return replace(part.chosen(keep), targets=Values(labels[keep]))
+            return replace(examples, targets=Values(labels))
+        kept = torch.nonzero(labels >= 0).flatten()
+        return replace(examples.chosen(kept), targets=Values(labels[kept]))
 
     return replace(task, train=mapped(task.train), test=mapped(task.test), classes=names)
 
 
 def class_numbers(task: Task, wanted: Sequence[str]) -> list[int]:
-    """Positions of classes given by name or, where no class has that name, by number."""
+    """Positions of classes that are named by name or, if no class has that name, by number."""
     _categorical(task, "choosing classes")
     numbers: list[int] = []
     for text in wanted:
         number = task.classes.index(text) if text in task.classes else whole_number(text)
         if number is None or not 0 <= number < len(task.classes):
             near = difflib.get_close_matches(text, task.classes, 1) if number is None else []
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(task.classes[:12])}"
+            hint = f"did you mean {near[0]}?" if near else f"the classes are {', '.join(task.classes[:12])}"
             raise OptionError(f"{task.name}: there is no class {quoted(text)}; {hint}")
         require(number not in numbers, f"{task.name}: class {text} is named twice; name it once")
         numbers.append(number)
-    require(len(numbers) > 0, f"{task.name}: no class was named; it has {', '.join(task.classes[:12])}")
+    require(len(numbers) > 0, f"{task.name}: no class was named; the classes are {', '.join(task.classes[:12])}")
     return numbers
 
 
 def _categorical(task: Task, change: str) -> None:
-    require(
-        task.likelihood == "categorical",
-        f"{task.name}: {change} needs a task with classes, this one is {task.likelihood}",
-        DataError,
-    )
+    if task.likelihood != "categorical":
+        raise DataError(f"{task.name}: {change} needs a task with classes, but its likelihood is {task.likelihood}")
 
 
 def held_out(task: Task, share: float, seed: int) -> Task:
-    """The task with a part of its training data set aside as its test part; the test part itself is left out.
+    """A task whose test set is a share of the training set; the task's own test set is left out.
 
-    Classes are held out alike; of a text the end is.
+    The held-out share is stratified by class; for text it is the end.
 
     >>> x = torch.randn(20, 2)
     >>> task = Task.from_arrays("sign", x, (torch.arange(20) % 2), x[:4], torch.tensor([0, 1, 0, 1]))
-    >>> part = held_out(task, 0.2, seed=0)
-    >>> len(part.train), len(part.test), part.test.labels().tolist()
+    >>> validation = held_out(task, 0.2, seed=0)
+    >>> len(validation.train), len(validation.test), validation.test.labels().tolist()
     (16, 4, [0, 1, 0, 1])
     """
     count = len(task.train)
     if task.likelihood == "language":
-        require(0 < share < 1, f"the share set aside must lie between 0 and 1, got {share}")
+        require(0 < share < 1, f"the share set aside must be between 0 and 1, got {share}")
         cut = min(count - 1, round((1 - share) * count))
-        learn, judge = torch.arange(cut), torch.arange(cut, count)
+        train, test = torch.arange(cut), torch.arange(cut, count)
     else:
         labels = task.train.labels() if task.likelihood == "categorical" else None
-        learn, judge = split_index(labels, count, share, derived_seed(seed, "held out"))
-    return replace(task, train=task.train.chosen(learn), test=task.train.chosen(judge), source="")
+        train, test = split_index(labels, count, share, derived_seed(seed, "held out"))
+    return replace(task, train=task.train.chosen(train), test=task.train.chosen(test), source="")

@@ -1,4 +1,4 @@
-r"""Likelihoods: what a network's outputs say of the targets, and how good that is.
+r"""Likelihoods: the distribution of the targets given a network's outputs, with its loss and metric.
 
 Notation: N samples, C outputs, T positions (tokens or pixels).
 
@@ -10,14 +10,25 @@ Notation: N samples, C outputs, T positions (tokens or pixels).
 | dense | images `[N, C, H, W]`, unit variance | float `[N, C, H, W]` | R² over pixels |
 | language | logits `[N, T, C]` | int64 `[N, T]` | accuracy of the next token |
 
-`nll` is $-\log p(y_n \mid f(x_n))$ of whole samples `[N]`, summed over outputs and positions; `loss` is what training
-minimises: its mean over samples, for dense and language over pixels and tokens.
+Every likelihood has these members:
+
+- `name`, as in data strings and in the zoo; `metric`, the identifier of its metric (`nearkin.tasks.metrics`).
+- `num_outputs`: width of the network's last layer for C classes, target columns or channels.
+- `nll`: $-\log p(y_n \mid f(x_n))$ of whole samples `[N]`, summed over outputs and positions.
+- `slope`: gradient of `nll` with respect to the outputs, detached and in their shape.
+- `loss`: scalar that training minimises, the mean of `nll` over samples (dense: over pixels, language: over tokens).
+- `sample`: targets drawn from the predicted distribution.
+- `information`: $\Lambda_n v_n$ in the shape of the outputs, for a vector v and the Fisher information of the outputs
+  $\Lambda_n = \mathbb{E}_{y \sim p(\cdot \mid f_n)}[\nabla_f \log p\,\nabla_f \log p^\top]$. It is the Hessian of
+  `nll` with respect to the outputs, except for the heteroscedastic likelihood.
+- `factors`: vectors $s_k$ in the shape of the outputs with $\sum_k s_k s_k^\top = \Lambda_n$ for every sample.
+- `tally`: sums `[K]` in float64 that add up over batches; `score` computes the metric from them (1 is perfect).
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -27,61 +38,7 @@ from nearkin.core.errors import OptionError
 from nearkin.tasks.metrics import ACCURACY, R2
 
 LOG_TWO_PI = math.log(2 * math.pi)
-LOG_VARIANCE_LIMIT = 12.0  # e^12: beyond any noise of standardised targets, and finite in float16
-
-
-class Likelihood(Protocol):
-    """Five forms, one protocol."""
-
-    @property
-    def name(self) -> str:
-        """The name used in data strings and the zoo."""
-        ...
-
-    @property
-    def metric(self) -> str:
-        """Identifier of what `score` computes, one of `nearkin.tasks.metrics`."""
-        ...
-
-    def num_outputs(self, num_classes: int) -> int:
-        """Width of the network's last layer for C classes, columns or channels."""
-        ...
-
-    def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Negative log-likelihood of every sample `[N]`."""
-        ...
-
-    def slope(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The gradient of `nll` in the outputs, in their shape and detached."""
-        ...
-
-    def loss(self, outputs: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-        """Scalar that training minimises."""
-        ...
-
-    def sample(self, outputs: Tensor, rng: Generator) -> Tensor:
-        """Targets drawn from the model's own prediction."""
-        ...
-
-    def information(self, outputs: Tensor, vector: Tensor) -> Tensor:
-        r"""$\Lambda_n v_n$ in the shape of the outputs: Fisher information of the outputs themselves, times a vector.
-
-        $\Lambda_n = \mathbb{E}_{y \sim p(\cdot \mid f_n)}[\nabla_f \log p\,\nabla_f \log p^\top]$, the Hessian of
-        `nll` in the outputs for all likelihoods but the heteroscedastic one.
-        """
-        ...
-
-    def factors(self, outputs: Tensor) -> Iterator[Tensor]:
-        r"""Vectors $s_k$ in the shape of the outputs with $\sum_k s_k s_k^\top = \Lambda_n$ for every sample."""
-        ...
-
-    def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Sums `[K]` in float64 that add up over batches."""
-        ...
-
-    def score(self, tally: Tensor) -> float:
-        """The metric from added-up sums; 1 is perfect."""
-        ...
+LOG_VARIANCE_LIMIT = 12.0  # e^12 exceeds any noise of standardised targets and is finite in float16
 
 
 @dataclass(frozen=True)
@@ -99,15 +56,15 @@ class Categorical:
     metric: str = ACCURACY
 
     def num_outputs(self, num_classes: int) -> int:
-        """One logit a class."""
+        """One logit per class."""
         return num_classes
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """`[N]`."""
+        """Cross-entropy `[N]`."""
         return F.cross_entropy(outputs, targets, reduction="none")
 
     def slope(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        r"""$p - e_y$, position by position."""
+        r"""$p - e_y$ at every position."""
         p = outputs.detach().softmax(-1)
         return p.scatter_add_(-1, targets[..., None], p.new_full((1,), -1.0).expand(*targets.shape, 1))
 
@@ -116,17 +73,17 @@ class Categorical:
         return F.cross_entropy(outputs, targets, label_smoothing=smoothing)
 
     def sample(self, outputs: Tensor, rng: Generator) -> Tensor:
-        """Classes `[N]`."""
+        """Class numbers `[N]`."""
         return torch.multinomial(outputs.detach().softmax(-1), 1, generator=rng).squeeze(-1)
 
     def information(self, outputs: Tensor, vector: Tensor) -> Tensor:
-        r"""$(\mathrm{diag}(p) - p p^\top) v$, position by position."""
+        r"""$(\mathrm{diag}(p) - p p^\top) v$ at every position."""
         p = outputs.detach().softmax(-1)
         weighted = p * vector
         return weighted - p * weighted.sum(-1, keepdim=True)
 
     def factors(self, outputs: Tensor) -> Iterator[Tensor]:
-        r"""The C − 1 columns of a triangular factor of $\mathrm{diag}(p) - p p^\top$, one fewer than there are classes.
+        r"""The C − 1 columns of a triangular factor of $\mathrm{diag}(p) - p p^\top$.
 
         With $q_k = \sum_{c > k} p_c$ and $q_{-1} = 1$, column k has $\sqrt{p_k q_k / q_{k-1}}$ at class k and
         $-p_c / q_k$ times that at the classes after it.
@@ -135,31 +92,30 @@ class Categorical:
         after = p.flip(-1).cumsum(-1).flip(-1)  # after[k] = p_k + p_{k+1} + …
         tiny = torch.finfo(p.dtype).tiny
         for k in range(p.shape[-1] - 1):
-            mine, left, rest = p[..., k], after[..., k].clamp_min(tiny), after[..., k + 1].clamp_min(tiny)
+            left, rest = after[..., k].clamp_min(tiny), after[..., k + 1].clamp_min(tiny)
             column = torch.zeros_like(p)
-            column[..., k] = (mine / left * rest).sqrt()
+            column[..., k] = (p[..., k] / left * rest).sqrt()
             column[..., k + 1 :] = -p[..., k + 1 :] / rest[..., None] * column[..., k, None]
             yield column
 
     def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Right answers and answers."""
+        """Number of correct predictions, and of predictions."""
         return torch.tensor([(outputs.argmax(-1) == targets).sum().item(), targets.numel()], dtype=torch.float64)
 
     def score(self, tally: Tensor) -> float:
-        """Share of right answers."""
+        """Share of correct predictions."""
         return float(tally[0] / tally[1])
 
 
 @dataclass(frozen=True)
 class Language(Categorical):
-    """Next token at every position: a categorical likelihood over `[N, T]`.
+    """The next token at every position: a categorical likelihood over `[N, T]`.
 
     >>> round(Language().nll(torch.zeros(1, 3, 4), torch.zeros(1, 3, dtype=torch.int64)).item() / math.log(4), 6)
     3.0
     """
 
     name: str = "language"
-    metric: str = ACCURACY
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """`[N]`, summed over positions."""
@@ -174,12 +130,12 @@ class Language(Categorical):
         return super().sample(outputs.flatten(0, -2), rng).view(outputs.shape[:-1])
 
     def factors(self, outputs: Tensor) -> Iterator[Tensor]:
-        """T (C − 1) columns: those of every position, which are independent of each other."""
+        """T (C − 1) columns: those of each position, which are independent of each other."""
         for column in super().factors(outputs):
-            for place in range(outputs.shape[1]):
-                alone = torch.zeros_like(column)
-                alone[:, place] = column[:, place]
-                yield alone
+            for position in range(outputs.shape[1]):
+                single = torch.zeros_like(column)
+                single[:, position] = column[:, position]
+                yield single
 
 
 @dataclass(frozen=True)
@@ -198,7 +154,7 @@ class Gaussian:
     metric: str = R2
 
     def num_outputs(self, num_classes: int) -> int:
-        """One mean a target column."""
+        """One mean per target column."""
         return num_classes
 
     def means(self, outputs: Tensor) -> Tensor:
@@ -206,7 +162,7 @@ class Gaussian:
         return outputs
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """`[N]`, summed over outputs."""
+        """Squared error and constant `[N]`, summed over outputs."""
         return 0.5 * ((targets - outputs).square() + LOG_TWO_PI).flatten(1).sum(1)
 
     def slope(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -214,34 +170,34 @@ class Gaussian:
         return (outputs - targets).detach()
 
     def loss(self, outputs: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-        """Mean over samples; smoothing has no meaning here."""
+        """Mean over samples; `smoothing` is ignored."""
         return self.nll(outputs, targets).mean()
 
     def sample(self, outputs: Tensor, rng: Generator) -> Tensor:
-        """Targets with unit noise."""
+        """Means plus standard normal noise."""
         noise = torch.randn(outputs.shape, generator=rng, dtype=outputs.dtype, device=rng.device)
         return outputs.detach() + noise.to(outputs.device)
 
     def information(self, outputs: Tensor, vector: Tensor) -> Tensor:
-        """The vector itself: unit variance."""
+        """The vector itself, as the variance is 1."""
         return vector
 
     def factors(self, outputs: Tensor) -> Iterator[Tensor]:
-        """One unit vector an output."""
-        for place in range(outputs[0].numel()):
+        """One unit vector per output."""
+        for position in range(outputs[0].numel()):
             unit = torch.zeros_like(outputs).flatten(1)
-            unit[:, place] = 1.0
+            unit[:, position] = 1.0
             yield unit.view_as(outputs)
 
     def tally(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Count, squared error, and sums and squares of each target column or channel."""
+        """Count, squared error, then the sum and the sum of squares of each target column or channel."""
         y = targets.detach().to(torch.float64).transpose(0, 1).flatten(1)
         f = self.means(outputs).detach().to(torch.float64).transpose(0, 1).flatten(1)
         head = torch.stack([torch.tensor(float(y.shape[1]), dtype=torch.float64), (y - f).square().sum().cpu()])
         return torch.cat([head, y.sum(1).cpu(), y.square().sum(1).cpu()])
 
     def score(self, tally: Tensor) -> float:
-        """R²: 1 − squared error ÷ squared deviation from each column's mean; 0 where no column varies."""
+        """R²: 1 − squared error ÷ squared deviation from each column's mean; 0 if no column varies."""
         count, error = tally[0], tally[1]
         total, square = tally[2:].chunk(2)
         deviation = (square - total.square() / count).sum()
@@ -250,10 +206,9 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class Dense(Gaussian):
-    """Image to image: a gaussian over pixels, whose loss is a mean over pixels."""
+    """Image to image: a Gaussian over pixels with a loss that is a mean over pixels."""
 
     name: str = "dense"
-    metric: str = R2
 
     def loss(self, outputs: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
         """Mean over pixels and channels."""
@@ -262,7 +217,7 @@ class Dense(Gaussian):
 
 @dataclass(frozen=True)
 class Heteroscedastic(Gaussian):
-    r"""Real values, outputs $[m, s]$, each with its own variance: $\frac12(s + (y-m)^2 e^{-s} + \log 2\pi)$.
+    r"""Real values with predicted variance, outputs $[m, s]$: $\frac12(s + (y-m)^2 e^{-s} + \log 2\pi)$.
 
     >>> like = Heteroscedastic()
     >>> sure = like.nll(torch.tensor([[1.0, -2.0]]), torch.tensor([[1.0]]))
@@ -271,10 +226,9 @@ class Heteroscedastic(Gaussian):
     """
 
     name: str = "heteroscedastic"
-    metric: str = R2
 
     def num_outputs(self, num_classes: int) -> int:
-        """A mean and a log variance a target column."""
+        """A mean and a log variance per target column."""
         return 2 * num_classes
 
     def means(self, outputs: Tensor) -> Tensor:
@@ -283,40 +237,43 @@ class Heteroscedastic(Gaussian):
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """`[N]`, summed over target columns."""
-        mean, log_variance = outputs.chunk(2, -1)
-        log_variance = log_variance.clamp(-LOG_VARIANCE_LIMIT, LOG_VARIANCE_LIMIT)
+        mean, log_variance, _ = _limited_halves(outputs)
         return 0.5 * (log_variance + (targets - mean).square() * (-log_variance).exp() + LOG_TWO_PI).flatten(1).sum(1)
 
     def slope(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        r"""$[(m - y) e^{-s}, \frac12 (1 - (y - m)^2 e^{-s})]$; no log variance beyond its limit moves anything."""
-        mean, log_variance = outputs.detach().chunk(2, -1)
-        held = log_variance.clamp(-LOG_VARIANCE_LIMIT, LOG_VARIANCE_LIMIT)
-        pull = (mean - targets) * (-held).exp()
-        return torch.cat([pull, 0.5 * (1 - pull * (mean - targets)) * (held == log_variance)], -1)
+        r"""$[(m - y) e^{-s}, \frac12 (1 - (y - m)^2 e^{-s})]$; 0 for a log variance beyond its limit."""
+        mean, log_variance, inside = _limited_halves(outputs.detach())
+        residual = (mean - targets) * (-log_variance).exp()
+        return torch.cat([residual, 0.5 * (1 - residual * (mean - targets)) * inside], -1)
 
     def sample(self, outputs: Tensor, rng: Generator) -> Tensor:
-        """Targets with the predicted noise."""
-        mean, log_variance = outputs.detach().chunk(2, -1)
-        log_variance = log_variance.clamp(-LOG_VARIANCE_LIMIT, LOG_VARIANCE_LIMIT)
+        """Means plus noise of the predicted variance."""
+        mean, log_variance, _ = _limited_halves(outputs.detach())
         noise = torch.randn(mean.shape, generator=rng, dtype=mean.dtype, device=rng.device).to(mean.device)
         return mean + noise * (0.5 * log_variance).exp()
 
     def information(self, outputs: Tensor, vector: Tensor) -> Tensor:
         r"""$[e^{-s} v_m, \frac12 v_s]$."""
-        return self._deviations(outputs).square() * vector
+        return self._information_root(outputs).square() * vector
 
     def factors(self, outputs: Tensor) -> Iterator[Tensor]:
-        """One scaled unit vector an output."""
-        deviations, units = self._deviations(outputs), super().factors(outputs)
-        return (deviations * unit for unit in units)
+        """One scaled unit vector per output."""
+        root, units = self._information_root(outputs), super().factors(outputs)
+        return (root * unit for unit in units)
 
-    def _deviations(self, outputs: Tensor) -> Tensor:
-        """Square roots of the information of means and log variances; none of those beyond their limit."""
-        log_variance = outputs.detach().chunk(2, -1)[1]
-        held = log_variance.clamp(-LOG_VARIANCE_LIMIT, LOG_VARIANCE_LIMIT)
-        return torch.cat([(-0.5 * held).exp(), math.sqrt(0.5) * (held == log_variance)], -1)
+    def _information_root(self, outputs: Tensor) -> Tensor:
+        _, log_variance, inside = _limited_halves(outputs.detach())
+        return torch.cat([(-0.5 * log_variance).exp(), math.sqrt(0.5) * inside], -1)
 
 
+def _limited_halves(outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Means, log variances clamped to their limit, and which log variances were inside it."""
+    mean, log_variance = outputs.chunk(2, -1)
+    limited = log_variance.clamp(-LOG_VARIANCE_LIMIT, LOG_VARIANCE_LIMIT)
+    return mean, limited, limited == log_variance
+
+
+Likelihood: TypeAlias = Categorical | Gaussian  # and their subclasses
 LIKELIHOODS: dict[str, Likelihood] = {
     like.name: like for like in (Categorical(), Gaussian(), Heteroscedastic(), Dense(), Language())
 }

@@ -1,7 +1,4 @@
-"""Identifiers of metrics, which programs read, their titles, which people read, and intervals of shares.
-
-Every JSON object and every stored fact holds the identifier; texts, tables and pictures show the title.
-"""
+"""Identifiers of metrics (in JSON and stored files), their titles (in texts and figures), and intervals of shares."""
 
 import math
 
@@ -10,12 +7,12 @@ R2 = "r2"
 TITLES = {ACCURACY: "accuracy", R2: "R²"}
 """Title of each metric by its identifier."""
 
-CONFIDENCE = 1.959964  # of a normal deviate, 95 %
+CONFIDENCE = 1.959964  # 95 % quantile of a normal deviate, two-sided
 _IDENTIFIERS = {title: identifier for identifier, title in TITLES.items()}
 
 
 def metric_title(identifier: str) -> str:
-    """The metric as people write it; an unknown one as it is.
+    """The title of a metric; an unknown identifier is returned unchanged.
 
     >>> metric_title("r2"), metric_title("accuracy")
     ('R²', 'accuracy')
@@ -24,7 +21,7 @@ def metric_title(identifier: str) -> str:
 
 
 def metric_identifier(name: str) -> str:
-    """The identifier of a stored metric name; files of version 0.1 hold titles.
+    """The identifier of a stored metric name (files of version 0.1 contain titles).
 
     >>> metric_identifier("R²"), metric_identifier("r2")
     ('r2', 'r2')
@@ -33,7 +30,7 @@ def metric_identifier(name: str) -> str:
 
 
 def share_interval(share: float, count: int) -> tuple[float, float]:
-    r"""Wilson's 95 % interval of a share that was seen among `count` samples.
+    r"""Wilson's 95 % interval of a share observed on `count` samples.
 
     $$\frac{p + z^2/2n \pm z\sqrt{p(1-p)/n + z^2/4n^2}}{1 + z^2/n}$$
 

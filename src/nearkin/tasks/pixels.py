@@ -1,6 +1,6 @@
-"""Pixels: tasks made from tasks by changing their images: another size, grey, three channels, inverted.
+"""Derived tasks with changed images: another size, grey, three channels, inverted.
 
-Images in memory are changed at once, in blocks, and bytes stay bytes; images in files are changed as they are read.
+Images in memory are changed at once, in blocks, and bytes stay bytes; images in files are changed when they are read.
 """
 
 import math
@@ -19,13 +19,13 @@ from nearkin.tasks.examples import Examples
 from nearkin.tasks.rows import Chosen, Joined, Mapped, Pixels, Rows, Values, blocks
 from nearkin.tasks.task import Task
 
-BLOCK = 1024  # images changed at a time, fewer where they are large
+BLOCK = 1024  # images changed at a time, fewer if they are large
 BLOCK_BYTES = 64 * 2**20
-RANGE_SAMPLES = 1024  # evenly spaced images of a file: enough to tell [0, 1] from other ranges
+RANGE_SAMPLES = 1024  # evenly spaced images of a file, to tell [0, 1] from other ranges
 
 
 def resized(task: Task, size: tuple[int, int]) -> Task:
-    """The task with images of `size` (H, W), bilinear and without aliasing; dense targets follow.
+    """The task with images, and dense targets, resized to `size` (H, W): bilinear, with antialiasing.
 
     >>> task = Task.from_arrays("noise", torch.rand(10, 3, 8, 8), torch.arange(10) % 2)
     >>> resized(task, (4, 6)).input_shape
@@ -39,7 +39,7 @@ def resized(task: Task, size: tuple[int, int]) -> Task:
 
 
 def grey(task: Task) -> Task:
-    """The task with images of one channel, their luma; grey images stay as they are.
+    """The task with images of one channel, their luma; grey images do not change.
 
     >>> task = Task.from_arrays("noise", torch.rand(10, 3, 8, 8), torch.arange(10) % 2)
     >>> grey(task).input_shape
@@ -50,7 +50,7 @@ def grey(task: Task) -> Task:
 
 
 def coloured(task: Task) -> Task:
-    """The task with grey images as red, green and blue alike; images of three channels stay as they are.
+    """The task with grey images repeated to red, green and blue; other images do not change.
 
     >>> task = Task.from_arrays("noise", torch.rand(10, 1, 8, 8), torch.arange(10) % 2)
     >>> coloured(task).input_shape
@@ -64,7 +64,7 @@ def coloured(task: Task) -> Task:
 
 
 def rgb(task: Task) -> Task:
-    """The task with images of three channels; a grey image is repeated as red, green and blue.
+    """The task with images of three channels; grey images are repeated to red, green and blue.
 
     >>> task = Task.from_arrays("noise", torch.rand(10, 1, 8, 8), torch.arange(10) % 2)
     >>> rgb(task).input_shape
@@ -72,14 +72,13 @@ def rgb(task: Task) -> Task:
     """
     require_images(task)
     channels = task.input_shape[0]
-    require(
-        channels in (1, 3), f"{task.name}: rgb takes images of 1 or 3 channels, got {channels}; leave it out", DataError
-    )
+    if channels not in (1, 3):
+        raise DataError(f"{task.name}: rgb takes images of 1 or 3 channels, got {channels}; leave it out")
     return coloured(task)
 
 
 def inverted(task: Task) -> Task:
-    """The task with dark for light: `low + high − x`, which is `1 − x` for images in [0, 1].
+    """The task with inverted brightness: `low + high − x`, which is `1 − x` for images in [0, 1].
 
     >>> images = torch.full((10, 1, 2, 2), 0.25)
     >>> inverted(Task.from_arrays("dim", images, torch.arange(10) % 2)).train.inputs.take(torch.tensor([0])).unique()
@@ -92,17 +91,16 @@ def inverted(task: Task) -> Task:
 
 def require_images(task: Task) -> None:
     """Refuse a task whose inputs are not images."""
-    require(
-        len(task.input_shape) == 3,
-        f"{task.name}: this needs images (C, H, W), but its inputs have shape {task.input_shape}; use an image task",
-        DataError,
-    )
+    if len(task.input_shape) != 3:
+        raise DataError(
+            f"{task.name}: this needs images (C, H, W), but its inputs have shape {task.input_shape}; use an image task"
+        )
 
 
 def value_range(rows: Rows) -> tuple[float, float]:
-    """Darkest and lightest value that images may have: (0, 1) where it holds them all, else the values found.
+    """Lowest and highest value of images: (0, 1) if all values are inside, else the observed values.
 
-    Rows in memory are searched whole, rows that are made or read when asked by a sample.
+    All rows in memory are read, of other rows a sample.
 
     >>> value_range(Values(torch.tensor([[-2.0, 3.0]]))), value_range(Values(torch.tensor([[0.1, 0.2]])))
     ((-2.0, 3.0), (0.0, 1.0))
@@ -112,18 +110,18 @@ def value_range(rows: Rows) -> tuple[float, float]:
         return 0.0, 1.0
     count = len(rows) if dtype is not None else min(len(rows), RANGE_SAMPLES)
     index = torch.arange(count) * len(rows) // count
-    bounds = [torch.stack(rows.take(part).aminmax()) for part in index.split(BLOCK)]
+    bounds = [torch.stack(rows.take(block).aminmax()) for block in index.split(BLOCK)]
     low, high = float(torch.stack(bounds)[:, 0].min()), float(torch.stack(bounds)[:, 1].max())
     return (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
 
 
 def as_read(rows: Rows, function: Callable[[Tensor], Tensor]) -> Rows:
-    """Rows of images that pass through a function as they are read; one of a module, so that it can be pickled."""
+    """Rows of images with a function applied when they are read; it must be defined in a module, for pickling."""
     return Mapped(rows, partial(_each, function))
 
 
 def converted(rows: Rows, function: Callable[[Tensor], Tensor]) -> Rows:
-    """Rows of images through a function `[B, C, H, W]` → `[B, C', H', W']`: at once in memory, else when read.
+    """Apply a function `[B, C, H, W]` → `[B, C', H', W']` to rows of images: at once in memory, else when read.
 
     >>> converted(Pixels(torch.tensor([[[[0, 100]]]], dtype=torch.uint8)), lambda x: x / 3).tensor
     tensor([[[[ 0, 33]]]], dtype=torch.uint8)
@@ -134,37 +132,35 @@ def converted(rows: Rows, function: Callable[[Tensor], Tensor]) -> Rows:
         return lazy
     out = torch.empty((len(rows), *lazy.shape), dtype=dtype)
     count = max(1, min(BLOCK, BLOCK_BYTES // (4 * max(math.prod(lazy.shape), math.prod(rows.shape)))))
-    for part, images in zip(out.split(count), blocks(rows, count), strict=True):
+    for block, images in zip(out.split(count), blocks(rows, count), strict=True):
         value = function(images)
-        part.copy_(value.mul(255).round_().clamp_(0, 255) if dtype == torch.uint8 else value)
+        block.copy_(value.mul(255).round_().clamp_(0, 255) if dtype == torch.uint8 else value)
     return Pixels(out) if dtype == torch.uint8 else Values(out)
 
 
 def _changed(task: Task, function: Callable[[Tensor], Tensor], targets: bool = False) -> Task:
-    train, test = (_changed_part(part, function, targets) for part in (task.train, task.test))
+    def changed(examples: Examples) -> Examples:
+        inputs = converted(examples.inputs, function)
+        if not targets:
+            return replace(examples, inputs=inputs)
+        same = examples.targets is examples.inputs
+        return replace(examples, inputs=inputs, targets=inputs if same else converted(examples.targets, function))
+
+    train, test = changed(task.train), changed(task.test)
     return replace(task, train=train, test=test, input_shape=train.inputs.shape).rescaled()
 
 
 def _require_memory(task: Task, shape: tuple[int, ...], targets: bool = False) -> None:
-    """Refuse images of `shape` that exceed the limit: all of them if they are kept in memory, else a single one."""
-    parts = [part.inputs for part in (task.train, task.test)]
-    parts += [part.targets for part in (task.train, task.test)] if targets else []
-    kept = [(rows, dtype) for rows in parts if (dtype := _kept_dtype(rows)) is not None]
+    """Refuse images of `shape` that exceed the limit: all of them if they are in memory, else a single one."""
+    both = [task.train.inputs, task.test.inputs, *((task.train.targets, task.test.targets) if targets else ())]
     size = math.prod(shape)
-    total = 4 * size + sum(len(rows) * size * dtype.itemsize for rows, dtype in kept)
+    total = 4 * size
+    total += sum(len(rows) * size * dtype.itemsize for rows in both if (dtype := _kept_dtype(rows)) is not None)
     require_bytes(total, f"{task.name} as images of {' x '.join(map(str, shape))} (channels, height, width)")
 
 
-def _changed_part(part: Examples, function: Callable[[Tensor], Tensor], targets: bool) -> Examples:
-    inputs = converted(part.inputs, function)
-    if not targets:
-        return replace(part, inputs=inputs)
-    same = part.targets is part.inputs
-    return replace(part, inputs=inputs, targets=inputs if same else converted(part.targets, function))
-
-
 def _kept_dtype(rows: Rows) -> torch.dtype | None:
-    """How images that lie in memory are kept, uint8 or a float; None for rows that are made or read when asked."""
+    """The type of images in memory, uint8 or a float; None for rows that are computed or read on demand."""
     match rows:
         case Pixels():
             return torch.uint8
@@ -196,7 +192,7 @@ def _mirrored(images: Tensor, total: float) -> Tensor:
 
 
 def fitted_to(task: Task, input_shape: tuple[int, ...]) -> Task:
-    """The task with inputs of that shape: itself, or its images resized and their channels made one or three.
+    """The task with inputs of that shape: images are resized and converted to one or three channels.
 
     >>> images = Task.from_arrays("noise", torch.rand(10, 3, 8, 8), torch.arange(10) % 2)
     >>> fitted_to(images, (1, 14, 14)).input_shape
@@ -206,19 +202,16 @@ def fitted_to(task: Task, input_shape: tuple[int, ...]) -> Task:
         return task
     if len(task.input_shape) != 3 or len(input_shape) != 3:
         raise MismatchError(
-            f"{task.name} has inputs of shape {task.input_shape}, the network reads {input_shape}; only images can be "
-            f"brought to another shape"
+            f"{task.name} has inputs of shape {task.input_shape}, the network expects {input_shape}; only images can "
+            f"be converted to another shape"
         )
     channels, height, width = input_shape
     if (task.input_shape[1], task.input_shape[2]) != (height, width):
         task = resized(task, (height, width))
-    if task.input_shape[0] != channels and channels == 1:
-        task = grey(task)
-    elif task.input_shape[0] != channels and channels == 3:
-        task = coloured(task)
+    task = grey(task) if channels == 1 else coloured(task) if channels == 3 else task
     if task.input_shape != input_shape:
         raise MismatchError(
-            f"{task.name} has {task.input_shape[0]} channels, the network reads {channels}; one and three can be made "
-            f"of each other, others cannot"
+            f"{task.name} has {task.input_shape[0]} channels, the network expects {channels}; only one and three "
+            f"channels can be converted into each other"
         )
     return task

@@ -1,7 +1,8 @@
-"""Rows: samples that can be asked for by number, whether they lie in memory, in a mapped file or in image files.
+"""Rows: samples read by position, from memory, from a mapped file or from image files.
 
-Everything a task holds is `Rows`; a derived task is rows over rows. `take` is a pure function of its index, so that
-two readers of one task see the same values. Images leave `take` as float32 in [0, 1], channels first.
+The inputs and targets of every task are `Rows`; those of a derived task are rows over other rows. `take` is a pure
+function of its index, so that two readers of one task see the same values. `take` returns images as float32 in [0, 1],
+channels first.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,12 +32,8 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Values:
-    """Rows of a tensor as they are (labels, tables, tokens).
-
-    >>> Values(torch.tensor([5, 6, 7])).take(torch.tensor([2, 0]))
-    tensor([7, 5])
-    """
+class TensorRows:
+    """Rows along the first axis of a tensor."""
 
     tensor: Tensor
 
@@ -48,37 +45,33 @@ class Values:
     def __len__(self) -> int:
         return len(self.tensor)
 
+
+@dataclass(frozen=True, eq=False)
+class Values(TensorRows):
+    """Rows of a tensor, unchanged (labels, tables, tokens).
+
+    >>> Values(torch.tensor([5, 6, 7])).take(torch.tensor([2, 0]))
+    tensor([7, 5])
+    """
+
     def take(self, index: Tensor) -> Tensor:
         """Rows at `index`."""
         return self.tensor[index]
 
 
 @dataclass(frozen=True, eq=False)
-class Pixels:
-    """Images `[N, C, H, W]` of bytes, kept as bytes (a quarter of the memory) and read as float32 in [0, 1].
+class Pixels(TensorRows):
+    """Images `[N, C, H, W]`, stored as bytes (a quarter of the memory) and read as float32 in [0, 1].
 
-    The tensor may be a view of a mapped file: only the pages that are taken are read.
+    The tensor may be a view of a mapped file: only the requested pages are read.
 
     >>> Pixels(torch.full((1, 1, 1, 2), 255, dtype=torch.uint8)).take(torch.tensor([0])).tolist()
     [[[[1.0, 1.0]]]]
     """
 
-    tensor: Tensor
-
     def __post_init__(self) -> None:
-        require(
-            self.tensor.dtype == torch.uint8 and self.tensor.dim() == 4,
-            f"pixels are uint8 [N, C, H, W], got {self.tensor.dtype} {list(self.tensor.shape)}",
-            DataError,
-        )
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one image."""
-        return tuple(self.tensor.shape[1:])
-
-    def __len__(self) -> int:
-        return len(self.tensor)
+        if self.tensor.dtype != torch.uint8 or self.tensor.dim() != 4:
+            raise DataError(f"pixels must be uint8 [N, C, H, W], got {self.tensor.dtype} {list(self.tensor.shape)}")
 
     def take(self, index: Tensor) -> Tensor:
         """Images at `index` as float32 in [0, 1]."""
@@ -87,9 +80,9 @@ class Pixels:
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Windows of `length` tokens of a stream `[T]`, one after another, `offset` tokens ahead.
+    """Consecutive windows of `length` tokens of a stream `[T]`, shifted by `offset` tokens.
 
-    Inputs have offset 0 and the targets of a language model offset 1.
+    The inputs of a language model have offset 0, its targets offset 1.
 
     >>> Windows(torch.arange(7), length=3, offset=1).take(torch.tensor([0, 1])).tolist()
     [[1, 2, 3], [4, 5, 6]]
@@ -115,7 +108,7 @@ class Windows:
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """Some rows of others, by position `index` `[N]`; make it with `chosen`, which folds choices of choices."""
+    """The rows at positions `index` `[N]` of other rows; `chosen` builds it without nesting."""
 
     rows: Rows
     index: Tensor
@@ -129,13 +122,13 @@ class Chosen:
         return len(self.index)
 
     def take(self, index: Tensor) -> Tensor:
-        """Rows at `index` of the choice."""
+        """Rows at `index`, a position among the chosen rows."""
         return self.rows.take(self.index[index])
 
 
 @dataclass(frozen=True, eq=False)
 class Joined:
-    """The rows of one after the rows of another.
+    """The rows of `first`, then those of `second`.
 
     >>> Joined(Values(torch.tensor([1, 2])), Values(torch.tensor([3]))).take(torch.tensor([2, 0]))
     tensor([3, 1])
@@ -145,11 +138,8 @@ class Joined:
     second: Rows
 
     def __post_init__(self) -> None:
-        require(
-            self.first.shape == self.second.shape,
-            f"rows of shape {self.first.shape} and {self.second.shape} cannot be joined",
-            DataError,
-        )
+        if self.first.shape != self.second.shape:
+            raise DataError(f"rows of shape {self.first.shape} and {self.second.shape} cannot be joined")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -160,7 +150,7 @@ class Joined:
         return len(self.first) + len(self.second)
 
     def take(self, index: Tensor) -> Tensor:
-        """Rows at `index`, in the order asked."""
+        """Rows at `index`, in the order of `index`."""
         late = index >= len(self.first)
         if not late.any():
             return self.first.take(index)
@@ -175,7 +165,7 @@ class Joined:
 
 @dataclass(frozen=True, eq=False)
 class Mapped:
-    """Rows passed through `function(values, index)` as they are taken; it must not depend on the batch.
+    """Rows passed through `function(values, index)` when they are read; it must treat each row on its own.
 
     >>> double = Mapped(Values(torch.tensor([1.0, 2.0])), lambda value, index: 2 * value)
     >>> double.take(torch.tensor([1])), double.shape
@@ -188,7 +178,7 @@ class Mapped:
 
     def __post_init__(self) -> None:
         first = torch.zeros(1, dtype=torch.int64)
-        require(len(self.rows) > 0, "there are no rows to map; the data is empty", DataError)
+        require(len(self.rows) > 0, "there are no rows to map; add data", DataError)
         object.__setattr__(self, "shape", tuple(self.function(self.rows.take(first), first).shape[1:]))
 
     def __len__(self) -> int:
@@ -200,7 +190,7 @@ class Mapped:
 
 
 def chosen(rows: Rows, index: Tensor) -> Rows:
-    """Rows at `index`; a choice of a choice is one choice, and labels are chosen at once.
+    """Rows at `index`: `Chosen` rows are not nested, and labels are copied at once.
 
     >>> chosen(chosen(Values(torch.arange(9.0)), torch.tensor([8, 4, 2])), torch.tensor([0, 2])).take(torch.tensor([1]))
     tensor([2.])
@@ -213,7 +203,7 @@ def chosen(rows: Rows, index: Tensor) -> Rows:
 
 
 def in_memory(rows: Rows) -> bool:
-    """Whether taking a row costs a copy, not a file to open and decode."""
+    """Whether reading a row is a copy, without a file to open and decode."""
     if isinstance(rows, Chosen):
         return in_memory(rows.rows)
     if isinstance(rows, Joined):
@@ -221,12 +211,13 @@ def in_memory(rows: Rows) -> bool:
     return isinstance(rows, Values | Pixels | Windows)
 
 
-def glance(count: int, size: int) -> Tensor:
-    """At most `size` of `count` positions, drawn once and for all, in rising order.
+def subset_index(count: int, size: int) -> Tensor:
+    """At most `size` of `count` positions in rising order: a random draw that is the same in every call.
 
-    Drawn, not evenly spaced: data sets have periods (the even images of MNIST are lighter than the odd ones).
+    The positions are random because evenly spaced ones can meet a period of the data: the even images of MNIST are
+    lighter than the odd ones.
 
-    >>> glance(5, 9).tolist(), len(glance(1000, 64)), bool((glance(1000, 64) == glance(1000, 64)).all())
+    >>> subset_index(5, 9).tolist(), len(subset_index(1000, 64)), subset_index(9, 3).equal(subset_index(9, 3))
     ([0, 1, 2, 3, 4], 64, True)
     """
     if size >= count:
@@ -246,5 +237,5 @@ def gathered(rows: Rows) -> Tensor:
     >>> gathered(chosen(Values(torch.arange(4)), torch.tensor([3, 1])))
     tensor([3, 1])
     """
-    require(len(rows) > 0, "there are no rows; the data is empty", DataError)
+    require(len(rows) > 0, "there are no rows to gather; add data", DataError)
     return torch.cat(list(blocks(rows)))

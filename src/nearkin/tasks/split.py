@@ -1,4 +1,4 @@
-"""Splits: which samples are learned from and which are judged by, the same for every class and every run."""
+"""Splits and subsets of samples, stratified by class and reproducible from a seed."""
 
 import torch
 from torch import Tensor
@@ -8,15 +8,15 @@ from nearkin.core.rng import Streams
 
 
 def split_index(labels: Tensor | None, count: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Positions of the larger and of the set-aside part, both in rising order; stratified where there are labels.
+    """Positions of the kept samples and of the share set aside, both in rising order; stratified if there are labels.
 
-    Every class of two samples or more has one in each part.
+    A class of two samples or more has at least one sample on each side.
 
-    >>> keep, aside = split_index(torch.tensor([0, 0, 0, 0, 0, 1, 1, 1, 1, 1]), 10, 0.2, seed=0)
-    >>> len(keep), len(aside), sorted((aside >= 5).tolist())
+    >>> kept, aside = split_index(torch.tensor([0, 0, 0, 0, 0, 1, 1, 1, 1, 1]), 10, 0.2, seed=0)
+    >>> len(kept), len(aside), sorted((aside >= 5).tolist())
     (8, 2, [False, True])
     """
-    require(0 < share < 1, f"the share set aside must lie between 0 and 1, got {share}")
+    require(0 < share < 1, f"the share set aside must be between 0 and 1, got {share}")
     require(count >= 2, f"{count} samples cannot be split; add more", DataError)
     groups = torch.zeros(count, dtype=torch.int64) if labels is None else labels
     rng = Streams(seed).at("split")
@@ -30,7 +30,7 @@ def split_index(labels: Tensor | None, count: int, share: float, seed: int) -> t
 
 
 def balanced_index(labels: Tensor, count: int, seed: int) -> Tensor:
-    """Positions of at most `count` samples, as even over the classes as their sizes allow, in rising order.
+    """Positions of at most `count` samples in rising order, balanced over the classes as far as their sizes allow.
 
     >>> balanced_index(torch.tensor([0, 0, 0, 0, 1, 1]), 4, seed=0).shape
     torch.Size([4])
@@ -47,9 +47,9 @@ def balanced_index(labels: Tensor, count: int, seed: int) -> Tensor:
 
 
 def stratified_index(labels: Tensor, count: int, seed: int) -> Tensor:
-    """Positions of `count` samples that keep the class shares, in rising order.
+    """Positions of `count` samples in rising order, with the class shares of all samples.
 
-    Shares are rounded by largest remainder; every class has one sample or more where `count` allows it.
+    Shares are rounded by largest remainder; every class has at least one sample if `count` allows it.
 
     >>> labels = torch.tensor([0] * 90 + [1] * 8 + [2] * 2)
     >>> torch.bincount(labels[stratified_index(labels, 10, seed=0)])
@@ -61,7 +61,7 @@ def stratified_index(labels: Tensor, count: int, seed: int) -> Tensor:
     quota = count * sizes.double() / len(labels)
     taken = quota.floor().long().clamp_min(1)
     while (missing := count - int(taken.sum())) != 0:
-        gap = quota - taken  # give to the class that is furthest below its quota, take from the one furthest above
+        gap = quota - taken  # add to the class furthest below its quota, remove from the one furthest above
         if missing > 0:
             taken[gap.masked_fill(taken >= sizes, -torch.inf).argmax()] += 1
         else:
@@ -70,7 +70,6 @@ def stratified_index(labels: Tensor, count: int, seed: int) -> Tensor:
 
 
 def _shuffled_classes(labels: Tensor, seed: int) -> list[Tensor]:
-    """Positions of the samples of each class in random order; the first k are the same for every k."""
     rng = Streams(seed).at("limit")
     pools = [torch.nonzero(labels == group).flatten() for group in labels.unique()]
     return [pool[torch.randperm(len(pool), generator=rng)] for pool in pools]

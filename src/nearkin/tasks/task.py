@@ -1,6 +1,7 @@
-"""Task: a data set with its likelihood; what every room of the house is about."""
+"""Task: training and test examples with their likelihood."""
 
 import hashlib
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,31 +9,31 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from nearkin.core.errors import DataError, require
-from nearkin.tasks.arrays import interpreted
+from nearkin.core.errors import DataError
+from nearkin.tasks.arrays import read_arrays
 from nearkin.tasks.datasets import DatasetInputs, dataset_targets
 from nearkin.tasks.examples import Examples, Scaling
 from nearkin.tasks.likelihood import Likelihood, likelihood
 from nearkin.tasks.metrics import ACCURACY
-from nearkin.tasks.rows import glance, in_memory
+from nearkin.tasks.rows import in_memory, subset_index
 from nearkin.tasks.split import split_index
 
-DIGEST_SAMPLES = 2048  # of rows that must be decoded
-TEST_SHARE = 0.2  # of a data set that comes without a test part
+DIGEST_SAMPLES = 2048  # where rows must be decoded
+TEST_SHARE = 0.2  # where a data set has no test set of its own
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A learning task, checked at birth.
+    """A learning task; its shapes and labels are checked when it is created.
 
     Attributes:
-        name: what people call it.
-        train: examples to learn from.
-        test: examples to judge by, of the same shape.
+        name: name of the task, for people.
+        train: training examples.
+        test: test examples, of the same shape.
         likelihood: `categorical`, `gaussian`, `heteroscedastic`, `dense` or `language`.
         classes: names of the C classes, words, target columns or output channels.
         input_shape: shape of one input: `(C, H, W)` images, `(D,)` tables, `(T,)` tokens.
-        source: the data string that reads it again; empty for arrays.
+        source: data string that reads the task again; empty for arrays.
 
     >>> x = torch.arange(16.0).view(8, 2) - 7
     >>> task = Task.from_arrays("sign", x, (x[:, 0] > 0).long(), x, (x[:, 0] > 0).long())
@@ -50,55 +51,47 @@ class Task:
 
     def __post_init__(self) -> None:
         likelihood(self.likelihood)
-        for part, examples in (("training", self.train), ("test", self.test)):
-            require(
-                len(examples) > 0,
-                f"{self.name}: there is no {part} sample; add some, or choose more classes",
-                DataError,
+        for split, examples in (("training", self.train), ("test", self.test)):
+            if len(examples) == 0:
+                raise DataError(f"{self.name}: there is no {split} sample; add some, or choose more classes")
+            if examples.inputs.shape != self.input_shape:
+                raise DataError(
+                    f"{self.name}: {split} inputs have shape {examples.inputs.shape}, expected {self.input_shape}; "
+                    f"give training and test inputs the same shape"
+                )
+        if self.train.targets.shape != self.test.targets.shape:
+            raise DataError(
+                f"{self.name}: training targets have shape {self.train.targets.shape}, test targets "
+                f"{self.test.targets.shape}; give both the same shape"
             )
-            require(
-                examples.inputs.shape == self.input_shape,
-                f"{self.name}: {part} inputs have shape {examples.inputs.shape}, expected {self.input_shape}; "
-                f"bring both parts to one shape",
-                DataError,
-            )
-        require(
-            self.train.targets.shape == self.test.targets.shape,
-            f"{self.name}: training targets have shape {self.train.targets.shape}, test targets "
-            f"{self.test.targets.shape}; they must agree",
-            DataError,
-        )
         if self.likelihood == "categorical":
             self._check_classes()
 
     def _check_classes(self) -> None:
-        require(
-            len(self.classes) >= 2,
-            f"{self.name}: a classification task needs two classes or more, got "
-            f"{list(self.classes)}; add examples of another class",
-            DataError,
-        )
-        for part, examples in (("training", self.train), ("test", self.test)):
-            labels = examples.labels()
-            low, high = int(labels.min()), int(labels.max())
-            require(
-                low >= 0 and high < len(self.classes),
-                f"{self.name}: {part} labels run from {low} to {high}, but there are {len(self.classes)} classes "
-                f"(0 to {len(self.classes) - 1}); mend the labels or name all classes",
-                DataError,
+        count = len(self.classes)
+        if count < 2:
+            raise DataError(
+                f"{self.name}: got the classes {list(self.classes)}, a classification task needs two or more; add "
+                f"examples of another class"
             )
-        counts = torch.bincount(self.train.labels(), minlength=len(self.classes))
-        empty = [self.classes[i] for i in torch.nonzero(counts == 0).flatten().tolist()]
-        require(
-            not empty,
-            f"{self.name}: no training sample of class {', '.join(empty[:5])}"
-            f"{' and others' if len(empty) > 5 else ''}; add some or leave the class out",
-            DataError,
-        )
+        for split, examples in (("training", self.train), ("test", self.test)):
+            low, high = (int(bound) for bound in examples.labels().aminmax())
+            if low < 0 or high >= count:
+                raise DataError(
+                    f"{self.name}: {split} labels run from {low} to {high}, but there are {count} classes "
+                    f"(0 to {count - 1}); fix the labels or name all classes"
+                )
+        sizes = torch.bincount(self.train.labels(), minlength=count)
+        empty = [self.classes[i] for i in torch.nonzero(sizes == 0).flatten().tolist()]
+        if empty:
+            raise DataError(
+                f"{self.name}: no training sample of class {', '.join(empty[:5])}"
+                f"{' and others' if len(empty) > 5 else ''}; add some or leave the class out"
+            )
 
     @property
     def form(self) -> Likelihood:
-        """The likelihood as an object: its loss, its metric, its samples."""
+        """The likelihood object, with its loss, metric and sampling."""
         return likelihood(self.likelihood)
 
     @property
@@ -107,61 +100,66 @@ class Task:
         return self.form.num_outputs(len(self.classes))
 
     def constant_inputs(self) -> str:
-        """One sentence on input columns or channels that are constant and so teach nothing; empty if there are none.
+        """Name the constant input columns or channels, which are not used, in one sentence; empty without any.
 
         >>> x = torch.stack([torch.arange(10.0), torch.ones(10)], 1)
         >>> Task.from_arrays("toy", x, torch.arange(10) % 2).constant_inputs()
         '1 of 2 input columns is constant in the training data, within the precision of float32, and is not used: \
 column 1.'
         """
-        places = self.train.scaling.constant
-        if not places:
+        positions = self.train.scaling.constant
+        if not positions:
             return ""
         noun = "channel" if len(self.input_shape) == 3 else "column"
-        shown = ", ".join(map(str, places[:10])) + (" and others" if len(places) > 10 else "")
-        verb, plural = ("is", "") if len(places) == 1 else ("are", "s")
+        shown = ", ".join(map(str, positions[:10])) + (" and others" if len(positions) > 10 else "")
+        verb, plural = ("is", "") if len(positions) == 1 else ("are", "s")
         return (
-            f"{len(places)} of {self.input_shape[0]} input {noun}s {verb} constant in the training data, within the "
+            f"{len(positions)} of {self.input_shape[0]} input {noun}s {verb} constant in the training data, within the "
             f"precision of float32, and {verb} not used: {noun}{plural} {shown}."
         )
 
-    def guess(self) -> float:
-        """Test metric of the majority class of the training labels; 0 for R², which the mean of the values has."""
+    def majority_baseline(self) -> float:
+        """Test accuracy of the majority class of the training labels; for real targets 0, the R² of their mean."""
         if self.form.metric != ACCURACY:
             return 0.0
         counts = torch.bincount(self.train.labels().flatten(), minlength=len(self.classes))
         return float((self.test.labels() == counts.argmax()).double().mean())
 
+    def guess(self) -> float:
+        """Old name of `majority_baseline`."""
+        warnings.warn("Task.guess is now Task.majority_baseline", DeprecationWarning, stacklevel=2)
+        return self.majority_baseline()
+
     def best_constant(self) -> float:
-        """Test metric of the best constant answer, which only the test labels tell; at least that of `guess`."""
+        """Test metric of the best constant prediction, from the test labels; at least that of `majority_baseline`."""
         if self.form.metric != ACCURACY:
             return 0.0
         labels = self.test.labels().flatten()
         return float(torch.bincount(labels).max()) / len(labels)
 
     def fingerprint(self) -> str:
-        """A hash of shapes, targets and 256 inputs of each part: two tasks that differ in data differ here."""
+        """Hash of the shapes, the targets and 256 inputs of each split: it differs for tasks of different data."""
         digest = hashlib.sha256(repr((self.likelihood, self.classes, self.input_shape)).encode())
         for examples in (self.train, self.test):
             digest.update(str(len(examples)).encode())
-            some = examples.glance(256)
-            digest.update(some.x.contiguous().numpy().tobytes())
-            labels = examples.labels() if self.likelihood == "categorical" else some.y
+            batch = examples.fixed_subset(256)
+            digest.update(batch.x.contiguous().numpy().tobytes())
+            labels = examples.labels() if self.likelihood == "categorical" else batch.y
             digest.update(labels.contiguous().numpy().tobytes())
         return digest.hexdigest()[:16]
 
     def digest(self) -> str:
-        """A hash of every input and target; of inputs that must be decoded, those of 2,048 samples of each part."""
-        found = hashlib.sha256(self.fingerprint().encode())
+        """Hash of every input and target; where inputs must be decoded, of 2,048 samples of each split."""
+        digest = hashlib.sha256(self.fingerprint().encode())
         for examples in (self.train, self.test):
             count = len(examples) if in_memory(examples.inputs) else DIGEST_SAMPLES
-            for index in glance(len(examples), count).split(1024):
-                found.update(examples.inputs.take(index).contiguous().numpy().tobytes())
-                found.update(examples.targets.take(index).contiguous().numpy().tobytes())
-        return found.hexdigest()[:16]
+            for index in subset_index(len(examples), count).split(1024):
+                digest.update(examples.inputs.take(index).contiguous().numpy().tobytes())
+                digest.update(examples.targets.take(index).contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
 
     def facts(self) -> dict[str, Any]:
-        """What the zoo keeps of a task beside its data: plain JSON values."""
+        """The JSON values that the zoo stores for a task, besides its data."""
         return {
             "likelihood": self.likelihood,
             "classes": list(self.classes),
@@ -185,21 +183,21 @@ column 1.'
         source: str = "",
         standardise: bool = True,
     ) -> "Task":
-        """A task from examples as a reader found them; a missing test part is set aside, the training part scales."""
+        """A task from a reader's examples; without a test set, a fifth of the training examples becomes one."""
         if test is None:
             labels = train.labels() if likelihood == "categorical" else None
-            learn, judge = split_index(labels, len(train), TEST_SHARE, seed=0)
-            train, test = train.chosen(learn), train.chosen(judge)
+            train_index, test_index = split_index(labels, len(train), TEST_SHARE, seed=0)
+            train, test = train.chosen(train_index), train.chosen(test_index)
         task = cls(name, train, test, likelihood, tuple(classes), train.inputs.shape, source)
         return task.standardised() if standardise else task
 
     def rescaled(self) -> "Task":
-        """The same task, scaled anew where it was scaled; what is read as it is stays so."""
-        scaled = (self.train.scaling, self.train.target_scaling)
-        return self.standardised() if any(one.mean is not None for one in scaled) else self
+        """The same task with its scaling computed again, if it has one."""
+        scaled = self.train.scaling.mean is not None or self.train.target_scaling.mean is not None
+        return self.standardised() if scaled else self
 
     def standardised(self) -> "Task":
-        """The same task, scaled by mean and deviation of its training part."""
+        """The same task, scaled by mean and standard deviation of its training set."""
         inputs, targets = Scaling.of(self.train.inputs), Scaling.of(self.train.targets)
         return replace(
             self,
@@ -223,19 +221,17 @@ column 1.'
         """A task from arrays or tensors.
 
         Args:
-            name: what to call it.
+            name: name of the task.
             x: images `[N, H, W]`, `[N, C, H, W]` or `[N, H, W, C]`, bytes or floats; or a table `[N, D]`.
             y: classes (numbers or strings) `[N]`, or real values `[N]` or `[N, K]`, or images.
-            x_test: inputs to judge by; without them a fifth of the samples is set aside, the same for every class.
-            y_test: their targets.
-            likelihood: read off the targets when not given: whole numbers and strings are classes, floats are values.
+            x_test: test inputs; without them a fifth of every class becomes the test set.
+            y_test: test targets.
+            likelihood: (default: whole numbers and strings are classes, floats are real values).
             classes: names of the classes, in the order of their numbers.
-            standardise: scale inputs and real targets by mean and deviation of the training part.
+            standardise: scale inputs and real targets by mean and standard deviation of the training set.
         """
-        found = interpreted(name, x, y, x_test, y_test, likelihood=likelihood, classes=classes)
-        return cls.of(
-            name, found.train, found.test, likelihood=found.likelihood, classes=found.classes, standardise=standardise
-        )
+        arrays = read_arrays(name, x, y, x_test, y_test, likelihood=likelihood, classes=classes)
+        return cls.of(name, **arrays._asdict(), standardise=standardise)
 
     @classmethod
     def from_dataset(
@@ -247,8 +243,7 @@ column 1.'
         likelihood: str | None = None,
         classes: Sequence[str] | None = None,
     ) -> "Task":
-        """A task from torch data sets of `(input, target)` pairs; inputs are read as they are needed."""
-        parts = [train] if test is None else [train, test]
-        pairs = [value for part in parts for value in (DatasetInputs.of(part, name), dataset_targets(part, name))]
-        found = interpreted(name, *pairs, likelihood=likelihood, classes=classes)
-        return cls.of(name, found.train, found.test, likelihood=found.likelihood, classes=found.classes)
+        """A task from torch data sets of `(input, target)` pairs; inputs are read when they are needed."""
+        splits = [train] if test is None else [train, test]
+        arrays = [value for data in splits for value in (DatasetInputs.of(data, name), dataset_targets(data, name))]
+        return cls.of(name, **read_arrays(name, *arrays, likelihood=likelihood, classes=classes)._asdict())

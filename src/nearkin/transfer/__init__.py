@@ -16,23 +16,9 @@ if TYPE_CHECKING:
     from nearkin.transfer.linearized import linearize as linearize
     from nearkin.transfer.marginal_likelihood import learn as learn
     from nearkin.transfer.marginal_likelihood import learn_pooled as learn_pooled
-    from nearkin.transfer.outcome import Outcome as Outcome
+    from nearkin.transfer.outcome import TransferScores as TransferScores
     from nearkin.transfer.posterior import Posterior as Posterior
     from nearkin.transfer.posterior import restored as restored
     from nearkin.transfer.regressor import LinearizedRegressor as LinearizedRegressor
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "classifier": ("LinearizedClassifier",),
-            "gaussian_process": ("gaussian",),
-            "gpytorch_kernel": ("TangentKernel",),
-            "hierarchy.family": ("Family", "family"),
-            "hyper": ("Hyper", "Learning"),
-            "linearized": ("Linearized", "linearize"),
-            "marginal_likelihood": ("learn", "learn_pooled"),
-            "outcome": ("Outcome",),
-            "posterior": ("Posterior", "restored"),
-            "regressor": ("LinearizedRegressor",),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

@@ -1,4 +1,4 @@
-"""Closed-form transfer of a network to a task: its training part goes in, an outcome on its test part comes out."""
+"""Closed-form transfer of a network to a task, scored on the task's test set."""
 
 import time
 
@@ -14,7 +14,7 @@ from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.labels.classes import DIRICHLET, Classes
 from nearkin.transfer.labels.laplace import LaplaceClassified, laplace
 from nearkin.transfer.linearized import Linearized, linearize
-from nearkin.transfer.outcome import Outcome, class_outcome, value_outcome
+from nearkin.transfer.outcome import TransferScores, score_classes, score_values
 from nearkin.transfer.subset import Weights
 
 
@@ -27,52 +27,52 @@ def closed_form(
     name: str = "closed form",
     seed: int = 0,
     means: int | None = None,
-) -> Work[Outcome]:
-    """A linearized network as a Gaussian process, given a task's training part.
+) -> Work[TransferScores]:
+    """Scores of a linearized network as a Gaussian process, given a task's training set.
 
     Args:
         model: the source's network, in the task's input shape.
         task: with classes or values.
-        weights: that are free to move, see `linearize`.
-        options: for classes, see there.
-        name: of the outcome.
-        seed: of what is drawn.
-        means: outputs of the network that are means, where the others are log variances (`source_means`).
+        weights: the ones that are free to move, see `linearize`.
+        options: for classes, see `Classes`.
+        name: of the scores.
+        seed: of random choices.
+        means: number of the network's outputs that are means, if the others are log variances (`source_means`).
     """
-    require_known(task)
+    require_classes_or_values(task)
     begun = time.perf_counter()
     (x, y), (x_test, y_test) = task.train.all(), task.test.all()
     classes = task.likelihood == "categorical"
-    dtype = None if classes else torch.float64  # the noise of classes, log 2 or more, drowns the rounding of a kernel
+    dtype = None if classes else torch.float64  # the noise of classes, log 2 or more, exceeds rounding errors
     flat = linearize(model, weights, x=x[:1], dtype=dtype, means=means)
     if not classes:
         posterior = yield from gaussian.work(flat, x, y, seed=seed)
         mean, variance = posterior.predict(x_test, observed=True)
         facts = {**posterior.hyper.facts(), "space": posterior.space}
-        return value_outcome(name, mean, variance, y_test, time.perf_counter() - begun, facts)
-    found = yield from classified.work(flat, x, y, len(task.classes), options, seed)
-    return class_outcome(name, found.probabilities(x_test), y_test, time.perf_counter() - begun, found.facts())
+        return score_values(name, mean, variance, y_test, time.perf_counter() - begun, facts)
+    scores = yield from fit_classes.work(flat, x, y, len(task.classes), options, seed)
+    return score_classes(name, scores.probabilities(x_test), y_test, time.perf_counter() - begun, scores.facts())
 
 
 @operation
-def classified(
+def fit_classes(
     linearized: Linearized, x: Tensor, labels: Tensor, num_classes: int, options: Classes, seed: int = 0
 ) -> Work[Classified | LaplaceClassified]:
-    """The posterior given labels by the method that was asked for; see `classify` and `laplace`."""
+    """The posterior given labels by `options.method`; see `classify` and `laplace`."""
     if options.method == "laplace":
         return (yield from laplace.work(linearized, x, labels, num_classes, options, seed=seed))
     return (yield from classify.work(linearized, x, labels, num_classes, options, seed=seed))
 
 
 def source_means(source: Solved) -> int | None:
-    """How many outputs of a source's network are means; None where all outputs are of one kind."""
+    """Number of outputs of a source's network that are means; None if it has no log variances."""
     return len(source.facts["classes"]) if source.facts["likelihood"] == "heteroscedastic" else None
 
 
-def require_known(task: Task) -> None:
+def require_classes_or_values(task: Task) -> None:
     """Refuse images and text as targets."""
     require(
         task.likelihood in ("categorical", "gaussian", "heteroscedastic"),
-        f"{task.name} is {task.likelihood}; transfer in closed form is for classes and values",
+        f"'{task.name}' is {task.likelihood}, closed-form transfer is for classes and values; choose another task",
         DataError,
     )

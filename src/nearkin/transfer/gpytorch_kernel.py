@@ -1,4 +1,4 @@
-"""The tangent kernel of a linearized network as a kernel of GPyTorch (extra `gpytorch`)."""
+"""The tangent kernel of a linearized network as a GPyTorch kernel (extra `gpytorch`)."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,8 @@ else:
 class TangentKernel(Kernel):  # type: ignore[misc]
     """`Linearized.kernel` for GPyTorch's models: combine it with `ScaleKernel`, sums, products and any likelihood.
 
-    The network's weights are constants of the kernel: nothing here has a gradient, and the kernel of the last inputs is
-    kept, so that every step of a fit of scale and noise costs no further pass of the network.
+    The network's weights are constants: there are no gradients. The kernel of the last inputs is cached, so fitting
+    scale and noise needs no further passes of the network.
 
     Args:
         linearized: the network, from `nk.transfer.linearize`; `outputs="all"` gives N·C rows in the order that
@@ -49,15 +49,14 @@ class TangentKernel(Kernel):  # type: ignore[misc]
         )
         same = x1.shape == x2.shape and torch.equal(x1, x2)
         if same and self._last is not None and torch.equal(self._last[0], x1):
-            found = self._last[1]
-            return found.diagonal() if diag else found
+            return self._last[1].diagonal() if diag else self._last[1]
         left, right = (x.detach().reshape(len(x), *self.input_shape) for x in (x1, x2))
         if diag and same:
             return self.linearized.diagonal(left).to(x1)
-        found = self.linearized.kernel(left, None if same else right).to(x1)
+        kernel = self.linearized.kernel(left, None if same else right).to(x1)
         if same:
-            self._last = x1.detach().clone(), found
-        return found.diagonal() if diag else found
+            self._last = x1.detach().clone(), kernel
+        return kernel.diagonal() if diag else kernel
 
     def num_outputs_per_input(self, x1: Tensor, x2: Tensor) -> int:
         """Rows of the kernel for one input: C for `outputs="all"`."""

@@ -1,11 +1,11 @@
 r"""A network's first-order expansion around its source weights, $f(θ + v) ≈ f(θ) + J v$ (Maddox et al. 2019).
 
 Notation: N and M samples, C outputs of the network (axes behind the first are flattened), P weights that are free to
-move, J the Jacobian `[N, C, P]` in them. How outputs share the weights is a choice:
+move, J the Jacobian `[N, C, P]` in them. There are three choices for how outputs share the weights:
 
-- `"sum"`: one kernel $K = \frac1C \sum_c J_c J_c^⊤$ `[N, M]` for every target, whatever the targets are; this is what
-  a target with other classes or values needs.
-- `"all"`: $K = J J^⊤$ `[N·C, M·C]`, one vector of weights for all outputs; targets must be as many as outputs.
+- `"sum"`: one kernel $K = \frac1C \sum_c J_c J_c^⊤$ `[N, M]` for every target. It fits a target task with other classes
+  or values than the source.
+- `"all"`: $K = J J^⊤$ `[N·C, M·C]`, one vector of weights for all outputs; there must be as many targets as outputs.
 - an index c: $K = J_c J_c^⊤$ `[N, M]`.
 """
 
@@ -32,13 +32,13 @@ from nearkin.fisher.vectors import unflat
 from nearkin.nets.functional import outputs_of
 from nearkin.transfer.subset import Weights, chosen_names, layers_of
 
-BATCH = 256  # samples in one pass where only outputs are wanted
-BLOCK = 64  # samples whose kernels with each other are computed for the sake of the diagonal
-DENSE_BYTES = 2**30  # of a Jacobian written out
+BATCH = 256  # samples in one forward pass
+BLOCK = 64  # samples in one block of the kernel, of which only the diagonal is used
+DENSE_BYTES = 2**30  # largest dense Jacobian
 
 
 class LeadingOutputs(nn.Module):
-    """A network whose outputs after the first `count` are left out, such as log variances beside means.
+    """A network reduced to its first `count` outputs, such as the means without the log variances.
 
     >>> LeadingOutputs(nn.Linear(3, 4), 2)(torch.zeros(5, 3)).shape
     torch.Size([5, 2])
@@ -56,7 +56,7 @@ class LeadingOutputs(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Linearized:
-    """A network as a linear function of the weights that are free to move; made by `linearize`.
+    """A network as a linear function of the weights that are free to move; returned by `linearize`.
 
     Attributes:
         model: a copy of the network, in evaluation mode.
@@ -86,7 +86,7 @@ class Linearized:
 
     @property
     def num_weights(self) -> int:
-        """P."""
+        """P, the number of free weights."""
         return sum(value.numel() for value in self.params.values())
 
     @cached_property
@@ -96,42 +96,32 @@ class Linearized:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of all weights and of the choices, by which kept posteriors know their network again."""
-        found = hashlib.sha256(repr((self.names, self.outputs)).encode())
+        """A digest of all weights, free names and outputs, by which a stored posterior recognises its network."""
+        digest = hashlib.sha256(repr((self.names, self.outputs)).encode())
         for name, value in self.model.state_dict().items():
-            found.update(name.encode() + value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-        return found.hexdigest()[:32]
+            digest.update(name.encode() + value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()[:32]
 
     def inputs(self, x: Tensor) -> Tensor:
         """Inputs in the dtype and on the device of the weights; refused if there are none or some are not finite."""
         require(isinstance(x, Tensor), f"inputs are a tensor [N, ...], got a {type(x).__name__}", DataError)
-        require(x.dim() > 0 and len(x) > 0, "there are no samples; give one or more", DataError)
-        like = next(iter(self.params.values()))
+        require(x.dim() > 0 and len(x) > 0, "got no samples, expected one or more; give some", DataError)
+        like, x = next(iter(self.params.values())), x.detach()
         if not x.is_floating_point():
-            return x.detach().to(like.device)
-        broken = (~x.detach().isfinite()).flatten(1).any(1) if x.dim() > 1 else ~x.detach().isfinite()
-        require(
-            not bool(broken.any()),
-            f"the inputs are not finite at sample {int(broken.int().argmax())}; mend the data or leave it out",
-            DataError,
-        )
-        return x.detach().to(like.device, like.dtype)
+            return x.to(like.device)
+        require_finite(x, "the inputs are", "fix or remove this sample")
+        return x.to(like.device, like.dtype)
 
     def num_outputs(self, x: Tensor) -> int:
-        """C, for inputs like these."""
+        """C, the number of outputs for these inputs."""
         return outputs_of(self.model, self.inputs(x[:1]))[0].numel()
 
     def mean(self, x: Tensor) -> Tensor:
         """f(θ) `[N, C]`, the network's own outputs, in float64."""
-        parts = [outputs_of(self.model, part) for part in self.inputs(x).split(BATCH)]
-        found = torch.cat([part.reshape(len(part), -1) for part in parts]).double()
-        broken = ~found.isfinite().all(1)
-        require(
-            not bool(broken.any()),
-            f"the network's outputs are not finite at sample {int(broken.int().argmax())}; mend its weights",
-            DataError,
-        )
-        return found
+        batches = [outputs_of(self.model, batch) for batch in self.inputs(x).split(BATCH)]
+        outputs = torch.cat([batch.reshape(len(batch), -1) for batch in batches]).double()
+        require_finite(outputs, "the network's outputs are", "fix its weights")
+        return outputs
 
     @operation
     def kernel(
@@ -139,31 +129,31 @@ class Linearized:
     ) -> Work[Tensor]:
         """K(x, x2) in float64: `[N, M]`, or `[N·C, M·C]` for `outputs="all"`; exactly symmetric without `x2`.
 
-        `names` are some of the free weights; by default all of them.
+        `names` selects some of the free weights (default: all).
         """
         left, right = self.inputs(x), None if x2 is None else self.inputs(x2)
         chosen = self.names if names is None else tuple(names)
-        found = yield from tangent_kernel.work(self.model, left, right, self.outputs, chosen, memory=memory)
+        kernel = yield from tangent_kernel.work(self.model, left, right, self.outputs, chosen, memory=memory)
         if self.outputs == "all":
-            return found.flatten(2).flatten(0, 1).double()
-        return found.double() / (self.num_outputs(left) if self.outputs == "sum" else 1)
+            return kernel.flatten(2).flatten(0, 1).double()
+        return kernel.double() / (self.num_outputs(left) if self.outputs == "sum" else 1)
 
     def layer_kernels(self, x: Tensor, x2: Tensor | None = None) -> dict[str, Tensor]:
         """Kernels of the single layers by name; their sum is `kernel`.
 
         >>> flat = linearize(nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)))
-        >>> parts = flat.layer_kernels(torch.eye(2))
-        >>> list(parts), bool(torch.allclose(sum(parts.values()), flat.kernel(torch.eye(2))))
+        >>> kernels = flat.layer_kernels(torch.eye(2))
+        >>> list(kernels), bool(torch.allclose(sum(kernels.values()), flat.kernel(torch.eye(2))))
         (['0', '2'], True)
         """
         return {layer: self.kernel(x, x2, names) for layer, names in self.layers.items()}
 
     def diagonal(self, x: Tensor, names: Collection[str] | None = None) -> Tensor:
-        """The diagonal of K(x, x), `[N]` or `[N·C]`, without the rest of it."""
-        return torch.cat([self.kernel(part, None, names).diagonal() for part in x.split(BLOCK)])
+        """The diagonal of K(x, x), `[N]` or `[N·C]`, without the full matrix."""
+        return torch.cat([self.kernel(block, None, names).diagonal() for block in x.split(BLOCK)])
 
     def jacobian(self, x: Tensor) -> Tensor:
-        """J written out in float64 for few weights: `[N, C, P]`, or `[N, 1, P]` for one output."""
+        """The dense J in float64, for few weights: `[N, C, P]`, or `[N, 1, P]` for one output."""
         x = self.inputs(x)
         require_steady(self.model)
         chosen = chosen_outputs(self.outputs, self.num_outputs(x))
@@ -174,10 +164,10 @@ class Linearized:
             f"{size / 2**30:,.1f} GiB; use jacobian_operator, or free fewer weights",
         )
         seen = Sight(self.model, frozen(self.model), {}, {}, self.names, chosen, False)
-        parts: list[Tensor] = []
-        for part in x.split(BATCH):
-            features(seen, part, 1, lambda _, one: parts.append(one.g[:, 0, :, 0].double()))
-        return torch.cat(parts)
+        jacobians: list[Tensor] = []
+        for batch in x.split(BATCH):
+            features(seen, batch, 1, lambda _, feature: jacobians.append(feature.g[:, 0, :, 0].double()))
+        return torch.cat(jacobians)
 
     def features(self, x: Tensor) -> Tensor:
         r"""The matrix Φ with $K = Φ Φ^⊤$: `[N·C, P]` for `"all"`, `[N, C·P]` for `"sum"`, `[N, P]` for one output."""
@@ -187,7 +177,7 @@ class Linearized:
         return jacobian.flatten(0, 1)
 
     def jacobian_operator(self, x: Tensor) -> JacobianOperator:
-        """J `[N·C, P]` of all outputs by its products alone, as a `linear_operator.LinearOperator`."""
+        """J `[N·C, P]` of all outputs as a `linear_operator.LinearOperator`, which only computes products."""
         return jacobian_operator(self.model, self.inputs(x), params=self.params)
 
     def at(self, v: Params | Tensor, x: Tensor) -> Tensor:
@@ -200,11 +190,11 @@ class Linearized:
         """
         like = next(iter(self.params.values()))
         step = unflat(v.to(like), self.params) if isinstance(v, Tensor) else {n: t.to(like) for n, t in v.items()}
-        moved = [
-            Jacobian(self.model, part, params=self.params).push(step).reshape(len(part), -1).double()
-            for part in self.inputs(x).split(BATCH)
+        changes = [
+            Jacobian(self.model, batch, params=self.params).push(step).reshape(len(batch), -1).double()
+            for batch in self.inputs(x).split(BATCH)
         ]
-        return self.mean(x) + torch.cat(moved)
+        return self.mean(x) + torch.cat(changes)
 
 
 def linearize(
@@ -219,14 +209,14 @@ def linearize(
     """The first-order expansion of a network around its weights.
 
     Args:
-        model: any network that treats samples apart; a copy is kept, so that training it further changes nothing here.
-        weights: which are free to move: `all`, `head` (the last linear layer), `norm` (of normalisation layers),
+        model: any network that processes samples independently; it is copied, so later training changes nothing here.
+        weights: the ones that are free to move: `all`, `head` (the last linear layer), `norm` (normalisation layers),
             `adapters` (names with "adapter" or "lora"), names of parameters or layers, or a regular expression.
         outputs: `"sum"`, `"all"` or an index; see the module.
-        x: some inputs, by which the head is found for sure.
-        dtype: of the copy; None leaves the network's own, which is quicker and rounds the kernel to that.
-        means: how many of the first outputs are linearized; all if None. A heteroscedastic network of K targets has K
-            means and K log variances; only the means say where targets lie, so they alone give kernel and mean.
+        x: some inputs, with which the head is determined exactly.
+        dtype: of the copy. None keeps the dtype of the network, which is faster and less exact.
+        means: how many of the first outputs are linearized (default: all). A heteroscedastic network of K targets has
+            K means and K log variances; only the means predict targets, so kernel and mean use them alone.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
     >>> linearize(net, "head").names, linearize(net).num_weights
@@ -237,19 +227,29 @@ def linearize(
     require(outputs in ("sum", "all") or whole, f"outputs is 'sum', 'all' or the number of an output, got {outputs!r}")
     require(means is None or means >= 1, f"means is the number of outputs to linearize, 1 or more, got {means}")
     names = chosen_names(model, weights, x)
-    kept = copy.deepcopy(model).eval()
+    model = copy.deepcopy(model).eval()
     if means is not None:
-        kept, names = LeadingOutputs(kept, means), tuple(f"network.{name}" for name in names)
+        model, names = LeadingOutputs(model, means), tuple(f"network.{name}" for name in names)
     if dtype is not None:
-        kept = kept.to(dtype)
-    broken = [name for name, value in kept.named_parameters() if not bool(value.isfinite().all())]
-    require(not broken, f"the weights of {', '.join(broken[:1])} are not finite; mend or train the network", DataError)
-    return Linearized(kept, names, outputs)
+        model = model.to(dtype)
+    broken = [name for name, value in model.named_parameters() if not bool(value.isfinite().all())]
+    require(not broken, f"the weights of {', '.join(broken[:1])} are not finite; fix or train the network", DataError)
+    return Linearized(model, names, outputs)
 
 
 def chosen_outputs(outputs: Outputs, size: int) -> range:
-    """The outputs of a network that count."""
+    """Indices of the outputs that are linearized, of a network with `size` outputs."""
     if isinstance(outputs, str):
         return range(size)
-    require(outputs < size, f"outputs={outputs} of a network with {size}; give an index below {size}", MismatchError)
+    require(
+        outputs < size,
+        f"got outputs={outputs}, the network has {size} outputs; give an index below {size}",
+        MismatchError,
+    )
     return range(outputs, outputs + 1)
+
+
+def require_finite(values: Tensor, what: str, advice: str) -> None:
+    """Refuse samples `[N, ...]` that are not finite, naming the first of them."""
+    broken = ~values.isfinite().reshape(len(values), -1).all(1)
+    require(not bool(broken.any()), f"{what} not finite at sample {int(broken.int().argmax())}; {advice}", DataError)

@@ -1,10 +1,9 @@
-r"""The means of a closed-form transfer as a torch module: a network string and tensors, as every other network.
+r"""The means of a closed-form transfer as a torch module, stored like any other network.
 
 $$K(x, X)\, A + f(x)\, O + b$$
 
-with the tangent kernel K of the source's network f, the points X that were learned from and their coefficients A; O
-passes the source's own outputs on where they are the mean. For classes the outputs are logits, their temperature
-folded in.
+with the tangent kernel K of the source's network f, the training points X and their coefficients A. O adds the source's
+outputs if they are the mean. For classes the outputs are logits, divided by the temperature.
 
 Notation: N points, M inputs, C outputs of the source, T targets.
 """
@@ -30,14 +29,14 @@ from nearkin.transfer.linearized import LeadingOutputs, linearize
 from nearkin.transfer.posterior import Posterior
 
 PATH = TANGENT_MACHINE
-"""Network strings of machines begin so."""
+"""Start of the network strings of tangent machines."""
 
 MAX_OUTPUTS = 2**20
-"""Most outputs of the network of a machine."""
+"""Largest number of outputs of the source's network."""
 
 
 class TangentMachine(nn.Module):
-    """See the module; derivatives do not flow through it.
+    """The module of the formula above; it has no gradients.
 
     Args:
         base: the source's network f.
@@ -46,8 +45,8 @@ class TangentMachine(nn.Module):
         coefficients: A `[N, T]`.
         own: O `[C, T]`; `[K, T]` for a heteroscedastic source of K means.
         bias: b `[T]`.
-        double: whether the kernel is computed in float64, as values with little noise need it.
-        means: K of a heteroscedastic source, whose 2 K outputs are means and log variances; None for others.
+        double: whether the kernel is computed in float64, which values with little noise need.
+        means: K of a heteroscedastic source with K means and K log variances; None for other sources.
 
     >>> line = TangentMachine(nn.Linear(1, 1), "any", *map(torch.tensor, ([[2.0]], [[1.0]], [[0.0]], [0.5])))
     >>> line(torch.tensor([[3.0]])).tolist()  # 2 · 3 + 1, and the bias
@@ -81,14 +80,14 @@ class TangentMachine(nn.Module):
         with derivable():
             flat = linearize(self.base, dtype=torch.float64 if self.double_kernel else None, means=self.means)
             x = x.detach().clone()
-            parts = [flat.kernel(part, self.points) @ self.coefficients for part in blocks(x, len(self.points))]
-            found = torch.cat(parts) + self.bias
-            found = found + flat.mean(x) @ self.own if bool(self.own.any()) else found
-        return found.to(x.dtype).detach()
+            terms = [flat.kernel(block, self.points) @ self.coefficients for block in blocks(x, len(self.points))]
+            outputs = torch.cat(terms) + self.bias
+            outputs = outputs + flat.mean(x) @ self.own if bool(self.own.any()) else outputs
+        return outputs.to(x.dtype).detach()
 
     @property
     def network(self) -> str:
-        """The network string that builds a machine of this shape."""
+        """The network string that builds a tangent machine of this shape."""
         options = (
             ("double", self.double_kernel),
             *((("means", self.means),) if self.means is not None else ()),
@@ -100,16 +99,14 @@ class TangentMachine(nn.Module):
 
     @property
     def num_parameters(self) -> int:
-        """All numbers that an answer needs: the network's weights, the points and their coefficients."""
-        return num_parameters(self.base) + sum(
-            one.numel() for one in (self.points, self.coefficients, self.own, self.bias)
-        )
+        """Number of stored values: the network's weights, the points, their coefficients, O and the bias."""
+        return num_parameters(self.base) + sum(buffer.numel() for buffer in self.buffers(recurse=False))
 
     @property
     def multiply_adds(self) -> int:
-        """For one input: its Jacobian by a pass forward and one backward an output, and its products with N others.
+        """For one input: its Jacobian by one forward pass and one backward pass for each output, and N inner products.
 
-        The kernel of a layer is often had for less.
+        The kernel of a layer often costs less.
         """
         outputs, weights = len(self.own), num_parameters(self.base)
         passes = (1 + 2 * outputs) * multiply_adds(self.base, tuple(self.points.shape[1:]))
@@ -126,36 +123,39 @@ def tangent_machine(
     input_shape: Sequence[int],
     num_outputs: int,
 ) -> TangentMachine:
-    """A machine that waits for its tensors."""
+    """A tangent machine of zeros, into which stored tensors are loaded."""
     source, shape = unquote(network), tuple(input_shape)
-    require(not source.strip().startswith(PATH), f"a machine is made of a network, got another machine: {source[:200]}")
+    require(
+        not source.strip().startswith(PATH),
+        f"got a tangent machine as source, expected another network: {source[:200]}",
+    )
     require(1 <= outputs <= MAX_OUTPUTS, f"a network has 1 to {MAX_OUTPUTS:,} outputs, got {outputs}")
-    require(points >= 1, f"a machine has one point or more, got {points}")
+    require(points >= 1, f"a tangent machine has one point or more, got {points}")
     require_numbers(points * (math.prod(shape) + num_outputs) + outputs * num_outputs, "this machine")
     base = build(source, shape, outputs, seed=0)
     tables = torch.zeros(points, num_outputs), torch.zeros(means or outputs, num_outputs), torch.zeros(num_outputs)
     return TangentMachine(base, source, torch.zeros(points, *shape), *tables, double=double, means=means)
 
 
-def as_machine(posterior: Posterior, network: str, heat: float = 1.0) -> TangentMachine:
+def as_machine(posterior: Posterior, network: str, temperature: float = 1.0) -> TangentMachine:
     """The means of a posterior in function space, divided by a temperature.
 
     Args:
         posterior: of all weights, one scale for all layers, `outputs="sum"`.
         network: the string of the source's network.
-        heat: T of class scores.
+        temperature: of the class scores.
     """
     solver, linearized, hyper = posterior.solver, posterior.linearized, posterior.hyper
     require(
         isinstance(solver, FunctionSpace) and linearized.outputs == "sum" and not hyper.layers,
-        "a module is made of a posterior in function space with outputs='sum' and one scale; solve it so",
+        "a tangent machine needs a posterior in function space with outputs='sum' and one scale; solve it again so",
         MismatchError,
     )
     assert isinstance(solver, FunctionSpace)
     names = [name for name, _ in linearized.model.named_parameters()]
     require(
         list(linearized.names) == names,
-        f"a module is made where all weights are free, got {len(linearized.names)} of {len(names)}; use weights='all'",
+        f"a tangent machine needs all {len(names)} weights free, got {len(linearized.names)}; use weights='all'",
         MismatchError,
     )
     base, means = copy.deepcopy(linearized.model), linearized.means
@@ -166,21 +166,27 @@ def as_machine(posterior: Posterior, network: str, heat: float = 1.0) -> Tangent
     constant = layout.back(layout.basis(1, hyper.mean) @ solver.constants)[0]
     own = torch.eye(size) if hyper.mean == "network" else torch.zeros(size, layout.num_targets)
     return TangentMachine(
-        base.float(), network, solver.x.float(), hyper.scale * layout.back(solver.weights) / heat, own / heat,
-        (posterior.shift + constant) / heat, double, means,
-    )  # fmt: skip
+        base.float(),
+        network,
+        points=solver.x.float(),
+        coefficients=hyper.scale * layout.back(solver.weights) / temperature,
+        own=own / temperature,
+        bias=(posterior.shift + constant) / temperature,
+        double=double,
+        means=means,
+    )
 
 
-def widened(machine: TangentMachine, constants: Tensor) -> TangentMachine:
-    """The same with further outputs that are the same for every input.
+def with_constant_outputs(machine: TangentMachine, constants: Tensor) -> TangentMachine:
+    """The same machine with further outputs, which are constant.
 
     >>> line = TangentMachine(nn.Linear(1, 1), "any", *map(torch.tensor, ([[2.0]], [[1.0]], [[0.0]], [0.5])))
-    >>> widened(line, torch.tensor([4.0]))(torch.tensor([[3.0]])).tolist()
+    >>> with_constant_outputs(line, torch.tensor([4.0]))(torch.tensor([[3.0]])).tolist()
     [[7.5, 4.0]]
     """
     more = len(constants)
     coefficients, own = (
-        torch.cat([one, one.new_zeros(len(one), more)], 1) for one in (machine.coefficients, machine.own)
+        torch.cat([table, table.new_zeros(len(table), more)], 1) for table in (machine.coefficients, machine.own)
     )
     bias = torch.cat([machine.bias, constants.to(machine.bias)])
     return TangentMachine(

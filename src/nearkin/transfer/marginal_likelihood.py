@@ -1,9 +1,8 @@
 r"""Hyper-parameters by marginal likelihood, of one task or pooled over several (appendix B of Maddox et al. 2019).
 
-Noise and scale have a closed form but for one number, found by grid and line search in the kernel's eigenbasis
-(`spectrum`). Scales of single layers, and noise on top of known noise, are climbed to by L-BFGS in log space from
-several starts (`layer_scales`). Which mean the targets have, a constant or the network's own outputs, the evidence
-decides.
+Noise and scale have a closed form up to one number, which is found by grid and line search in the kernel's eigenbasis
+(`spectrum`). Scales of single layers, and noise in addition to known noise, are found by L-BFGS in log space from
+several starts (`layer_scales`). The evidence also selects the mean: a constant or the network's own outputs.
 
 Notation: as in `targets`.
 """
@@ -16,13 +15,13 @@ from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.events import Caution, Note, Progress, Work, operation
 from nearkin.core.rng import Streams
 from nearkin.transfer.hyper import PLAIN, Hyper, Learning, Mean
-from nearkin.transfer.layer_scales import Climb, climbed
+from nearkin.transfer.layer_scales import LayerScaleEvidence, maximize_layer_scales
 from nearkin.transfer.linearized import Linearized
-from nearkin.transfer.prepared import Digest, Points, digested
-from nearkin.transfer.spectrum import Best, Spectrum, best, mean_level, merged
+from nearkin.transfer.prepared import Points, TaskSummary, summarize_task
+from nearkin.transfer.spectrum import EvidenceMaximum, Spectrum, maximize_evidence, mean_level, merge_spectra
 
-CONSTANT = 1e-20  # targets whose squares about the mean are below this share of their squares are constant
-GUESS = 0.1  # share of noise where nothing can be learned
+CONSTANT = 1e-20  # targets are constant if their variance is below this fraction of their mean square
+DEFAULT_NOISE = 0.1  # fraction of the targets' mean square, if noise cannot be learned
 
 
 @operation
@@ -35,14 +34,14 @@ def learn(
         linearized: the network.
         x: `[N, *input_shape]`.
         y: targets `[N]` or `[N, K]`.
-        noise: known variances of the observations `[N]` or `[N, K]`; then the noise learned is 0, unless `how.extra`.
-        how: which mean, scales of layers, the floor of the noise, the limit of rows.
+        noise: known variances of the observations `[N]` or `[N, K]`; the learned noise is then 0, unless `how.extra`.
+        how: the mean, scales of layers, the floor of the noise, the limit of rows.
 
     >>> import torch
     >>> from nearkin.transfer.linearized import linearize
     >>> flat, x = linearize(torch.nn.Linear(1, 1)), torch.linspace(-1, 1, 20)[:, None]
-    >>> found = learn(flat, x, 3 * x[:, 0] + 0.1 * torch.cos(40 * x[:, 0]), how=Learning(mean="constant"))
-    >>> 0.001 < found.noise < 0.02, found.scale > 1
+    >>> hyper = learn(flat, x, 3 * x[:, 0] + 0.1 * torch.cos(40 * x[:, 0]), how=Learning(mean="constant"))
+    >>> 0.001 < hyper.noise < 0.02, hyper.scale > 1
     (True, True)
     """
     return learn_pooled.work(linearized, [(x, y, noise)], how)
@@ -52,69 +51,68 @@ def learn(
 def learn_pooled(linearized: Linearized, tasks: Sequence[Points], how: Learning = PLAIN) -> Work[Hyper]:
     """The hyper-parameters under which the targets of several tasks together are most probable.
 
-    Every task has weights and constants of its own; noise, scales and the kind of mean are shared. `how.limit` is for
+    Every task has its own weights and constants; noise, scales and the kind of mean are shared. `how.limit` applies to
     each task.
     """
-    digests: list[Digest] = []
+    summaries: list[TaskSummary] = []
     for number, points in enumerate(tasks):
-        digests.append((yield from digested(linearized, points, how, number)))
+        summaries.append((yield from summarize_task(linearized, points, how, number)))
         yield Progress("kernels", number + 1, len(tasks))
-    return (yield from learned(digests, how))
+    return (yield from learn_from_summaries(summaries, how))
 
 
-def learned(digests: Sequence[Digest], how: Learning) -> Work[Hyper]:
-    """The hyper-parameters under which tasks are most probable, from what the evidence needs of them."""
-    require(len(digests) > 0, "there is no task to learn from; give one or more", DataError)
-    known = digests[0].known
+def learn_from_summaries(tasks: Sequence[TaskSummary], how: Learning) -> Work[Hyper]:
+    """The hyper-parameters under which the targets of all tasks together are most probable."""
+    require(len(tasks) > 0, "there is no task to learn from; give one or more", DataError)
+    known = tasks[0].known
     require(
-        all(one.known == known for one in digests),
-        "some tasks have known noise and some have not; give it for all or for none",
+        all(task.known == known for task in tasks),
+        "some tasks have known noise and others have none; give it for all or for none",
         MismatchError,
     )
-    kind, found = yield from _chosen(digests, known, how.floor)
-    hyper = Hyper(noise=0.0 if known else found.noise, scale=found.scale, mean=kind)
-    ready = [one.climb for one in digests if one.climb is not None]
-    if ready and not found.guessed:
-        parts = [(*one.rows(kind), one.known) for one in ready]
-        climb = Climb([one.kernels for one in ready], parts, fixed_noise=known and not how.extra)
-        hyper = yield from climbed(climb, hyper, Streams(how.seed).at("starts"), how.floor)
+    kind, maximum = yield from _chosen_mean(tasks, known, how.floor)
+    hyper = Hyper(noise=0.0 if known else maximum.noise, scale=maximum.scale, mean=kind)
+    prepared = [task.prepared for task in tasks if task.prepared is not None]
+    if prepared and not maximum.is_default:
+        rows = [(*task.rows(kind), task.known) for task in prepared]
+        evidence = LayerScaleEvidence([task.kernels for task in prepared], rows, fixed_noise=known and not how.extra)
+        hyper = yield from maximize_layer_scales(evidence, hyper, Streams(how.seed).at("starts"), how.floor)
     return hyper
 
 
-def _chosen(digests: Sequence[Digest], known: bool, floor: float) -> Work[tuple[Mean, Best]]:
-    """The kind of mean, with its best noise and scale."""
-    kinds = [kind for kind in digests[0].kinds if all(kind in one.kinds for one in digests)]
-    total = sum(one.level * one.num_numbers for one in digests)
-    seen: dict[Mean, Best] = {}
+def _chosen_mean(tasks: Sequence[TaskSummary], known: bool, floor: float) -> Work[tuple[Mean, EvidenceMaximum]]:
+    """The most probable kind of mean, with its noise and scale."""
+    kinds = [kind for kind in tasks[0].kinds if all(kind in task.kinds for task in tasks)]
+    total = sum(task.level * task.num_numbers for task in tasks)
+    maxima: dict[Mean, EvidenceMaximum] = {}
     for kind in kinds:
-        spectra = merged([one.spectrum(kind) for one in digests])
-        freedom = sum(len(one.values) * (one.rows - one.num_constants) for one in spectra)
-        left = sum(one.terms(0.0)[0] for one in spectra)
+        spectra = merge_spectra([task.spectrum(kind) for task in tasks])
+        freedom = sum(len(spectrum.values) * (spectrum.rows - spectrum.num_constants) for spectrum in spectra)
+        residual = sum(spectrum.terms(0.0)[0] for spectrum in spectra)
         if freedom <= 0 and kind != kinds[-1]:
-            continue  # one point says nothing of a constant's error
-        if not known and left <= CONSTANT * total:
-            guess = _guess(digests, spectra, freedom > 0)
+            continue  # from one point the error of a constant cannot be estimated
+        if not known and residual <= CONSTANT * total:
+            default = _default_maximum(tasks, spectra, freedom > 0)
             yield Caution(
-                "the targets do not vary about their mean, so that noise and scale cannot be learned; "
-                f"noise {guess.noise:.1e} and scale {guess.scale:.1e} are guesses"
+                "the targets do not vary about their mean, so noise and scale cannot be learned; "
+                f"noise {default.noise:.1e} and scale {default.scale:.1e} are defaults"
             )
-            return kind, guess
-        seen[kind] = best(spectra, known, floor)
-        yield Note(f"mean {kind}: log evidence {seen[kind].log_evidence:.2f}")
-    kind = max(seen, key=lambda one: seen[one].log_evidence)
-    found = seen[kind]
-    if found.at_bound:
+            return kind, default
+        maxima[kind] = maximize_evidence(spectra, known, floor)
+        yield Note(f"mean {kind}: log evidence {maxima[kind].log_evidence:.2f}")
+    kind, maximum = max(maxima.items(), key=lambda item: item[1].log_evidence)
+    if maximum.at_bound:
         yield Caution(
-            f"the evidence has its maximum at the edge of what is looked at: noise {found.noise:.1e}, scale "
-            f"{found.scale:.1e}; there may be too few points"
+            f"the evidence has its maximum at a bound of the search range: noise {maximum.noise:.1e}, scale "
+            f"{maximum.scale:.1e}; there may be too few points"
         )
-    return kind, found
+    return kind, maximum
 
 
-def _guess(digests: Sequence[Digest], spectra: Sequence[Spectrum], constant: bool) -> Best:
-    """Noise and scale where nothing varies: small if many points agree, wide if there is only one."""
-    level = sum(one.level for one in digests) / len(digests) or 1.0
+def _default_maximum(tasks: Sequence[TaskSummary], spectra: Sequence[Spectrum], constant: bool) -> EvidenceMaximum:
+    """Noise and scale if the targets do not vary: small if many points agree, large for a single point."""
+    level = sum(task.level for task in tasks) / len(tasks) or 1.0
     diagonal = mean_level(spectra)
     if constant:
-        return Best(1e-6 * level / diagonal, 1e-6 * level, 0.0, guessed=True)
-    return Best(level / diagonal, GUESS * level, 0.0, guessed=True)
+        return EvidenceMaximum(1e-6 * level / diagonal, 1e-6 * level, 0.0, is_default=True)
+    return EvidenceMaximum(level / diagonal, DEFAULT_NOISE * level, 0.0, is_default=True)

@@ -1,4 +1,4 @@
-"""A task made ready for its evidence: its kernel or features once, its targets under any mean, and what is kept of it.
+"""Kernels, targets and spectra of tasks, from which the evidence of hyper-parameters is computed.
 
 Notation: as in `targets`.
 """
@@ -16,30 +16,30 @@ from nearkin.core.rng import Streams
 from nearkin.transfer.hyper import Learning, Mean
 from nearkin.transfer.kernel import NUMBERS
 from nearkin.transfer.linearized import Linearized
-from nearkin.transfer.spectrum import Spectrum, of_features, of_kernel
-from nearkin.transfer.targets import Layout, checked_noise, checked_targets, layout_of, noise_rows
+from nearkin.transfer.spectrum import Spectrum, feature_spectrum, kernel_spectrum
+from nearkin.transfer.targets import RowLayout, checked_noise, checked_targets, row_layout
 
-LAYERS_LIMIT = 800  # rows where single layers have scales
+LAYERS_LIMIT = 800  # largest number of rows if layers have their own scales
 
 Points: TypeAlias = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor | None]
-"""Inputs `[N, …]`, targets `[N]` or `[N, K]`, and known variances `[N]` or `[N, K]` where there are any."""
+"""Inputs `[N, …]`, targets `[N]` or `[N, K]`, and optionally known variances `[N]` or `[N, K]`."""
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
-    """A task ready to be learned from.
+class PreparedTask:
+    """The kernel and the targets of a task.
 
     Attributes:
-        layout: how targets lie in rows.
+        layout: how targets are arranged in rows.
         y: targets `[N, K]`.
-        network: the network's outputs as means of the targets; None where they do not fit.
-        known: variances `[F, R]`; None where none are known.
-        gram: K `[R, R]`; None where features are fewer.
-        features: Φ `[R, D]`; None where rows are fewer.
-        kernels: by group of weights, where their scales are climbed to; their sum is K.
+        network: the network's outputs as means of the targets; None if their numbers differ.
+        known: known variances `[F, R]`; None if there are none.
+        gram: K `[R, R]`; None if the features are used instead.
+        features: Φ `[R, D]`; None if the kernel is used.
+        kernels: kernels by group of weights, if each group has its own scale; their sum is K.
     """
 
-    layout: Layout
+    layout: RowLayout
     y: Tensor
     network: Tensor | None
     known: Tensor | None
@@ -49,18 +49,18 @@ class Prepared:
 
     def rows(self, mean: Mean) -> tuple[Tensor, Tensor]:
         """Constants H `[R, Q]` and targets `[F, R, T]` under a mean."""
-        off = self.y.mean(0) if mean == "constant" else torch.zeros(1).double()  # the fit of constants starts near them
+        off = self.y.mean(0) if mean == "constant" else torch.zeros(1).double()  # close to the fitted constants
         if mean == "network":
             assert self.network is not None
             off = self.network
         return self.layout.basis(len(self.y), mean), self.layout.rows(self.y - off)
 
     def kinds(self, mean: str) -> tuple[Mean, ...]:
-        """The means that targets may have: the one asked for, or of `auto` those that fit."""
+        """The possible means of the targets: the given one, or all that fit for `auto`."""
         fits = self.network is not None
         require(
             mean != "network" or fits,
-            "mean='network' needs as many targets as outputs; use mean='constant'",
+            "mean='network' needs as many targets as outputs, their numbers differ; use mean='constant'",
             MismatchError,
         )
         if mean != "auto":
@@ -68,82 +68,82 @@ class Prepared:
         return ("constant", "network") if fits else ("constant",)
 
     def spectrum(self, kinds: Sequence[Mean]) -> Spectrum:
-        """Its spectrum, with the targets under each of these means side by side, and with constants if one has them."""
+        """The spectrum, with one set of target columns for each mean, and with constants if a mean has them."""
         basis = self.rows("constant" if "constant" in kinds else "zero")[0]
         targets = torch.cat([self.rows(kind)[1] for kind in kinds], 2)
         if self.gram is not None:
-            return of_kernel(self.gram, basis, targets, self.known)
+            return kernel_spectrum(self.gram, basis, targets, self.known)
         assert self.features is not None
-        return of_features(self.features, basis, targets, self.known)
+        return feature_spectrum(self.features, basis, targets, self.known)
 
 
 @dataclass(frozen=True, eq=False)
-class Digest:
-    """What the evidence needs of a task, without its inputs and its kernel: some numbers a row.
+class TaskSummary:
+    """The part of a task that its evidence depends on: a few numbers for each row, without inputs and kernel.
 
     Attributes:
-        all: the spectrum with the targets under every mean side by side.
+        all_means: the spectrum with one set of target columns for each mean.
         kinds: these means.
         level: the targets' mean square.
-        num_numbers: how many targets there are.
+        num_numbers: number of targets.
         known: whether their noise is known.
-        climb: the kernels themselves, where scales of layers or extra noise are climbed to.
+        prepared: the kernels, if scales of layers or extra noise are learned.
     """
 
-    all: Spectrum
+    all_means: Spectrum
     kinds: tuple[Mean, ...]
     level: float
     num_numbers: int
     known: bool
-    climb: Prepared | None = None
+    prepared: PreparedTask | None = None
 
     @property
     def num_bytes(self) -> int:
-        """What keeping it takes: 8 (1 + Q + T) N for N rows, Q constants and T targets under each mean."""
-        dense = () if self.climb is None else self.climb.kernels.values()
-        return self.all.num_bytes + sum(one.numel() * one.element_size() for one in dense)
+        """Its size in memory: 8 (1 + Q + T) N for N rows, Q constants and T targets under each mean."""
+        kernels = () if self.prepared is None else self.prepared.kernels.values()
+        return self.all_means.num_bytes + sum(kernel.nbytes for kernel in kernels)
 
     def spectrum(self, kind: Mean) -> Spectrum:
-        """Its spectrum under a mean."""
-        size, place = self.all.num_columns // len(self.kinds), self.kinds.index(kind)
-        return self.all.under(kind == "constant", slice(place * size, (place + 1) * size))
+        """The spectrum under one mean."""
+        size, index = self.all_means.num_columns // len(self.kinds), self.kinds.index(kind)
+        return self.all_means.under(kind == "constant", slice(index * size, (index + 1) * size))
 
 
-def digested(linearized: Linearized, points: Points, how: Learning, number: int) -> Work[Digest]:
-    """What the evidence needs of task `number` of some tasks."""
-    ready = yield from prepared(linearized, points, how, Streams(how.seed).child("task", number))
-    kinds, climb = ready.kinds(how.mean), None
-    if how.climbs:
-        climb = replace(ready, gram=None)
-    level = float(ready.y.square().mean())
-    return Digest(ready.spectrum(kinds), kinds, level, ready.y.numel(), ready.known is not None, climb)
+def summarize_task(linearized: Linearized, points: Points, how: Learning, number: int) -> Work[TaskSummary]:
+    """The summary of task `number` of several tasks."""
+    task = yield from prepare_task(linearized, points, how, Streams(how.seed).child("task", number))
+    kinds = task.kinds(how.mean)
+    level, known = float(task.y.square().mean()), task.known is not None
+    dense = replace(task, gram=None) if how.uses_kernels else None
+    return TaskSummary(task.spectrum(kinds), kinds, level, task.y.numel(), known, dense)
 
 
-def prepared(linearized: Linearized, points: Points, how: Learning, streams: Streams) -> Work[Prepared]:
-    """A task ready to be learned from; `streams` are those of the draw, where there are many points."""
-    limit = min(how.limit, LAYERS_LIMIT) if how.climbs else how.limit
+def prepare_task(linearized: Linearized, points: Points, how: Learning, streams: Streams) -> Work[PreparedTask]:
+    """The kernel and the targets of a task; of too many points some are drawn from `streams`."""
+    limit = min(how.limit, LAYERS_LIMIT) if how.uses_kernels else how.limit
     x = linearized.inputs(points[0])
     y = checked_targets(points[1], len(x))
-    known = checked_noise(points[2] if len(points) == 3 else None, len(x), y.shape[1])
-    layout = layout_of(linearized, x, y, known)
+    given = points[2] if len(points) == 3 else None
+    known = checked_noise(given, len(x), y.shape[1])
+    layout = row_layout(linearized, x, y, known)
     each = layout.num_outputs if layout.joint else 1
     size = linearized.num_weights * (layout.num_outputs if linearized.outputs == "sum" else 1)
-    few = size < len(x) * each and size <= limit and not how.climbs
-    fitting = max(limit, NUMBERS // size) if few else limit
-    if len(x) * each > fitting:
-        kept = torch.randperm(len(x), generator=streams.at("points"))[: max(1, fitting // each)]
-        yield Note(f"hyper-parameters are learned on {len(kept):,} of {len(x):,} points")
-        x, y, known = x[kept], y[kept], known[kept]
+    use_features = size < len(x) * each and size <= limit and not how.uses_kernels
+    max_rows = max(limit, NUMBERS // size) if use_features else limit
+    if len(x) * each > max_rows:
+        chosen = torch.randperm(len(x), generator=streams.at("points"))[: max(1, max_rows // each)]
+        yield Note(f"hyper-parameters are learned on {len(chosen):,} of {len(x):,} points")
+        x, y, known = x[chosen], y[chosen], known[chosen]
     network = layout.network(linearized.mean(x)) if layout.has_network_mean() else None
     kernels = linearized.layer_kernels(x) if how.layers else {}
-    gram = None if few else sum(kernels.values()) if kernels else (yield from linearized.kernel.work(x))
-    variances = noise_rows(layout, known) if len(points) == 3 and points[2] is not None else None
+    gram = None if use_features else sum(kernels.values()) if kernels else (yield from linearized.kernel.work(x))
+    variances = None if given is None else layout.noise_rows(known)
     require(
         variances is None or bool((variances > 0).all()),
-        "known noise of 0 leaves nothing to weigh points by; give variances above 0",
+        "got a known noise of 0, expected variances above 0; raise it",
         DataError,
     )
-    features = linearized.features(x) if few else None
-    if how.climbs and not kernels:
+    features = linearized.features(x) if use_features else None
+    if how.uses_kernels and not kernels:
         kernels = {"": cast(Tensor, gram)}
-    return Prepared(layout, y, network, variances, cast(Tensor | None, gram), features, kernels)
+    return PreparedTask(layout, y, network, variances, cast(Tensor | None, gram), features, kernels)

@@ -1,37 +1,37 @@
-"""LinearizedRegressor: values by closed-form transfer, behind scikit-learn's interface."""
+"""LinearizedRegressor: values by closed-form transfer, with scikit-learn's interface."""
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Tensor, nn
+from torch import Tensor
 
 from nearkin.core.errors import require
-from nearkin.core.events import Listener, finish
-from nearkin.fisher.tangent import Outputs
-from nearkin.transfer.estimator import Array, Estimator, as_tensor
+from nearkin.core.events import finish
 from nearkin.transfer.gaussian_process import Space, gaussian
 from nearkin.transfer.hyper import Hyper, Learning, Mean
 from nearkin.transfer.marginal_likelihood import learn
 from nearkin.transfer.posterior import Posterior
-from nearkin.transfer.subset import Weights
+from nearkin.transfer.sklearn_base import Array, TransferEstimator, as_tensor
 
 
-class LinearizedRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
+@dataclass(eq=False, repr=False)
+class LinearizedRegressor(RegressorMixin, TransferEstimator):  # type: ignore[misc]
     """Values by closed-form transfer: a trained network, linearized, as a Gaussian process.
 
     Args:
         model: a trained network; it is copied, not changed.
-        weights: that are free to move: `all`, `head`, `norm`, `adapters`, names or a regular expression.
-        outputs: `sum` for one kernel of all the network's outputs, `all`, or the number of one; see `linearize`.
-        noise: variance of an observation; learned by evidence if None.
-        scale: of the kernel; the same. Both are given, or none.
-        hyper: noise, scales and mean in one, as a family of tasks has them (`Family.hyper`); then nothing is learned.
+        weights: as in `LinearizedClassifier`, like `random_state` and `listen`.
+        outputs: `sum` for one kernel of all the network's outputs, `all`, or the index of one; see `linearize`.
+        noise: variance of an observation; learned by marginal likelihood if None.
+        scale: of the kernel; given together with `noise`, or learned if None.
+        hyper: noise, scales and mean in one value, such as `Family.hyper`; then nothing is learned.
         mean: `constant`, `network`, `zero`, or `auto`, the more probable of the first two.
-        layers: whether every layer has a scale of its own, learned by evidence.
+        layers: whether every layer has its own learned scale.
         space: `auto`, `function`, `weight`, `large` or `large-weight`; see `gaussian`.
-        random_state: the one seed; None, or a generator of NumPy, draws one.
+        random_state: the seed.
         listen: called with every event.
 
     Attributes:
@@ -39,40 +39,22 @@ class LinearizedRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         hyper_: its noise, scales and mean.
         n_features_in_: length of the inputs' second axis.
 
+    >>> from torch import nn
     >>> net = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
     >>> x = np.linspace(-1, 1, 30)[:, None]
-    >>> found = LinearizedRegressor(net).fit(x, np.sin(2 * x[:, 0]))
-    >>> mean, std = found.predict(x[:5], return_std=True)
-    >>> mean.shape, std.shape, found.score(x, np.sin(2 * x[:, 0])) > 0.9
+    >>> regressor = LinearizedRegressor(net).fit(x, np.sin(2 * x[:, 0]))
+    >>> mean, std = regressor.predict(x[:5], return_std=True)
+    >>> mean.shape, std.shape, regressor.score(x, np.sin(2 * x[:, 0])) > 0.9
     ((5,), (5,), True)
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        weights: Weights = "all",
-        outputs: Outputs = "sum",
-        noise: float | None = None,
-        scale: float | None = None,
-        hyper: Hyper | None = None,
-        mean: Mean | Literal["auto"] = "auto",
-        layers: bool = False,
-        space: Space = "auto",
-        random_state: int | np.random.RandomState | None = 0,
-        listen: Listener | None = None,
-    ) -> None:
-        self.model = model
-        self.weights = weights
-        self.outputs = outputs
-        self.noise = noise
-        self.scale = scale
-        self.hyper = hyper
-        self.mean = mean
-        self.layers = layers
-        self.space = space
-        self.random_state = random_state
-        self.listen = listen
+    _: KW_ONLY
+    noise: float | None = None
+    scale: float | None = None
+    hyper: Hyper | None = None
+    mean: Mean | Literal["auto"] = "auto"
+    layers: bool = False
+    space: Space = "auto"
 
     def fit(self, X: Any, y: Any, noise: Any = None) -> "LinearizedRegressor":
         """Learn noise and scale, and condition on targets `[N]` or `[N, K]`.
@@ -80,12 +62,11 @@ class LinearizedRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         Args:
             X: inputs.
             y: targets.
-            noise: known variances of the observations `[N]` or `[N, K]`, where each has its own; then the noise that
-                is learned is 0.
+            noise: known variances of the observations `[N]` or `[N, K]`; the learned noise is then 0.
         """
         x, targets = self._points(X, y, reset=True)
         known = None if noise is None else as_tensor(noise)
-        linearized, seed, hyper = self._linearize(x), self._seed(), self._given()
+        linearized, seed, hyper = self._linearize(x), self._seed(), self._fixed_hyper()
         if hyper is None:
             how = Learning(mean=self.mean, layers=self.layers, seed=seed)
             hyper = finish(learn.work(linearized, x, targets, noise=known, how=how), self.listen)
@@ -94,7 +75,7 @@ class LinearizedRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         return self
 
     def partial_fit(self, X: Any, y: Any, noise: Any = None) -> "LinearizedRegressor":
-        """Add points without starting again; noise and scale stay as the first call learned them."""
+        """Add points to the fit; noise and scale stay as the first call learned them."""
         if not hasattr(self, "posterior_"):
             return self.fit(X, y, noise)
         x, targets = self._points(X, y, reset=False)
@@ -109,14 +90,14 @@ class LinearizedRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
         return self.posterior_.hyper
 
     def predict(self, X: Any, return_std: bool = False, noise: Any = None) -> Array | tuple[Array, Array]:
-        """Means `[M]` or `[M, K]`; with `return_std` also the deviations of observations, noise included.
+        """Means `[M]` or `[M, K]`; with `return_std` also the standard deviations of observations, with their noise.
 
-        `noise` are known variances of these observations, on top of what was learned; without them, and where all noise
-        was known, deviations are those of the function.
+        `noise` are known variances of these observations, added to the learned noise. Without them, if the training
+        noise was known, the deviations are those of the function.
         """
         x = self._inputs(X)
         known = None if noise is None else as_tensor(noise)
-        mean, variance = (self._shaped(one) for one in self.posterior_.predict(x, True, known))
+        mean, variance = map(self._shaped, self.posterior_.predict(x, True, known))
         return (mean, np.sqrt(variance)) if return_std else mean
 
     def sample(self, X: Any, count: int = 1) -> Array:
@@ -127,12 +108,12 @@ class LinearizedRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
     def _shaped(self, values: Tensor) -> Array:
         return (values[..., 0] if self._flat else values).numpy()
 
-    def _given(self) -> Hyper | None:
+    def _fixed_hyper(self) -> Hyper | None:
         if self.hyper is not None:
             require(isinstance(self.hyper, Hyper), f"hyper is a Hyper, got a {type(self.hyper).__name__}")
             require(
                 self.noise is None and self.scale is None and self.mean == "auto" and not self.layers,
-                "hyper holds noise, scale, mean and scales of layers; give it, or some of them, not both",
+                "got hyper and one of noise, scale, mean and layers; give hyper or the others, not both",
             )
             return self.hyper
         if self.noise is None or self.scale is None:
@@ -141,7 +122,10 @@ class LinearizedRegressor(RegressorMixin, Estimator):  # type: ignore[misc]
                 f"noise and scale are learned together or given together, got noise={self.noise}, scale={self.scale}",
             )
             return None
-        require(not self.layers, "scales of layers are learned with noise and scale; give none of them")
+        require(
+            not self.layers,
+            "got layers=True with noise and scale, but scales of layers are learned with both; leave both out",
+        )
         return Hyper(noise=self.noise, scale=self.scale, mean="constant" if self.mean == "auto" else self.mean)
 
     def _points(self, X: Any, y: Any, reset: bool) -> tuple[Tensor, Tensor]:

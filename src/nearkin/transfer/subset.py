@@ -1,8 +1,9 @@
-"""Which weights of a network are free to move: all, its head, norms, adapters, or those that are named."""
+"""Selection of the weights that are free to move: all, the head, norms, adapters, or named ones."""
 
 import difflib
 import re
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from typing import TypeAlias
 
 from torch import Tensor, nn
@@ -23,8 +24,8 @@ def chosen_names(model: nn.Module, weights: Weights = "all", x: Tensor | None = 
 
     Args:
         model: the network.
-        weights: see `Weights`; a name of a layer stands for all weights below it.
-        x: some inputs, by which the head is found for sure; without them it is the linear layer registered last.
+        weights: see `Weights`; the name of a layer selects all its weights.
+        x: some inputs, with which the head is determined exactly; without them it is the last registered linear layer.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3), nn.Linear(3, 1))
     >>> chosen_names(net, "head"), chosen_names(net, "norm"), chosen_names(net, r".*bias")
@@ -34,15 +35,15 @@ def chosen_names(model: nn.Module, weights: Weights = "all", x: Tensor | None = 
     nearkin.core.errors.OptionError: Sequential has no weights 'haed'; did you mean head?
     """
     known = [name for name, value in model.named_parameters() if value.is_floating_point()]
-    require(bool(known), f"{type(model).__name__} has no weights; there is nothing to linearize in")
+    require(bool(known), f"{type(model).__name__} has no weights to linearize; give a network with weights")
     wanted = [weights] if isinstance(weights, str) else list(weights)
-    require(bool(wanted), f"no weights are named; name some, or give one of {', '.join(KINDS)}")
-    found = set().union(*(_matching(model, known, one, x) for one in wanted))
-    return tuple(name for name in known if name in found)
+    require(bool(wanted), f"got no names of weights, expected some; name weights, or give one of {', '.join(KINDS)}")
+    chosen = set().union(*(_matching(model, known, pattern, x) for pattern in wanted))
+    return tuple(name for name in known if name in chosen)
 
 
 def layer_of(name: str) -> str:
-    """The layer that a weight belongs to; a weight of the network itself is a layer of its own.
+    """The layer of a weight; a weight of the network itself counts as a layer.
 
     >>> layer_of("body.0.weight"), layer_of("scale")
     ('body.0', 'scale')
@@ -51,33 +52,38 @@ def layer_of(name: str) -> str:
 
 
 def layers_of(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Weights by their layers.
+    """Names of weights by layer.
 
     >>> layers_of(["0.weight", "0.bias", "2.weight"])
     {'0': ('0.weight', '0.bias'), '2': ('2.weight',)}
     """
-    found: dict[str, tuple[str, ...]] = {}
+    layers: dict[str, tuple[str, ...]] = {}
     for name in names:
-        found[layer_of(name)] = (*found.get(layer_of(name), ()), name)
-    return found
+        layers[layer_of(name)] = (*layers.get(layer_of(name), ()), name)
+    return layers
 
 
-def _matching(model: nn.Module, known: list[str], one: str, x: Tensor | None) -> set[str]:
-    """The weights that one word stands for."""
-    require(isinstance(one, str), f"weights are named by text, got {one!r}; give one of {', '.join(KINDS)}, or names")
-    if one in KINDS:
-        found = _of_kind(model, known, one, x)
-        require(
-            bool(found),
-            f"{type(model).__name__} has no weights of the kind {one!r}; its layers are {_some(layers_of(known))}",
-        )
-        return found
-    found = {name for name in known if name == one or name.startswith(f"{one}.")} or _by_pattern(known, one)
-    if not found:
-        near = difflib.get_close_matches(one, [*KINDS, *layers_of(known), *known], n=2, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"its layers are {_some(layers_of(known))}"
-        raise OptionError(f"{type(model).__name__} has no weights {one!r}; {hint}")
-    return found
+def _matching(model: nn.Module, known: list[str], pattern: str, x: Tensor | None) -> set[str]:
+    """The weights that one kind, name or regular expression selects."""
+    require(
+        isinstance(pattern, str),
+        f"weights are named by text, got {pattern!r}; give one of {', '.join(KINDS)}, or names",
+    )
+    network, layers = type(model).__name__, layers_of(known)
+    some = ", ".join(list(layers)[:6]) + (f" and {len(layers) - 6} more" if len(layers) > 6 else "")
+    if pattern in KINDS:
+        chosen = _of_kind(model, known, pattern, x)
+        require(bool(chosen), f"{network} has no weights of the kind {pattern!r}; its layers are {some}")
+        return chosen
+    chosen = {name for name in known if name == pattern or name.startswith(f"{pattern}.")}
+    if not chosen:
+        with suppress(re.error):
+            chosen = {name for name in known if re.fullmatch(pattern, name)}
+    if not chosen:
+        near = difflib.get_close_matches(pattern, [*KINDS, *layers, *known], n=2, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"its layers are {some}"
+        raise OptionError(f"{network} has no weights {pattern!r}; {hint}")
+    return chosen
 
 
 def _of_kind(model: nn.Module, known: list[str], kind: str, x: Tensor | None) -> set[str]:
@@ -93,16 +99,3 @@ def _of_kind(model: nn.Module, known: list[str], kind: str, x: Tensor | None) ->
         return set()
     head = linear[-1] if x is None else head_name(model, x[:1])
     return {name for name in known if name.rpartition(".")[0] == head}
-
-
-def _by_pattern(known: list[str], pattern: str) -> set[str]:
-    """Names that a regular expression covers whole; none if it is not one."""
-    try:
-        return {name for name in known if re.fullmatch(pattern, name)}
-    except re.error:
-        return set()
-
-
-def _some(names: Collection[str]) -> str:
-    first = list(names)[:6]
-    return ", ".join(first) + (f" and {len(names) - 6} more" if len(names) > 6 else "")

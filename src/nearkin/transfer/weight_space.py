@@ -1,11 +1,11 @@
 r"""The posterior in weight space: one Cholesky factor of $B = I + Φ^⊤ V^{-1} Φ$ `[D, D]`.
 
-With features Φ `[R, D]` that carry the prior's scales, the weights have the posterior
+With features Φ `[R, D]` that include the prior's scales, the weights have the posterior
 
 $$θ' ∼ \mathcal N(B^{-1} Φ^⊤ V^{-1} (y - Hβ),\; B^{-1}),$$
 
-from the likelihood $y ∼ \mathcal N(Hβ + Φ θ', V)$ over the n observations. Points enter by sums over them alone, so
-that their number costs no memory, and more of them are added to the sums.
+from the likelihood $y ∼ \mathcal N(Hβ + Φ θ', V)$ over the n observations. Only sums over the points are needed. Memory
+does not grow with the number of points, and further points are added to the sums.
 
 Notation: as in `targets`; H `[R, Q]` the constants in every row, V `[F, R]` the noise, Z = (H, y) `[F, R, Q + T]`.
 """
@@ -13,20 +13,22 @@ Notation: as in `targets`; H `[R, Q]` the constants in every row, V `[F, R]` the
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import add
 
 import torch
 from torch import Tensor
 
-from nearkin.core.errors import DataError, require
 from nearkin.core.events import Progress, Work
-from nearkin.transfer.cholesky import below, both, cholesky, log_determinant
-from nearkin.transfer.kernel import Prior, blocks
+from nearkin.transfer.cholesky import cholesky, log_determinant, solve_cholesky, solve_lower
+from nearkin.transfer.evidence import fitted_constants
+from nearkin.transfer.kernel import Prior, SolvedProcess, blocks, moments_by_block
+from nearkin.transfer.targets import PointRows
 
 
 @dataclass(frozen=True, eq=False)
-class Sums:
-    r"""What points add up to.
+class PointSums:
+    r"""Sums over points that determine the posterior of the weights.
 
     Attributes:
         information: $Φ^⊤ V^{-1} Φ$ `[F, D, D]`.
@@ -42,135 +44,119 @@ class Sums:
     log_noise: Tensor
     rows: Tensor
 
-    def __add__(self, other: "Sums") -> "Sums":
-        return Sums(**{name: value + getattr(other, name) for name, value in vars(self).items()})
+    def __add__(self, other: "PointSums") -> "PointSums":
+        return PointSums(**{name: value + getattr(other, name) for name, value in vars(self).items()})
 
 
 @dataclass(frozen=True, eq=False)
-class WeightSpace:
-    """A solved Gaussian process, known by its weights.
+class WeightSpace(SolvedProcess):
+    """A solved Gaussian process, represented by its weights.
 
     Attributes:
         prior: gives the features.
         sums: over the points.
         factor: Cholesky factors of B `[F, D, D]`.
         num_constants: Q.
-        jitter: that the diagonal needed, which is 1 or more: none.
+        jitter: always 0, because the diagonal of B is 1 or more.
     """
 
-    prior: Prior
-    sums: Sums
+    sums: PointSums
     factor: Tensor
     num_constants: int
     jitter: float = 0.0
 
     @cached_property
-    def _solved(self) -> tuple[Tensor, Tensor]:
+    def _solution(self) -> tuple[Tensor, Tensor]:
         r"""β `[F, Q, T]`, and $(y - Hβ)^⊤ A^{-1} (y - Hβ)$ `[F, T]`, where $A = Φ Φ^⊤ + V$."""
-        seen = below(self.factor, self.sums.cross)
-        return fitted_constants(self.sums.squares - seen.mT @ seen, self.num_constants)
+        cross = solve_lower(self.factor, self.sums.cross)
+        return fitted_constants(self.sums.squares - cross.mT @ cross, self.num_constants)
 
     @property
     def constants(self) -> Tensor:
         """β `[F, Q, T]`."""
-        return self._solved[0]
+        return self._solution[0]
 
     @cached_property
     def weights(self) -> Tensor:
         """The mean of θ' `[F, D, T]`, in units of the prior's standard deviations."""
         size = self.num_constants
-        return both(self.factor, self.sums.cross[..., size:] - self.sums.cross[..., :size] @ self.constants)
+        return solve_cholesky(self.factor, self.sums.cross[..., size:] - self.sums.cross[..., :size] @ self.constants)
 
     @cached_property
     def log_evidence(self) -> float:
-        r"""$\log p(y)$, with the constants at their best."""
+        r"""$\log p(y)$ at the fitted constants."""
         rows, columns = int(self.sums.rows), self.sums.cross.shape[2] - self.num_constants
         determinant = columns * (log_determinant(self.factor) + self.sums.log_noise).sum()
         numbers = len(self.factor) * rows * columns
-        return -0.5 * float(self._solved[1].sum() + determinant + numbers * math.log(2 * math.pi))
+        return -0.5 * float(self._solution[1].sum() + determinant + numbers * math.log(2 * math.pi))
 
     def means(self, x: Tensor) -> Tensor:
-        """Means `[F, S, T]` alone, constants left out."""
-        return torch.cat([self.prior.features(part) @ self.weights for part in blocks(x, self.factor.shape[1])], 1)
+        """Means `[F, S, T]` without the constants."""
+        return torch.cat([self.prior.features(block) @ self.weights for block in blocks(x, self.factor.shape[1])], 1)
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Means `[F, S, T]`, constants left out, and variances `[F, S]`."""
-        parts = []
-        for part in blocks(x, self.factor.shape[0] * self.factor.shape[1]):
-            features = self.prior.features(part)
-            seen = below(self.factor, features.t().expand(len(self.factor), -1, -1))
-            parts.append((features @ self.weights, seen.square().sum(1)))
-        return torch.cat([mean for mean, _ in parts], 1), torch.cat([variance for _, variance in parts], 1)
+        """Means `[F, S, T]` without the constants, and variances `[F, S]`."""
+
+        def moments(block: Tensor) -> tuple[Tensor, Tensor]:
+            features = self.prior.features(block)
+            roots = solve_lower(self.factor, features.t().expand(len(self.factor), -1, -1))
+            return features @ self.weights, roots.square().sum(1)
+
+        return moments_by_block(moments, x, self.factor.shape[0] * self.factor.shape[1])
 
     def covariance(self, x: Tensor) -> Tensor:
-        """`[F, S, S]`."""
-        seen = below(self.factor, self.prior.features(x).t().expand(len(self.factor), -1, -1))
-        return seen.mT @ seen
+        """Posterior covariances `[F, S, S]`."""
+        roots = solve_lower(self.factor, self.prior.features(x).t().expand(len(self.factor), -1, -1))
+        return roots.mT @ roots
 
-    def extended(self, x: Tensor, noise: Tensor, basis: Tensor, targets: Tensor) -> Work["WeightSpace"]:
-        """The same with further points: their sums are added."""
-        sums = self.sums + (yield from summed(self.prior, x, noise, basis, targets))
-        return (yield from solved(self.prior, sums, self.num_constants))
+    def extended(self, points: PointRows) -> Work["WeightSpace"]:
+        """The same process with further points, whose sums are added."""
+        sums = self.sums + (yield from sum_points(self.prior, points))
+        return (yield from solve_sums(self.prior, sums, self.num_constants))
 
     def tensors(self) -> dict[str, Tensor]:
-        """What `restored` needs."""
+        """The stored fields."""
         return {**vars(self.sums), "factor": self.factor, "num_constants": torch.tensor(self.num_constants)}
 
     @classmethod
     def restored(cls, prior: Prior, tensors: Mapping[str, Tensor]) -> "WeightSpace":
         """The inverse of `tensors`."""
-        sums = Sums(**{name: tensors[name] for name in Sums.__dataclass_fields__})
+        sums = PointSums(**{name: tensors[name] for name in PointSums.__dataclass_fields__})
         return cls(prior, sums, tensors["factor"], int(tensors["num_constants"]))
 
 
-def fitted_constants(squares: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    r"""β `[F, Q, T]` of least squares, and the squares that are left `[F, T]`, from $Z^⊤ A^{-1} Z$ with Z = (H, y).
-
-    >>> fitted_constants(torch.tensor([[[2.0, 4.0], [4.0, 9.0]]]), 1)
-    (tensor([[[2.]]]), tensor([[1.]]))
-    """
-    hh, hy, yy = squares[:, :size, :size], squares[:, :size, size:], squares[:, size:, size:]
-    constants = torch.linalg.solve(hh, hy)
-    return constants, (yy - hy.mT @ constants).diagonal(dim1=1, dim2=2).clamp_min(0)
-
-
-def summed(prior: Prior, x: Tensor, noise: Tensor, basis: Tensor, targets: Tensor) -> Work[Sums]:
-    """The sums over some points, block by block."""
-    require(bool((noise > 0).all()), "weight space divides by the noise; give one above 0", DataError)
-    each = len(basis) // len(x)  # rows of a sample
-    width = each * prior.num_features(prior.linearized.num_outputs(x))
-    parts, done = [], 0
-    for part in blocks(x, width):
-        rows = slice(done * each, (done + len(part)) * each)
-        parts.append(_summed(prior.features(part), noise[:, rows], basis[rows], targets[:, rows]))
-        done += len(part)
-        yield Progress("points", done, len(x))
-    total = parts[0]
-    for one in parts[1:]:
-        total = total + one
-    return total
+def sum_points(prior: Prior, points: PointRows) -> Work[PointSums]:
+    """The sums over points, block by block."""
+    points.require_noise("weight space")
+    num_points, values = len(points.x), points.values
+    each = len(points.basis) // num_points  # rows of a sample
+    sums, done = [], 0
+    for block in blocks(points.x, each * prior.num_features(prior.linearized.num_outputs(points.x))):
+        rows = slice(done * each, (done + len(block)) * each)
+        features, noise, z = prior.features(block), points.noise[:, rows], values[:, rows]
+        inverse = noise.reciprocal()[:, :, None]
+        sums.append(
+            PointSums(
+                features.t() @ (inverse * features),
+                features.t() @ (inverse * z),
+                z.mT @ (inverse * z),
+                noise.log().sum(1),
+                torch.tensor([noise.shape[1]]),
+            )
+        )
+        done += len(block)
+        yield Progress("points", done, num_points)
+    return reduce(add, sums)
 
 
-def _summed(features: Tensor, noise: Tensor, basis: Tensor, targets: Tensor) -> Sums:
-    values = torch.cat([basis.expand(len(noise), -1, -1), targets], 2)
-    inverse = noise.reciprocal()[:, :, None]
-    return Sums(
-        features.t() @ (inverse * features),
-        features.t() @ (inverse * values),
-        values.mT @ (inverse * values),
-        noise.log().sum(1),
-        torch.tensor([noise.shape[1]]),
-    )
-
-
-def solved(prior: Prior, sums: Sums, num_constants: int) -> Work[WeightSpace]:
-    """The posterior of some sums."""
+def solve_sums(prior: Prior, sums: PointSums, num_constants: int) -> Work[WeightSpace]:
+    """The posterior given the sums over points."""
     precision = sums.information + torch.eye(sums.information.shape[-1]).to(sums.information)
     factor, _ = yield from cholesky.work(precision, "the precision of the weights")
     return WeightSpace(prior, sums, factor, num_constants)
 
 
-def weight_space(prior: Prior, x: Tensor, noise: Tensor, basis: Tensor, targets: Tensor) -> Work[WeightSpace]:
-    """The posterior given points with noise `[F, R]` and targets `[F, R, T]`."""
-    sums = yield from summed(prior, x, noise, basis, targets)
-    return (yield from solved(prior, sums, basis.shape[1]))
+def weight_space(prior: Prior, points: PointRows) -> Work[WeightSpace]:
+    """The posterior of points in weight space."""
+    sums = yield from sum_points(prior, points)
+    return (yield from solve_sums(prior, sums, points.basis.shape[1]))

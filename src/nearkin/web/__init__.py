@@ -1,1 +1,1 @@
-"""Pages over a zoo, served on loopback: what is solved, what is near, and what runs just now. They change nothing."""
+"""Read-only web pages of a zoo, served on this machine: its tasks, their distances, and running commands."""

@@ -1,4 +1,4 @@
-"""The frame of every page: the report's look, ways to the other pages, and the scripts that may run."""
+"""Frame of every web page: style, links to the other pages, and the scripts that may run."""
 
 import shlex
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ from nearkin.report.html import REPORT, Link, digest, environment, template_text
 from nearkin.report.theme import page_style
 
 WEB = "nearkin.web"
-PAGES = (("Tasks", "/"), ("Map", "/map"), ("Work", "/work"))
+PAGES = (("Tasks", "/"), ("Map", "/map"), ("Running commands", "/work"))
 
 
 def task_link(name: str) -> Link:
-    """The way to a task's page.
+    """Link to the page of a task.
 
     >>> task_link("a/b?c#d <i>").href
     '/task/a%2Fb%3Fc%23d%20%3Ci%3E'
@@ -28,7 +28,7 @@ def task_link(name: str) -> Link:
 
 
 def command(zoo: Path, *words: str) -> str:
-    """The command line that does something with a zoo.
+    """A nearkin command line for a zoo.
 
     >>> command(Path("/data/my zoo"), "show", "zero")
     "nearkin --zoo '/data/my zoo' show zero"
@@ -37,14 +37,14 @@ def command(zoo: Path, *words: str) -> str:
 
 
 def render(template: str, here: str, zoo: str, **values: Any) -> str:
-    """A page from a template of this room; every value is escaped unless it is `Markup`."""
+    """A page from a template of this package; every value is escaped unless it is `Markup`."""
     page = environment(WEB, REPORT).get_template(template)
     return page.render(frame=_constants(), pages=PAGES, here=here, zoo=plain(zoo), **values)
 
 
 @cache
 def policy() -> str:
-    """What a browser may do with our pages: run the two scripts that they bring, ask this server, and no more."""
+    """Content policy: the browser may run the two scripts of the pages and send requests to this server only."""
     hashes = " ".join(map(digest, _scripts()))
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "

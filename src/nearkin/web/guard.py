@@ -1,7 +1,7 @@
-"""Guard: what every answer says and what no question may be, whatever page is asked for.
+"""Middleware that refuses unsafe requests and adds security headers to every response.
 
-Pages are read only, hold no script but ours and load nothing from elsewhere. On loopback a question must be addressed
-to loopback: a foreign site whose name is pointed at 127.0.0.1 gets nothing.
+Pages are read-only, contain no scripts of others and load nothing from elsewhere. A server on loopback only answers
+requests that are addressed to loopback, so that a foreign site whose name points to 127.0.0.1 gets nothing.
 """
 
 import ipaddress
@@ -13,11 +13,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 METHODS = ("GET", "HEAD")
 Allowed = Callable[[str], bool]
-"""Whether a host's name, without its port, may be asked for."""
+"""Whether requests may be addressed to a host name (without its port)."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name means this machine and no other.
+    """Whether a name is this machine.
 
     >>> is_loopback("127.0.0.1"), is_loopback("[::1]"), is_loopback("LocalHost"), is_loopback("127.0.0.1.evil.example")
     (True, True, True, False)
@@ -31,12 +31,12 @@ def is_loopback(host: str) -> bool:
 
 
 def any_host(host: str) -> bool:
-    """For a server that is meant to be reached from elsewhere."""
+    """Allow every name, for a server that other machines may reach."""
     return True
 
 
 class Guard:
-    """Middleware: methods, hosts, and the headers of every answer."""
+    """Middleware that checks method and host and sets the headers of every response."""
 
     def __init__(self, app: ASGIApp, policy: str, allowed: Allowed) -> None:
         self.app, self.allowed, self.policy = app, allowed, policy
@@ -49,7 +49,7 @@ class Guard:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or refuse to."""
+        """Answer or refuse a request."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
@@ -64,13 +64,13 @@ class Guard:
                 headers.setdefault("Content-Security-Policy", self.policy)
             await send(message)
 
-        await self._door(scope)(scope, receive, guarded)
+        await self._checked(scope)(scope, receive, guarded)
 
-    def _door(self, scope: Scope) -> ASGIApp:
+    def _checked(self, scope: Scope) -> ASGIApp:
         if not self.allowed(_host(Headers(scope=scope).get("host", ""))):
-            return PlainTextResponse("This server answers on the name it was started with only.\n", 421)
+            return PlainTextResponse("This server only answers requests to the host it was started with.\n", 421)
         if scope["method"] not in METHODS:
-            words = "These pages are read only: GET and HEAD, nothing else.\n"
+            words = "These pages are read-only: use GET or HEAD.\n"
             return PlainTextResponse(words, 405, {"Allow": ", ".join(METHODS)})
         return self.app
 

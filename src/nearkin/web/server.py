@@ -1,4 +1,4 @@
-"""The server: a socket that is bound before anything is promised, and the application on it."""
+"""Web server: its socket and the application on it."""
 
 import socket
 from collections.abc import Callable
@@ -7,51 +7,53 @@ from pathlib import Path
 import uvicorn
 
 from nearkin.core.errors import OptionError
-from nearkin.web.app import application
+from nearkin.web.application import application
 from nearkin.web.guard import any_host, is_loopback
 
 GRACE_SECONDS = 2
 
 
-def bound(host: str, port: int) -> socket.socket:
-    """A socket that listens there; port 0 takes a free one.
+def open_socket(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 selects a free port.
 
-    >>> with bound("127.0.0.1", 0) as taken:
-    ...     address(taken).startswith("http://127.0.0.1:")
+    >>> with open_socket("127.0.0.1", 0) as listening:
+    ...     address(listening).startswith("http://127.0.0.1:")
     True
     """
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, endpoint = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as unknown:
-        raise OptionError(f"{host} is no address of this machine ({unknown.strerror}); try --host 127.0.0.1") from None
-    taken = socket.socket(family, kind, protocol)
+        raise OptionError(
+            f"got the host {host}, expected an address of this machine ({unknown.strerror}); try --host 127.0.0.1"
+        ) from None
+    listening = socket.socket(family, kind, protocol)
     try:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        taken.bind(place)
-        taken.listen(128)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(endpoint)
+        listening.listen(128)
     except OSError as refused:
-        taken.close()
+        listening.close()
         raise OptionError(
             f"cannot listen on {host}, port {port}: {refused.strerror or refused}; "
             f"choose another with --port, or --port 0 for a free one"
         ) from None
-    return taken
+    return listening
 
 
-def address(taken: socket.socket) -> str:
-    """What to type into a browser."""
-    host, port = taken.getsockname()[:2]
+def address(listening: socket.socket) -> str:
+    """The address to open in a browser."""
+    host, port = listening.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
 
-def is_local(taken: socket.socket) -> bool:
+def is_local(listening: socket.socket) -> bool:
     """Whether only this machine can reach it."""
-    return is_loopback(taken.getsockname()[0])
+    return is_loopback(listening.getsockname()[0])
 
 
-def served(zoo: Path, taken: socket.socket, ready: Callable[[uvicorn.Server], None] | None = None) -> None:
-    """Answer until a signal comes; on loopback only questions that are addressed to loopback."""
-    pages = application(zoo, is_loopback if is_local(taken) else any_host)
+def serve(zoo: Path, listening: socket.socket, ready: Callable[[uvicorn.Server], None] | None = None) -> None:
+    """Answer requests until a signal ends it; on loopback only those that are addressed to loopback."""
+    pages = application(zoo, is_loopback if is_local(listening) else any_host)
     config = uvicorn.Config(
         pages,
         log_level="warning",
@@ -65,4 +67,4 @@ def served(zoo: Path, taken: socket.socket, ready: Callable[[uvicorn.Server], No
     server = uvicorn.Server(config)
     if ready is not None:
         ready(server)
-    server.run(sockets=[taken])
+    server.run(sockets=[listening])

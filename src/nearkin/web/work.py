@@ -1,4 +1,4 @@
-"""Work that runs or ran: what the journals of a zoo tell, as values that a page and a script show alike."""
+"""Running and recent commands, read from the journals of a zoo, as values for the page and its script."""
 
 import shlex
 import time
@@ -7,18 +7,18 @@ from dataclasses import asdict
 from typing import Any
 
 from nearkin.core.text import counted, duration, plain
-from nearkin.run.journal import DONE, RUNNING, Entry, read_journals
+from nearkin.run.journal import DONE, RUNNING, JournalEntry, read_journals
 from nearkin.store.read_only import ReadOnlyStore
-from nearkin.web.curve import curve
 from nearkin.web.frame import render
+from nearkin.web.sparkline import sparkline
 
 CURVES = 4
-NOT_DRAWN = ("seconds left", "MiB")  # figures that say nothing by how they went
-SILENT_SECONDS = 30.0  # after which it is said when a run was heard of last
+NOT_DRAWN = ("seconds left", "MiB")  # figures without a curve
+SILENT_SECONDS = 30.0  # without an update, after which the page says so
 
 
 def work_facts(zoo: ReadOnlyStore) -> dict[str, Any]:
-    """Running and recent work in plain JSON values, latest first."""
+    """Running and recent commands in plain JSON values, latest first."""
     entries, damaged = read_journals(zoo.path)
     runs = [run_facts(entry, time.time()) for entry in entries]
     running = sum(run["state"] == RUNNING for run in runs)
@@ -26,15 +26,15 @@ def work_facts(zoo: ReadOnlyStore) -> dict[str, Any]:
 
 
 def work_page(zoo: ReadOnlyStore) -> str:
-    """The page that follows it."""
+    """The page of running commands, which updates itself."""
     facts = work_facts(zoo)
     return render("web_work.html", "/work", str(zoo.path), blank=_BLANK, **facts)
 
 
-def run_facts(entry: Entry, now: float) -> dict[str, Any]:
-    """One run as it is shown: texts, a share from 0 to 1 (None where it is unknown), curves."""
+def run_facts(entry: JournalEntry, now: float) -> dict[str, Any]:
+    """One run as the page shows it: texts, progress from 0 to 1 (None if unknown), curves."""
     share = min(1.0, entry.done / entry.total) if entry.total else None
-    if entry.state != RUNNING:  # a bar that tells nothing would move for ever
+    if entry.state != RUNNING:  # an unknown share would be an endless animation
         share = 1.0 if entry.state == DONE else share or 0.0
     total = f" of {counted(entry.total)}" if entry.total is not None else ""
     return {
@@ -53,19 +53,19 @@ def run_facts(entry: Entry, now: float) -> dict[str, Any]:
     }
 
 
-def _curves(entry: Entry) -> list[dict[str, Any]]:
-    """The figures over time, one curve for every name that has several points."""
+def _curves(entry: JournalEntry) -> list[dict[str, Any]]:
+    """Figures over time, one curve for every figure with several points."""
     names = dict.fromkeys(name for _, _, values in entry.history for name in values if name not in NOT_DRAWN)
-    found = (curve(plain(name), _points(entry, name)) for name in names)
-    return [asdict(one) for one in found if one is not None][:CURVES]
+    lines = (sparkline(plain(name), _points(entry, name)) for name in names)
+    return [asdict(line) for line in lines if line is not None][:CURVES]
 
 
-def _points(entry: Entry, name: str) -> Sequence[tuple[float, float]]:
+def _points(entry: JournalEntry, name: str) -> Sequence[tuple[float, float]]:
     return [(at, values[name]) for at, _, values in entry.history if name in values]
 
 
 def _without_zoo(words: Sequence[str]) -> list[str]:
-    """A command without the zoo that it worked on, which is this one.
+    """A command without its option `--zoo`, which is this zoo.
 
     >>> _without_zoo(["--zoo", "kin", "add", "zero", "digits"]), _without_zoo(["--zoo=kin", "near", "zero"])
     (['add', 'zero', 'digits'], ['near', 'zero'])
@@ -74,14 +74,14 @@ def _without_zoo(words: Sequence[str]) -> list[str]:
             if "--zoo" not in (before, word) and not word.startswith("--zoo=")]  # fmt: skip
 
 
-def _when(entry: Entry, now: float) -> str:
-    """When it began, how long it took, and when it was heard of last if that is long ago."""
+def _when(entry: JournalEntry, now: float) -> str:
+    """When a run began, how long it took, and when it was last updated if that is long ago."""
     began = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.started))
     running = entry.state == RUNNING
     length = duration((now if running else entry.updated) - entry.started)
     silent = now - entry.updated
-    heard = f", last heard of {duration(silent)} ago" if running and silent > SILENT_SECONDS else ""
-    return f"{'for' if running else 'after'} {length}, since {began}{heard}" if running else f"{began}, {length}"
+    stale = f", last update {duration(silent)} ago" if running and silent > SILENT_SECONDS else ""
+    return f"{'for' if running else 'after'} {length}, since {began}{stale}" if running else f"{began}, {length}"
 
 
 _BLANK: dict[str, Any] = {
@@ -89,4 +89,4 @@ _BLANK: dict[str, Any] = {
     **dict.fromkeys(("figures", "curves", "cautions", "notes"), ()),
     "share": None,
 }
-"""What a run looks like before anything is known of it: the pattern that the script fills in."""
+"""An empty run: the template that the script fills in."""

@@ -9,11 +9,4 @@ if TYPE_CHECKING:
     from nearkin.zoo.transfer import Transfer as Transfer
     from nearkin.zoo.zoo import Zoo as Zoo
 else:
-    __getattr__, __dir__, __all__ = exports(
-        __name__,
-        {
-            "search": ("Architecture",),
-            "transfer": ("Transfer",),
-            "zoo": ("Zoo",),
-        },
-    )
+    __getattr__, __dir__, __all__ = exports(__name__)

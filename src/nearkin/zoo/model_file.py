@@ -8,7 +8,7 @@ import torch
 
 from nearkin.core.errors import DataError, require
 from nearkin.core.events import Caution, Note, Work, operation
-from nearkin.core.state import State, signed
+from nearkin.core.state import State, add_facts
 from nearkin.nets.functional import check
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build, default_network
@@ -16,7 +16,7 @@ from nearkin.nets.solved import Solved, fit_facts, fit_state, solved_from
 from nearkin.nets.spec import NetworkSpec
 from nearkin.nets.training_loop import fit
 from nearkin.nets.trusted_code import remember
-from nearkin.run.checkpoints import FolderCheckpoints, resumed
+from nearkin.run.checkpoints import FolderCheckpoints, resume
 from nearkin.tasks.task import Task
 
 FORMAT = "nearkin-model"
@@ -53,12 +53,12 @@ def train(
         model = build(spec, task.input_shape, task.num_outputs, seed)
         result = yield from fit.work(model, task, recipe, seed=seed, device=device, resume=start)
         solved = Solved(task.name, spec, task.facts(), seed, (result,))
-        saved(solved, out)  # before `resumed` removes the checkpoint
+        saved(solved, out)  # before `resume` removes the checkpoint
         if warning := remember(spec):
             yield Caution(warning)
         return solved
 
-    return (yield from resumed(beside, checkpoint, lambda start: signed(trained(start), {"question": question})))
+    return (yield from resume(beside, checkpoint, lambda start: add_facts(trained(start), {"question": question})))
 
 
 def _changes(checkpoint: State, question: Mapping[str, Any]) -> list[str]:

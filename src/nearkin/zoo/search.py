@@ -14,7 +14,7 @@ import torch
 from nearkin.core.budget import Budget
 from nearkin.core.errors import NearkinError, ZooError, require
 from nearkin.core.events import Caution, Note, Work
-from nearkin.core.options import typed
+from nearkin.core.options import read_options
 from nearkin.core.state import State, copied
 from nearkin.distance.registry import STRUCTURE
 from nearkin.nets.evaluate import Scores
@@ -22,7 +22,7 @@ from nearkin.nets.history import History
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.solved import Solved
 from nearkin.nets.training_loop import Fit
-from nearkin.run.checkpoints import SUFFIX, Checkpoints, mark, resumed, stored
+from nearkin.run.checkpoints import SUFFIX, Checkpoints, facts_digest, read_stored, resume
 from nearkin.search.cost import Costs
 from nearkin.search.evaluate import Evaluated, evaluate_genotype
 from nearkin.search.genotypes.genotype import Genotype, Recurrent
@@ -89,7 +89,7 @@ class Search:
     def __post_init__(self) -> None:
         method = method_named(self.method)
         object.__setattr__(self, "method", method.name)
-        object.__setattr__(self, "options", typed(method.options, self.options, method.name))
+        object.__setattr__(self, "options", read_options(method.options, self.options, method.name))
 
     def facts(self) -> dict[str, Any]:
         """All that decides where the search goes, but for its budget."""
@@ -198,14 +198,14 @@ def search_architecture(
     if restart:
         for name in (unfinished, found, training):
             work.remove(name)
-    outcome = yield from stored(work, found, lambda state: state.read(Outcome))
+    outcome = yield from read_stored(work, found, lambda state: state.read(Outcome))
     if outcome is not None:
         yield Note("the search is finished; continuing with the training of its best genotype")
     else:
         outcome = yield from _searched(task, ground, how, seed, work, unfinished)
         work.write(found, State({}, outcome.to_dict()))
     best = outcome.best.genotype
-    evaluated = yield from resumed(
+    evaluated = yield from resume(
         work, training, lambda start: evaluate_genotype.work(best, task, final, recipe, seed, start, device=device)
     )
     work.remove(found)
@@ -252,7 +252,7 @@ def _searched(task: Task, ground: Ground, how: Search, seed: int, work: Checkpoi
             f"an interrupted search for {task.name} had other options; this one starts anew, and the other one is kept "
             f"in {others[0]}"
         )
-    return (yield from resumed(work, name, lambda start: run_search.work(chosen, how.budget, seed=seed, resume=start)))
+    return (yield from resume(work, name, lambda start: run_search.work(chosen, how.budget, seed=seed, resume=start)))
 
 
 def search_domain(cellar: Cellar, target: Task | str, work: Checkpoints, how: Search) -> Work[Ground]:
@@ -322,4 +322,4 @@ def _question(task: Task, how: Search, seed: int) -> dict[str, Any]:
 
 def _name(kind: str, question: Mapping[str, Any]) -> str:
     """The name of unfinished work on this very question; it begins with the kind and the task."""
-    return f"{kind}-{question['task'][:16]}-{mark(question)}{SUFFIX}"
+    return f"{kind}-{question['task'][:16]}-{facts_digest(question)}{SUFFIX}"

@@ -72,7 +72,7 @@ def _by_index(
         except NearkinError:  # it will be refused with its reason
             found += [(math.inf, source) for source in members]
             continue
-        x, y = target.seen_as(members[0].input_shape).train.glance(how.samples)
+        x, y = target.seen_as(members[0].input_shape).train.fixed_subset(how.samples)
         informations = []
         for trial in range(trials):
             form = target.task.likelihood

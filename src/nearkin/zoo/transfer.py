@@ -20,14 +20,14 @@ from nearkin.nets.solved import Solved
 from nearkin.run.stages import StageCache
 from nearkin.tasks.derive import limited
 from nearkin.tasks.pixels import fitted_to
-from nearkin.tasks.rows import glance
+from nearkin.tasks.rows import subset_index
 from nearkin.tasks.task import Task
 from nearkin.transfer.classify import NUMBERS
-from nearkin.transfer.closed_form import closed_form, require_known, source_means
+from nearkin.transfer.closed_form import closed_form, require_classes_or_values, source_means
 from nearkin.transfer.finetune import STEPS, run_baselines, run_each
 from nearkin.transfer.labels.classes import Classes, Method
 from nearkin.transfer.labels.probabilities import How
-from nearkin.transfer.outcome import Outcome
+from nearkin.transfer.outcome import TransferScores
 from nearkin.transfer.subset import Weights
 
 LABELS = 2000  # that are learned from where no number is given
@@ -122,8 +122,8 @@ class Transfer:
     num_train: int
     num_test: int
     guess: float
-    outcome: Outcome
-    baselines: tuple[Outcome, ...] = ()
+    outcome: TransferScores
+    baselines: tuple[TransferScores, ...] = ()
     origin: Mapping[str, Any] = field(default_factory=dict)
     made: Mapping[str, Any] = field(default_factory=dict)
     best_constant: float | None = None
@@ -178,14 +178,14 @@ def transfer_network(
     solved = shelf.solved(source)
     model = solved.model(how.trial)
     target = shelf.task(given) if isinstance(given, str) else given
-    require_known(target)
+    require_classes_or_values(target)
     if target.name == source:
         yield Caution(f"{source} is its own source: its network has seen these labels")
     task = fitted_to(target, tuple(solved.facts["input_shape"]))
     if task is not target:
         yield Note(f"{target.name}: inputs of shape {target.input_shape} are brought to {task.input_shape}")
     few = yield from _few(task, how.shots, seed)
-    few = replace(few, test=few.test.chosen(glance(len(few.test), how.samples)))
+    few = replace(few, test=few.test.chosen(subset_index(len(few.test), how.samples)))
     means = source_means(solved)
     asked_for = {**how.facts(), "shots": how.shots, "seed": seed, "source": source, "network": _digest(solved, model)}
     part = run_each if stages is None else partial(_kept, stages, asked_for)
@@ -197,24 +197,26 @@ def transfer_network(
     )
     yield Note(f"{found.name}: {task.form.metric} {found.metric:.4f} in {found.seconds:.1f} s")
     asked = None if isinstance(given, str) else target.source
-    others: tuple[Outcome, ...] = ()
+    others: tuple[TransferScores, ...] = ()
     if how.baselines:
         others = yield from run_baselines(model, few, how.steps, derived_seed(seed, "baselines"), means, part)
     return Transfer(
         source, target.name, solved.network, task.form.metric, how.shots, len(few.train), len(few.test),
-        replace(task, test=few.test).guess(), found, others, _origin(solved, how.trial, model),
+        replace(task, test=few.test).majority_baseline(), found, others, _origin(solved, how.trial, model),
         how.facts() | {"seed": seed, "given": asked}, few.best_constant(),
     )  # fmt: skip
 
 
-def _kept(stages: StageCache, inputs: Mapping[str, Any], name: str, work: Callable[[], Work[Outcome]]) -> Work[Outcome]:
+def _kept(
+    stages: StageCache, inputs: Mapping[str, Any], name: str, work: Callable[[], Work[TransferScores]]
+) -> Work[TransferScores]:
     """The outcome of one part: read if an earlier run finished it, else worked out and kept."""
 
     def state(_: State | None) -> Work[State]:
         return State({}, (yield from work()).to_dict())
 
     done = yield from stages.stage(name, inputs, state, key=f"transfer-{name}")
-    return Outcome.from_dict(done.facts)
+    return TransferScores.from_dict(done.facts)
 
 
 def _digest(solved: Solved, model: nn.Module) -> str:

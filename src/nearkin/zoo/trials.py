@@ -14,7 +14,7 @@ from nearkin.nets.registry import build
 from nearkin.nets.solved import fit_facts, fit_from, fit_state
 from nearkin.nets.training_loop import Fit, fit
 from nearkin.nets.trusted_code import require_trusted
-from nearkin.run.checkpoints import SUFFIX, Checkpoints, mark, resumed, stored
+from nearkin.run.checkpoints import SUFFIX, Checkpoints, facts_digest, read_stored, resume
 from nearkin.tasks.task import Task
 
 
@@ -46,7 +46,7 @@ class TrialCache:
             "seed": seed,
             "torch": torch.__version__,
         }
-        cache = cls(work.within(mark(facts)), task, network, recipe, seed)
+        cache = cls(work.within(facts_digest(facts)), task, network, recipe, seed)
         if restart:
             cache.clear()
         cache.checkpoints.write(f"work{SUFFIX}", State({}, facts))
@@ -54,7 +54,9 @@ class TrialCache:
 
     def trial(self, trial: int, trials: int, device: torch.device) -> Work[Fit]:
         """One trial: as it was finished before, from where it stopped, or from the beginning."""
-        done = yield from stored(self.checkpoints, f"trial-{trial}{SUFFIX}", lambda state: fit_from(state, state.facts))
+        done = yield from read_stored(
+            self.checkpoints, f"trial-{trial}{SUFFIX}", lambda state: fit_from(state, state.facts)
+        )
         if done is not None:
             yield Note(f"{self.task.name}: trial {trial + 1} of {trials} was done before")
             return done
@@ -72,7 +74,7 @@ class TrialCache:
                 stage=f"{self.task.name}, trial {trial + 1} of {trials}",
             )
 
-        result = yield from resumed(self.checkpoints, f"training-{trial}{SUFFIX}", begin)
+        result = yield from resume(self.checkpoints, f"training-{trial}{SUFFIX}", begin)
         self.checkpoints.write(f"trial-{trial}{SUFFIX}", State(fit_state(result).tensors, fit_facts(result)))
         return result
 

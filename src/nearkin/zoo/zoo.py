@@ -167,7 +167,7 @@ class Zoo:
     def _fishers(self, task: Task, solved: Solved) -> Work[list[NewArtifact]]:
         """The diagonal Fisher information of every trial on the task's own test data."""
         found = []
-        x, y = task.test.glance(FISHER_SAMPLES)
+        x, y = task.test.fixed_subset(FISHER_SAMPLES)
         for trial in range(len(solved.trials)):
             fisher = yield from diagonal.work(solved.model(trial), x, y, likelihood=task.likelihood)
             facts = {"labels": fisher.labels, "num_samples": fisher.num_samples, "trace": fisher.trace()}
@@ -397,7 +397,7 @@ def _new_task(task: Task, solved: Solved, recipe: Recipe) -> NewTask:
             **task.facts(),
             "metric_name": task.form.metric,
             "metric_std": solved.spread,
-            "guess": task.guess(),
+            "guess": task.majority_baseline(),
             "best_constant": task.best_constant(),
             "recipe": recipe.to_dict(),
             "versions": {"nearkin": version("nearkin"), "torch": torch.__version__},

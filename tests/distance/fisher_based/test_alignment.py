@@ -222,7 +222,7 @@ def test_the_information_moves_with_the_weights() -> None:
 def test_networks_with_starts_of_their_own_come_nearer() -> None:
     """No law, but so for wide layers: over pairs of seeds the ratio was 0.60 to 0.75."""
     digits = task("digits")
-    x, y = digits.train.glance(400)
+    x, y = digits.train.fixed_subset(400)
     informations, models = [], []
     for seed in (0, 1):
         model = build("mlp", digits.input_shape, digits.num_outputs, seed=seed)

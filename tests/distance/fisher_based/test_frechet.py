@@ -182,7 +182,7 @@ def sight(task: Task, outputs: int, own: str = "categorical", seed: int = 0) -> 
 
 def test_the_padded_reading_is_the_plain_diagonal_where_widths_agree(ten: Task) -> None:
     seen = sight(ten, 10)
-    x, y = ten.train.glance(100)
+    x, y = ten.train.fixed_subset(100)
     found, truth = finish(information(seen, "padded", 10)), diagonal(seen.model, x, y)
     assert all(torch.equal(found.values[name], truth.values[name]) for name in truth.values)
 
@@ -223,7 +223,7 @@ def test_the_refit_reading_has_a_head_of_the_target_that_knows_its_training_data
 
 def test_order_of_samples_changes_nothing(ten: Task) -> None:
     seen = sight(ten, 10)
-    x, y = ten.test.glance(100)
+    x, y = ten.test.fixed_subset(100)
     order = torch.randperm(100, generator=torch.Generator().manual_seed(0))
     mixed = Task.from_arrays("mixed", x[order], y[order], x, y, classes=ten.classes, standardise=False)
     straight = Task.from_arrays("straight", x, y, x, y, classes=ten.classes, standardise=False)
@@ -299,9 +299,9 @@ def test_images_are_brought_to_the_networks_shape_or_refused(ten: Task) -> None:
     assert wide.input_shape == (3, 12, 10)
     assert wide.train.first(3).x.shape == (3, 3, 12, 10)
     table = Task.from_arrays("table", torch.randn(20, 4), torch.arange(20) % 2)
-    with pytest.raises(MismatchError, match="only images can be brought"):
+    with pytest.raises(MismatchError, match="only images can be converted"):
         fitted_to(table, (1, 8, 8))
-    with pytest.raises(MismatchError, match="one and three can be made of each other"):
+    with pytest.raises(MismatchError, match="only one and three channels"):
         fitted_to(ten, (4, 8, 8))
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from laws.space import rng
 from nearkin.core.errors import OptionError
-from nearkin.report.drawing.genotype import drawing
-from nearkin.report.drawing.layers import crossings, heights
+from nearkin.report.drawing.genotype_drawing import draw_genotype
+from nearkin.report.drawing.graph_layout import crossings, heights
 from nearkin.report.labels import text_width
 from nearkin.report.theme import DARK, LIGHT
 from nearkin.search.genotypes.genotype import Chain, Genotype
@@ -63,7 +63,7 @@ def texts(text: str) -> list[str]:
 
 @pytest.mark.parametrize("genotype", GENOTYPES, ids=range(len(GENOTYPES)))
 def test_well_formed_self_contained_and_told_in_words(genotype: Genotype) -> None:
-    text = drawing(genotype, name="one")
+    text = draw_genotype(genotype, name="one")
     root = parsed(text)
     assert root.tag == f"{SVG}svg"
     assert root.get("role") == "img"
@@ -75,7 +75,7 @@ def test_well_formed_self_contained_and_told_in_words(genotype: Genotype) -> Non
         *("svg", "title", "desc", "style", "rect", "path", "polygon", "text")
     }
     assert not re.search(r"url\(|@import|<script|href|<!DOCTYPE", text)
-    assert drawing(genotype, name="one") == text
+    assert draw_genotype(genotype, name="one") == text
 
 
 @pytest.mark.parametrize("genotype", GENOTYPES, ids=range(len(GENOTYPES)))
@@ -86,14 +86,14 @@ def test_every_operation_that_carries_something_is_a_text(genotype: Genotype) ->
         )
     else:
         expected = Counter(name for names in genotype.operations().values() for name in names)
-    shown = Counter(texts(drawing(genotype)))
+    shown = Counter(texts(draw_genotype(genotype)))
     for name, count in expected.items():
         assert shown[name] == (0 if name in ("zero", "none") else count)
 
 
 @pytest.mark.parametrize("genotype", GENOTYPES, ids=range(len(GENOTYPES)))
 def test_boxes_lie_in_the_picture_apart_from_each_other_and_hold_their_words(genotype: Genotype) -> None:
-    root = parsed(drawing(genotype))
+    root = parsed(draw_genotype(genotype))
     width, height = float(root.attrib["width"]), float(root.attrib["height"])
     boxes = []
     for rect in root.iter(f"{SVG}rect"):
@@ -115,7 +115,7 @@ def test_boxes_lie_in_the_picture_apart_from_each_other_and_hold_their_words(gen
 @pytest.mark.parametrize("genotype", GRAPHS, ids=range(len(GRAPHS)))
 def test_lines_run_through_no_box_but_those_of_their_own_edge(genotype: Genotype) -> None:
     """Level stretches that a line makes through a column meet at most one box: the label of its own edge."""
-    root = parsed(drawing(genotype))
+    root = parsed(draw_genotype(genotype))
     boxes = [
         tuple(float(rect.attrib[key]) for key in ("x", "y", "width", "height")) for rect in root.iter(f"{SVG}rect")
     ]
@@ -130,23 +130,23 @@ def test_lines_run_through_no_box_but_those_of_their_own_edge(genotype: Genotype
 
 
 def test_nodes_that_nothing_reaches_are_dashed() -> None:
-    whole = drawing(Genotype.parse("normal(0): 1 = a(0); 2 = b(1); out = 2"))
-    torn = drawing(Genotype.parse("normal(0): 1 = zero(0); 2 = b(1); out = 2"))
+    whole = draw_genotype(Genotype.parse("normal(0): 1 = a(0); 2 = b(1); out = 2"))
+    torn = draw_genotype(Genotype.parse("normal(0): 1 = zero(0); 2 = b(1); out = 2"))
     assert whole.count("stroke-dasharray") == 0
     assert torn.count("stroke-dasharray") == 2
-    assert drawing(Genotype.parse("chain: a; skip; a")).count("stroke-dasharray") == 1
+    assert draw_genotype(Genotype.parse("chain: a; skip; a")).count("stroke-dasharray") == 1
 
 
 def test_one_line_for_every_edge_and_output() -> None:
     root = parsed(
-        drawing(Genotype.parse("normal(0): 1 = a(0); 2 = zero(0) + b(1); 3 = a(0) + a(2); out = concat(1, 3)"))
+        draw_genotype(Genotype.parse("normal(0): 1 = a(0); 2 = zero(0) + b(1); 3 = a(0) + a(2); out = concat(1, 3)"))
     )
     assert len(list(root.iter(f"{SVG}path"))) == 4 + 2
     assert len(list(root.iter(f"{SVG}polygon"))) == 4 + 2
 
 
 def test_cells_stand_side_by_side_under_their_names() -> None:
-    both = drawing(DartsSpace().sample(rng(0)))
+    both = draw_genotype(DartsSpace().sample(rng(0)))
     assert [words for words in texts(both) if words.endswith(" cell")] == ["normal cell", "reduction cell"]
     assert "Normal and reduction cell" in both
     where = {
@@ -159,14 +159,14 @@ def test_cells_stand_side_by_side_under_their_names() -> None:
 
 
 def test_every_role_has_its_colour_in_both_schemes() -> None:
-    light, dark = drawing(GENOTYPES[0]).split("@media screen and (prefers-color-scheme:dark)")
+    light, dark = draw_genotype(GENOTYPES[0]).split("@media screen and (prefers-color-scheme:dark)")
     assert all(f".nk-f-{role}{{fill:{colour}}}" in light for role, colour in LIGHT.items())
     assert all(f".nk-s-{role}{{stroke:{colour}}}" in dark for role, colour in DARK.items())
 
 
 def test_names_that_would_break_out_of_an_id_are_refused() -> None:
     with pytest.raises(OptionError, match="a drawing is named by letters"):
-        drawing(GENOTYPES[0], name='"><script>')
+        draw_genotype(GENOTYPES[0], name='"><script>')
 
 
 @st.composite

@@ -20,10 +20,10 @@ from nearkin.nets.evaluate import evaluate
 from nearkin.nets.functional import load
 from nearkin.nets.registry import build
 from nearkin.nets.solved import Solved
-from nearkin.solver.simple import boosting, kernel, linear, models
-from nearkin.solver.simple.data import Sample, evenly, pairs_of, standard
-from nearkin.solver.simple.kernel import sharpness
+from nearkin.solver.simple import boosting, linear, models, svm
+from nearkin.solver.simple.data import Sample, evenly, folds_of, standard
 from nearkin.solver.simple.models import SIMPLE, SimpleFit, fit_simple, title
+from nearkin.solver.simple.svm import sharpness
 from nearkin.tasks.task import Task
 from nearkin.zoo.model_file import loaded, saved
 
@@ -103,7 +103,7 @@ class TestAgainstScikitLearn:
     def test_support_vector_machine_one_against_the_rest(
         self, task: Task, whole: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(kernel, "GRAM_SAMPLES", 10_000 if whole else 0)
+        monkeypatch.setattr(svm, "GRAM_SAMPLES", 10_000 if whole else 0)
         done = fit_simple("svm", task, fixed={"C": 10.0, "gamma": 0.02, "sharpness": 3.0})
         x, y, x_test = parts(task)
         size = len(task.classes)
@@ -259,7 +259,7 @@ class TestEveryKind:
 
     def test_one_sample_is_refused(self, kind: str) -> None:
         x, y = torch.randn(1, 2), torch.randn(1, 1)
-        with pytest.raises(DataError, match="two training samples"):
+        with pytest.raises(DataError, match="has 1 training sample"):
             fit_simple(kind, Task.from_arrays("one", x, y, x, y))
 
 
@@ -274,7 +274,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("kind", ["svm", "boosting"])
     def test_many_classes_one_by_one(self, kind: str) -> None:
-        with pytest.raises(OptionError, match="201 classes or values of blobs for itself"):
+        with pytest.raises(OptionError, match="has 201 classes or values"):
             fit_simple(kind, blobs(402, 201))
 
     def test_more_weights_than_fit_into_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,7 +294,7 @@ def test_too_many_numbers_for_the_memory_are_drawn_from(monkeypatch: pytest.Monk
     monkeypatch.setattr(models, "MOST_NUMBERS", 150)
     notes: list[Event] = []
     assert finish(fit_simple.work("logistic", blobs(90, 3)), notes.append).settings["samples"] == 50
-    assert Note("logistic regression learns from 50 of 90 samples, evenly drawn") in notes
+    assert Note("logistic regression uses 50 of 90 training samples") in notes
 
 
 def test_evenly_drawn_samples_keep_the_shares_and_every_class() -> None:
@@ -314,9 +314,9 @@ def test_parts_are_apart_and_every_class_is_learned_from(count: int) -> None:
     y = torch.arange(count) % 7
     y[0] = 7  # a class of one
     sample = Sample(torch.arange(float(count))[:, None], y)
-    pairs = pairs_of(sample, True, seed=0)
-    assert len(pairs) == (5 if count < 500 else 1)
-    for learn, judge in pairs:
+    folds = folds_of(sample, True, seed=0)
+    assert len(folds) == (5 if count < 500 else 1)
+    for learn, judge in folds:
         assert set(learn.x.flatten().tolist()).isdisjoint(judge.x.flatten().tolist())
         assert len(learn.y) + len(judge.y) == count
         assert learn.y.unique().tolist() == list(range(8))

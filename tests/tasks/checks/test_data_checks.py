@@ -66,7 +66,7 @@ def test_clean_digits_pass_and_corrupted_ones_are_cautioned() -> None:
 
 def test_size_is_grave_for_small_classes_few_tests_and_many_classes() -> None:
     assert not size(table(400, 4)).grave
-    assert "uncertain between" in size(table(80, 4)).text
+    assert "has an interval from" in size(table(80, 4)).text
     few = size(table(180, 20))  # 9 of each, and more classes than a tenth
     assert few.grave
     assert few.facts["num_small_classes"] == 20

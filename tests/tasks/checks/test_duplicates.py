@@ -14,12 +14,12 @@ from nearkin.tasks.checks.duplicates import (
     Duplicates,
     Scan,
     Sketch,
-    apart,
     block_rows,
+    candidate_distances,
     coincidental,
     contradictions,
     duplicates,
-    scanned,
+    scan_rows,
 )
 from nearkin.tasks.rows import Mapped, Pixels, Values, gathered
 from nearkin.tasks.sources import task as read
@@ -32,7 +32,10 @@ def rng(seed: int = 0) -> torch.Generator:
 
 def found(task: Task, seed: int = 0) -> Duplicates:
     sketch = Sketch.of(task.train.inputs, Streams(seed).at("sketch"))
-    train, test = Scan.joined(list(scanned(task.train.inputs, sketch))), Scan.joined(list(scanned(task.test.inputs)))
+    train, test = (
+        Scan.joined(list(scan_rows(task.train.inputs, sketch))),
+        Scan.joined(list(scan_rows(task.test.inputs))),
+    )
     return duplicates(task, train, test, sketch, seed=seed)
 
 
@@ -122,7 +125,7 @@ def test_same_image_under_two_labels_is_told() -> None:
     twins = found(Task.from_arrays("two", x, y, torch.rand(100, 1, 8, 8, generator=rng(1)), torch.arange(100) % 2))
     assert (twins.contradictory, twins.within_train) == (100, 50)
     assert twins.grave
-    assert "settle their labels" in twins.text
+    assert "correct their labels" in twins.text
 
 
 def test_hashes_do_not_depend_on_blocks_nor_on_how_rows_are_read() -> None:
@@ -130,8 +133,8 @@ def test_hashes_do_not_depend_on_blocks_nor_on_how_rows_are_read() -> None:
     images[39] = images[0]
     rows = Pixels(images)
     assert block_rows(rows) < 40
-    whole = Scan.joined(list(scanned(rows))).hashes
-    lazy = Scan.joined(list(scanned(Mapped(rows, lambda value, index: value)))).hashes
+    whole = Scan.joined(list(scan_rows(rows))).hashes
+    lazy = Scan.joined(list(scan_rows(Mapped(rows, lambda value, index: value)))).hashes
     assert np.array_equal(whole, lazy)
     assert len(np.unique(whole)) == 39
     assert whole[0] == whole[39]
@@ -141,13 +144,13 @@ def test_distance_of_images_ignores_brightness_contrast_and_a_shift() -> None:
     image = torch.rand(1, 3, 12, 12, generator=rng())
     for y, x in [(0, 0), (1, 0), (0, -1), (1, 1)]:
         moved = 0.3 * torch.roll(image, (y, x), (2, 3)) + 0.5
-        assert float(apart(image, moved[:, None])) < 2e-3
-    assert float(apart(image, torch.rand(1, 1, 3, 12, 12, generator=rng(1)))) > 0.5
+        assert float(candidate_distances(image, moved[:, None])) < 2e-3
+    assert float(candidate_distances(image, torch.rand(1, 1, 3, 12, 12, generator=rng(1)))) > 0.5
 
 
 def test_flat_images_are_near_nothing() -> None:
     flat = torch.full((2, 1, 8, 8), 0.3)
-    assert (apart(flat, flat[:, None]) > 1).all()
+    assert (candidate_distances(flat, flat[:, None]) > 1).all()
 
 
 def test_facts_are_plain_json_and_depend_on_the_seed_alone() -> None:

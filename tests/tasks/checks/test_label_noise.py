@@ -11,10 +11,10 @@ from nearkin.tasks.checks.label_noise import (
     balanced_skill,
     confident_joint,
     descriptors,
-    held_out,
     known_classes,
     label_noise,
     lapse_curve,
+    leave_one_out,
 )
 from nearkin.tasks.derive import corrupted
 from nearkin.tasks.rows import Values
@@ -32,7 +32,7 @@ def test_left_out_scores_equal_the_regression_without_that_sample(monkeypatch: p
     monkeypatch.setattr(module, "WIDTHS", (0.5,))
     monkeypatch.setattr(module, "RIDGES", (0.3,))
     x, y = torch.randn(12, 3, generator=rng()), torch.randn(12, 2, generator=rng(1)).double()
-    (scores,) = held_out(x, y, rng(2))
+    (scores,) = leave_one_out(x, y, rng(2))
     # the oracle: kernel features of the same columns, an intercept, one sample taken out at a time
     middle = x[torch.randperm(12, generator=rng(2))]
     near, inner = torch.cdist(x, middle).square(), torch.cdist(middle, middle).square()
@@ -114,7 +114,7 @@ def test_labels_without_any_bond_to_the_inputs_are_not_called_wrong() -> None:
     found = label_noise(Task.from_arrays("chance", torch.randn(600, 5, generator=rng()), torch.arange(600) % 3))
     assert found.share is None
     assert not found.grave
-    assert "cannot be told" in found.text
+    assert "cannot be estimated" in found.text
 
 
 def test_overlapping_classes_are_not_wrong_labels() -> None:

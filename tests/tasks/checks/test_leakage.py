@@ -92,7 +92,7 @@ def test_a_strong_column_of_irises_is_told_with_its_question() -> None:
     data = datasets.load_iris()
     found = leak_of(Task.from_arrays("iris", data.data.astype(np.float32), data.target))
     assert found.column in ("column 2", "column 3")
-    assert "would be known beforehand" in found.text
+    assert "is known before the prediction" in found.text
 
 
 def test_a_label_written_into_a_pixel_is_found() -> None:

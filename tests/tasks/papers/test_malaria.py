@@ -148,7 +148,7 @@ def test_the_noise_follows_its_targets_through_modifiers(tmp_path, modifiers):
 
 def test_other_tasks_have_no_noise():
     task = Task.from_arrays("plain", torch.randn(10, 2), torch.randn(10))
-    with pytest.raises(DataError, match="carry no variance"):
+    with pytest.raises(DataError, match="have no variance"):
         malaria_noise(task)
 
 
@@ -165,18 +165,18 @@ def test_targets_with_their_noise_are_like_any_others(tmp_path):
     [
         (points(), "target=rate", "target must be share or logit, got 'rate'"),
         (points(), "year=2020", "has no year=2020; it has 2012, 2013"),
-        (points(), "year=late", "year wants a whole number"),
+        (points(), "year=late", "year must be a whole number"),
         (points(), "survey=school", "has no column survey"),
         (points(), "inside", "has no column is_ng"),
         (points(), "covariates=elevation", "has no column elevation; its columns are longitude, latitude"),
         (points(), "covariates=latitude", "names a column twice, or a coordinate"),
-        (people(), "covariates=Survey", "column Survey holds text"),
+        (people(), "covariates=Survey", "column Survey is text"),
         (people(), "by=village", "by must be cluster or place, got 'village'"),
         (people(), "survey=market", "has no survey=market; it has community, school"),
         (people().replace(",1,", ",2,"), "", "RDT must be 0 or 1"),
-        (points().replace("20,0", "20,30"), "", "positive must lie between 0 and examined"),
-        (points().replace("20,0", "20,"), "", "1 cells of positive are missing, of 12"),
-        (grid().replace("0.1,", "0.0,"), "target=logit", "a logit wants means between 0 and 1, got 0 to"),
+        (points().replace("20,0", "20,30"), "", "positive must be between 0 and examined"),
+        (points().replace("20,0", "20,"), "", "1 of 12 cells of positive are missing"),
+        (grid().replace("0.1,", "0.0,"), "target=logit", "a logit needs means between 0 and 1, got 0 to"),
         (
             "Name_0,Year,PfPR_rmean\nAngola,2000,0.28\nBenin,2000,0.3\n",
             "",
@@ -197,7 +197,7 @@ def test_without_files_the_error_says_where_they_come_from(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match=r"malaria was not found in .*malaria_prevalence.*RiskMap.*geoR.*NEARKIN_DATA"):
         sources.task("malaria?place=kenya")
-    with pytest.raises(DataError, match=r"there is no file .*nowhere.csv; malaria wants the map"):
+    with pytest.raises(DataError, match=r"there is no file .*nowhere.csv; name the map"):
         sources.task("malaria:nowhere.csv")
     folder = tmp_path / "malaria_prevalence"
     folder.mkdir()
@@ -206,7 +206,7 @@ def test_without_files_the_error_says_where_they_come_from(tmp_path, monkeypatch
     with pytest.raises(DataError, match=r"has no gambia\.csv, plain or \.gz"):
         sources.task("malaria?place=gambia")
     for text in ("malaria", "malaria?place=nigeria"):
-        with pytest.raises(OptionError, match=r"malaria wants \?place=kenya or \?place=gambia, or malaria:FILE"):
+        with pytest.raises(OptionError, match=r"write \?place=kenya or \?place=gambia, or malaria:FILE"):
             sources.task(text)
     with pytest.raises(OptionError, match="unknown modifier 'place' for malaria"):
         sources.task("malaria:file.csv?place=kenya")

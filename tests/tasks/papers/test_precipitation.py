@@ -112,7 +112,7 @@ def test_stations_go_by_number_name_or_a_word_of_it(tmp_path):
     for wanted, count in (("011111", 304), ("Sandy Creek", 304), ("creek", 304), ("hill", 304), ("012222", 304)):
         assert len(sources.task(f"ushcn:{path}?station={wanted}").train) == count
     assert len(sources.task(f"ushcn:{path}?station=hill&year=2000").train) == 305
-    for wanted, says in (("sandy", "2 stations answer to 'sandy'"), ("cree", "no stations answer"), ("", "2 stations")):
+    for wanted, says in (("sandy", "2 stations match 'sandy'"), ("cree", "no stations match"), ("", "2 stations")):
         with pytest.raises(OptionError, match=rf"{says}.*011111 \(SANDY CREEK\), 012222 \(SANDY HILL 2 NE\)"):
             sources.task(f"ushcn:{path}" + (f"?station={wanted}" if wanted else ""))
 
@@ -140,7 +140,7 @@ def test_csv_lines_of_one_station(tmp_path, header):
     fixed.mkdir()
     both = [sources.task(f"ushcn:{p}?year=1999") for p in (path, write(fixed, year_of("011111", 1999)))]
     assert torch.equal(both[0].test.labels(), both[1].test.labels())
-    with pytest.raises(OptionError, match="holds precipitation alone"):
+    with pytest.raises(OptionError, match="has precipitation only"):
         sources.task(f"ushcn:{path}?element=tmax")
 
 
@@ -174,7 +174,7 @@ def test_log_and_other_elements(tmp_path):
     assert raw(task.train)[1][0] == pytest.approx(math.log1p(401))
     tmin = sources.task(f"ushcn:{path}?year=1999&element=tmin")
     assert (tmin.classes, raw(tmin.train)[1][0]) == (("tmin [°F]",), -12)
-    with pytest.raises(OptionError, match="log goes with amounts"):
+    with pytest.raises(OptionError, match="log is for amounts"):
         sources.task(f"ushcn:{path}?year=1999&element=tmin&log")
     with pytest.raises(DataError, match="no value of SNOW for 011111"):
         sources.task(f"ushcn:{path}?element=snow")
@@ -190,19 +190,19 @@ def test_limit_and_split_keep_working(tmp_path):
 @pytest.mark.parametrize(
     ("number", "bad", "says"),
     [
-        (3, "USHCN daily data", r"line 3: 16 characters that begin with 'USHCN daily data'; a month is 264 characters"),
+        (3, "USHCN daily data", r"line 3: got 16 characters that begin with 'USHCN daily data', expected 264"),
         (
             5,
             line("011111", 1999, 5)[:200] + "x" + line("011111", 1999, 5)[201:],
-            "line 5: a whole number is wanted, got",
+            "line 5: got",
         ),
-        (5, line("011111", 1999, 5)[:100], "line 5: a whole number is wanted, got"),
+        (5, line("011111", 1999, 5)[:100], "line 5: got"),
         (2, line("011111", 1999, 2, changed={30: (5, "  0")}), "line 2: there is no day 30 in month 2 of year 1999"),
         (4, line("011111", 1999, 4).replace("199904", "199913"), "line 4: there is no day 1 in month 13 of year 1999"),
         (6, line("011111", 1999, 6, changed={9: (-5, "  0")}), "line 6: PRCP of -5 on 1999-06-09 is below zero"),
-        (7, line("011111", 1999, 6), "line 7: 1999-06-01 stands there twice"),
-        (1, line("011111", 1999, 1) + " ", "line 1: 265 characters"),
-        (1, line("011111", 1999, 1, element="RAIN"), "line 1: 264 characters that begin with '011111199901RAIN'"),
+        (7, line("011111", 1999, 6), "line 7: 1999-06-01 occurs twice"),
+        (1, line("011111", 1999, 1) + " ", "line 1: got 265 characters"),
+        (1, line("011111", 1999, 1, element="RAIN"), "line 1: got 264 characters that begin with '011111199901RAIN'"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path, number, bad, says):
@@ -216,10 +216,10 @@ def test_a_bad_line_is_named(tmp_path, number, bad, says):
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
-        ("1999,1,2", "line 2: year,month,day,value are wanted, got '1999,1,2'"),
-        ("1999,1,2,wet", "line 2: a whole number is wanted, got 'wet'"),
+        ("1999,1,2", "line 2: got '1999,1,2', expected year,month,day,value"),
+        ("1999,1,2,wet", "line 2: got 'wet'"),
         ("1999,2,29,0", "line 2: there is no day 29 in month 2"),
-        ("1999,1,1,0", "line 2: 1999-01-01 stands there twice"),
+        ("1999,1,1,0", "line 2: 1999-01-01 occurs twice"),
         ("1999,1,2,-3", "line 2: PRCP of -3 on 1999-01-02 is below zero"),
     ],
 )
@@ -241,14 +241,14 @@ def test_lines_cut_of_their_last_blanks_are_read(tmp_path):
     [
         ("year=1890", r"no value in year=1890; 011111 has 1998-1999, 2001"),
         ("year=1890-1895", r"no value in year=1890-1895; 011111 has"),
-        ("year=99", r"year wants one, as 1990, or a span, as 1950-1999; got '99'; 011111 has 1998-1999, 2001"),
+        ("year=99", r"year must be like 1990 or 1950-1999, got '99'; 011111 has 1998-1999, 2001"),
         ("test=13", "months from 1 to 12"),
-        ("test=0", "test wants a whole number from 1 on"),
-        ("test=1,2,3,4,5,6,7,8,9,10,11,12", "leave some to learn from"),
-        ("test=1&seed=2", "not both"),
+        ("test=0", "test must be a whole number of 1 or more"),
+        ("test=1,2,3,4,5,6,7,8,9,10,11,12", "leave some for training"),
+        ("test=1&seed=2", "which both set the months; give one"),
         ("inputs=hour", "inputs must be day or season"),
         ("element=wind", "element must be one of prcp, snow"),
-        ("year=2001", "0 days are left for the test part"),
+        ("year=2001", "0 days are left for the test set"),
         ("sation=1", "did you mean station"),
     ],
 )

@@ -139,7 +139,7 @@ def test_large_sets_are_decoded_as_they_are_taken(tmp_path, monkeypatch):
 def test_a_size_missed_by_the_survey_is_refused_when_taken(tmp_path, monkeypatch):
     write(tmp_path)
     picture(tmp_path / "cat" / "1.png", size=(9, 9))
-    monkeypatch.setattr(folder, "SURVEYED", 5)
+    monkeypatch.setattr(folder, "MOST_HEADERS", 5)
     with pytest.raises(DataError, match=r"4x6.*1\.png 9x9; .*\?size=64"):
         folder.read(str(tmp_path), {})
 
@@ -164,25 +164,25 @@ def test_a_broken_image_is_named(tmp_path):
 def test_missing_folders_are_named(tmp_path):
     with pytest.raises(DataError, match=r"there is no folder .*nowhere"):
         folder.read(str(tmp_path / "nowhere"), {})
-    with pytest.raises(DataError, match="holds no class folders; put the images of each class"):
+    with pytest.raises(DataError, match="has no class folders; put the images of each class"):
         folder.read(str(tmp_path), {})
     picture(tmp_path / "train" / "0.png")
     picture(tmp_path / "test" / "0.png")
-    with pytest.raises(DataError, match="holds no class folders"):
+    with pytest.raises(DataError, match="has no class folders"):
         folder.read(str(tmp_path), {})
 
 
 def test_an_empty_class_is_named(tmp_path):
     write(tmp_path)
     (tmp_path / "owl").mkdir()
-    with pytest.raises(DataError, match=r"class folder .*owl holds no images \(\.png.*add some or remove it"):
+    with pytest.raises(DataError, match=r"class folder .*owl has no images \(\.png.*add some or remove it"):
         folder.read(str(tmp_path), {})
 
 
 def test_a_test_class_without_training_images_is_named(tmp_path):
     write(tmp_path / "train")
     write(tmp_path / "test", classes=("cat", "owl"))
-    with pytest.raises(DataError, match=r"test has class owl, which .*train lacks"):
+    with pytest.raises(DataError, match=r"test has class owl, .*train does not"):
         folder.read(str(tmp_path), {})
 
 

@@ -136,7 +136,7 @@ def test_arrays(datasets, save, monkeypatch, kind, lazy):
     }[kind]
     assert task.input_shape == tuple(expected.shape[1:])
     rows = task.train.inputs.rows
-    assert isinstance(rows, hub.Cells) == lazy
+    assert isinstance(rows, hub.TableRows) == lazy
     assert isinstance(rows, Rows)
     assert torch.equal(rows.take(torch.arange(20)), expected)
     assert task.classes == ("0", "1")
@@ -151,7 +151,7 @@ def test_columns_of_numbers_are_a_table(save, monkeypatch, lazy):
     task = hub.read(location, {})
     assert (task.likelihood, task.input_shape) == ("gaussian", (2,))
     assert task.train.inputs.rows.take(torch.tensor([3])).tolist() == [[3.0, 23.0]]
-    assert isinstance(task.train.inputs.rows, hub.Cells) == lazy
+    assert isinstance(task.train.inputs.rows, hub.TableRows) == lazy
     both = hub.read(location, {"target": "y,b", "input": "a"})
     assert (both.classes, both.input_shape, both.likelihood) == (("y", "b"), (1,), "gaussian")
     noisy = hub.read(location, {"likelihood": "heteroscedastic"})
@@ -189,7 +189,7 @@ def test_splits_are_chosen_by_name(save):
         ({"target": "z"}, r"no column 'z' for target; its columns are a \(number\), t \(text\)"),
         ({"input": "z"}, "no column 'z' for input"),
         ({"target": "a", "input": "a,t"}, r"which columns of .* are inputs\? choose with \?input=COLUMN"),
-        ({"target": "a", "input": "t"}, "text is not classified here; leave target out"),
+        ({"target": "a", "input": "t"}, "text cannot be classified; leave target out"),
         ({"target": "v", "input": "a"}, "is the target"),
         ({"target": "a", "likelihood": "dense"}, "must be one of categorical, gaussian, heteroscedastic, got 'dense'"),
     ],
@@ -201,7 +201,7 @@ def test_columns_that_do_not_fit_are_listed(save, options, words):
 
 
 def test_data_that_does_not_fit_says_so(datasets, save):
-    with pytest.raises(DataError, match="column v has empty cells or arrays of several shapes"):
+    with pytest.raises(DataError, match="column v has empty cells or arrays of different shapes"):
         hub.read(save(train={"v": [[1], [1, 2], [3]], "y": [0, 1, 0]}), {})
     labels = {"x": datasets.Value("float32"), "label": datasets.ClassLabel(names=["cat", "dog"])}
     good, hidden = {"x": [1.0, 2.0], "label": [0, 1]}, {"x": [1.0, 2.0], "label": [-1, -1]}
@@ -223,7 +223,7 @@ def test_a_test_split_without_the_columns(datasets, tmp_path):
     for name, columns in (("train", {"x": [1.0, 2.0], "y": [0, 1]}), ("test", {"x": [1.0, 2.0]})):
         datasets.Dataset.from_dict(columns).save_to_disk(tmp_path / name)
     (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
-    with pytest.raises(DataError, match=r"the test split of .* lacks y; choose \?test=SPLIT"):
+    with pytest.raises(DataError, match=r"the test split of .* has no y; choose \?test=SPLIT"):
         hub.read(str(tmp_path), {})
 
 
@@ -252,7 +252,7 @@ def test_packed_files_above_the_limit_are_refused_before_they_are_unpacked(offli
         assert (tmp_path / file).stat().st_size < 1_000_000
         with pytest.raises(DataError, match=rf"{file}, unpacked, takes .*, the limit is "):
             hub.read(str(tmp_path / file), {})
-    with pytest.raises(DataError, match=r"d\.csv\.zst: how much \.zst files hold is not known; unpack it first"):
+    with pytest.raises(DataError, match=r"d\.csv\.zst: the unpacked size of \.zst files is not known; unpack it first"):
         hub.read(str(tmp_path / "d.csv.zst"), {})
 
 
@@ -266,10 +266,10 @@ def test_columns_above_the_limit_are_not_gathered(save, monkeypatch):
 
 
 def test_damaged_and_missing_files(offline, save, tmp_path):
-    with pytest.raises(DataError, match=r"there is no folder or file ./nowhere; hf wants one"):
+    with pytest.raises(DataError, match=r"there is no folder or file ./nowhere; name one"):
         hub.read("./nowhere", {})
     (tmp_path / "bad.parquet").write_bytes(b"not parquet")
-    with pytest.raises(DataError, match=r"cannot load .*bad\.parquet \(.*\); check the name, or mend the files"):
+    with pytest.raises(DataError, match=r"cannot load .*bad\.parquet \(.*\); check the name, or fix the files"):
         hub.read(str(tmp_path / "bad.parquet"), {})
     location = save(train={"x": [1.0, 2.0], "y": [0, 1]})
     for path in tmp_path.glob("*/pets/*.arrow"):
@@ -301,7 +301,7 @@ def test_the_offline_variable_is_honoured_and_nothing_else_is_printed(datasets, 
 
 def test_a_missing_configuration_names_the_option():
     fault = ValueError("Config name is missing.\nPlease pick one among the available configs: ['a', 'b']")
-    assert "['a', 'b']); choose one with ?config=NAME" in str(hub._trouble("glue", fault))
+    assert "['a', 'b']); choose one with ?config=NAME" in str(hub._load_error("glue", fault))
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch):

@@ -93,9 +93,9 @@ def test_what_is_written_is_read_back(tmp_path, data, kind, ending):
         (b"PNG!", ["50 4e 47 21", "expected 00 00"]),
         (b"\0\0\x0a\1\0\0\0\0", ["00 00 0a 01"]),
         (b"\0\0\x08\0", ["00 00 08 00"]),
-        (b"\0\0\x08\3\0\0\0\2\0\0", ["promises 3 axes", "fetch it again"]),
-        (encoded(IMAGES)[:-1], ["promises 400 bytes", "[20, 5, 4]", "holds 399", "fetch it again"]),
-        (encoded(IMAGES) + b"x", ["promises 400 bytes", "holds more"]),
+        (b"\0\0\x08\3\0\0\0\2\0\0", ["states 3 axes", "fetch it again"]),
+        (encoded(IMAGES)[:-1], ["states 400 bytes", "[20, 5, 4]", "has 399", "fetch it again"]),
+        (encoded(IMAGES) + b"x", ["states 400 bytes", "has more"]),
     ],
 )
 def test_a_broken_file_says_what_was_got(tmp_path, content, words):
@@ -129,14 +129,14 @@ def test_a_missing_folder_names_the_files_wanted(tmp_path):
 def test_a_missing_file_is_named(tmp_path, lost):
     write_pairs(tmp_path)
     (tmp_path / lost).unlink()
-    with pytest.raises(DataError, match=f"lacks {lost} .*put it there"):
+    with pytest.raises(DataError, match=f"has no {lost} .*put it there"):
         idx.read(str(tmp_path), {})
 
 
 def test_labels_of_another_set_are_refused(tmp_path):
     write_pairs(tmp_path)
     write(tmp_path / "train-labels-idx1-ubyte", LABELS)
-    with pytest.raises(DataError, match=r"holds 14 images, .*train-labels-idx1-ubyte 20 labels; fetch"):
+    with pytest.raises(DataError, match=r"has 14 images, .*train-labels-idx1-ubyte 20 labels; fetch"):
         idx.read(str(tmp_path), {})
 
 

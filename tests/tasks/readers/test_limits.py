@@ -70,9 +70,9 @@ Y = npy("'<i8'", "(4,)", np.array([0, 1, 0, 1]).tobytes())
         (npy("'<c8'", "(4,)", bytes(32)), "type .*<c8"),
         (npy("'<M8[s]'", "(4,)", bytes(32)), "type .*M8"),
         (npy("[('a', '<f4')]", "(4,)", bytes(16)), "type"),
-        (npy("'<i8'", "(4,)", bytes(8)), "promises 32 bytes .* holds 8"),
-        (npy("'<i8'", "(10000000000000000000,)"), "whole numbers from 0 on"),
-        (npy("'<i8'", "(-4,)"), "whole numbers from 0 on"),
+        (npy("'<i8'", "(4,)", bytes(8)), "states 32 bytes .* has 8"),
+        (npy("'<i8'", "(10000000000000000000,)"), "whole numbers of 0 or more"),
+        (npy("'<i8'", "(-4,)"), "whole numbers of 0 or more"),
         (npy("'<i8'", "()", bytes(8)), r"class labels must be one column \[N\], got shape \[\]"),
         (npy("'<i8'", str((1,) * 65), bytes(8)), "65 axes"),
         (npy("'<i8'", "(" * 100), "header .* cannot be read"),
@@ -91,7 +91,7 @@ def test_twice_the_same_array_and_encrypted_arrays_are_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "two.npz", "w") as archive:
         archive.writestr("x_train.npy", X)
         archive.writestr("x_train", X)
-    with pytest.raises(DataError, match="holds 'x_train' twice"):
+    with pytest.raises(DataError, match="contains 'x_train' twice"):
         nk.task(f"npz:{tmp_path}/two.npz")
     path = write_npz(tmp_path / "locked.npz", x_train=X, y_train=Y)
     data = bytearray(path.read_bytes())
@@ -124,13 +124,13 @@ def test_bombs_pipes_and_false_claims_are_refused_in_little_time_and_memory(tmp_
     assert zipped.stat().st_size < BOMB / 100
     assert empty.stat().st_size < 500
     expected = {
-        f"idx:{tmp_path}/more": "promises 72 bytes for an array [8, 3, 3], the file holds more",
+        f"idx:{tmp_path}/more": "states 72 bytes for an array [8, 3, 3], the file has more",
         f"idx:{tmp_path}/claims": "takes 8.38 GiB, the limit is 95.4 MiB",
         f"text:{tmp_path}/bomb.txt.gz": "make it smaller, or raise the limit with nearkin --max-bytes",
         f"csv:{tmp_path}/bomb.csv.gz?target=a": "bomb.csv.gz, unpacked, takes",
         f"npz:{zipped}": "bomb.npz takes 320 MiB, the limit is 95.4 MiB",
-        f"npz:{lying}": "is not a whole npz file",
-        f"npz:{empty}": "'y_train.npy' holds type \"'<U0'\"",
+        f"npz:{lying}": "is not a complete npz file",
+        f"npz:{empty}": "'y_train.npy' contains type \"'<U0'\"",
         f"folder:{tmp_path}/images": "z.png is a pipe, not a regular file",
         "digits?size=20000": "digits?size=20000 as images of 1 x 20000 x 20000 (channels, height, width) takes 671 GiB",
         "sinusoids?points=999999999999": "points of a curve takes 58.2 TiB",
@@ -148,7 +148,7 @@ def test_the_limit_can_be_set(monkeypatch):
     with pytest.raises(DataError, match=r"takes .* the limit is 977 KiB; make it smaller"):
         nk.task("digits?size=100")
     monkeypatch.setenv("NEARKIN_MAX_BYTES", "plenty")
-    with pytest.raises(OptionError, match=r"NEARKIN_MAX_BYTES got 'plenty', expected a number of bytes such as 4GiB"):
+    with pytest.raises(OptionError, match=r"NEARKIN_MAX_BYTES is 'plenty', expected a number of bytes such as 4GiB"):
         nk.task("digits?size=9")
 
 
@@ -187,7 +187,7 @@ def test_image_modes_are_read_or_refused(tmp_path, mode):
     for path in tmp_path.glob("*/*.png"):
         Image.new(mode, (4, 4)).save(path, "TIFF")
     if mode == "F":
-        with pytest.raises(DataError, match="holds floats"):
+        with pytest.raises(DataError, match="contains floats"):
             nk.task(f"folder:{tmp_path}")
     else:
         assert nk.task(f"folder:{tmp_path}").input_shape[1:] == (4, 4)
@@ -215,7 +215,7 @@ def test_paths_that_cannot_be_are_refused(source, location):
 @pytest.mark.parametrize("value", ["²", "٣", "1_0", "9" * 5000, "1e3", "nan", "0x10", " "])
 @pytest.mark.parametrize("modifier", ["limit", "size", "split"])
 def test_numbers_are_ascii_and_whole(modifier, value):
-    with pytest.raises(OptionError, match=f"{modifier} wants a .*, got") as error:
+    with pytest.raises(OptionError, match=f"{modifier} must be a .*, got") as error:
         nk.task(f"digits?{modifier}={value}")
     assert len(str(error.value)) < 200
 
@@ -224,10 +224,10 @@ def test_a_pickle_cannot_claim_memory_or_time(tmp_path):
     path = tmp_path / "batch"
     claims = {
         b"\x80\x02]r\xff\xff\xff\xff.": "no table",  # an index of the memo that unpickling would allocate
-        b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7fab.": "not a whole",  # a length of 2⁶³ − 1 bytes
+        b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7fab.": "not a complete",  # a length of 2⁶³ − 1 bytes
         b"\x80\x02}(" + b")q\x00" + b"h\x00h\x00\x86q\x00" * 100 + b"K\x01u.": "a key of its table is a tuple",
-        b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00true\x85R.": "wants to run os.system",
-        b"\x80\x02}(X\x01\x00\x00\x00aK\x01\x85R.": "not a whole",
+        b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00true\x85R.": "would run os.system",
+        b"\x80\x02}(X\x01\x00\x00\x00aK\x01\x85R.": "not a complete",
     }
     for data, says in claims.items():
         path.write_bytes(data)

@@ -118,7 +118,7 @@ def test_objects_are_refused_and_never_unpickled(tmp_path):
             return (tmp_path.joinpath("sprung").touch, ())
 
     path = saved(tmp_path, x=X, y=np.array([Trap()] * 30, dtype=object))
-    with pytest.raises(DataError, match=r"y\.npy' holds Python objects.*give numbers or text of one shape"):
+    with pytest.raises(DataError, match=r"y\.npy' contains Python objects.*save numbers or text of one shape"):
         npz.read(str(path), {})
     assert not (tmp_path / "sprung").exists()
 
@@ -127,7 +127,7 @@ def test_objects_are_refused_and_never_unpickled(tmp_path):
 def test_a_cut_file_is_refused(tmp_path, keep):
     path = saved(tmp_path, **PARTS)
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(DataError, match=r"pets\.npz is not a whole npz file .*fetch it again"):
+    with pytest.raises(DataError, match=r"pets\.npz is not a complete npz file .*fetch it again"):
         npz.read(str(path), {})
 
 
@@ -137,22 +137,22 @@ def test_a_damaged_file_is_refused(tmp_path, save):
     data = bytearray(path.read_bytes())
     data[1000:1010] = bytes(255 - byte for byte in data[1000:1010])
     path.write_bytes(data)
-    with pytest.raises(DataError, match=r"pets\.npz is not a whole npz file"):
+    with pytest.raises(DataError, match=r"pets\.npz is not a complete npz file"):
         npz.read(str(path), {})
 
 
 def test_a_lone_npy_is_refused(tmp_path):
     np.save(tmp_path / "a.npy", X)
-    with pytest.raises(DataError, match="not a whole npz file"):
+    with pytest.raises(DataError, match="not a complete npz file"):
         npz.read(str(tmp_path / "a.npy"), {})
 
 
 @pytest.mark.parametrize(
     ("arrays", "options", "words"),
     [
-        ({"images": X, "y": Y}, {}, "lacks an array x_train; it holds images, y"),
-        ({"x": X}, {}, "lacks an array y_train"),
-        (PARTS, {"labels": "coarse"}, "lacks an array coarse_train"),
+        ({"images": X, "y": Y}, {}, "has no array x_train; it has images, y"),
+        ({"x": X}, {}, "has no array y_train"),
+        (PARTS, {"labels": "coarse"}, "has no array coarse_train"),
         ({"x": X, "y": Y[:9]}, {}, "30 training inputs but 9 labels"),
         ({"x_train": X, "y_train": Y, "x_test": X}, {}, "give both x_test and y_test"),
     ],

@@ -127,11 +127,11 @@ def test_text_of_many_values_names_the_column(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, r"csv wants \?target=COLUMN; the columns of .* are weight, colour, age, kind"),
+        ({}, r"csv needs \?target=COLUMN; the columns of .* are weight, colour, age, kind"),
         ({"target": "price"}, "no column 'price' to target; its columns are weight, colour, age, kind"),
         ({"target": "kind", "drop": "price"}, "no column 'price' to drop; its columns are"),
         ({"target": "kind", "likelihood": "dense"}, "one of categorical, gaussian, heteroscedastic, got 'dense'"),
-        ({"target": "kind,age", "likelihood": "categorical"}, "classes are one column, got target=kind,age"),
+        ({"target": "kind,age", "likelihood": "categorical"}, "classes must be one column, got target=kind,age"),
     ],
 )
 def test_wrong_options_say_what_there_is(tmp_path, options, words):
@@ -142,11 +142,11 @@ def test_wrong_options_say_what_there_is(tmp_path, options, words):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"target": "kind", "drop": "weight,colour,age"}, "no column left to learn from; drop fewer"),
-        ({"target": "kind", "likelihood": "gaussian"}, "target column kind holds text.*likelihood=categorical"),
+        ({"target": "kind", "drop": "weight,colour,age"}, "no input column left; drop fewer"),
+        ({"target": "kind", "likelihood": "gaussian"}, "target column kind is text.*likelihood=categorical"),
         ({"target": "kind", "test": "none.csv"}, r"there is no file .*none\.csv"),
-        ({"target": "kind", "test": "short.csv"}, "lacks the column colour, kind; add it or drop it"),
-        ({"target": "kind", "test": "wordy.csv"}, "column age holds numbers, but in the test file text"),
+        ({"target": "kind", "test": "short.csv"}, "has no column colour, kind; add it or drop it"),
+        ({"target": "kind", "test": "wordy.csv"}, "column age is numbers, but text in the test file"),
         ({"target": "kind", "test": "numbers.csv"}, "target kind is text in one file and numbers in the other"),
         ({"target": "kind", "test": "stranger.csv"}, "no training sample of class owl"),
     ],
@@ -162,11 +162,11 @@ def test_files_that_do_not_fit_say_so(tmp_path, options, words):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "has 0 lines; a header and at least one row"),
+        ("", "has 0 lines, expected a header and at least one row"),
         ("a,b\n", "has 1 lines"),
         ("1903,1,1\n1903,1,2\n", "has no header: its first line is 1903, 1, 1; add a line"),
         ("a,b,a\n1,2,3\n", "several columns named a; give each its own name"),
-        ("a,b\n1,2\n3\n", "row 2 has 1 cells, the header 2; mend that row"),
+        ("a,b\n1,2\n3\n", "row 2 has 1 cells, the header 2; fix that row"),
     ],
 )
 def test_what_is_no_table_is_refused(tmp_path, content, words):

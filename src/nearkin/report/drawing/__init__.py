@@ -1,1 +1,1 @@
-"""Genotypes as pictures."""
+"""Drawings of genotypes."""

@@ -1,7 +1,7 @@
-// On paper nothing can be opened, so all is open.
+// Paper cannot be clicked, so all details are opened for printing.
 let closed = [];
 addEventListener("beforeprint", () => {
   closed = [...document.querySelectorAll("details:not([open])")];
-  closed.forEach((one) => { one.open = true; });
+  closed.forEach((element) => { element.open = true; });
 });
-addEventListener("afterprint", () => closed.forEach((one) => { one.open = false; }));
+addEventListener("afterprint", () => closed.forEach((element) => { element.open = false; }));

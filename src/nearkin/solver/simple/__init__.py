@@ -1,1 +1,1 @@
-"""The models that a person would try first, fitted under a time limit and kept as networks, without pickles."""
+"""Simple models as contenders: linear models, support vector machines, boosted trees; stored as torch modules."""

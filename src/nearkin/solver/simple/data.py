@@ -1,4 +1,4 @@
-"""What the simple models learn from: samples drawn evenly, parts to choose settings by, and the time that is left."""
+"""Samples, cross-validation folds, time limits and grid search for the simple models."""
 
 import math
 import time
@@ -18,27 +18,27 @@ from nearkin.tasks.examples import is_constant
 from nearkin.tasks.likelihood import Likelihood
 from nearkin.tasks.split import split_index
 
-FEW = 500  # below so many samples settings are chosen by cross-validation
+FEW = 500  # samples; below this, settings are chosen by cross-validation
 FOLDS = 5
 
 
 class Sample(NamedTuple):
-    """Inputs `[N, D]` as networks see them, and targets: classes `[N]` or scaled values `[N, K]`."""
+    """Scaled inputs `[N, D]`, and targets: classes `[N]` or scaled values `[N, K]`."""
 
     x: Tensor
     y: Tensor
 
 
-class Pair(NamedTuple):
-    """A part to learn from and a part to judge by."""
+class Fold(NamedTuple):
+    """Samples to train on, and samples to validate on."""
 
-    learn: Sample
-    judge: Sample
+    train: Sample
+    validation: Sample
 
 
 @dataclass(frozen=True)
 class Clock:
-    """The time that a fit may take; without `seconds` there is no end."""
+    """Time limit of a fit; None means no limit."""
 
     seconds: float | None
     start: float = field(default_factory=time.monotonic)
@@ -50,17 +50,17 @@ class Clock:
 
     @property
     def left(self) -> float:
-        """Seconds that are left; infinite without a limit."""
+        """Remaining seconds; infinite without a limit."""
         return math.inf if self.seconds is None else self.seconds - self.spent
 
-    def share(self, part: float) -> "Clock":
-        """A clock that stops when this part of what is left is gone."""
-        return Clock(None if self.seconds is None else max(0.0, part * self.left))
+    def share(self, fraction: float) -> "Clock":
+        """A clock limited to this fraction of the remaining time."""
+        return Clock(None if self.seconds is None else max(0.0, fraction * self.left))
 
 
 @dataclass(frozen=True)
-class Ground:
-    """What a learner knows of the task: its likelihood, C classes or columns, whether inputs are images."""
+class FitContext:
+    """Facts of the task for a learner: likelihood, number of classes or columns, whether inputs are images."""
 
     stage: str
     form: Likelihood
@@ -73,12 +73,12 @@ class Ground:
         """Whether targets are classes."""
         return self.form.metric == "accuracy"
 
-    def moment(self, done: int, total: int | None, **values: float) -> "tuple[Event, Event]":
-        """Progress, and a checkpoint at which stopping loses only this model."""
+    def report(self, done: int, total: int | None, **values: float) -> "tuple[Event, Event]":
+        """Progress, and a checkpoint; stopping here loses only this model."""
         return Progress(self.stage, done, total, values), Checkpoint(lambda: State({}, {}))
 
-    def judged(self, outputs: Tensor, targets: Tensor) -> tuple[float, float]:
-        """Metric and negative loss: the larger, the better."""
+    def score(self, outputs: Tensor, targets: Tensor) -> tuple[float, float]:
+        """Metric and negative loss; larger is better."""
         if self.classes:
             return self.form.score(self.form.tally(outputs, targets)), -float(self.form.loss(outputs, targets))
         error = float((outputs - targets).square().mean())
@@ -86,8 +86,8 @@ class Ground:
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
-    """Settings, and what the model with these said of samples it did not learn from."""
+class ChosenSettings:
+    """Settings, with the outputs on validation samples and their targets."""
 
     settings: Mapping[str, Any]
     outputs: Tensor | None = None
@@ -95,37 +95,37 @@ class Choice:
 
 
 class Learner(Protocol):
-    """Three kinds, one protocol."""
+    """Interface of the linear, kernel and boosting learners."""
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Names of the settings that `learning` reads."""
+        """Names of the settings that `fit` reads."""
         ...
 
     def default(self, sample: Sample) -> dict[str, Any]:
-        """The settings that are tried first."""
+        """Default settings; they are tried first."""
         ...
 
-    def fitting_in(self, draw: Callable[[int], Sample], count: int, clock: Clock) -> Work[int]:
-        """How many of `count` samples can be learned from in the time."""
+    def affordable_size(self, draw: Callable[[int], Sample], count: int, clock: Clock) -> Work[int]:
+        """Number of samples, at most `count`, that the learner can train on within the time limit."""
         ...
 
-    def choosing(self, pairs: Sequence[Pair], sample: Sample, clock: Clock) -> Work[Choice]:
-        """The best settings that can be found in the time, the default ones first."""
+    def choose(self, folds: Sequence[Fold], sample: Sample, clock: Clock) -> Work[ChosenSettings]:
+        """Best settings found within the time limit."""
         ...
 
-    def learning(self, sample: Sample, settings: Mapping[str, Any], clock: Clock) -> Work[tuple[Machine, int]]:
-        """A model with these settings, and how many steps or rounds it took."""
+    def fit(self, sample: Sample, settings: Mapping[str, Any], clock: Clock) -> Work[tuple[Machine, int]]:
+        """Fitted model, and the number of steps or rounds."""
         ...
 
 
 def affordable(times: Sequence[tuple[int, float]], allowed: float, count: int) -> tuple[int, float]:
-    """How many of `count` samples take the allowed seconds, and how many seconds these take, along a line.
+    """Number of samples that fit into the allowed seconds, and their predicted seconds, by linear extrapolation.
 
     Args:
-        times: samples and seconds of a small and of a larger part, or of one part.
+        times: pairs of sample count and measured seconds, for a small and a larger sample, or for one sample.
         allowed: seconds.
-        count: of all samples.
+        count: number of available samples.
 
     >>> affordable([(100, 2.0), (200, 3.0)], 10.0, 5000)
     (900, 10.0)
@@ -137,7 +137,7 @@ def affordable(times: Sequence[tuple[int, float]], allowed: float, count: int) -
 
 
 def evenly(labels: Tensor | None, count: int, size: int, seed: int) -> Tensor:
-    """Positions of `size` of `count` samples in rising order, of every class its share and, where it goes, one.
+    """Sorted indices of a stratified draw of `size` from `count` samples, with one per class where possible.
 
     >>> labels = torch.tensor([0] * 80 + [1] * 19 + [2])
     >>> torch.bincount(labels[evenly(labels, 100, 10, seed=0)])
@@ -151,30 +151,33 @@ def evenly(labels: Tensor | None, count: int, size: int, seed: int) -> Tensor:
     return order[key.argsort(stable=True)[:size]].sort().values
 
 
-def pairs_of(sample: Sample, classes: bool, seed: int) -> list[Pair]:
-    """One pair of parts, or five folds of few samples; a class's only sample is never judged by.
+def folds_of(sample: Sample, classes: bool, seed: int) -> list[Fold]:
+    """One train and validation split, or five folds below 500 samples; a class's only sample is always trained on.
 
     >>> toy = Sample(torch.zeros(12, 1), torch.arange(12) % 2)
-    >>> pairs = pairs_of(toy, True, seed=0)
-    >>> len(pairs), sum(len(pair.judge.y) for pair in pairs)
+    >>> folds = folds_of(toy, True, seed=0)
+    >>> len(folds), sum(len(fold.validation.y) for fold in folds)
     (5, 12)
     """
     count = len(sample.y)
     labels = sample.y if classes else None
     if count >= FEW:
-        parts = [split_index(labels, count, VALIDATION, derived_seed(seed, "held out"))]
+        splits = [split_index(labels, count, VALIDATION, derived_seed(seed, "held out"))]
     else:
         order, rank, groups = _ranks(labels, count, seed, "folds")
         alone = torch.bincount(groups)[groups] == 1
         fold = torch.empty(count, dtype=torch.int64)
         fold[order] = torch.where(alone, -1, (rank + groups) % FOLDS)
-        parts = [((fold != k).nonzero().flatten(), (fold == k).nonzero().flatten()) for k in range(FOLDS)]
-    whole = [(learn, judge) for learn, judge in parts if len(learn) > 1 and len(judge) > 0]
-    return [Pair(Sample(*(v[a] for v in sample)), Sample(*(v[b] for v in sample))) for a, b in whole]
+        splits = [((fold != k).nonzero().flatten(), (fold == k).nonzero().flatten()) for k in range(FOLDS)]
+    return [
+        Fold(Sample(*(v[train] for v in sample)), Sample(*(v[validation] for v in sample)))
+        for train, validation in splits
+        if len(train) > 1 and len(validation) > 0
+    ]
 
 
 def _ranks(labels: Tensor | None, count: int, seed: int, name: str) -> tuple[Tensor, Tensor, Tensor]:
-    """A random order sorted by class, each sample's rank within its class, and its class."""
+    """A random order sorted by class, the rank of each sample within its class, and its class."""
     shuffled = torch.randperm(count, generator=Streams(seed).at("simple", name))
     groups = torch.zeros(count, dtype=torch.int64) if labels is None else labels[shuffled]
     by_class = groups.argsort(stable=True)
@@ -185,10 +188,10 @@ def _ranks(labels: Tensor | None, count: int, seed: int, name: str) -> tuple[Ten
 
 
 def standard(x: Tensor, images: bool) -> tuple[Tensor, Tensor]:
-    """Mean and deviation `[D]` of columns, 1 where constant; of images all pixels share one deviation.
+    """Mean and standard deviation `[D]` of columns, 1 for constant columns; all pixels of images share one deviation.
 
-    A pixel that is almost always background has almost no deviation of its own, and what little there is would count
-    as much as the figure: on 3,000 MNIST images an RBF machine falls from 0.92 to 0.18 that way.
+    A pixel that is almost always background has a tiny deviation. Dividing by it would amplify its noise: with one
+    deviation per pixel, the accuracy of an RBF machine on 3,000 MNIST images falls from 0.92 to 0.18.
     """
     mean = x.double().mean(0)
     variance = (x.double() - mean).square().mean(0)
@@ -199,25 +202,25 @@ def standard(x: Tensor, images: bool) -> tuple[Tensor, Tensor]:
     return mean.to(x.dtype), std.to(x.dtype)
 
 
-def gridding(
-    learner: Learner, ground: Ground, grid: Sequence[Mapping[str, Any]], pairs: Sequence[Pair], clock: Clock
-) -> Work[Choice]:
-    """The settings of a grid that judge best; the first are always tried, the others while the time allows."""
-    best, mark, longest = Choice(grid[0]), (-math.inf, -math.inf), 0.0
+def grid_search(
+    learner: Learner, context: FitContext, grid: Sequence[Mapping[str, Any]], folds: Sequence[Fold], clock: Clock
+) -> Work[ChosenSettings]:
+    """Settings of a grid with the best validation score; the first are always tried, the others while time remains."""
+    best, best_score, longest = ChosenSettings(grid[0]), (-math.inf, -math.inf), 0.0
     for number, settings in enumerate(grid):
         begun = clock.spent
-        # A whole fit afterwards costs about as much as a pass over one pair, 1.6 times that for n².
-        if number and clock.left < longest * (1 + 1.6 / len(pairs)):
+        # The fit on all samples afterwards costs about one fold, or 1.6 times that where the cost is quadratic.
+        if number and clock.left < longest * (1 + 1.6 / len(folds)):
             break
         outputs = []
-        for learn, judge in pairs:
-            machine, _ = yield from learner.learning(learn, settings, clock.share(0.4))
+        for train, validation in folds:
+            machine, _ = yield from learner.fit(train, settings, clock.share(0.4))
             with torch.inference_mode():
-                outputs.append(machine(judge.x))
-        said, truth = torch.cat(outputs), torch.cat([judge.y for _, judge in pairs])
-        reached = ground.judged(said, truth)
-        if reached > mark:
-            best, mark = Choice(settings, said, truth), reached
+                outputs.append(machine(validation.x))
+        predicted, targets = torch.cat(outputs), torch.cat([fold.validation.y for fold in folds])
+        score = context.score(predicted, targets)
+        if score > best_score:
+            best, best_score = ChosenSettings(settings, predicted, targets), score
         longest = max(longest, clock.spent - begun)
-        yield from ground.moment(number + 1, len(grid), metric=mark[0])
+        yield from context.report(number + 1, len(grid), metric=best_score[0])
     return best

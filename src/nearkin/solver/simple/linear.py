@@ -1,6 +1,6 @@
-"""Logistic regression and ridge regression of scikit-learn, read out as linear machines.
+"""Logistic and ridge regression by scikit-learn, converted to linear machines.
 
-Logistic regression goes a block of steps at a time, so that it can be stopped at any time.
+Logistic regression runs in blocks of steps, so that it can stop at a time limit.
 """
 
 import math
@@ -15,121 +15,130 @@ from torch import Tensor
 
 from nearkin.core.events import Work
 from nearkin.core.rng import derived_seed
-from nearkin.solver.simple.data import Choice, Clock, Ground, Pair, Sample, affordable, gridding, standard
+from nearkin.solver.simple.data import (
+    ChosenSettings,
+    Clock,
+    FitContext,
+    Fold,
+    Sample,
+    affordable,
+    grid_search,
+    standard,
+)
 from nearkin.solver.simple.machines import LinearMachine, Machine
 
 STEPS = 300
-ENOUGH_STEPS = 60  # few samples and so many steps rather than more samples and fewer
+ENOUGH_STEPS = 60  # steps that are preferred to more samples
 BLOCK = 50  # steps between two events
 PROBES = (200, 1000)  # samples
 PROBE_TRIALS = 3
 PROBE_STEPS = 2
-TOLERANCE = 1e-4  # of the largest slope, scikit-learn's default
-BLOCK_WORK = 2**27  # inputs times classes above which a block is shorter
+TOLERANCE = 1e-4  # of the gradient, the default of scikit-learn
+BLOCK_WORK = 2**27  # inputs times classes; above this, blocks are shorter
 MOST_LOGITS = 2**27  # samples times classes: 1 GiB
-LBFGS_WEIGHTS = 2**23  # above it L-BFGS would remember more than 2 GiB; SAGA remembers nothing
-LARGEST_SOLVE = 6000  # equations of a ridge regression
+LBFGS_WEIGHTS = 2**23  # above this L-BFGS would need more than 2 GiB, and SAGA is used
+LARGEST_SOLVE = 6000  # columns or samples of a ridge regression
 STRENGTHS = (1.0, 0.1, 0.01, 10.0, 0.001)
-STRENGTHS_OF_IMAGES = (0.01, 0.001, 0.1, 1.0)  # pixels are many and alike: less is better there, and found sooner
+STRENGTHS_OF_IMAGES = (0.01, 0.001, 0.1, 1.0)  # pixels are many and correlated, so stronger penalties do better
 
 
 @dataclass(frozen=True)
-class Linear:
-    """The learner of linear machines."""
+class LinearLearner:
+    """Learner of linear machines."""
 
-    ground: Ground
+    context: FitContext
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The one setting."""
-        return ("C",) if self.ground.classes else ("alpha",)
+        """C of logistic regression, or alpha of ridge regression."""
+        return ("C",) if self.context.classes else ("alpha",)
 
     def default(self, sample: Sample) -> dict[str, Any]:
-        """Scikit-learn's own default for tables, a stronger regularisation for images."""
+        """Default of scikit-learn for tables; stronger regularisation for images."""
         return self._grid()[0]
 
     def _grid(self) -> list[dict[str, float]]:
-        """Settings to try, in their order; the penalty of a ridge regression is the inverse of a strength."""
-        strengths = STRENGTHS_OF_IMAGES if self.ground.images else STRENGTHS
-        return [{"C": value} if self.ground.classes else {"alpha": 1 / value} for value in strengths]
+        """Settings to try, in this order; alpha of ridge regression is 1 / C."""
+        strengths = STRENGTHS_OF_IMAGES if self.context.images else STRENGTHS
+        return [{"C": value} if self.context.classes else {"alpha": 1 / value} for value in strengths]
 
-    def fitting_in(self, draw: Callable[[int], Sample], count: int, clock: Clock) -> Work[int]:
-        """By the time of a few steps on two small parts, which grows with samples and classes."""
-        if not self.ground.classes:
+    def affordable_size(self, draw: Callable[[int], Sample], count: int, clock: Clock) -> Work[int]:
+        """Extrapolated linearly from the time of a few steps on two small samples."""
+        if not self.context.classes:
             columns = draw(1).x.shape[1]
             return count if columns <= LARGEST_SOLVE else min(count, LARGEST_SOLVE)
-        count = min(count, max(1, MOST_LOGITS // self.ground.size))
+        count = min(count, max(1, MOST_LOGITS // self.context.size))
         if clock.seconds is None:
             return count
         points: list[tuple[int, float]] = []
         for size in PROBES:
             some = draw(min(count, size))
-            points.append((len(some.y), _Logistic(some, self.ground, 1.0).step_seconds()))
-            yield from self.ground.moment(0, None)
+            points.append((len(some.y), _Logistic(some, self.context, 1.0).step_seconds()))
+            yield from self.context.report(0, None)
             if points[-1][1] * ENOUGH_STEPS > clock.left or len(some.y) == count:
                 break
         return affordable(points, 0.4 * clock.left / (1.25 * ENOUGH_STEPS), count)[0]
 
-    def choosing(self, pairs: Sequence[Pair], sample: Sample, clock: Clock) -> Work[Choice]:
-        """The default, then stronger and weaker regularisation."""
-        return (yield from gridding(self, self.ground, self._grid(), pairs, clock))
+    def choose(self, folds: Sequence[Fold], sample: Sample, clock: Clock) -> Work[ChosenSettings]:
+        """Grid search over the regularisation, the default first."""
+        return (yield from grid_search(self, self.context, self._grid(), folds, clock))
 
-    def learning(self, sample: Sample, settings: Mapping[str, Any], clock: Clock) -> Work[tuple[Machine, int]]:
-        """A linear machine, its standardisation folded in, and the steps it took."""
-        if not self.ground.classes:
-            return _ridge(sample, self.ground, float(settings["alpha"])), 1
-        fit, steps = _Logistic(sample, self.ground, float(settings["C"])), 0
-        block = BLOCK if sample.x.numel() * self.ground.size < BLOCK_WORK else BLOCK // 10
+    def fit(self, sample: Sample, settings: Mapping[str, Any], clock: Clock) -> Work[tuple[Machine, int]]:
+        """Linear machine that includes the standardisation, and its number of steps."""
+        if not self.context.classes:
+            return _ridge(sample, self.context, float(settings["alpha"])), 1
+        fit, steps = _Logistic(sample, self.context, float(settings["C"])), 0
+        block = BLOCK if sample.x.numel() * self.context.size < BLOCK_WORK else BLOCK // 10
         while True:
-            taken = fit.go(block)
-            steps += taken
-            yield from self.ground.moment(steps, STEPS)
-            if taken < block or steps >= STEPS or clock.left <= 0:
+            steps_taken = fit.run(block)
+            steps += steps_taken
+            yield from self.context.report(steps, STEPS)
+            if steps_taken < block or steps >= STEPS or clock.left <= 0:
                 return fit.machine(), steps
 
 
 class _Logistic:
-    """A logistic regression of scikit-learn on its way down."""
+    """Logistic regression of scikit-learn that runs in blocks of steps."""
 
-    def __init__(self, sample: Sample, ground: Ground, strength: float) -> None:
+    def __init__(self, sample: Sample, context: FitContext, strength: float) -> None:
         from sklearn.linear_model import LogisticRegression
 
-        self.mean, self.std = standard(sample.x, ground.images)
+        self.mean, self.std = standard(sample.x, context.images)
         self.x, self.y = ((sample.x - self.mean) / self.std).numpy(), sample.y.numpy()
-        self.seen, self.size = sample.y.unique(), ground.size
-        solver = "lbfgs" if self.x.shape[1] * ground.size <= LBFGS_WEIGHTS else "saga"
-        seed = derived_seed(ground.seed, "logistic") % 2**31
+        self.seen, self.size = sample.y.unique(), context.size
+        solver = "lbfgs" if self.x.shape[1] * context.size <= LBFGS_WEIGHTS else "saga"
+        seed = derived_seed(context.seed, "logistic") % 2**31
         self.model = LogisticRegression(C=strength, tol=TOLERANCE, solver=solver, warm_start=True, random_state=seed)
 
-    def go(self, steps: int) -> int:
-        """At most so many steps more; how many there were before the slope was nearly flat."""
+    def run(self, steps: int) -> int:
+        """Run at most this many further steps; returns the number before convergence."""
         if len(self.seen) < 2:
             return 0
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a block of steps does not converge
+            warnings.simplefilter("ignore")  # about a block that ends before convergence
             self.model.set_params(max_iter=steps).fit(self.x, self.y)
         return int(self.model.n_iter_.max())
 
     def step_seconds(self) -> float:
-        """Seconds of a step with all classes: the least of a few, since other work on the machine only adds to it."""
-        self.go(1)  # loads what it needs before the time counts
+        """Seconds of one step with all classes; the minimum of a few timings, since other processes only add time."""
+        self.run(1)  # imports scikit-learn before the timing starts
         least = math.inf
         for _ in range(PROBE_TRIALS):
             begun = time.monotonic()
-            steps = self.go(PROBE_STEPS)
+            steps = self.run(PROBE_STEPS)
             least = min(least, (time.monotonic() - begun) / max(1, steps))
         return least * self.size / max(1, len(self.seen))
 
     def machine(self) -> LinearMachine:
-        """The machine of the weights as they are; of two classes one has half the logit, the other its negative.
+        """Linear machine with the present weights; two classes get plus and minus half the logit.
 
-        A class without a sample gets a logit that is below all others by the logarithm of their number.
+        The logit of a class without samples is below all others by the logarithm of the sample count.
         """
         seen, columns = self.seen, self.x.shape[1]
         weight, bias = torch.zeros(len(seen), columns), torch.zeros(len(seen))
         if len(seen) > 1:
             weight, bias = (torch.from_numpy(v).float() for v in (self.model.coef_, self.model.intercept_))
-            weight, bias = _unfolded(weight, bias, self.mean, self.std)
+            weight, bias = _for_raw_inputs(weight, bias, self.mean, self.std)
         if len(seen) == 2:
             weight, bias = torch.cat([-weight, weight]) / 2, torch.cat([-bias, bias]) / 2
         weights = torch.zeros(self.size, columns).index_copy(0, seen, weight)
@@ -137,17 +146,17 @@ class _Logistic:
         return LinearMachine(weights, torch.full((self.size,), least).index_copy(0, seen, bias))
 
 
-def _ridge(sample: Sample, ground: Ground, alpha: float) -> LinearMachine:
+def _ridge(sample: Sample, context: FitContext, alpha: float) -> LinearMachine:
     r"""$\min_W \|y - Wx - b\|^2 + \alpha\|W\|^2$ in float64."""
     from sklearn.linear_model import Ridge
 
-    mean, std = (v.double() for v in standard(sample.x, ground.images))
+    mean, std = (v.double() for v in standard(sample.x, context.images))
     model = Ridge(alpha=alpha).fit(((sample.x - mean) / std).numpy(), sample.y.double().numpy())
     weight = torch.from_numpy(model.coef_).reshape(sample.y.shape[1], -1)
-    return LinearMachine(*(v.float() for v in _unfolded(weight, torch.from_numpy(model.intercept_), mean, std)))
+    return LinearMachine(*(v.float() for v in _for_raw_inputs(weight, torch.from_numpy(model.intercept_), mean, std)))
 
 
-def _unfolded(weight: Tensor, bias: Tensor, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights for inputs as they come from those for standardised ones."""
+def _for_raw_inputs(weight: Tensor, bias: Tensor, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights for raw inputs, from weights for standardised inputs."""
     weight = weight / std
     return weight, bias - weight @ mean

@@ -1,4 +1,4 @@
-r"""Simple models as torch modules, so that their answer is a network string and tensors as every other.
+r"""Simple models as torch modules, stored as a network string and tensors like every network.
 
 Notation: N inputs of D numbers each, C outputs, V support vectors, T trees of at most M nodes.
 
@@ -9,7 +9,7 @@ Notation: N inputs of D numbers each, C outputs, V support vectors, T trees of a
 | trees | $b + \sum_t$ the value of the leaf that x falls into |
 
 Outputs are logits `[N, C]` whose softmax are the class probabilities, or means in scaled units of the targets.
-Standardisation and the width of the kernel are folded into the tensors: inputs are what networks see.
+The tensors include the standardisation and the kernel width, so inputs are the same as for networks.
 """
 
 import math
@@ -27,21 +27,21 @@ from nearkin.nets.spec import NetworkSpec
 from nearkin.nets.trusted_code import SIMPLE
 from nearkin.transfer.machine import TangentMachine
 
-BLOCK = 2**22  # numbers in the largest table that trees are walked with at once
+BLOCK = 2**22  # largest number of (row, tree) pairs that are evaluated at once
 
 
 class Machine(nn.Module, ABC):
-    """What the three machines share: a network string that builds them, costs, and outputs that are constant."""
+    """Base class: network string, costs, and additional constant outputs."""
 
     @property
     @abstractmethod
     def network(self) -> str:
-        """The network string that builds a machine of this shape."""
+        """Network string that builds a machine of this shape."""
 
     @property
     @abstractmethod
     def num_parameters(self) -> int:
-        """Numbers that were learned."""
+        """Number of fitted values."""
 
     @property
     @abstractmethod
@@ -50,7 +50,7 @@ class Machine(nn.Module, ABC):
 
     @abstractmethod
     def widened(self, constants: Tensor) -> "Machine":
-        """The same machine with further outputs that are the same for every input."""
+        """The same machine with additional outputs that are constants."""
 
 
 class LinearMachine(Machine):
@@ -70,7 +70,7 @@ class LinearMachine(Machine):
 
     @property
     def network(self) -> str:
-        """Its shape is the task's alone."""
+        """Network string; the task alone decides the shape."""
         return f"{SIMPLE}:linear_machine"
 
     @property
@@ -84,7 +84,7 @@ class LinearMachine(Machine):
         return self.weight.numel()
 
     def widened(self, constants: Tensor) -> Machine:
-        """Rows of zeros, with the constants as their biases."""
+        """Add rows of zeros with the constants as biases."""
         weight, bias = self.weight.detach(), self.bias.detach()
         zeros = weight.new_zeros(len(constants), weight.shape[1])
         return LinearMachine(torch.cat([weight, zeros]), torch.cat([bias, constants.to(bias)]))
@@ -110,7 +110,7 @@ class KernelMachine(Machine):
 
     @property
     def network(self) -> str:
-        """Its string tells the number of support vectors."""
+        """Network string with the number of support vectors."""
         return str(NetworkSpec(f"{SIMPLE}:kernel_machine", (("vectors", len(self.vectors)),)))
 
     @property
@@ -124,30 +124,30 @@ class KernelMachine(Machine):
         return len(self.scale) + self.vectors.numel() + self.coefficients.numel()
 
     def widened(self, constants: Tensor) -> Machine:
-        """Columns of zeros, with the constants as their biases."""
-        old = [part.detach() for part in (self.vectors, self.coefficients, self.bias, self.scale, self.shift)]
+        """Add columns of zeros with the constants as biases."""
+        old = [tensor.detach() for tensor in (self.vectors, self.coefficients, self.bias, self.scale, self.shift)]
         zeros = old[1].new_zeros(len(old[1]), len(constants))
         return KernelMachine(
             old[0], torch.cat([old[1], zeros], 1), torch.cat([old[2], constants.to(old[2])]), old[3], old[4]
         )
 
     def sharpened(self, factor: float) -> "KernelMachine":
-        """The same with all outputs times a factor: an inverse temperature."""
-        vectors, coefficients, bias, scale, shift = (part.detach() for part in self.parameters())
+        """Multiply all outputs by a factor, an inverse temperature."""
+        vectors, coefficients, bias, scale, shift = (tensor.detach() for tensor in self.parameters())
         return KernelMachine(vectors, coefficients * factor, bias * factor, scale, shift)
 
 
 class BoostedTrees(Machine):
-    """A sum of decision trees, all walked together, one level at a time.
+    """Sum of decision trees, evaluated together, one level at a time.
 
-    Node m of tree t lies at place t M + m of the node tables; a leaf is its own child. All tensors are buffers.
+    Node m of tree t has index t M + m in the node tables; a leaf is its own child. All tensors are buffers.
 
     Attributes:
-        feature: `[T M]`, the input that a node compares.
-        threshold: `[T M]`, inputs up to it go to the first child.
-        missing: `[T M]`, the child (0 or 1) of inputs that are not a number.
-        below: `[T M, 2]`, places of the two children.
-        value: `[T M]`, what a leaf adds.
+        feature: `[T M]`, index of the input that a node compares.
+        threshold: `[T M]`; inputs up to the threshold go to the first child.
+        missing: `[T M]`, the child (0 or 1) for NaN inputs.
+        below: `[T M, 2]`, indices of the two children.
+        value: `[T M]`, value of a leaf.
         output: `[T]`, the output that a tree adds to.
         baseline: `[C]`.
     """
@@ -166,11 +166,11 @@ class BoostedTrees(Machine):
         require(depth <= nodes, f"a tree of {nodes} nodes is less deep than that, got {depth}")
         self.trees, self.nodes, self.depth = trees, nodes, depth
         count = trees * nodes
-        places = torch.arange(count, dtype=torch.int32)
+        indices = torch.arange(count, dtype=torch.int32)
         self.register_buffer("feature", torch.zeros(count, dtype=torch.int32))
         self.register_buffer("threshold", torch.zeros(count))
         self.register_buffer("missing", torch.zeros(count, dtype=torch.uint8))
-        self.register_buffer("below", torch.stack([places, places], 1))
+        self.register_buffer("below", torch.stack([indices, indices], 1))
         self.register_buffer("value", torch.zeros(count))
         self.register_buffer("output", torch.zeros(trees, dtype=torch.int64))
         self.register_buffer("baseline", torch.zeros(num_outputs))
@@ -178,51 +178,51 @@ class BoostedTrees(Machine):
     def forward(self, x: Tensor) -> Tensor:
         """`[N, C]` of inputs `[N, ...]`, summed in float64."""
         rows = x.flatten(1)
-        if torch.compiler.is_exporting():  # a file outside takes any number of rows, and blocks would fix it
+        if torch.compiler.is_exporting():  # an exported file takes any number of rows; blocks would fix the number
             return self._sums(rows)
-        return torch.cat([self._sums(part) for part in rows.split(max(1, BLOCK // self.trees))])
+        return torch.cat([self._sums(block) for block in rows.split(max(1, BLOCK // self.trees))])
 
     def _sums(self, x: Tensor) -> Tensor:
         roots = torch.arange(0, self.trees * self.nodes, self.nodes, device=x.device)
-        place, below = roots.expand(x.shape[0], -1), self.below.flatten()
+        node, below = roots.expand(x.shape[0], -1), self.below.flatten()
         for _ in range(self.depth):
-            seen = x.gather(1, self.feature[place].long())
-            second = (seen > self.threshold[place]) | (seen.isnan() & self.missing[place].bool())
-            place = below[2 * place + second].long()
+            seen = x.gather(1, self.feature[node].long())
+            second = (seen > self.threshold[node]) | (seen.isnan() & self.missing[node].bool())
+            node = below[2 * node + second].long()
         sums = self.baseline.double().expand(x.shape[0], -1).clone()
-        return sums.index_add_(1, self.output, self.value[place].double()).to(x.dtype)
+        return sums.index_add_(1, self.output, self.value[node].double()).to(x.dtype)
 
     @property
     def network(self) -> str:
-        """Its string tells the number of trees, the most nodes of one, and the most comparisons."""
+        """Network string with the number of trees, the largest number of nodes, and the largest depth."""
         options = (("depth", self.depth), ("nodes", self.nodes), ("trees", self.trees))
         return str(NetworkSpec(f"{SIMPLE}:boosted_trees", options))
 
     def _levels(self) -> Tensor:
-        """Depth of every node `[T, M]`; −1 of places that no input reaches."""
+        """Depth of every node `[T, M]`; −1 for unused nodes."""
         level = torch.full((self.trees * self.nodes,), -1)
         front = torch.arange(0, self.trees * self.nodes, self.nodes, device=self.below.device)
         for depth in range(self.depth + 1):
             level[front.cpu()] = depth
-            next_ones = self.below[front].long()
-            front = next_ones[next_ones[:, 0] != front].flatten()
+            children = self.below[front].long()
+            front = children[children[:, 0] != front].flatten()
         return level.view(self.trees, self.nodes)
 
     @property
     def num_parameters(self) -> int:
-        """An input and a threshold for every comparison, a value for every leaf, and the baseline."""
+        """An input index and a threshold per comparison, a value per leaf, and the baseline."""
         reached = self._levels().flatten() >= 0
-        places = torch.arange(len(reached))
-        leaves = int((reached & (self.below[:, 0].cpu() == places)).sum())
+        indices = torch.arange(len(reached))
+        leaves = int((reached & (self.below[:, 0].cpu() == indices)).sum())
         return 2 * (int(reached.sum()) - leaves) + leaves + self.baseline.numel()
 
     @property
     def multiply_adds(self) -> int:
-        """Comparisons on the longest way through every tree, and one addition a tree."""
+        """Comparisons on the longest path of every tree, and one addition per tree."""
         return int(self._levels().amax(1).sum()) + self.trees
 
     def widened(self, constants: Tensor) -> Machine:
-        """The constants behind the baseline."""
+        """Append the constants to the baseline."""
         wide = BoostedTrees(self.trees, self.nodes, self.depth, len(self.baseline) + len(constants))
         baseline = torch.cat([self.baseline, constants.to(self.baseline)])
         for name, value in self.named_buffers():
@@ -241,13 +241,13 @@ def squared_distances(x: Tensor, v: Tensor) -> Tensor:
 
 
 def linear_machine(*, input_shape: Sequence[int], num_outputs: int) -> LinearMachine:
-    """A linear machine that waits for its tensors."""
+    """Linear machine without weights; they are loaded afterwards."""
     require_numbers(num_outputs * math.prod(input_shape), "a linear machine")
     return LinearMachine(torch.zeros(num_outputs, math.prod(input_shape)), torch.zeros(num_outputs))
 
 
 def kernel_machine(*, vectors: int, input_shape: Sequence[int], num_outputs: int) -> KernelMachine:
-    """A kernel machine that waits for its tensors."""
+    """Kernel machine without weights; they are loaded afterwards."""
     size = math.prod(input_shape)
     require_numbers(vectors * (size + num_outputs), f"a kernel machine of {vectors} vectors")
     tables = torch.zeros(vectors, size), torch.zeros(vectors, num_outputs), torch.zeros(num_outputs)
@@ -257,13 +257,13 @@ def kernel_machine(*, vectors: int, input_shape: Sequence[int], num_outputs: int
 def boosted_trees(
     *, trees: int, nodes: int, depth: int = 0, input_shape: Sequence[int], num_outputs: int
 ) -> BoostedTrees:
-    """Trees that wait for their tensors; without a depth the deepest that so many nodes allow."""
+    """Trees without values, which are loaded afterwards (default depth: the largest for this number of nodes)."""
     require_numbers(7 * trees * nodes, f"{trees} trees of {nodes} nodes")
     return BoostedTrees(trees, nodes, depth or (nodes - 1) // 2, num_outputs)
 
 
 def costs(module: nn.Module, input_shape: Sequence[int]) -> tuple[int, int]:
-    """Parameters and multiply-adds for one input, of a machine by its own count, of a network by its layers.
+    """Parameters, and multiply-adds for one input, of a simple model or a network.
 
     >>> costs(linear_machine(input_shape=(2, 3), num_outputs=4), (2, 3)), costs(nn.Linear(6, 4), (6,))
     ((28, 24), (28, 24))

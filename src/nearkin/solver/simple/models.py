@@ -1,7 +1,7 @@
-"""The simple models that one would try first, fitted under a time limit and kept as networks are.
+"""Fit simple models under a time limit.
 
-They learn from the training part alone. Their few settings are chosen on a part held out of it (five folds where there
-are fewer than 500 samples), then they learn from all of it; the test part only judges.
+Settings are chosen on a validation split of the training data (five folds below 500 samples), then the model is fitted
+on all training data. The test data is used for scoring only.
 """
 
 import math
@@ -20,36 +20,36 @@ from nearkin.core.state import copied
 from nearkin.nets.evaluate import evaluate
 from nearkin.nets.history import History
 from nearkin.nets.training_loop import Fit
-from nearkin.solver.simple.boosting import Boosting
-from nearkin.solver.simple.data import Choice, Clock, Ground, Learner, Sample, evenly, pairs_of
-from nearkin.solver.simple.kernel import TEMPERATURE, Kernel, sharpness
-from nearkin.solver.simple.linear import Linear
+from nearkin.solver.simple.boosting import BoostingLearner
+from nearkin.solver.simple.data import ChosenSettings, Clock, FitContext, Learner, Sample, evenly, folds_of
+from nearkin.solver.simple.linear import LinearLearner
 from nearkin.solver.simple.machines import KernelMachine, Machine
+from nearkin.solver.simple.svm import TEMPERATURE, KernelLearner, sharpness
 from nearkin.tasks.task import Task
 
 SIMPLE: Mapping[str, str] = MappingProxyType(
     {"logistic": "logistic regression", "svm": "RBF support vector machine", "boosting": "gradient boosting"}
 )
 FOR_VALUES: Mapping[str, str] = MappingProxyType(
-    {"logistic": "ridge regression", "svm": "RBF support vector regression", "boosting": "gradient boosting of values"}
+    {"logistic": "ridge regression", "svm": "RBF support vector regression", "boosting": "gradient boosting regression"}
 )
-LEARNERS: Mapping[str, type[Linear] | type[Kernel] | type[Boosting]] = MappingProxyType(
-    {"logistic": Linear, "svm": Kernel, "boosting": Boosting}
+LEARNERS: Mapping[str, type[LinearLearner] | type[KernelLearner] | type[BoostingLearner]] = MappingProxyType(
+    {"logistic": LinearLearner, "svm": KernelLearner, "boosting": BoostingLearner}
 )
-MOST_CLASSES = 200  # of kinds that fit every class for itself
+MOST_CLASSES = 200  # for models that fit each class separately
 MOST_WEIGHTS = 2**25
-MOST_NUMBERS = 2**28  # numbers of inputs in memory: 1 GB
+MOST_NUMBERS = 2**28  # input values in memory: 1 GB
 
 
 @dataclass(frozen=True, eq=False)
 class SimpleFit:
-    """A simple model that has learned.
+    """A fitted simple model.
 
     Attributes:
         kind: one of `SIMPLE`.
         network: the network string that builds its module.
-        fit: its tensors and what it is worth on the test part.
-        settings: what was chosen and from how many samples it learned, in plain JSON values; `fixed` takes them back.
+        fit: its tensors and its scores on the test data.
+        settings: chosen settings and number of training samples, as JSON values; `fixed` accepts them again.
     """
 
     kind: str
@@ -80,13 +80,13 @@ def fit_simple(
     """Fit one kind of simple model to a task.
 
     Args:
-        kind: one of `SIMPLE`; for values they stand for ridge, support vector and boosted regression.
+        kind: one of `SIMPLE`; for regression: ridge, support vector and boosted regression.
         task: classes or values to predict.
-        seconds: about how long it may take; the default settings are tried first, other ones while there is time, and
-            where all samples are too many an evenly drawn part is learned from. Without it the same seed gives the
-            same model.
-        seed: of what is drawn and held out.
-        fixed: `settings` of an earlier fit: nothing is chosen, all of the training part is learned from.
+        seconds: approximate time limit. The default settings are tried first, others while time remains; if all
+            samples would take too long, a stratified subset is used. Without a limit the same seed gives the same
+            model.
+        seed: of subsets and validation splits.
+        fixed: `settings` of an earlier fit; nothing is chosen, and all training data is used.
 
     >>> x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
     >>> toy = Task.from_arrays("toy", x, (x[:, 0] > 0).long(), x, (x[:, 0] > 0).long())
@@ -96,69 +96,75 @@ def fit_simple(
     """
     words, clock = title(kind, task.likelihood), Clock(seconds)
     _check(kind, words, task, seconds)
-    ground = Ground(words, task.form, len(task.classes), len(task.input_shape) == 3, seed)
-    learner: Learner = LEARNERS[kind](ground)
+    context = FitContext(words, task.form, len(task.classes), len(task.input_shape) == 3, seed)
+    learner: Learner = LEARNERS[kind](context)
     _check_fixed(kind, fixed, learner)
-    labels = task.train.labels() if ground.classes else None
+    labels = task.train.labels() if context.classes else None
     count = len(task.train)
 
     def draw(size: int) -> Sample:
         x, y = task.train.take(evenly(labels, count, size, seed))
-        return Sample(x.flatten(1).float(), y if ground.classes else y.float())
+        return Sample(x.flatten(1).float(), y if context.classes else y.float())
 
-    yield from ground.moment(0, None)
+    yield from context.report(0, None)
     most = min(count, max(1, MOST_NUMBERS // math.prod(task.input_shape)))
-    size = yield from learner.fitting_in(draw, most, clock)
+    size = yield from learner.affordable_size(draw, most, clock)
     if size < count:
-        yield Note(f"{words} learns from {size} of {count} samples, evenly drawn{_why(seconds)}")
+        yield Note(f"{words} uses {size} of {count} training samples{_why(seconds)}")
     sample = draw(size)
-    choice = Choice(dict(fixed)) if fixed is not None else (yield from _choosing(learner, sample, ground, clock))
+    choice = (
+        ChosenSettings(dict(fixed))
+        if fixed is not None
+        else (yield from _choose_settings(learner, sample, context, clock))
+    )
     settings = {name: choice.settings[name] for name in learner.needed}
-    machine, steps = yield from learner.learning(sample, settings, clock)
-    machine, more = _finished(machine, choice, ground)
+    machine, steps = yield from learner.fit(sample, settings, clock)
+    machine, more = _finished(machine, choice, context)
     taken = clock.spent
     settings |= {**more, "samples": size, "steps": steps} | ({"rounds": steps} if "rounds" in settings else {})
     begun = time.monotonic()
     scores = evaluate(machine, task.test, task.form)
     if seconds is not None and time.monotonic() - begun > seconds:
-        yield Caution(f"{words} answers slowly: {scores.count} test samples took {time.monotonic() - begun:.0f} s")
+        yield Caution(f"{words} predicts slowly: {scores.count} test samples took {time.monotonic() - begun:.0f} s")
     tensors = copied(dict(machine.named_parameters())), copied(dict(machine.named_buffers()))
     done = Fit(*tensors, History(torch.zeros(0)), scores, taken, reached=True)
-    yield from ground.moment(1, None, metric=scores.metric)
+    yield from context.report(1, None, metric=scores.metric)
     return SimpleFit(kind, machine.network, done, settings)
 
 
-def _choosing(learner: Learner, sample: Sample, ground: Ground, clock: Clock) -> Work[Choice]:
-    """Settings by what is held out; the default ones where nothing can be."""
-    pairs = pairs_of(sample, ground.classes, ground.seed)
-    if not pairs:
-        yield Note(f"{ground.stage} keeps its default settings: no class has a second sample to choose others by")
-        return Choice(learner.default(sample))
-    return (yield from learner.choosing(pairs, sample, clock))
+def _choose_settings(learner: Learner, sample: Sample, context: FitContext, clock: Clock) -> Work[ChosenSettings]:
+    """Settings chosen on validation data; the default settings if no sample can be held out."""
+    folds = folds_of(sample, context.classes, context.seed)
+    if not folds:
+        yield Note(f"{context.stage} keeps its default settings: no class has a second sample for validation")
+        return ChosenSettings(learner.default(sample))
+    return (yield from learner.choose(folds, sample, clock))
 
 
-def _finished(machine: Machine, choice: Choice, ground: Ground) -> tuple[Machine, dict[str, Any]]:
-    """Logits from a kernel machine's decisions, and a constant noise where the likelihood wants one."""
-    said, truth, more = choice.outputs, choice.targets, dict[str, Any]()
-    if said is not None and truth is not None:
-        more["judged"] = len(truth)
-        more["held_out"] = ground.form.score(_tallied(ground, said, truth))
-    if isinstance(machine, KernelMachine) and ground.classes:
-        found = TEMPERATURE if said is None or truth is None else sharpness(said, truth)
-        more["sharpness"] = float(choice.settings.get("sharpness", found))
+def _finished(machine: Machine, choice: ChosenSettings, context: FitContext) -> tuple[Machine, dict[str, Any]]:
+    """Scale the decisions of a kernel machine to logits, and add the constant noise of a heteroscedastic likelihood."""
+    outputs, targets, more = choice.outputs, choice.targets, dict[str, Any]()
+    if outputs is not None and targets is not None:
+        more["judged"] = len(targets)
+        more["held_out"] = context.form.score(_tallied(context, outputs, targets))
+    if isinstance(machine, KernelMachine) and context.classes:
+        fitted = TEMPERATURE if outputs is None or targets is None else sharpness(outputs, targets)
+        more["sharpness"] = float(choice.settings.get("sharpness", fitted))
         machine = machine.sharpened(more["sharpness"])
-    if ground.form.name == "heteroscedastic":
-        noise = [1.0] * ground.size if said is None or truth is None else (said - truth).square().mean(0).tolist()
+    if context.form.name == "heteroscedastic":
+        noise = [1.0] * context.size
+        if outputs is not None and targets is not None:
+            noise = (outputs - targets).square().mean(0).tolist()
         more["noise"] = [max(1e-4, float(value)) for value in choice.settings.get("noise", noise)]
         machine = machine.widened(torch.tensor(more["noise"]).log())
     return machine, more
 
 
-def _tallied(ground: Ground, outputs: Tensor, targets: Tensor) -> Tensor:
-    """Sums of the metric; a heteroscedastic one reads means out of outputs that have a noise beside them."""
-    if ground.form.name == "heteroscedastic":
+def _tallied(context: FitContext, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Sums of the metric; a heteroscedastic likelihood expects a noise beside each mean."""
+    if context.form.name == "heteroscedastic":
         outputs = torch.cat([outputs, torch.zeros_like(outputs)], 1)
-    return ground.form.tally(outputs, targets)
+    return context.form.tally(outputs, targets)
 
 
 def _why(seconds: float | None) -> str:
@@ -166,30 +172,30 @@ def _why(seconds: float | None) -> str:
 
 
 def _check(kind: str, words: str, task: Task, seconds: float | None) -> None:
-    """One clear line for what makes no sense."""
+    """Refuse wrong arguments."""
     require(seconds is None or seconds > 0, f"the time of a simple model must be above 0 s, got {seconds}")
     require(
         task.likelihood in ("categorical", "gaussian", "heteroscedastic"),
-        f"{task.name} has a {task.likelihood} likelihood, and {words} answers with one class or a few values; "
-        f"use a network for it",
+        f"'{task.name}' has a {task.likelihood} likelihood, and {words} predicts one class or a few values; "
+        f"use a network",
     )
     size, columns = len(task.classes), math.prod(task.input_shape)
     require(
         kind == "logistic" or size <= MOST_CLASSES,
-        f"{words} fits each of the {size} classes or values of {task.name} for itself, which would take too long above "
-        f"{MOST_CLASSES}; use logistic or a network",
+        f"'{task.name}' has {size} classes or values, and {words} fits each separately, at most {MOST_CLASSES}; "
+        f"use logistic or a network",
     )
     require(
         kind != "logistic" or size * columns <= MOST_WEIGHTS,
-        f"{words} of {task.name} would have {size} x {columns} weights, more than {MOST_WEIGHTS}; use smaller images "
+        f"{words} of '{task.name}' would have {size} x {columns} weights, more than {MOST_WEIGHTS}; use smaller images "
         f"or a network",
     )
-    require(len(task.train) >= 2, f"{task.name}: {words} needs two training samples or more, got 1", DataError)
+    require(len(task.train) >= 2, f"'{task.name}' has 1 training sample, {words} needs two; add samples", DataError)
 
 
 def _check_fixed(kind: str, fixed: Mapping[str, Any] | None, learner: Learner) -> None:
     missing = [name for name in learner.needed if fixed is not None and name not in fixed]
     require(
         not missing,
-        f"the fixed settings of {kind} lack {', '.join(missing)}; give the settings of an earlier fit of this kind",
+        f"the fixed settings of {kind} lack {', '.join(missing)}; pass the settings of an earlier fit",
     )

@@ -1,4 +1,4 @@
-"""Trees of scikit-learn's gradient boosting, read out into tensors through their public arrays."""
+"""Convert the trees of scikit-learn's gradient boosting to tensors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from nearkin.solver.simple.machines import BoostedTrees
 
-LEAF = -1  # scikit-learn's mark of a node without children
+LEAF = -1  # marks a node without children in scikit-learn
 
 
 def boosted_from(models: Sequence[Any], num_outputs: int) -> BoostedTrees:
-    """The machine of one fitted `GradientBoostingClassifier`, or of one fitted regressor for each output.
+    """Convert a fitted `GradientBoostingClassifier`, or one fitted regressor per output.
 
-    Of two classes scikit-learn grows the second one's logit; the first one's is 0.
+    For two classes scikit-learn fits the logit of the second; the first has logit 0.
     """
     trees, values, outputs, baseline = [], [], [], torch.zeros(num_outputs)
     for number, model in enumerate(models):
@@ -41,7 +41,7 @@ def boosted_from(models: Sequence[Any], num_outputs: int) -> BoostedTrees:
 
 
 def floored(threshold: NDArray[np.float64]) -> NDArray[np.float32]:
-    """The largest float32 not above each float64, which parts float32 inputs just as the float64 does.
+    """Largest float32 not above each float64; it splits float32 inputs exactly as the float64 does.
 
     >>> floored(np.array([0.1, 0.5])).astype(np.float64) <= np.array([0.1, 0.5])
     array([ True,  True])
@@ -52,11 +52,11 @@ def floored(threshold: NDArray[np.float64]) -> NDArray[np.float32]:
 
 
 def _write(machine: BoostedTrees, start: int, tree: Any, value: NDArray[np.float64]) -> None:
-    here = slice(start, start + tree.node_count)
+    rows = slice(start, start + tree.node_count)
     leaf = tree.children_left == LEAF
     own = np.arange(tree.node_count)
     children = np.stack([np.where(leaf, own, side) for side in (tree.children_left, tree.children_right)], 1)
-    machine.feature[here] = torch.from_numpy(np.where(leaf, 0, tree.feature).astype(np.int32))
-    machine.threshold[here] = torch.from_numpy(np.where(leaf, np.float32(0), floored(tree.threshold)))
-    machine.below[here] = torch.from_numpy((children + start).astype(np.int32))
-    machine.value[here] = torch.from_numpy(np.where(leaf, value, 0.0).astype(np.float32))
+    machine.feature[rows] = torch.from_numpy(np.where(leaf, 0, tree.feature).astype(np.int32))
+    machine.threshold[rows] = torch.from_numpy(np.where(leaf, np.float32(0), floored(tree.threshold)))
+    machine.below[rows] = torch.from_numpy((children + start).astype(np.int32))
+    machine.value[rows] = torch.from_numpy(np.where(leaf, value, 0.0).astype(np.float32))

@@ -1,1 +1,1 @@
-"""Checks of a data set before anything is learned from it."""
+"""Checks of a data set before training."""

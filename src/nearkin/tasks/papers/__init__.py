@@ -1,1 +1,1 @@
-"""Data of the papers: sine curves, precipitation of weather stations, prevalence of malaria."""
+"""Data sets of the papers: sine curves, precipitation at weather stations, prevalence of malaria."""

@@ -1,1 +1,1 @@
-"""Readers: one module a file format, each with `read(location, options) -> Task` and the `OPTIONS` it understands."""
+"""Readers: one module per file format, each with `read(location, options) -> Task` and its `OPTIONS`."""

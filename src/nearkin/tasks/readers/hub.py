@@ -1,6 +1,6 @@
 """Hugging Face datasets: saved on disk, in parquet, csv or json files, or by name from the hub.
 
-The files are Arrow tables that the library maps; what is large is decoded as it is taken.
+The library maps the files as Arrow tables; large columns are decoded when they are read.
 """
 
 import logging
@@ -18,13 +18,15 @@ from torch import Tensor
 from nearkin.core.errors import DataError, OptionError, optional, require
 from nearkin.core.opening import CHUNK, local_path, open_regular, require_bytes, unpacked
 from nearkin.tasks.arrays import input_rows
-from nearkin.tasks.readers import folder, table, text
+from nearkin.tasks.datastring import one_of
+from nearkin.tasks.readers import folder, language, table
 from nearkin.tasks.rows import Rows, gathered
 from nearkin.tasks.task import Task
 
-OPTIONS: tuple[str, ...] = ("config", "input", "target", "train", "test", "likelihood", *folder.OPTIONS, *text.OPTIONS)
+OWN_OPTIONS = ("config", "input", "target", "train", "test", "likelihood")
+OPTIONS: tuple[str, ...] = (*OWN_OPTIONS, *folder.OPTIONS, *language.OPTIONS)
 
-SAVED = ("dataset_dict.json", "state.json")  # what save_to_disk leaves in a folder
+SAVED = ("dataset_dict.json", "state.json")  # files that save_to_disk writes
 BUILDERS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".arrow": "arrow"}
 TEST_SPLITS = ("test", "validation", "valid", "val")
 COLUMN_KINDS = {"Image": "image", "ClassLabel": "class", "Array2D": "array", "Array3D": "array"}
@@ -35,8 +37,8 @@ TARGET_NAMES = ("label", "labels", "target", "targets", "class", "y")
 def read(location: str, options: Mapping[str, str]) -> Task:
     """A task from a dataset of images, arrays, columns of numbers, or text.
 
-    Without options, the inputs are the image column, else the array column, else all columns of numbers; the target is
-    the column of class labels, else the one named label or target. A dataset of text alone is a language model's.
+    By default the inputs are the image column, else the array column, else all columns of numbers; the target is the
+    column of class labels, else the one named label or target. A dataset of text only becomes a language-model task.
 
     Args:
         location: a folder or file, or the name of a dataset on the hub.
@@ -44,22 +46,24 @@ def read(location: str, options: Mapping[str, str]) -> Task:
             `length`, `level` and `vocabulary` for text.
     """
     likelihood = options.get("likelihood")
-    if likelihood is not None and likelihood not in table.LIKELIHOODS:
-        raise OptionError(f"likelihood must be one of {', '.join(table.LIKELIHOODS)}, got {likelihood!r}")
-    name, parts = Path(location).name.split(".")[0], _parts(location, options)
-    choice = _choice(location, {column: _kind(feature) for column, feature in parts[0].features.items()}, options)
-    for part in parts:
-        lacking = [column for column in (*choice.inputs, *choice.targets) if column not in part.features]
-        require(not lacking, f"the test split of {location} lacks {', '.join(lacking)}; choose ?test=SPLIT", DataError)
-        require(len(part) > 0, f"a split of {location} has no rows; choose others with ?train= and ?test=", DataError)
-    if choice.kind == "text":
-        texts = [_prose(part, choice.inputs[0]) for part in parts]
-        return text.language_task(name, texts[0], (*texts[1:], None)[0], options)
-    return _task(name, parts, _inputs(name, parts, choice, options), choice.targets, likelihood)
+    if likelihood is not None:
+        one_of(likelihood, "likelihood", table.LIKELIHOODS)
+    name, splits = Path(location).name.split(".")[0], _splits(location, options)
+    columns = _columns(location, {column: _kind(feature) for column, feature in splits[0].features.items()}, options)
+    for split in splits:
+        missing = [column for column in (*columns.inputs, *columns.targets) if column not in split.features]
+        if missing:
+            raise DataError(f"the test split of {location} has no {', '.join(missing)}; choose ?test=SPLIT")
+        if len(split) == 0:
+            raise DataError(f"a split of {location} has no rows; choose others with ?train= and ?test=")
+    if columns.kind == "text":
+        texts = [_text(split, columns.inputs[0]) for split in splits]
+        return language.language_task(name, texts[0], (*texts[1:], None)[0], options)
+    return _task(name, splits, _inputs(name, splits, columns, options), columns.targets, likelihood)
 
 
-class Choice(NamedTuple):
-    """The columns of a task, and of which kind its inputs are: image, array, number or text."""
+class TaskColumns(NamedTuple):
+    """Input and target columns of a task, and the kind of its inputs: image, array, number or text."""
 
     kind: str
     inputs: tuple[str, ...]
@@ -67,8 +71,8 @@ class Choice(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Cells:
-    """Columns of numbers or one of arrays, read from the mapped table as they are taken."""
+class TableRows:
+    """Columns of numbers, or one column of arrays, read from the mapped table when they are needed."""
 
     data: Any
     name: str
@@ -85,8 +89,8 @@ class Cells:
         return gathered(input_rows(_array(self.data, index.tolist()), self.name))
 
 
-class ImageCells:
-    """A column of encoded images, as files by number."""
+class ImageColumn:
+    """A column of encoded images, as image files by number."""
 
     def __init__(self, data: Any, column: str) -> None:
         image = optional("datasets", "hf", "reading Hugging Face datasets").Image(decode=False)
@@ -98,14 +102,14 @@ class ImageCells:
 
     def __getitem__(self, number: int) -> folder.ImageSource:
         cell, name = self.data[number][self.column], f"row {number} of column {self.column}"
-        require(cell is not None, f"{name} has no image; remove that row", DataError)
+        if cell is None:
+            raise DataError(f"{name} has no image; remove that row")
         return str(cell["path"]) if cell["bytes"] is None else folder.MemoryFile(cell["bytes"], name)
 
 
-def _parts(location: str, options: Mapping[str, str]) -> list[Any]:
-    """The split to learn from and, where there is one, the split to judge by."""
-    found = _loaded(location, options.get("config"))
-    splits = dict(found) if isinstance(found, dict) else {"train": found}
+def _splits(location: str, options: Mapping[str, str]) -> list[Any]:
+    dataset = _loaded(location, options.get("config"))
+    splits = dict(dataset) if isinstance(dataset, dict) else {"train": dataset}
     shown = ", ".join(splits)
     for option in ("train", "test"):
         name = options.get(option)
@@ -116,15 +120,11 @@ def _parts(location: str, options: Mapping[str, str]) -> list[Any]:
 
 
 def _loaded(location: str, config: str | None) -> Any:
-    """What the library makes of a folder, a file or a name."""
     datasets = optional("datasets", "hf", "reading Hugging Face datasets")
     path = local_path(location)
-    require(
-        path.exists() or not location.startswith((".", "/", "~")),
-        f"there is no folder or file {location}; hf wants one, or the name of a dataset on the hub",
-        DataError,
-    )
-    datasets.config.HF_DATASETS_TRUST_REMOTE_CODE = False  # before its version 4 the library would run code of the hub
+    if not path.exists() and location.startswith((".", "/", "~")):
+        raise DataError(f"there is no folder or file {location}; name one, or a dataset on the hub")
+    datasets.config.HF_DATASETS_TRUST_REMOTE_CODE = False  # before version 4 the library ran code of the hub
     suffix = next((ending for ending in path.suffixes if ending in BUILDERS), "")
     _require_small(path)
     try:
@@ -134,24 +134,24 @@ def _loaded(location: str, config: str | None) -> Any:
             if path.is_file() and suffix:
                 return datasets.load_dataset(BUILDERS[suffix], data_files=str(path))
             return datasets.load_dataset(str(path) if path.exists() else location, config)
-    except Exception as fault:  # the library, its hub client and Arrow raise errors of many families
-        raise _trouble(location, fault) from fault
+    except Exception as error:  # the library, its hub client and Arrow raise many kinds of errors
+        raise _load_error(location, error) from error
 
 
 def _require_small(path: Path) -> None:
-    """Refuse packed local files that are too large, before the library unpacks them into a folder of its own."""
+    """Refuse compressed local files that are too large, before the library unpacks them into its own folder."""
     files = [path] if path.is_file() else sorted(path.rglob("*")) if path.is_dir() else []
     total = 0
     for file in files:
-        unknown = file.suffix in UNMEASURED
-        require(not unknown, f"{file}: how much {file.suffix} files hold is not known; unpack it first", DataError)
+        if file.suffix in UNMEASURED:
+            raise DataError(f"{file}: the unpacked size of {file.suffix} files is not known; unpack it first")
         if file.suffix in UNPACKED_BYTES:
             total += UNPACKED_BYTES[file.suffix](file)
             require_bytes(total, f"{path}, unpacked,")
 
 
 def _gzip_bytes(file: Path) -> int:
-    """Bytes of a gzip file once it is unpacked, counted as a stream up to the limit."""
+    """Unpacked bytes of a gzip file, counted as a stream up to the limit."""
     total = 0
     with unpacked(file) as stream:
         while chunk := stream.read(CHUNK):
@@ -161,23 +161,23 @@ def _gzip_bytes(file: Path) -> int:
 
 
 def _zip_bytes(file: Path) -> int:
-    """Bytes of the members of a zip file, as its directory says; no reader unpacks more than that."""
+    """Unpacked bytes of a zip file according to its directory; no reader unpacks more."""
     try:
         with open_regular(file) as opened, zipfile.ZipFile(opened) as archive:
             return sum(member.file_size for member in archive.infolist())
-    except (zipfile.BadZipFile, NotImplementedError) as fault:
-        raise _trouble(str(file), fault) from fault
+    except (zipfile.BadZipFile, NotImplementedError) as error:
+        raise _load_error(str(file), error) from error
 
 
 def _parquet_bytes(file: Path) -> int:
-    """Bytes of a parquet file once it is unpacked, as its footer says; with a false footer it cannot be read."""
+    """Unpacked bytes of a parquet file according to its footer; with a false footer it cannot be read."""
     parquet = optional("pyarrow.parquet", "hf", "reading parquet files")
     with open_regular(file) as opened:
         try:
-            facts = parquet.ParquetFile(opened).metadata
-            return sum(facts.row_group(number).total_byte_size for number in range(facts.num_row_groups))
-        except Exception as fault:  # Arrow raises errors of many families
-            raise _trouble(str(file), fault) from fault
+            metadata = parquet.ParquetFile(opened).metadata
+            return sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+        except Exception as error:  # Arrow raises many kinds of errors
+            raise _load_error(str(file), error) from error
 
 
 UNPACKED_BYTES = {".gz": _gzip_bytes, ".zip": _zip_bytes, ".parquet": _parquet_bytes}
@@ -186,7 +186,7 @@ UNMEASURED = (".xz", ".bz2", ".zst", ".lz4", ".7z", ".rar")
 
 @contextmanager
 def _quiet(datasets: Any) -> Iterator[None]:
-    """Without the library's progress bars, and without its client's tales of retries."""
+    """Turn off the library's progress bars and its client's messages about retries."""
     client = logging.getLogger("huggingface_hub")
     level, shown = client.level, not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
@@ -199,22 +199,21 @@ def _quiet(datasets: Any) -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
-def _trouble(location: str, fault: Exception) -> DataError:
-    """One line for whatever went wrong, with the cure."""
-    reason = " ".join(str(fault).split())[:300] or type(fault).__name__
-    if isinstance(fault, ConnectionError) or "offline" in reason.lower():
-        cure = "go online without HF_HUB_OFFLINE, or give a folder that save_to_disk made: hf:DIR"
-        return DataError(f"cannot reach the hub for {location} ({reason}); {cure}")
+def _load_error(location: str, error: Exception) -> DataError:
+    reason = " ".join(str(error).split())[:300] or type(error).__name__
+    if isinstance(error, ConnectionError) or "offline" in reason.lower():
+        advice = "go online without HF_HUB_OFFLINE, or name a folder written by save_to_disk: hf:DIR"
+        return DataError(f"cannot reach the hub for {location} ({reason}); {advice}")
     if "config name is missing" in reason.lower():
         return DataError(f"{location} has several configurations ({reason}); choose one with ?config=NAME")
-    return DataError(f"cannot load {location} ({reason}); check the name, or mend the files")
+    return DataError(f"cannot load {location} ({reason}); check the name, or fix the files")
 
 
 def _kind(feature: Any) -> str:
-    """What a column holds: image, array, class, number, text, or other."""
-    made = type(feature).__name__
-    if made in COLUMN_KINDS:
-        return COLUMN_KINDS[made]
+    """Content of a column: image, array, class, number, text, or other."""
+    name = type(feature).__name__
+    if name in COLUMN_KINDS:
+        return COLUMN_KINDS[name]
     inner = feature[0] if isinstance(feature, list) else getattr(feature, "feature", None)
     if inner is not None:
         return "array" if _kind(inner) in ("number", "array") else "other"
@@ -224,78 +223,68 @@ def _kind(feature: Any) -> str:
     return "text" if dtype in ("string", "large_string") else "other"
 
 
-def _choice(location: str, kinds: Mapping[str, str], options: Mapping[str, str]) -> Choice:
-    """Input and target columns, as asked for or by kind."""
+def _columns(location: str, kinds: Mapping[str, str], options: Mapping[str, str]) -> TaskColumns:
+    """Input and target columns: those of the options, else by kind."""
     shown = ", ".join(f"{column} ({kind})" for column, kind in kinds.items())
-    asked = {option: tuple(filter(None, options.get(option, "").split(","))) for option in ("input", "target")}
-    for option, names in asked.items():
+    requested = {option: tuple(filter(None, options.get(option, "").split(","))) for option in ("input", "target")}
+    for option, names in requested.items():
         for name in names:
             require(name in kinds, f"{location} has no column {name!r} for {option}; its columns are {shown}")
-    targets = asked["target"] or _usual_target(kinds)
-    inputs = asked["input"] or _usual_inputs(kinds, targets)
-    found = {kinds[name] for name in inputs}
-    kind = min(found, default="")
-    if kind not in INPUT_KINDS or len(found) > 1 or (kind != "number" and len(inputs) > 1):
+    usual = [*(name for name in kinds if kinds[name] == "class"), *(name for name in TARGET_NAMES if name in kinds)]
+    targets = requested["target"] or tuple(usual[:1])
+    of_kind = [tuple(name for name in kinds if kinds[name] == kind and name not in targets) for kind in INPUT_KINDS]
+    inputs = requested["input"] or next(filter(None, of_kind), ())
+    input_kinds = {kinds[name] for name in inputs}
+    kind = min(input_kinds, default="")
+    if kind not in INPUT_KINDS or len(input_kinds) > 1 or (kind != "number" and len(inputs) > 1):
         raise OptionError(f"which columns of {location} are inputs? choose with ?input=COLUMN: {shown}")
     if kind == "text":
-        require(not asked["target"], f"{location}: text is not classified here; leave target out to model the language")
-        return Choice(kind, inputs, ())
+        require(not requested["target"], f"{location}: text cannot be classified; leave target out to model it")
+        return TaskColumns(kind, inputs, ())
     if not targets or any(kinds[name] not in ("class", "number", "text") for name in targets):
         raise OptionError(f"which column of {location} is the target? choose with ?target=COLUMN: {shown}")
-    return Choice(kind, inputs, targets)
+    return TaskColumns(kind, inputs, targets)
 
 
-def _usual_target(kinds: Mapping[str, str]) -> tuple[str, ...]:
-    """The first column of class labels, else the first with a customary name."""
-    labels = [column for column, kind in kinds.items() if kind == "class"]
-    return tuple([*labels, *(name for name in TARGET_NAMES if name in kinds)][:1])
-
-
-def _usual_inputs(kinds: Mapping[str, str], targets: tuple[str, ...]) -> tuple[str, ...]:
-    """All columns, but the targets, of the first kind that there is."""
-    found = [tuple(name for name in kinds if kinds[name] == kind and name not in targets) for kind in INPUT_KINDS]
-    return next(filter(None, found), ())
-
-
-def _prose(data: Any, column: str) -> str:
-    """A column of text, one line a row."""
+def _text(data: Any, column: str) -> str:
     require_bytes(data.select_columns([column]).data.nbytes, f"the text of column {column}")
     return "\n".join((line or "").rstrip("\n") for line in data.with_format(None)[:][column])
 
 
-def _inputs(name: str, parts: Sequence[Any], choice: Choice, options: Mapping[str, str]) -> list[Rows]:
-    """Rows of the inputs of every part; what is small is gathered at once."""
-    if choice.kind == "image":
-        return folder.image_rows([ImageCells(part, choice.inputs[0]) for part in parts], options)
-    own = {"dtype": np.uint8} if "uint8" in repr(parts[0].features[choice.inputs[0]]) and choice.kind == "array" else {}
-    cells = [Cells(part.select_columns(list(choice.inputs)).with_format("numpy", **own), name) for part in parts]
-    if sum(4 * len(rows) * int(np.prod(rows.shape)) for rows in cells) > folder.KEPT_BYTES:
-        return list(cells)
-    return [input_rows(_array(rows.data, slice(None)), name) for rows in cells]
+def _inputs(name: str, splits: Sequence[Any], columns: TaskColumns, options: Mapping[str, str]) -> list[Rows]:
+    """Rows of the inputs of every split, in memory if they are small."""
+    inputs = list(columns.inputs)
+    if columns.kind == "image":
+        return folder.image_rows([ImageColumn(split, inputs[0]) for split in splits], options)
+    is_bytes = columns.kind == "array" and "uint8" in repr(splits[0].features[inputs[0]])
+    dtype = {"dtype": np.uint8} if is_bytes else {}
+    lazy = [TableRows(split.select_columns(inputs).with_format("numpy", **dtype), name) for split in splits]
+    if sum(4 * len(rows) * int(np.prod(rows.shape)) for rows in lazy) > folder.KEPT_BYTES:
+        return list(lazy)
+    return [input_rows(_array(rows.data, slice(None)), name) for rows in lazy]
 
 
-def _task(name: str, parts: Sequence[Any], rows: Sequence[Rows], targets: tuple[str, ...], asked: str | None) -> Task:
-    """A task of these inputs, the targets read as arrays are."""
-    feature = parts[0].features[targets[0]]
+def _task(name: str, splits: Sequence[Any], rows: Sequence[Rows], targets: tuple[str, ...], form: str | None) -> Task:
+    feature = splits[0].features[targets[0]]
     classes = list(feature.names) if _kind(feature) == "class" and len(targets) == 1 else None
     both: list[Any] = []
-    for part, inputs in zip(parts, rows, strict=True):
-        columns = part.select_columns(list(targets)).with_format("numpy")
+    for split, inputs in zip(splits, rows, strict=True):
+        columns = split.select_columns(list(targets)).with_format("numpy")
         require_bytes(columns.data.nbytes, f"the targets of {name}")
         y = _array(columns, slice(None))
         if classes is not None and y.min() < 0:
             raise DataError(f"{name}: a split has hidden labels (-1); choose another, as in ?test=validation")
         both += [inputs, y]
-    likelihood = asked or (None if len(targets) == 1 else "gaussian")
+    likelihood = form or (None if len(targets) == 1 else "gaussian")
     names = classes if likelihood in (None, "categorical") else targets
     return Task.from_arrays(name, *both, likelihood=likelihood, classes=names)
 
 
 def _array(data: Any, index: list[int] | slice) -> np.ndarray[Any, Any]:
-    """The cells at `index`: arrays as they are, numbers and text beside each other `[B, K]`."""
+    """The cells at `index`: a column of arrays, or columns of numbers or text side by side `[B, K]`."""
     cells: dict[str, np.ndarray[Any, Any]] = data[index]
     for column, values in cells.items():
         if values.dtype == object:
-            raise DataError(f"column {column} has empty cells or arrays of several shapes; bring all to one shape")
+            raise DataError(f"column {column} has empty cells or arrays of different shapes; give all the same shape")
     first, *others = cells.values()
     return first if first.ndim > 1 else np.stack([first, *others], axis=1)

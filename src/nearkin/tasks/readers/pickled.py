@@ -1,12 +1,12 @@
 """Tables of byte arrays in pickle files, read without Python's unpickler.
 
 A pickle is a program for a small stack machine. This module runs the instructions that build containers, numbers, text
-and arrays of bytes, and refuses every other one, so that nothing a file names is imported or called. It also holds no
-memory that the file does not fill: `pickle` itself allocates whatever index or length an instruction states.
+and arrays of bytes, and refuses all others, so that nothing named in a file is imported or called. It also allocates no
+memory that the file does not fill; `pickle` allocates any index or length that an instruction states.
 """
 
 import pickletools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,50 +17,50 @@ from nearkin.core.opening import read_file
 
 
 def pickled_table(path: Path) -> dict[str, Any]:
-    """The table in a pickle file, its keys as text, Python 2 text as bytes, arrays of bytes as such.
+    """The table in a pickle file: keys are text, Python 2 text is bytes, arrays are of bytes.
 
     Raises:
-        DataError: the file holds anything else, or asks for code to be run.
+        DataError: the file has other content, or would run code.
     """
     try:
         content = _Machine(path).run(bytes(read_file(path)))
         if not isinstance(content, dict):
-            raise ValueError("it holds no table of arrays")
+            raise ValueError("it has no table of arrays")
         values = {key: value.array() if isinstance(value, _Array) else value for key, value in content.items()}
     except DataError:
         raise
-    except Exception as fault:  # a mangled pickle can fail in any way the format knows
-        raise DataError(f"{path} is not a whole CIFAR batch ({fault}); fetch the official file") from fault
+    except Exception as error:  # a damaged pickle can fail in many ways
+        raise DataError(f"{path} is not a complete CIFAR batch ({error}); fetch the official file") from error
     return {key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key): values[key] for key in values}
 
 
 class _Type:
-    """Stands in for `numpy.dtype`: keeps the type's code and nothing else."""
+    """Replaces `numpy.dtype`: stores only the code of the type."""
 
     def __init__(self, code: str | bytes, *flags: object) -> None:
         self.code = code.decode("ascii") if isinstance(code, bytes) else code
 
 
 class _Array:
-    """Stands in for `numpy.ndarray`: keeps the pickled state, from which only an array of bytes is made."""
+    """Replaces `numpy.ndarray`: stores the pickled state of an array of bytes."""
 
     def __init__(self, *parts: object) -> None:
         self.state: tuple[Any, ...] = ()
 
     def array(self) -> np.ndarray[Any, Any]:
-        """The array itself; NumPy checks that shape and bytes agree."""
+        """The array; NumPy checks that shape and bytes agree."""
         _, shape, kind, fortran, data = self.state
         if kind.code not in ("u1", "|u1"):
-            raise ValueError(f"an array of {kind.code} in place of bytes")
+            raise ValueError(f"an array is of type {kind.code}, expected bytes")
         return np.frombuffer(_checked(data, bytes), np.uint8).reshape(shape, order="F" if fortran else "C")
 
 
 def _latin1(text: str, encoding: str) -> bytes:
-    """What protocol 2 calls to make bytes of text."""
+    """The function that protocol 2 calls to convert text to bytes."""
     return text.encode("latin1")
 
 
-STAND_INS: dict[tuple[str, str], Callable[..., object]] = {
+REPLACEMENTS: dict[tuple[str, str], Callable[..., object]] = {
     ("numpy.core.multiarray", "_reconstruct"): _Array,
     ("numpy._core.multiarray", "_reconstruct"): _Array,
     ("numpy", "ndarray"): _Array,
@@ -95,7 +95,7 @@ class _Machine:
             case "STRING" | "BINSTRING" | "SHORT_BINSTRING":
                 self.stack.append(argument.encode("latin1"))
             case "GLOBAL" | "STACK_GLOBAL":
-                self.stack.append(self._stand_in(*(argument.split(" ", 1) if argument else self._top(2))))
+                self.stack.append(self._replacement(*(argument.split(" ", 1) if argument else self._top(2))))
             case "EMPTY_LIST" | "EMPTY_DICT" | "EMPTY_TUPLE":
                 self.stack.append({"EMPTY_LIST": list, "EMPTY_DICT": dict, "EMPTY_TUPLE": tuple}[name]())
             case "TUPLE1" | "TUPLE2" | "TUPLE3":
@@ -115,10 +115,10 @@ class _Machine:
             case "GET" | "BINGET" | "LONG_BINGET":
                 self.stack.append(self.memo[int(argument)])
             case "REDUCE":
-                stand_in, arguments = self._top(2)
-                if stand_in not in STAND_INS.values():
-                    raise ValueError("it calls what is not a function")
-                self.stack.append(stand_in(*_checked(arguments, tuple)))
+                function, arguments = self._top(2)
+                if function not in REPLACEMENTS.values():
+                    raise ValueError("it calls a value that is not a function")
+                self.stack.append(function(*_checked(arguments, tuple)))
             case "BUILD":
                 (state,) = self._top(1)
                 if isinstance(self.stack[-1], _Array):
@@ -126,18 +126,17 @@ class _Machine:
             case _ if isinstance(argument, str | bytes | bytearray | int | float):
                 self.stack.append(argument)
             case _:
-                raise ValueError(f"its instruction {name} is not one of a table of arrays")
+                raise ValueError(f"its instruction {name} does not belong to a table of arrays")
 
     def _top(self, count: int) -> list[Any]:
-        """Take values off the stack."""
         values = self.stack[-count:]
         if len(values) < count:
-            raise ValueError("it takes more values than it gave")
+            raise ValueError("it reads more values than it wrote")
         del self.stack[-count:]
         return values
 
     def _marked(self, below: int = 0) -> list[Any]:
-        """Take the values after the last mark off the stack; `below` values on top of them stay."""
+        """Remove the values after the last mark of the stack, except the last `below` values."""
         start, end = self.marks.pop(), len(self.stack) - below
         values = self.stack[start:end]
         del self.stack[start:end]
@@ -146,25 +145,17 @@ class _Machine:
     def _set_items(self, values: list[Any]) -> None:
         table = _checked(self.stack[-1], dict)
         for key, value in zip(values[::2], values[1::2], strict=True):
-            table[_key(key)] = value
+            if not isinstance(key, str | bytes | int):  # hashing nested tuples of a hostile file could take forever
+                raise ValueError(f"a key of its table is a {type(key).__name__}")
+            table[key] = value
 
-    def _stand_in(self, module: str, name: str) -> Callable[..., object]:
-        """The stand-in for one of the few globals that arrays are made with."""
-        if (module, name) not in STAND_INS:
-            raise DataError(
-                f"{self.path} wants to run {module}.{name}; it is not a CIFAR batch: fetch the official file"
-            )
-        return STAND_INS[module, name]
-
-
-def _key(value: object) -> Hashable:
-    """A key of a table; hashing nested tuples of a hostile file could take for ever."""
-    if not isinstance(value, str | bytes | int):
-        raise ValueError(f"a key of its table is a {type(value).__name__}")
-    return value
+    def _replacement(self, module: str, name: str) -> Callable[..., object]:
+        if (module, name) not in REPLACEMENTS:
+            raise DataError(f"{self.path} would run {module}.{name}, so it is no CIFAR batch; fetch the official file")
+        return REPLACEMENTS[module, name]
 
 
 def _checked(value: Any, kind: type) -> Any:
     if type(value) is not kind:
-        raise ValueError(f"a {type(value).__name__} stands where a {kind.__name__} must")
+        raise ValueError(f"got a {type(value).__name__}, expected a {kind.__name__}")
     return value

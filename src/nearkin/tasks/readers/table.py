@@ -1,4 +1,4 @@
-"""Tables in csv files: numbers as they are, text as one column a value, one or more columns as the target."""
+"""Tables in csv files: columns of numbers, one-hot columns of text, and one or more target columns."""
 
 import csv
 import io
@@ -10,70 +10,79 @@ import numpy as np
 
 from nearkin.core.errors import DataError, OptionError, require
 from nearkin.core.opening import local_path, require_bytes
-from nearkin.tasks.readers.text import content
+from nearkin.tasks.datastring import one_of
+from nearkin.tasks.readers.language import plain_stem, text_content
 from nearkin.tasks.task import Task
 
 OPTIONS: tuple[str, ...] = ("target", "drop", "likelihood", "test")
 
 LIKELIHOODS = ("categorical", "gaussian", "heteroscedastic")
 DELIMITERS = ",;\t"
-MISSING = ("", "na", "n/a", "nan", "null", "none", "?")  # in a column of numbers; in one of text, the empty cell alone
+MISSING = ("", "na", "n/a", "nan", "null", "none", "?")  # in a column of numbers; in a text column only the empty cell
 MOST_VALUES = 100  # distinct values of a text column
-MOST_CLASSES = 20  # distinct whole numbers that are taken for classes
+MOST_CLASSES = 20  # distinct whole numbers of a class column
 
 Columns: TypeAlias = dict[str, tuple[str, ...]]
 
 
 def read(location: str, options: Mapping[str, str]) -> Task:
-    """A task from one csv file with a header, plain or `.gz`; without `test=` a fifth of the rows is set aside.
+    """A task from one csv file with a header, plain or `.gz`; without `test=` a fifth of the rows is the test set.
 
-    Text columns become one column of zeros and ones a value; a value that only the test file has is all zeros.
+    Text columns become one-hot columns; a value that only the test file has is all zeros.
 
     Args:
         location: the file; comma, semicolon or tab between cells.
-        options: `target=COLUMN` (or several real ones, `a,b`), `drop=a,b` to leave columns out, `test=FILE2`,
-            `likelihood` to overrule: text and up to 20 distinct whole numbers are classes, all else is real.
+        options: `target=COLUMN` (or several of real values, `a,b`), `drop=a,b` to leave columns out, `test=FILE2`,
+            `likelihood` (default: categorical for text and up to 20 distinct whole numbers, else gaussian).
     """
     path = local_path(location)
     train = columns(path)
-    test = columns(_beside(path, options["test"])) if options.get("test") else None
-    targets = _chosen(path, train, options, "target")
-    dropped = _chosen(path, train, options, "drop")
+    test = columns(_test_path(path, options["test"])) if options.get("test") else None
+    targets = _named_columns(path, train, options, "target")
+    dropped = _named_columns(path, train, options, "drop")
     inputs = [name for name in train if name not in (*targets, *dropped)]
-    require(bool(inputs), f"{path} has no column left to learn from; drop fewer", DataError)
-    if test is not None:
-        lacking = [name for name in (*inputs, *targets) if name not in test]
-        require(not lacking, f"{options['test']} lacks the column {', '.join(lacking)}; add it or drop it", DataError)
+    if not inputs:
+        raise DataError(f"{path} has no input column left; drop fewer columns")
+    missing = [] if test is None else [name for name in (*inputs, *targets) if name not in test]
+    if missing:
+        raise DataError(f"{options['test']} has no column {', '.join(missing)}; add it or drop it")
     x, x_test = _inputs(path, train, test, inputs)
     likelihood = _likelihood({name: train[name] for name in targets}, options.get("likelihood"))
-    y, y_test = (None if part is None else _targets(path, part, targets, likelihood) for part in (train, test))
+    y, y_test = (None if split is None else _targets(path, split, targets, likelihood) for split in (train, test))
     if y is not None and y_test is not None and y.dtype.kind != y_test.dtype.kind:
-        raise DataError(f"{path}: target {targets[0]} is text in one file and numbers in the other; make them agree")
-    name = path.name.removesuffix(".gz").rsplit(".", 1)[0]
+        raise DataError(
+            f"{path}: target {targets[0]} is text in one file and numbers in the other; convert one of them"
+        )
     classes = None if likelihood == "categorical" else targets
-    return Task.from_arrays(name, x, y, x_test, y_test, likelihood=likelihood, classes=classes)
+    return Task.from_arrays(plain_stem(path), x, y, x_test, y_test, likelihood=likelihood, classes=classes)
 
 
 def columns(path: Path) -> Columns:
-    """The cells of a csv file by column, as text; lines that are empty do not count."""
-    text = content(path)
+    """The cells of a csv file by column, as text, without empty lines."""
+    text = text_content(path)
     first = text.lstrip("\n").split("\n", 1)[0]
     delimiter = max(DELIMITERS, key=first.count)
     try:
         rows = [row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if row]
-    except csv.Error as fault:
-        raise DataError(f"{path} is not a csv table ({fault}); save it as csv again") from fault
-    require(len(rows) >= 2, f"{path} has {len(rows)} lines; a header and at least one row are wanted", DataError)
+    except csv.Error as error:
+        raise DataError(f"{path} is not a csv table ({error}); save it as csv again") from error
+    if len(rows) < 2:
+        raise DataError(f"{path} has {len(rows)} lines, expected a header and at least one row; add them")
     header, rows = [name.strip() for name in rows[0]], rows[1:]
-    _check_header(path, header)
+    if numbers(header) is not None:
+        shown = ", ".join(header[:5])
+        raise DataError(f"{path} has no header: its first line is {shown}; add a line with the names of the columns")
+    repeated = sorted({name or "(no name)" for name in header if header.count(name) > 1})
+    if repeated:
+        raise DataError(f"{path} has several columns named {', '.join(repeated)}; give each its own name")
     for number, row in enumerate(rows):
         if len(row) != len(header):
-            raise DataError(f"{path}: row {number + 1} has {len(row)} cells, the header {len(header)}; mend that row")
+            raise DataError(f"{path}: row {number + 1} has {len(row)} cells, the header {len(header)}; fix that row")
     return dict(zip(header, zip(*rows, strict=True), strict=True))
 
 
 def numbers(cells: Sequence[str]) -> np.ndarray[Any, Any] | None:
-    """The cells as float64 `[N]` with NaN where one is missing, or None if they are text.
+    """The cells as float64 `[N]` with NaN for missing ones, or None if they are text.
 
     >>> numbers(["1", "2.5", ""]), numbers(["1", "two"])
     (array([1. , 2.5, nan]), None)
@@ -91,37 +100,26 @@ def numbers(cells: Sequence[str]) -> np.ndarray[Any, Any] | None:
         return None
 
 
-def _beside(path: Path, other: str) -> Path:
-    """Another file, named from the working folder or from the folder of the first."""
-    given = local_path(other)
-    return given if given.exists() else local_path(str(path.parent / Path(other)))
+def _test_path(path: Path, test: str) -> Path:
+    """The test file, relative to the working folder or to the folder of the training file."""
+    from_here = local_path(test)
+    return from_here if from_here.exists() else local_path(str(path.parent / Path(test)))
 
 
-def _check_header(path: Path, header: list[str]) -> None:
-    require(
-        numbers(header) is None,
-        f"{path} has no header: its first line is {', '.join(header[:5])}; add a line with the names of the columns",
-        DataError,
-    )
-    doubled = sorted({name or "(no name)" for name in header if header.count(name) > 1})
-    require(not doubled, f"{path} has several columns named {', '.join(doubled)}; give each its own name", DataError)
-
-
-def _chosen(path: Path, table: Columns, options: Mapping[str, str], option: str) -> list[str]:
-    """The columns that an option names."""
+def _named_columns(path: Path, table: Columns, options: Mapping[str, str], option: str) -> list[str]:
     names = [name.strip() for name in options.get(option, "").split(",") if name.strip()]
-    held = ", ".join(table)
+    listed = ", ".join(table)
     if option == "target" and not names:
-        raise OptionError(f"csv wants ?target=COLUMN; the columns of {path} are {held}")
+        raise OptionError(f"csv needs ?target=COLUMN; the columns of {path} are {listed}")
     for name in names:
-        require(name in table, f"{path} has no column {name!r} to {option}; its columns are {held}")
+        require(name in table, f"{path} has no column {name!r} to {option}; its columns are {listed}")
     return names
 
 
 def _inputs(
     path: Path, train: Columns, test: Columns | None, names: Sequence[str]
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any] | None]:
-    """Inputs `[N, D]` in float32 of both parts, in the order of the training file's columns."""
+    """Training and test inputs `[N, D]` in float32, with the columns in the order of the training file."""
     blocks: list[np.ndarray[Any, Any]] = []
     for name in names:
         blocks.append(_encoded(path, name, train[name], () if test is None else test[name]))
@@ -132,15 +130,15 @@ def _inputs(
 
 
 def _encoded(path: Path, name: str, train: tuple[str, ...], test: tuple[str, ...]) -> np.ndarray[Any, Any]:
-    """One column as `[N, 1]` numbers or `[N, K]` zeros and ones, the rows of the test file after the others."""
+    """One column as numbers `[N, 1]` or one-hot columns `[N, K]`, the training rows before the test rows."""
     values = numbers(train)
     if values is not None:
-        rest = numbers(test)
-        if rest is None:
-            raise DataError(f"{path}: column {name} holds numbers, but in the test file text; mend it or ?drop={name}")
+        test_values = numbers(test)
+        if test_values is None:
+            raise DataError(f"{path}: column {name} is numbers, but text in the test file; fix it or ?drop={name}")
         _refuse_missing(path, name, ~np.isfinite(values), f"or leave the column out with ?drop={name}")
-        _refuse_missing(path, f"{name} of the test file", ~np.isfinite(rest), f"or set ?drop={name}")
-        both = np.concatenate([values, rest])
+        _refuse_missing(path, f"{name} of the test file", ~np.isfinite(test_values), f"or set ?drop={name}")
+        both = np.concatenate([values, test_values])
         large = np.flatnonzero(np.abs(both) > np.finfo(np.float32).max)
         if len(large):
             raise DataError(
@@ -149,41 +147,38 @@ def _encoded(path: Path, name: str, train: tuple[str, ...], test: tuple[str, ...
             )
         return both[:, None].astype(np.float32)
     _refuse_missing(path, name, _blank(train), f"or leave the column out with ?drop={name}")
-    found = sorted(set(train))
-    require(
-        len(found) <= MOST_VALUES,
-        f"{path}: column {name} is text with {len(found):,} distinct values, at most {MOST_VALUES} are taken; leave it "
-        f"out with ?drop={name}",
-        DataError,
-    )
-    require_bytes(4 * len(found) * (len(train) + len(test)), f"{path}: column {name} as zeros and ones")
-    place = {value: number for number, value in enumerate(found)}
-    flags = np.concatenate([np.eye(len(found), dtype=np.float32), np.zeros((1, len(found)), np.float32)])
-    return flags[[place.get(cell, -1) for cell in (*train, *test)]]
+    distinct = sorted(set(train))
+    if len(distinct) > MOST_VALUES:
+        raise DataError(
+            f"{path}: column {name} is text with {len(distinct):,} distinct values, at most {MOST_VALUES} are allowed; "
+            f"leave it out with ?drop={name}"
+        )
+    require_bytes(4 * len(distinct) * (len(train) + len(test)), f"{path}: column {name} as one-hot columns")
+    number = {value: number for number, value in enumerate(distinct)}
+    one_hot = np.eye(len(distinct) + 1, len(distinct), dtype=np.float32)  # the last row, of unknown values, is zero
+    return one_hot[[number.get(cell, -1) for cell in (*train, *test)]]
 
 
 def _blank(cells: Sequence[str]) -> np.ndarray[Any, Any]:
-    """Which cells are empty."""
     return np.fromiter((not cell.strip() for cell in cells), np.bool_, count=len(cells))
 
 
-def _refuse_missing(path: Path, name: str, missing: np.ndarray[Any, Any], cure: str) -> None:
+def _refuse_missing(path: Path, name: str, missing: np.ndarray[Any, Any], advice: str) -> None:
     if missing.any():
         raise DataError(
             f"{path}: {int(missing.sum())} cells of column {name} are missing, the first in row "
-            f"{int(missing.argmax()) + 1}; fill them in {cure}"
+            f"{int(missing.argmax()) + 1}; fill them in {advice}"
         )
 
 
-def _likelihood(targets: Mapping[str, Sequence[str]], asked: str | None) -> str:
-    """What was asked for, or what the target columns look like."""
-    if asked is not None:
-        require(asked in LIKELIHOODS, f"the likelihood of a table is one of {', '.join(LIKELIHOODS)}, got {asked!r}")
+def _likelihood(targets: Mapping[str, Sequence[str]], option: str | None) -> str:
+    """The likelihood of the option, else the one that fits the target columns."""
+    if option is not None:
         require(
-            asked != "categorical" or len(targets) == 1,
-            f"classes are one column, got target={','.join(targets)}; name one, or set ?likelihood=gaussian",
+            one_of(option, "likelihood", LIKELIHOODS) != "categorical" or len(targets) == 1,
+            f"classes must be one column, got target={','.join(targets)}; name one, or set ?likelihood=gaussian",
         )
-        return asked
+        return option
     if len(targets) > 1:
         return "gaussian"
     values = numbers(*targets.values())
@@ -195,16 +190,14 @@ def _likelihood(targets: Mapping[str, Sequence[str]], asked: str | None) -> str:
 
 def _targets(path: Path, table: Columns, names: Sequence[str], likelihood: str) -> np.ndarray[Any, Any]:
     """Classes `[N]`, as numbers or as text, or real values `[N, K]`."""
-    found = []
+    targets = []
     for name in names:
         values = numbers(table[name])
-        if values is None:
-            require(
-                likelihood == "categorical",
-                f"{path}: target column {name} holds text, {likelihood} wants numbers; set ?likelihood=categorical",
-                DataError,
+        if values is None and likelihood != "categorical":
+            raise DataError(
+                f"{path}: target column {name} is text, {likelihood} needs numbers; set ?likelihood=categorical"
             )
         missing = _blank(table[name]) if values is None else ~np.isfinite(values)
         _refuse_missing(path, name, missing, "or remove those rows")
-        found.append(np.array(table[name]) if values is None else values)
-    return found[0] if likelihood == "categorical" else np.stack(found, axis=1)
+        targets.append(np.array(table[name]) if values is None else values)
+    return targets[0] if likelihood == "categorical" else np.stack(targets, axis=1)

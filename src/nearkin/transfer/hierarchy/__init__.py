@@ -1,1 +1,1 @@
-"""Several tasks, one network: what they share, and source weights that suit them."""
+"""Several tasks with one network: shared hyper-parameters, and source weights learned from all tasks."""

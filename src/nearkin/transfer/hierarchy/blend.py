@@ -1,6 +1,6 @@
-r"""Posteriors under several hyper-parameters as one: a mixture of Student's t, or of Gaussians where noise is known.
+r"""Blends of posteriors with several hyper-parameters: mixtures of Student's t, or of Gaussians if noise is known.
 
-Notation: M new inputs, K targets, B parts with weights w; ν degrees of freedom.
+Notation: M new inputs, K targets, B components with weights w; ν degrees of freedom.
 """
 
 import math
@@ -15,18 +15,18 @@ from nearkin.core.errors import require
 from nearkin.transfer.posterior import Posterior
 from nearkin.transfer.targets import checked_targets
 
-HALVINGS = 40  # of the interval in which a quantile lies
+HALVINGS = 40  # bisection steps for a quantile
 
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """A mixture of Student's t, or of Gaussians, for each of some numbers.
+    """Mixtures of Student's t, or of Gaussians, for `[M, K]` numbers.
 
     Attributes:
-        centres: of the parts `[B, M, K]`.
-        squares: the parts' squared scales `[B, M, K]`.
+        centres: of the components `[B, M, K]`.
+        squares: squared scales of the components `[B, M, K]`.
         weights: w `[B]`, which sum to 1.
-        freedom: ν; infinite for Gaussian parts.
+        freedom: ν; infinite for Gaussian components.
 
     >>> one = torch.ones(1, 1, 1).double()
     >>> low, high = Mixture(0 * one, one, torch.ones(1).double(), math.inf).interval(0.9)
@@ -46,22 +46,22 @@ class Mixture:
 
     @property
     def variance(self) -> Tensor:
-        """Variances `[M, K]`; infinite up to two degrees of freedom, where a t has none."""
+        """Variances `[M, K]`; infinite if there are two degrees of freedom or fewer."""
         wide = 1 / (1 - 2 / self.freedom) if self.freedom > 2 else math.inf
         apart = (self.centres - self.mean).square()
         return torch.einsum("b,bmk->mk", self.weights, wide * self.squares + apart)
 
     def log_prob(self, y: Tensor) -> Tensor:
         """Log densities `[M, K]` at values `[M]` or `[M, K]`."""
-        require(bool((self.squares > 0).all()), "an observation without variance has no density; give a noise above 0")
+        require(bool((self.squares > 0).all()), "an observation has variance 0 and no density; give a noise above 0")
         squares = (checked_targets(y, len(self.mean)) - self.centres).square() / self.squares
         if math.isinf(self.freedom):
-            told = -0.5 * (squares + (2 * math.pi * self.squares).log())
+            log_densities = -0.5 * (squares + (2 * math.pi * self.squares).log())
         else:
             half, norm = (self.freedom + 1) / 2, math.log(self.freedom * math.pi)
-            told = math.lgamma(half) - math.lgamma(self.freedom / 2) - 0.5 * (norm + self.squares.log())
-            told = told - half * (squares / self.freedom).log1p()
-        return torch.logsumexp(self.weights.log()[:, None, None] + told, 0)
+            log_densities = math.lgamma(half) - math.lgamma(self.freedom / 2) - 0.5 * (norm + self.squares.log())
+            log_densities = log_densities - half * (squares / self.freedom).log1p()
+        return torch.logsumexp(self.weights.log()[:, None, None] + log_densities, 0)
 
     def cdf(self, y: Tensor) -> Tensor:
         """The probability `[M, K]` of a value below `y`, `[M]` or `[M, K]`."""
@@ -88,28 +88,28 @@ class Mixture:
 
 @dataclass(frozen=True, eq=False)
 class Blend:
-    """What a family says of new inputs of a task; made by `Family.blended`.
+    """The predictive distribution of a family for a task; returned by `Family.blended`.
 
     Attributes:
-        parts: posteriors under one hyper-parameter each.
+        posteriors: one for each choice of hyper-parameters.
         weights: w `[B]`, which sum to 1.
-        freedom: ν; infinite for Gaussian parts.
+        freedom: ν; infinite for Gaussian components.
     """
 
-    parts: tuple[Posterior, ...]
+    posteriors: tuple[Posterior, ...]
     weights: Tensor
     freedom: float
 
     def at(self, x: Tensor, observed: bool = True, noise: Tensor | None = None) -> Mixture:
-        """All that is said of new inputs, from one pass; arguments as of `Posterior.predict`."""
-        found = [part.predict(x, observed, noise) for part in self.parts]
-        centres, squares = (torch.stack(some) for some in zip(*found, strict=True))
+        """The mixtures at new inputs; arguments as in `Posterior.predict`."""
+        moments = [posterior.predict(x, observed, noise) for posterior in self.posteriors]
+        centres, squares = (torch.stack(values) for values in zip(*moments, strict=True))
         return Mixture(centres, squares, self.weights, self.freedom)
 
     def predict(self, x: Tensor, observed: bool = False, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Means and variances `[M, K]`."""
-        found = self.at(x, observed, noise)
-        return found.mean, found.variance
+        mixture = self.at(x, observed, noise)
+        return mixture.mean, mixture.variance
 
     def log_prob(self, x: Tensor, y: Tensor, noise: Tensor | None = None) -> Tensor:
         """Log densities `[M, K]` of single observations `[M]` or `[M, K]`."""

@@ -1,1 +1,1 @@
-"""Many points: posteriors by products alone, in function and in weight space."""
+"""Posteriors of many points by conjugate gradients, in function space and in weight space."""

@@ -1,10 +1,10 @@
-r"""The features Φ of many points, held layer by layer as their factors, and their products with vectors.
+r"""The features Φ of many points, held in memory as factors of each layer, and their products with vectors.
 
-A linear layer's gradient is $g u^⊤$: what it read, u, and the gradient at what it gave, g. Held once for all points, a
-product $Φ^⊤ c$ or $Φ w$ is a single matrix product a layer, with no pass of the network; `fisher.layer_kernels` has the
-factors, and the rows of layers that have none.
+The gradient of a linear layer is $g u^⊤$, with its input u and the gradient g at its output. With both held for all
+points, a product $Φ^⊤ c$ or $Φ w$ is one matrix product for each layer and needs no pass of the network.
+`fisher.layer_kernels` has the factors, and the full gradients of layers without factors.
 
-Notation: as in `kernel`; C outputs whose features stand side by side (`outputs="sum"`; else 1), P weights, D = C·P;
+Notation: as in `kernel`; C outputs whose features are concatenated (`outputs="sum"`; otherwise 1), P weights, D = C·P;
 V columns; B samples of a batch; a layer has G groups, T positions, I inputs and O outputs.
 """
 
@@ -21,106 +21,100 @@ from nearkin.fisher.tangent_features import EXACT, Sight, UnfitError, features, 
 from nearkin.transfer.kernel import Prior
 from nearkin.transfer.linearized import chosen_outputs
 
-BATCH_BYTES = 2**25  # of features that one step of a product reads
-DIAGONAL = 64  # samples whose kernels with each other are computed for the sake of the diagonal
-WIDTH = 1024  # samples that meet the columns of a kernel at once
+BATCH_BYTES = 2**25  # size of the features of one batch
+DIAGONAL = 64  # samples in one block of the kernel, of which only the diagonal is used
+WIDTH = 1024  # samples in one block of kernel columns
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
-    """One layer's part of Φ on some samples, with its scale.
+class HeldLayer:
+    """The features of one layer on some samples, with the prior's scale.
 
     Attributes:
-        places: where each of its parameters lies among the P weights, and its shape.
+        parameters: the slice of the P weights and the shape, for each parameter of the layer.
         copies: C.
-        feature: gradients or their factors, R outputs kept apart.
+        feature: gradients or their factors, for each of R outputs.
     """
 
-    places: tuple[tuple[slice, torch.Size], ...]
+    parameters: tuple[tuple[slice, torch.Size], ...]
     copies: int
     feature: Feature
 
-    def part(self, start: int, stop: int) -> "Layer":
-        """Some of the samples."""
+    def part(self, start: int, stop: int) -> "HeldLayer":
+        """The samples from `start` to `stop`."""
         return replace(self, feature=self.feature.part(start, stop))
 
-    def at(self, samples: Tensor) -> "Layer":
-        """The samples with these numbers."""
-        one = self.feature
-        return replace(self, feature=Feature(one.g[samples], None if one.u is None else one.u[samples], one.bias))
+    def at(self, samples: Tensor) -> "HeldLayer":
+        """The samples with these indices."""
+        g, u = self.feature.g, self.feature.u
+        return replace(self, feature=Feature(g[samples], None if u is None else u[samples], self.feature.bias))
 
-    def single(self) -> "Layer":
-        """The same in float32."""
-        one = self.feature
-        u = one.u.float() if one.u is not None and one.u.is_floating_point() else one.u
-        return replace(self, feature=Feature(one.g.float(), u, one.bias))
+    def single(self) -> "HeldLayer":
+        """The same features in float32."""
+        u = self.feature.u
+        u = u.float() if u is not None and u.is_floating_point() else u
+        return replace(self, feature=Feature(self.feature.g.float(), u, self.feature.bias))
 
     def pull(self, out: Tensor, column: Tensor) -> None:
-        """Add the transpose times `[B, R]` to `out` `[C, P]`."""
+        """Add the transposed features times `[B, R]` to `out` `[C, P]`."""
         g, u = self.feature.g, self.feature.u
         column = column.to(g.dtype)
         if u is None:
             total = g.flatten(0, 3).t() @ column.flatten()
             self._write(out, total.view(self.copies, -1))
             return
-        weighed = _weighed(g, column)  # [G, B·T, C·O]
+        single = g.shape[2] == 1
+        weighted = g[:, :, 0] * column[:, :, None, None] if single else torch.einsum("bgrto,br->bgto", g, column)
+        weighted = weighted.transpose(0, 1).flatten(1, 2)  # [G, B·T, C·O]
         if u.is_floating_point():
-            outer = weighed.mT @ u.transpose(0, 1).flatten(1, 2)  # [G, C·O, I]
-        else:  # words: what each read is a row of ones at its own
-            outer = weighed.new_zeros(1, self.places[0][1][0], weighed.shape[2])
-            outer[0].index_add_(0, u.flatten(), weighed[0])
+            outer = weighted.mT @ u.transpose(0, 1).flatten(1, 2)  # [G, C·O, I]
+        else:  # tokens: the input u is a one-hot row, given by its index
+            outer = weighted.new_zeros(1, self.parameters[0][1][0], weighted.shape[2])
+            outer[0].index_add_(0, u.flatten(), weighted[0])
             outer = outer.mT
-        found = outer.reshape(len(outer), self.copies, -1, outer.shape[2]).transpose(0, 1)
+        gradient = outer.reshape(len(outer), self.copies, -1, outer.shape[2]).transpose(0, 1)
         if not u.is_floating_point():
-            found = found.mT
-        parts = [found.flatten(1)]
+            gradient = gradient.mT
+        gradients = [gradient.flatten(1)]
         if self.feature.bias:
-            parts.append(weighed.sum(1).view(len(outer), self.copies, -1).transpose(0, 1).flatten(1))
-        self._write(out, torch.cat(parts, 1) if len(parts) > 1 else parts[0])
+            gradients.append(weighted.sum(1).view(len(outer), self.copies, -1).transpose(0, 1).flatten(1))
+        self._write(out, torch.cat(gradients, 1) if len(gradients) > 1 else gradients[0])
 
     def push(self, weights: Tensor) -> Tensor:
         """The features times `[C, P]`: `[B, R]`."""
         g, u = self.feature.g, self.feature.u
-        own = [weights[:, place].to(g.dtype) for place, _ in self.places]
+        own = [weights[:, indices].to(g.dtype) for indices, _ in self.parameters]
         if u is None:
             return (g.flatten(0, 3) @ torch.cat(own, 1).flatten()).view(len(g), -1)
-        groups, shape = g.shape[1], self.places[0][1]
+        groups, shape = g.shape[1], self.parameters[0][1]
         if u.is_floating_point():
             matrix = own[0].view(self.copies, groups, -1, u.shape[-1]).transpose(0, 1).flatten(1, 2)  # [G, C·O, I]
-            read = u.transpose(0, 1).flatten(1, 2) @ matrix.mT  # [G, B·T, C·O]
+            outputs = u.transpose(0, 1).flatten(1, 2) @ matrix.mT  # [G, B·T, C·O]
         else:
-            matrix = own[0].view(self.copies, *shape).transpose(0, 1).flatten(1)  # [words, C·O]
-            read = matrix[u.flatten()][None]
+            matrix = own[0].view(self.copies, *shape).transpose(0, 1).flatten(1)  # [tokens, C·O]
+            outputs = matrix[u.flatten()][None]
         if self.feature.bias:
-            read = read + own[1].view(self.copies, groups, -1).transpose(0, 1).flatten(1)[:, None]
-        placed = read.view(groups, len(g), g.shape[3], -1).transpose(0, 1)  # [B, G, T, C·O]
+            outputs = outputs + own[1].view(self.copies, groups, -1).transpose(0, 1).flatten(1)[:, None]
+        outputs = outputs.view(groups, len(g), g.shape[3], -1).transpose(0, 1)  # [B, G, T, C·O]
         if g.shape[2] == 1:
-            return (g[:, :, 0] * placed).flatten(1).sum(1, keepdim=True)
-        return torch.einsum("bgrto,bgto->br", g, placed)
+            return (g[:, :, 0] * outputs).flatten(1).sum(1, keepdim=True)
+        return torch.einsum("bgrto,bgto->br", g, outputs)
 
-    def _write(self, out: Tensor, found: Tensor) -> None:
-        """Add numbers `[C, …]` of the layer's parameters to `out` `[C, P]`."""
+    def _write(self, out: Tensor, gradients: Tensor) -> None:
         start = 0
-        for place, shape in self.places:
-            out[:, place] += found[:, start : start + prod(shape)]
+        for indices, shape in self.parameters:
+            out[:, indices] += gradients[:, start : start + prod(shape)]
             start += prod(shape)
-
-
-def _weighed(g: Tensor, column: Tensor) -> Tensor:
-    """Gradients `[B, G, R, T, O]` weighed by `[B, R]` and summed over R: `[G, B·T, O]`."""
-    one = g.shape[2] == 1
-    found = g[:, :, 0] * column[:, :, None, None] if one else torch.einsum("bgrto,br->bgto", g, column)
-    return found.transpose(0, 1).flatten(1, 2)
 
 
 @dataclass(frozen=True, eq=False)
 class HeldFeatures:
-    """Φ of some points in memory.
+    """Φ of some points, held in memory.
 
     Attributes:
-        batches: of every batch of samples the layers.
+        batches: the layers, for every batch of samples.
         num_features: D.
-        rows_each: R of one sample.
+        rows_each: number of rows of one sample.
 
     >>> from nearkin.transfer.hyper import Hyper
     >>> from nearkin.transfer.linearized import linearize
@@ -130,92 +124,92 @@ class HeldFeatures:
     ([4.0, 6.0], [6.0, 4.0])
     """
 
-    batches: tuple[tuple[Layer, ...], ...]
+    batches: tuple[tuple[HeldLayer, ...], ...]
     num_features: int
     rows_each: int
 
-    def told(self) -> str:
-        """How products are made, in words."""
+    def describe(self) -> str:
+        """How products are computed, as text."""
         return f"features of {len(self.batches)} batches kept"
 
     def pull(self, columns: Tensor, quick: bool = False) -> Tensor:
         r"""$Φ^⊤$ times `[R, V]`: `[D, V]`; in float32 if `quick`."""
         copies = self.batches[0][0].copies
-        found = columns.new_zeros(columns.shape[1], copies, self.num_features // copies)
+        total = columns.new_zeros(columns.shape[1], copies, self.num_features // copies)
         start = 0
         for batch in self.batches:
             size = len(batch[0].feature.g)
-            some = columns[start : start + size * self.rows_each].view(size, self.rows_each, -1)
+            rows = columns[start : start + size * self.rows_each].view(size, self.rows_each, -1)
             for layer in batch:
                 ready = layer.single() if quick else layer
                 for v in range(columns.shape[1]):
-                    ready.pull(found[v], some[:, :, v])
+                    ready.pull(total[v], rows[:, :, v])
             start += size * self.rows_each
-        return found.flatten(1).t()
+        return total.flatten(1).t()
 
     def push(self, weights: Tensor, quick: bool = False) -> Tensor:
         """Φ times `[D, V]`: `[R, V]`; in float32 if `quick`."""
         copies = self.batches[0][0].copies
-        rows = weights.t().contiguous().view(weights.shape[1], copies, -1)
-        found = []
+        vectors = weights.t().contiguous().view(weights.shape[1], copies, -1)
+        products = []
         for batch in self.batches:
-            total = weights.new_zeros(len(rows), len(batch[0].feature.g), self.rows_each)
+            total = weights.new_zeros(len(vectors), len(batch[0].feature.g), self.rows_each)
             for layer in batch:
                 ready = layer.single() if quick else layer
-                for v, one in enumerate(rows):
-                    total[v] += ready.push(one)
-            found.append(total.flatten(1).t())
-        return torch.cat(found)
+                for v, vector in enumerate(vectors):
+                    total[v] += ready.push(vector)
+            products.append(total.flatten(1).t())
+        return torch.cat(products)
 
     def columns(self, samples: Tensor) -> Tensor:
-        """The kernel `[R, S]` of all samples with some of them, given by numbers in rising order."""
+        """The kernel `[R, S]` of all samples with those at increasing indices."""
         chosen = self.at(samples)
-        kept, found = self.rows_each, []
+        each, columns = self.rows_each, []
         for batch in self.batches:
             size = len(batch[0].feature.g)
-            out = chosen[0].feature.g.new_zeros(size * kept, len(samples) * kept)
+            out = chosen[0].feature.g.new_zeros(size * each, len(samples) * each)
             for left, right in zip(batch, chosen, strict=True):
                 for start in range(0, size, WIDTH):
-                    tile = out[start * kept : (start + WIDTH) * kept]
+                    tile = out[start * each : (start + WIDTH) * each]
                     add_kernel(tile, left.part(start, start + WIDTH).feature, right.feature)
-            found.append(out)
-        return torch.cat(found).double()
+            columns.append(out)
+        return torch.cat(columns).double()
 
-    def at(self, samples: Tensor) -> list[Layer]:
-        """The layers of some samples."""
-        parts: list[list[Layer]] = []
+    def at(self, samples: Tensor) -> list[HeldLayer]:
+        """The layers on some samples."""
+        chosen: list[list[HeldLayer]] = []
         start = 0
         for batch in self.batches:
             size = len(batch[0].feature.g)
             inside = samples[(samples >= start) & (samples < start + size)] - start
             if len(inside):
-                parts.append([layer.at(inside) for layer in batch])
+                chosen.append([layer.at(inside) for layer in batch])
             start += size
-        return [_joined(layers) for layers in zip(*parts, strict=True)]
+        return [_joined(layers) for layers in zip(*chosen, strict=True)]
 
     def diagonal(self) -> Tensor:
-        """Of the kernel, `[R]`."""
-        found, kept = [], self.rows_each
+        """The diagonal of the kernel `[R]`."""
+        diagonals = []
         for batch in self.batches:
             for start in range(0, len(batch[0].feature.g), DIAGONAL):
-                some = [layer.part(start, start + DIAGONAL).feature for layer in batch]
-                size = len(some[0].g) * kept
-                out = some[0].g.new_zeros(size, size)
-                for one in some:
-                    add_kernel(out, one, one)
-                found.append(out.diagonal().double())
-        return torch.cat(found)
+                features = [layer.part(start, start + DIAGONAL).feature for layer in batch]
+                size = len(features[0].g) * self.rows_each
+                kernel = features[0].g.new_zeros(size, size)
+                for feature in features:
+                    add_kernel(kernel, feature, feature)
+                diagonals.append(kernel.diagonal().double())
+        return torch.cat(diagonals)
 
 
-def _joined(layers: Sequence[Layer]) -> Layer:
-    """One layer on several batches as one."""
-    g = torch.cat([one.feature.g for one in layers])
-    u = None if layers[0].feature.u is None else torch.cat([cast(Tensor, one.feature.u) for one in layers])
+def _joined(layers: Sequence[HeldLayer]) -> HeldLayer:
+    """One layer on the samples of several batches."""
+    g = torch.cat([layer.feature.g for layer in layers])
+    u = None if layers[0].feature.u is None else torch.cat([cast(Tensor, layer.feature.u) for layer in layers])
     return replace(layers[0], feature=Feature(g, u, layers[0].feature.bias))
 
 
 def held_features(prior: Prior, x: Tensor, memory: int) -> HeldFeatures | None:
-    """The features of points `[N, *input_shape]`; None if they take more bytes than that."""
+    """The features of points `[N, *input_shape]`; None if they take more than `memory` bytes."""
     linearized = prior.linearized
     size = linearized.num_outputs(x)
     chosen, summed = chosen_outputs(linearized.outputs, size), linearized.outputs == "sum"
@@ -225,36 +219,33 @@ def held_features(prior: Prior, x: Tensor, memory: int) -> HeldFeatures | None:
             each = sum(layer.feature.num_bytes() for layer in _layers(prior, seen, x[:1], len(x)))
             if each * len(x) > memory:
                 return None
-            batches = tuple(_layers(prior, seen, part, len(x)) for part in x.split(max(1, BATCH_BYTES // each)))
+            batches = tuple(_layers(prior, seen, batch, len(x)) for batch in x.split(max(1, BATCH_BYTES // each)))
         except UnfitError as unfit:
             seen = seen.without(unfit.names)
             continue
-        rows_each = 1 if summed else len(chosen)
-        return HeldFeatures(batches, linearized.num_weights * (size if summed else 1), rows_each)
+        return HeldFeatures(batches, prior.num_features(size), prior.rows_each(size))
 
 
-def _layers(prior: Prior, seen: Sight, x: Tensor, partners: int) -> tuple[Layer, ...]:
-    """Features of a batch with the prior's scales; those of layers come in the same order every time."""
+def _layers(prior: Prior, seen: Sight, x: Tensor, partners: int) -> tuple[HeldLayer, ...]:
+    """Features of a batch with the prior's scales, sorted by layer."""
     like = prior.linearized.params
     copies = len(seen.outputs) if seen.summed else 1
     roots = prior.weight_scales().sqrt() / sqrt(copies)
-    places, start = {}, 0
+    slices, start = {}, 0
     for name, value in like.items():
-        places[name] = slice(start, start + value.numel())
+        slices[name] = slice(start, start + value.numel())
         start += value.numel()
-    found: dict[str, Layer] = {}
+    layers: dict[str, HeldLayer] = {}
 
-    def take(layer: str, one: Feature) -> None:
+    def take(layer: str, feature: Feature) -> None:
         names = seen.exact if layer == EXACT else tuple(seen.layers[layer].values())
-        own = tuple((places[name], like[name].shape) for name in names)
-        found[layer] = Layer(own, copies, _scaled(one, [roots[place] for place, _ in own], copies))
+        own = tuple((slices[name], like[name].shape) for name in names)
+        g = feature.g
+        if feature.u is not None:  # factors of a layer share one scale
+            scaled = Feature(g * roots[own[0][0]][0].to(g), feature.u, feature.bias)
+        else:
+            scaled = Feature(g * torch.cat([roots[indices] for indices, _ in own]).repeat(copies).to(g), None)
+        layers[layer] = HeldLayer(own, copies, scaled)
 
     features(seen, x, partners, take)
-    return tuple(found[name] for name in sorted(found))
-
-
-def _scaled(one: Feature, roots: Sequence[Tensor], copies: int) -> Feature:
-    """Features times the roots of their weights' scales; factors have one for all."""
-    if one.u is not None:
-        return Feature(one.g * roots[0][0].to(one.g), one.u, one.bias)
-    return Feature(one.g * torch.cat(list(roots)).repeat(copies).to(one.g), None)
+    return tuple(layers[name] for name in sorted(layers))

@@ -1,4 +1,4 @@
-r"""Whether certainty is earned: calibration errors of classes and of values, and a temperature that mends the former.
+r"""Calibration errors of classes and of values, and temperature scaling of class probabilities.
 
 Notation: M samples, C classes, K columns of values; p `[M, C]` class probabilities, T the temperature.
 """
@@ -17,16 +17,16 @@ optimize = Lazy("scipy.optimize")
 
 BINS = 10
 LEVELS = 19  # central intervals of 5 %, 10 %, … 95 %
-HOTTEST = 3.0  # log T lies between −3 and 3
-WIDTH = 0.25  # of the prior on log T: few left-out points that are all right must not make it sure of everything
+MAX_LOG_T = 3.0  # log T lies between −3 and 3
+WIDTH = 0.25  # of the prior of log T: without it, a few left-out points that are all correct would give T near 0
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Certainty against truth.
+    """Predicted confidence compared with the observed frequency.
 
     Attributes:
-        bins: for each bin of certainty that has samples: its mean certainty, the share that was right, and the count.
+        bins: for each bin with samples: its mean confidence, the fraction of correct predictions, and the count.
         error: the expected calibration error.
     """
 
@@ -35,7 +35,7 @@ class Calibration:
 
 
 def calibration(probabilities: Tensor, labels: Tensor) -> Calibration:
-    r"""Ten bins of the certainty $\max_c p_c$, and $\sum_b \frac{n_b}{M} |\text{right}_b - \text{sure}_b|$.
+    r"""Ten bins of the confidence $\max_c p_c$, and $\sum_b \frac{n_b}{M} |\text{accuracy}_b - \text{confidence}_b|$.
 
     >>> sure = torch.tensor([[0.8, 0.2]]).repeat(10, 1)
     >>> round(calibration(sure, torch.tensor([0] * 8 + [1] * 2)).error, 6)
@@ -43,20 +43,20 @@ def calibration(probabilities: Tensor, labels: Tensor) -> Calibration:
     >>> round(calibration(sure, torch.zeros(10).long()).error, 6)
     0.2
     """
-    certainty, said = probabilities.double().max(1)
-    right = (said == labels).double()
-    places = (certainty * BINS).long().clamp_max(BINS - 1)
-    counts = torch.bincount(places, minlength=BINS)
-    sure, share = (torch.bincount(places, one, BINS) / counts.clamp_min(1) for one in (certainty, right))
+    confidence, predicted = probabilities.double().max(1)
+    correct = (predicted == labels).double()
+    bins = (confidence * BINS).long().clamp_max(BINS - 1)
+    counts = torch.bincount(bins, minlength=BINS)
+    sure, share = (torch.bincount(bins, values, BINS) / counts.clamp_min(1) for values in (confidence, correct))
     error = float((counts * (share - sure).abs()).sum()) / len(labels)
     full = torch.nonzero(counts).flatten().tolist()
     return Calibration(tuple((float(sure[b]), float(share[b]), int(counts[b])) for b in full), error)
 
 
 def interval_error(mean: Tensor, variance: Tensor, targets: Tensor) -> Calibration:
-    r"""The same for values: how far the share of targets inside central intervals is from the intervals' level.
+    r"""The calibration of values: the level of central intervals compared with the fraction of targets inside them.
 
-    The central interval of level q is $μ ± σ\,Φ^{-1}(\frac{1+q}{2})$; the error is the mean distance over levels.
+    The central interval of level q is $μ ± σ\,Φ^{-1}(\frac{1+q}{2})$; the error is the mean difference over levels.
 
     >>> value = torch.randn(20_000, 1, generator=torch.Generator().manual_seed(0)).double()
     >>> zero, one = torch.zeros_like(value), torch.ones_like(value)
@@ -64,7 +64,9 @@ def interval_error(mean: Tensor, variance: Tensor, targets: Tensor) -> Calibrati
     (True, True)
     """
     levels = torch.arange(1, LEVELS + 1).double() / (LEVELS + 1)
-    inside = torch.erf((targets - mean).abs() / (2 * variance).sqrt()).flatten()  # the level that just reaches it
+    inside = torch.erf(
+        (targets - mean).abs() / (2 * variance).sqrt()
+    ).flatten()  # smallest level whose interval includes the target
     shares = torch.searchsorted(inside.sort().values, levels, right=True) / len(inside)
     bins = tuple((float(level), float(share), len(inside)) for level, share in zip(levels, shares, strict=True))
     return Calibration(bins, float((shares - levels).abs().mean()))
@@ -80,7 +82,7 @@ def class_loss(probabilities: Tensor, labels: Tensor) -> float:
     return -float(own.clamp_min(torch.finfo(torch.float64).tiny).log().mean())
 
 
-def temperature(
+def fit_temperature(
     probabilities: Callable[[float], Tensor], labels: Tensor, width: float = WIDTH, centre: float = 0.0
 ) -> float:
     r"""The T under which left-out labels are most probable a posteriori, with the prior $\log T ∼ N(c, w^2)$.
@@ -95,13 +97,13 @@ def temperature(
 
     >>> z = 3 * torch.randn(4000, 3, generator=torch.Generator().manual_seed(0)).double()
     >>> y = torch.multinomial((z / 2).softmax(1), 1, generator=torch.Generator().manual_seed(1))[:, 0]
-    >>> 1.8 < temperature(lambda t: (z / t).softmax(1), y) < 2.2
+    >>> 1.8 < fit_temperature(lambda t: (z / t).softmax(1), y) < 2.2
     True
     """
-    require(len(labels) > 0, "a temperature is fitted to one left-out point or more, got none", DataError)
+    require(len(labels) > 0, "got no left-out points, a temperature needs one or more; give more labels", DataError)
 
     def loss(log_t: float) -> float:
         return len(labels) * class_loss(probabilities(math.exp(log_t)), labels) + (log_t - centre) ** 2 / (2 * width**2)
 
-    found = optimize.minimize_scalar(loss, bounds=(-HOTTEST, HOTTEST), method="bounded", options={"xatol": 1e-4})
-    return math.exp(float(found.x))
+    result = optimize.minimize_scalar(loss, bounds=(-MAX_LOG_T, MAX_LOG_T), method="bounded", options={"xatol": 1e-4})
+    return math.exp(float(result.x))

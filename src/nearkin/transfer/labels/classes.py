@@ -1,35 +1,37 @@
-"""Classes: how labels become a posterior of class scores, and scores probabilities."""
+"""Options of the posterior of class scores and of class probabilities."""
 
 import math
-from dataclasses import dataclass
+import warnings
+from dataclasses import InitVar, dataclass
 from typing import Literal, TypeAlias, get_args
 
 from nearkin.core.errors import require
-from nearkin.transfer.labels.probabilities import How, checked_how
+from nearkin.transfer.labels.probabilities import How, require_how
 
 Method: TypeAlias = Literal["dirichlet", "laplace"]
-"""How classes become Gaussian: targets by the Dirichlet transform, or the posterior by Laplace's approximation."""
+"""The Gaussian approximation: of the targets by the Dirichlet transform, or of the posterior by Laplace's method."""
 
 METHODS: tuple[Method, ...] = get_args(Method)
 
 Start: TypeAlias = Literal["zero", "network"]
-"""The scores before any label is seen: nothing, or the source's own outputs."""
+"""The prior mean of the scores: zero, or the outputs of the source network."""
 
 STARTS: tuple[Start, ...] = get_args(Start)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Classes:
-    """What of closed-form transfer is particular to classes; what is None is chosen by the training labels.
+    """Options of closed-form transfer to classes; those that are None are chosen on the training labels.
 
     Attributes:
         method: `dirichlet` (targets by the Dirichlet transform, exact) or `laplace` (softmax, approximate).
         alpha: α_ε of the Dirichlet transform; chosen by leave-one-out.
-        scale: of the kernel; the same.
-        heat: temperature of the probabilities; fitted to left-out labels.
-        start: of `laplace`: scores begin at `zero`, or at the `network`'s own outputs, which must be as many as
-            classes.
-        how: probabilities are the softmax of the `mean` scores, or the mean softmax of `sampled` ones.
+        scale: of the kernel; chosen by leave-one-out.
+        temperature: of the probabilities; fitted to left-out labels.
+        start: prior mean of the scores: `zero`, or for `laplace` also `network`, the outputs of the source network, of
+            which there must be as many as classes.
+        how: probabilities are the softmax of the `mean` scores, or the mean softmax of `sampled` scores.
+        heat: deprecated name of `temperature`.
 
     >>> Classes(scale=0.0)
     Traceback (most recent call last):
@@ -39,15 +41,19 @@ class Classes:
     method: Method = "dirichlet"
     alpha: float | None = None
     scale: float | None = None
-    heat: float | None = None
+    temperature: float | None = None
     start: Start = "zero"
     how: How = "mean"
+    heat: InitVar[float | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, heat: float | None) -> None:
+        if heat is not None:
+            warnings.warn("heat is now temperature", DeprecationWarning, stacklevel=3)
+            object.__setattr__(self, "temperature", heat)
         require(self.method in METHODS, f"method is {' or '.join(METHODS)}, got {self.method!r}")
         require(self.start in STARTS, f"start is {' or '.join(STARTS)}, got {self.start!r}")
-        checked_how(self.how)
-        for name in ("alpha", "scale", "heat"):
+        require_how(self.how)
+        for name in ("alpha", "scale", "temperature"):
             value = getattr(self, name)
             require(value is None or (math.isfinite(value) and value > 0), f"{name} is a number above 0, got {value}")
         dirichlet = self.method == "dirichlet"
@@ -57,7 +63,7 @@ class Classes:
         )
         require(
             not dirichlet or self.start == "zero",
-            "scores begin at the network's outputs with method='laplace' only; use it, or start='zero'",
+            "got start='network', which works with method='laplace' only; use that method, or start='zero'",
         )
 
 

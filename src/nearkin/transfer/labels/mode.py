@@ -14,24 +14,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nearkin.transfer.cholesky import both, cholesky, log_determinant
+from nearkin.transfer.cholesky import cholesky, log_determinant, solve_cholesky
 
 STEPS = 100
-CLOSE = 1e-9  # relative growth of the objective at which Newton's method ends
-TINY = 1e-12  # probabilities below are as good as none
+CLOSE = 1e-9  # relative increase of the objective at which Newton's method stops
+TINY = 1e-12  # smallest probability in the curvature
 
 
 @dataclass(frozen=True, eq=False)
 class Mode:
-    r"""Where the posterior of the scores is largest.
+    r"""The maximum of the posterior of the scores.
 
     Attributes:
         f: scores `[N, C]`.
         weights: $a = S^{-1}(f - m) = y - π$ at the mode, `[N, C]`.
         e: $E_c$ `[C, N, N]`.
         m: the Cholesky factor of $\sum_c E_c$.
-        log_evidence: Laplace's approximation of it.
-        converged: whether Newton's method came to its end.
+        log_evidence: Laplace's approximation of the log evidence.
+        converged: whether Newton's method converged.
     """
 
     f: Tensor
@@ -42,8 +42,8 @@ class Mode:
     converged: bool
 
     def covariances(self, cross: Tensor, own: Tensor) -> Tensor:
-        """Of the scores of points `[M, C, C]`, from their kernels with the training points `[M, N]` and themselves."""
-        seen = torch.stack([cross @ one for one in self.e])  # [C, M, N]
+        """Covariances `[M, C, C]` of scores, from kernels with training points `[M, N]` and prior variances `[M]`."""
+        seen = torch.stack([cross @ own_class for own_class in self.e])  # [C, M, N]
         shared = torch.linalg.solve_triangular(self.m, seen.mT, upper=False)  # [C, N, M]
         rest = own[:, None] - torch.einsum("cmn,mn->mc", seen, cross)
         return torch.einsum("cnm,dnm->mcd", shared, shared) + torch.diag_embed(rest)
@@ -51,27 +51,27 @@ class Mode:
     def left_out(self, covariance: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         r"""Means `[N, C]` and covariances `[N, C, C]` of every point's scores from all other points.
 
-        The posterior is the prior times one Gaussian factor a point, of precision $W_n$ and gradient $y_n - π_n$ at
-        the mode. Without the point's own, its marginal $N(f_n, Σ_n)$ becomes
+        The posterior is the prior times one Gaussian factor for each point, of precision $W_n$ and gradient $y_n - π_n$
+        at the mode. Without its own factor, the marginal of a point $N(f_n, Σ_n)$ becomes
 
         $$Σ_{-n} = (I - Σ_n W_n)^{-1} Σ_n, \qquad f_{-n} = f_n - Σ_{-n} (y_n - π_n).$$
 
-        The other factors stay as they are, where a fit without the point would move them a little.
+        The other factors are not changed; an exact fit without the point would change them slightly.
         """
         p = self.f.softmax(1)
         curvature = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
         known = self.covariances(covariance, covariance.diagonal())
-        found = torch.linalg.solve(torch.eye(p.shape[1]).to(p) - known @ curvature, known)
-        found = (found + found.mT) / 2
+        left_out = torch.linalg.solve(torch.eye(p.shape[1]).to(p) - known @ curvature, known)
+        left_out = (left_out + left_out.mT) / 2
         residual = F.one_hot(labels, p.shape[1]).to(p) - p
-        return self.f - (found @ residual[:, :, None])[..., 0], found
+        return self.f - (left_out @ residual[:, :, None])[..., 0], left_out
 
 
 def newton(covariance: Tensor, labels: Tensor, mean: Tensor, weights: Tensor, close: float = CLOSE) -> Mode:
-    """The mode of the scores under the prior `N(mean, covariance)` a class, from weights `[N, C]` on.
+    """The mode of the scores with the prior `N(mean, covariance)` for each class, starting at weights `[N, C]`.
 
-    A step that lowers the objective is halved until it does not, so that the way leads up from any start; it ends where
-    a step makes it grow by less than `close`, relatively.
+    A step that lowers the objective is halved until it does not. The method stops when a step increases the objective
+    by less than `close`, relative to its size.
     """
     y = F.one_hot(labels, mean.shape[1]).double().to(covariance)
 
@@ -86,7 +86,7 @@ def newton(covariance: Tensor, labels: Tensor, mean: Tensor, weights: Tensor, cl
         e, m, _ = _curvature(covariance, p)
         b = p * (f - mean) - p * (p * (f - mean)).sum(1, keepdim=True) + y - p
         c = torch.einsum("cnm,mc->nc", e, covariance @ b)
-        wanted = b - c + torch.einsum("cnm,mk->nc", e, both(m, c.sum(1, keepdim=True)))
+        wanted = b - c + torch.einsum("cnm,mk->nc", e, solve_cholesky(m, c.sum(1, keepdim=True)))
         step, size = wanted - weights, 1.0
         while (new := objective(weights + size * step)) < value and size > 1e-6:
             size /= 2
@@ -105,13 +105,13 @@ def newton(covariance: Tensor, labels: Tensor, mean: Tensor, weights: Tensor, cl
 
 
 def _curvature(covariance: Tensor, p: Tensor) -> tuple[Tensor, Tensor, float]:
-    """$E_c$ `[C, N, N]`, the factor of their sum, and the log determinants of $I + D^{1/2} K D^{1/2}$ together."""
-    parts, total = [], 0.0
+    """$E_c$ `[C, N, N]`, the factor of their sum, and the summed log-determinants of $I + D^{1/2} K D^{1/2}$."""
+    matrices, total = [], 0.0
     for c in range(p.shape[1]):
         root = p[:, c].clamp_min(TINY).sqrt()
         factor, _ = cholesky(torch.eye(len(p)).to(covariance) + root[:, None] * covariance * root)
-        parts.append(root[:, None] * torch.cholesky_inverse(factor) * root)
+        matrices.append(root[:, None] * torch.cholesky_inverse(factor) * root)
         total += float(log_determinant(factor))
-    e = torch.stack(parts)
+    e = torch.stack(matrices)
     m, _ = cholesky(e.sum(0), "the curvature of the labels")
     return e, m, total

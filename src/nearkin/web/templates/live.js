@@ -13,23 +13,23 @@ if (work) {
     }
   };
   const filled = (name, item) => {
-    const made = pattern(name);
+    const copy = pattern(name);
     const values = typeof item === "string" ? { text: item } : item;
-    for (const element of [made, ...made.querySelectorAll("[data-g]")]) {
+    for (const element of [copy, ...copy.querySelectorAll("[data-g]")]) {
       if (element.dataset.g) put(element, values[element.dataset.g]);
     }
-    return made;
+    return copy;
   };
   const shown = new WeakMap();
   const show = (element, run) => {
-    for (const part of element.querySelectorAll("[data-f]")) {
-      const value = run[part.dataset.f];
-      if (!part.dataset.each) {
-        put(part, value);
-      } else if (shown.get(part) !== JSON.stringify(value)) {
-        shown.set(part, JSON.stringify(value));
-        part.replaceChildren(...value.map((item) => filled(part.dataset.each, item)));
-        part.hidden = value.length === 0;
+    for (const field of element.querySelectorAll("[data-f]")) {
+      const value = run[field.dataset.f];
+      if (!field.dataset.each) {
+        put(field, value);
+      } else if (shown.get(field) !== JSON.stringify(value)) {
+        shown.set(field, JSON.stringify(value));
+        field.replaceChildren(...value.map((item) => filled(field.dataset.each, item)));
+        field.hidden = value.length === 0;
       }
     }
     element.querySelector(".state").className = `state ${run.state}`;
@@ -45,24 +45,24 @@ if (work) {
     const pulse = document.getElementById("pulse");
     try {
       const answer = await fetch("/work.json", { cache: "no-store" });
-      const told = await answer.json();
-      if (!answer.ok) throw new Error(told.error);
+      const facts = await answer.json();
+      if (!answer.ok) throw new Error(facts.error);
       const known = new Map([...work.children].map((element) => [element.dataset.id, element]));
-      told.runs.forEach((run, place) => {
+      facts.runs.forEach((run, index) => {
         const element = known.get(run.id) || pattern("run");
         if (!known.delete(run.id)) {
           element.dataset.id = run.id;
           element.open = run.state === "running";
         }
         show(element, run);
-        if (work.children[place] !== element) work.insertBefore(element, work.children[place] || null);
+        if (work.children[index] !== element) work.insertBefore(element, work.children[index] || null);
       });
       for (const gone of known.values()) gone.remove();
-      document.getElementById("idle").hidden = told.runs.length > 0;
-      count(told.running);
+      document.getElementById("idle").hidden = facts.runs.length > 0;
+      count(facts.running);
       if (pulse.textContent) pulse.textContent = "";
     } catch (error) {
-      const words = "The server does not answer just now; this page tries again by itself.";
+      const words = "The server does not answer; this page tries again every second.";
       if (pulse.textContent !== words) pulse.textContent = words;
     }
   };

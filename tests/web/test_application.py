@@ -17,12 +17,12 @@ from starlette.testclient import TestClient
 from nearkin.core.events import Progress
 from nearkin.core.state import State
 from nearkin.report.solution_page import solution_page
-from nearkin.run.journal import journaled
+from nearkin.run.journal import write_journal
 from nearkin.solver.solution import KIND, Solution
 from nearkin.store.catalogue import Catalogue
 from nearkin.store.read_only import ReadOnlyStore
 from nearkin.store.records import NewArtifact
-from nearkin.web.app import application
+from nearkin.web.application import application
 from nearkin.web.frame import policy
 from nearkin.web.guard import any_host
 from report.solutions import planted
@@ -96,7 +96,7 @@ def test_the_list_names_every_task_and_leads_to_it(zoo: Path) -> None:
 
 def test_a_long_list_comes_in_pages(tmp_path: Path) -> None:
     with Catalogue(tmp_path / "zoo") as zoo:
-        zoo.admit([(new_task(f"task {number}"), ()) for number in range(205)], supply=lambda digest: b"")
+        zoo.admit([(new_task(f"task {number}"), ()) for number in range(205)], read_blob=lambda digest: b"")
     pages = client(tmp_path / "zoo")
     first, second, beyond = (pages.get(f"/?page={number}").text for number in (1, 2, 99))
     assert "/task/task%20199" in first
@@ -109,15 +109,15 @@ def test_a_long_list_comes_in_pages(tmp_path: Path) -> None:
 def test_an_empty_zoo_says_how_to_fill_it(tmp_path: Path) -> None:
     Catalogue(tmp_path / "zoo").close()
     assert "add zero 'digits?detect=0'" in Seen(client(tmp_path / "zoo").get("/").text).text
-    assert "A map needs two tasks" in client(tmp_path / "zoo").get("/map").text
+    assert "A map needs at least two tasks" in client(tmp_path / "zoo").get("/map").text
 
 
 def test_a_task_page_tells_what_the_zoo_keeps(zoo: Path) -> None:
     page = Seen(client(zoo).get("/task/zero").text)
     for words in (
         "accuracy 0.9400 ± 0.0020",
-        "a blind guess gets 0.9000",
-        "1,438 to learn from",
+        "always answering the majority class has 0.9000",
+        "1,438 for training",
         "trial 1",
         "evolution",
     ):
@@ -138,7 +138,7 @@ def test_a_broken_blob_spoils_its_part_only(zoo: Path) -> None:
             catalogue.blobs.path(item.digest).write_bytes(b"harm")
     page = client(zoo).get("/task/zero")
     assert page.status_code == 200
-    assert page.text.count("This part cannot be shown") == 2
+    assert page.text.count("This section cannot be shown") == 2
     assert "accuracy 0.9400" in Seen(page.text).text
 
 
@@ -154,7 +154,7 @@ def test_the_map_is_over_what_is_kept(zoo: Path) -> None:
         assert f"{mean:.3f}" in found
     with Catalogue(zoo) as catalogue:
         catalogue.add(new_task("alone"))
-    assert "1 of the zoo’s 4 tasks is not on it" in client(zoo).get("/map").text
+    assert "1 of the zoo’s 4 tasks is not on the map" in client(zoo).get("/map").text
 
 
 def test_a_map_of_nothing_names_the_command(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_figures_are_json(zoo: Path) -> None:
     assert [task["name"] for task in told["tasks"]] == list(NAMES)
     assert {"network", "metric", "epsilon", "trials", "seconds"} <= told["tasks"][0].keys()
     assert client(zoo).get("/health").json()["tasks"] == 3
-    with journaled(zoo, ["--zoo", "here", "add", "<b>", "--mlflow", "http://me:secret@there"]) as listen:
+    with write_journal(zoo, ["--zoo", "here", "add", "<b>", "--mlflow", "http://me:secret@there"]) as listen:
         listen(Progress("training", 3, 12, {"loss": 0.5}))
         told = client(zoo).get("/work.json").json()
     assert told["running"] == 1
@@ -281,7 +281,7 @@ def test_loopback_answers_to_loopback_only(zoo: Path, host: str, status: int) ->
 
 
 def test_browsing_changes_no_byte(zoo: Path) -> None:
-    with journaled(zoo, ["add", "x"]):
+    with write_journal(zoo, ["add", "x"]):
         pass
     before = contents(zoo)
     for path in (*PAGES, *FIGURES):
@@ -327,7 +327,7 @@ def test_a_zoo_that_changes_while_it_is_read_is_read_again(zoo: Path) -> None:
             renamed(zoo, "zero", "other")
         return len(asked)
 
-    assert reading._asked(question) == 2
+    assert reading._query(question) == 2
 
 
 def test_an_older_zoo_is_not_brought_up(zoo: Path) -> None:
@@ -337,12 +337,12 @@ def test_an_older_zoo_is_not_brought_up(zoo: Path) -> None:
     before = contents(zoo)
     answer = client(zoo).get("/")
     assert answer.status_code == 503
-    assert "nearkin list brings it up" in answer.text
+    assert "nearkin list migrates it" in answer.text
     assert contents(zoo) == before
 
 
 def test_a_zoo_that_cannot_be_read_is_a_clear_page(zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearkin.store.read_only.PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("nearkin.store.read_only.LOCK_SECONDS", 0.1)
     pages = client(zoo)
     with closing(sqlite3.connect(zoo / "zoo.db", isolation_level=None)) as owner:
         owner.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -354,7 +354,11 @@ def test_a_zoo_that_cannot_be_read_is_a_clear_page(zoo: Path, monkeypatch: pytes
     broken = pages.get("/task/zero")
     shutil.rmtree(zoo)
     gone = pages.get("/map")
-    for answer, words in ((locked, "holds"), (broken, "is no database of nearkin"), (gone, "there is no zoo at")):
+    for answer, words in (
+        (locked, "another process"),
+        (broken, "is not a database of nearkin"),
+        (gone, "there is no zoo at"),
+    ):
         assert answer.status_code == 503
         assert words in Seen(answer.text).text
         assert "Traceback" not in answer.text
@@ -365,7 +369,7 @@ def test_a_zoo_that_cannot_be_read_is_a_clear_page(zoo: Path, monkeypatch: pytes
 
 def test_a_journal_with_an_absurd_date_does_not_break_the_pages(zoo: Path) -> None:
     for word in ("good", "bad"):
-        with journaled(zoo, [word]):
+        with write_journal(zoo, [word]):
             pass
     bad = max((zoo / "journal").glob("*.json"))
     facts = json.loads(bad.read_text())
@@ -374,7 +378,7 @@ def test_a_journal_with_an_absurd_date_does_not_break_the_pages(zoo: Path) -> No
     page = client(zoo).get("/work")
     assert page.status_code == 200
     assert "nearkin good" in page.text
-    assert f"Damaged journals are not shown: {bad.name}" in page.text
+    assert f"Damaged journal files are not shown: {bad.name}" in page.text
     told = client(zoo).get("/work.json").json()
     assert [run["command"] for run in told["runs"]] == ["nearkin good"]
     assert told["damaged"] == [bad.name]

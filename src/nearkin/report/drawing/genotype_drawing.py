@@ -1,10 +1,10 @@
-"""Drawings of genotypes as SVG that follows the reader's colour scheme."""
+"""Drawings of genotypes as SVG, which follow the reader's colour scheme."""
 
 import itertools
 from collections.abc import Sequence
 
 from nearkin.core.errors import OptionError
-from nearkin.report.drawing.picture import HEAD, LINE, Picture, arrow_head, box, graph_picture, label
+from nearkin.report.drawing.graph_drawing import HEAD, LINE, GraphDrawing, arrow_head, box, label, layout_graph
 from nearkin.report.labels import text_width
 from nearkin.report.svg import Canvas, Point
 from nearkin.search.genotypes.block import Block
@@ -24,13 +24,13 @@ _GAP = 24.0
 _TURN = 30.0
 
 
-def drawing(genotype: Genotype, *, name: str = "genotype") -> str:
-    """SVG of a genotype: cells side by side, a chain in rows, a recurrent cell; `name` makes its ids its own in a page.
+def draw_genotype(genotype: Genotype, *, name: str = "genotype") -> str:
+    """SVG of a genotype: cells side by side, a chain in rows, a recurrent cell; `name` makes its ids unique in a page.
 
-    Nodes have the numbers of the genotype's text. Edges that carry nothing are left out, a node that nothing reaches is
+    Nodes have the numbers of the genotype's text. Edges without data are left out; a node that no input reaches is
     dashed.
 
-    >>> svg = drawing(Genotype.parse("normal(0): 1 = conv3(0); 2 = max3(0) + conv5(1); out = 2"))
+    >>> svg = draw_genotype(Genotype.parse("normal(0): 1 = conv3(0); 2 = max3(0) + conv5(1); out = 2"))
     >>> svg.startswith("<svg"), ">conv5<" in svg
     (True, True)
     """
@@ -39,48 +39,48 @@ def drawing(genotype: Genotype, *, name: str = "genotype") -> str:
     if isinstance(genotype, Chain):
         title, (width, height) = f"Chain of {len(genotype.blocks)} blocks", _chain(draw, genotype.blocks)
     else:
-        pictures = _pictures(genotype)
-        title, (width, height) = f"{' and '.join(pictures)} cell".capitalize(), _side_by_side(draw, pictures)
+        cells = _cell_drawings(genotype)
+        title, (width, height) = f"{' and '.join(cells)} cell".capitalize(), _side_by_side(draw, cells)
     draw.width, draw.height = width + 2 * MARGIN, height + 2 * MARGIN
     return draw.svg(name, title, str(genotype))
 
 
-def _pictures(genotype: Genotype) -> dict[str, Picture]:
-    """The cells of a genotype, laid out, by name."""
+def _cell_drawings(genotype: Genotype) -> dict[str, GraphDrawing]:
+    """The cells of a genotype by name."""
     if isinstance(genotype, Recurrent):
         graph = Graph(1, len(genotype.nodes) + 1, genotype.edges(), genotype.output)
-        return {"recurrent": graph_picture(graph, ("x, h",), "mean")}
+        return {"recurrent": layout_graph(graph, ("x, h",), "mean")}
     if isinstance(genotype, Cells):
-        return {part: _cell_picture(cell) for part, cell in genotype.parts().items()}
-    raise OptionError(f"cells, chains and recurrent cells can be drawn, got {type(genotype).__name__}")
+        return {name: _cell_drawing(cell) for name, cell in genotype.parts().items()}
+    raise OptionError(f"got a {type(genotype).__name__}; only cells, chains and recurrent cells can be drawn")
 
 
-def _cell_picture(cell: Cell) -> Picture:
+def _cell_drawing(cell: Cell) -> GraphDrawing:
     inputs = tuple(f"in {node}" for node in range(cell.num_inputs)) if cell.num_inputs > 1 else ("in",)
     graph = Graph(cell.num_inputs, cell.num_nodes, cell.edges, cell.output)
-    return graph_picture(graph, inputs, cell.merge if len(cell.output) > 1 else "out")
+    return layout_graph(graph, inputs, cell.merge if len(cell.output) > 1 else "out")
 
 
-def _side_by_side(draw: Canvas, pictures: dict[str, Picture]) -> Point:
-    """The pictures from left to right, each under its name where there are several; gives the room they take."""
-    heading = _HEADING if len(pictures) > 1 else 0.0
-    height = max(picture.height for picture in pictures.values())
+def _side_by_side(draw: Canvas, cells: dict[str, GraphDrawing]) -> Point:
+    """Draw cells from left to right, each under its name if there are several; returns width and height."""
+    heading = _HEADING if len(cells) > 1 else 0.0
+    height = max(cell.height for cell in cells.values())
     left = MARGIN
-    for name, picture in pictures.items():
+    for name, cell in cells.items():
         if heading:
-            label(draw, (left + picture.width / 2, MARGIN + 8), f"{name} cell", size=13, bold=True)
-        picture.draw(draw, (left, MARGIN + heading + height / 2))
-        left += picture.width + _BETWEEN
+            label(draw, (left + cell.width / 2, MARGIN + 8), f"{name} cell", size=13, bold=True)
+        cell.draw(draw, (left, MARGIN + heading + height / 2))
+        left += cell.width + _BETWEEN
     return left - _BETWEEN - MARGIN, heading + height
 
 
 def _chain(draw: Canvas, blocks: Sequence[Block]) -> Point:
-    """Blocks in rows of equal boxes, each row joined to the next by a line; gives the room they take."""
+    """Draw blocks in rows of equal boxes, each row joined to the next by a line; returns width and height."""
     words = [[block.name, *(f"{option} {value}" for option, value in block.options)] for block in blocks]
     width = max(text_width(line, 12) for lines in words for line in lines) + 18
     height = _LINE * max(map(len, words)) + 14
     per_row = max(1, int((_ROW + _GAP) // (width + _GAP)))
-    spots = [divmod(place, per_row) for place in range(len(blocks))]
+    spots = [divmod(number, per_row) for number in range(len(blocks))]
     middles = [
         (MARGIN + width / 2 + column * (width + _GAP), MARGIN + height / 2 + row * (height + _TURN))
         for row, column in spots
@@ -95,19 +95,19 @@ def _chain(draw: Canvas, blocks: Sequence[Block]) -> Point:
             corners = ((x, y + height / 2), (x, turn), (next_x, turn), (next_x, tip[1] - HEAD))
             draw.line(*corners, stroke="arrow", width=LINE)
             arrow_head(draw, tip, fill="arrow", down=True)
-    for place, (lines, middle) in enumerate(zip(words, middles, strict=True)):
-        _block(draw, f"{place}", lines, middle, (width, height))
+    for number, (lines, middle) in enumerate(zip(words, middles, strict=True)):
+        _block(draw, f"{number}", lines, middle, (width, height))
     rows = -(-len(blocks) // per_row)
     return min(per_row, len(blocks)) * (width + _GAP) - _GAP, rows * (height + _TURN) - _TURN
 
 
 def _block(draw: Canvas, number: str, lines: Sequence[str], middle: Point, size: Point) -> None:
-    """A box with the block's number, name and options; dashed where the block is skipped."""
+    """A box with the block's number, name and options; dashed if the block is skipped."""
     (x, y), (width, height) = middle, size
     skipped = lines[0] == SKIP
     box(draw, middle, size, fill="paper" if skipped else "panel", stroke="muted" if skipped else "ink", dashed=skipped)
     draw.text(x - width / 2 + 4, y - height / 2 + 12, number, size=9, fill="muted")
     first = y - _LINE * (len(lines) - 1) / 2
-    for place, line in enumerate(lines):
-        where = (x, first + _LINE * place)
-        label(draw, where, line, size=11 if place else 12, fill="muted" if place or skipped else "ink", bold=not place)
+    for row, line in enumerate(lines):
+        position = (x, first + _LINE * row)
+        label(draw, position, line, size=11 if row else 12, fill="muted" if row or skipped else "ink", bold=not row)

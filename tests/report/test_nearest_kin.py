@@ -8,8 +8,8 @@ import torch
 
 from nearkin.core.errors import OptionError
 from nearkin.distance.matrix import DistanceMatrix
-from nearkin.report.kin import answer, nearest_kin, plain_answer
-from nearkin.report.labels import labels, shortened, text_width
+from nearkin.report.labels import labels, shorten, text_width
+from nearkin.report.nearest_kin import answer, nearest_kin, plain_answer
 
 
 def of(*trials: list[list[float]], names: str = "abcdefghij") -> DistanceMatrix:
@@ -59,7 +59,7 @@ def test_sentences() -> None:
         "The nearest kin of a is c (0.300); the nearest kin of b is a (0.100); the nearest kin of c is b (0.200)."
     )
     split = of([[0, 1, 1], [0.1, 0, 1], [0.5, 1, 0]], [[0, 1, 1], [0.3, 0, 1], [0.2, 1, 0]])
-    assert plain_answer(split, "a").endswith("; it came first in 1 of 2 trials.")
+    assert plain_answer(split, "a").endswith("; it is nearest in 1 of 2 trials.")
 
 
 def test_a_sentence_on_many_tasks_stays_short() -> None:
@@ -98,4 +98,4 @@ def test_shortened_names_fit_keep_both_ends_and_stay_apart() -> None:
     assert short[3] == "zero"
     assert all(text_width(name, 11) <= 90 for name in short)
     assert all(name.startswith("mnist") for name in short[:3])
-    assert shortened("漢" * 30, 10, 50).count("漢") == 4
+    assert shorten("漢" * 30, 10, 50).count("漢") == 4

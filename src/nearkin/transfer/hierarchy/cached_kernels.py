@@ -1,4 +1,4 @@
-"""A linearized network that computes a kernel once for several posteriors that differ in hyper-parameters alone."""
+"""A linearized network that caches kernels, for several posteriors that differ only in hyper-parameters."""
 
 import hashlib
 from collections.abc import Collection
@@ -11,39 +11,39 @@ from nearkin.core.events import Work, operation
 from nearkin.fisher.tangent import MEMORY_BYTES
 from nearkin.transfer.linearized import Linearized
 
-KEPT_BYTES = 2**27
+KEPT_BYTES = 2**27  # largest size of the cache
 
 
 @dataclass(frozen=True, eq=False)
-class Shared(Linearized):
-    """The same network; kernels of inputs seen before are taken from memory, the oldest forgotten beyond a bound.
+class CachedKernels(Linearized):
+    """The same network with a cache of kernels; beyond `KEPT_BYTES` the oldest are removed.
 
     >>> from nearkin.transfer.linearized import linearize
     >>> flat = linearize(torch.nn.Linear(2, 1))
-    >>> shared = Shared.of(flat)
-    >>> bool((shared.kernel(torch.eye(2)) == flat.kernel(torch.eye(2))).all()), len(shared.seen)
+    >>> cached = CachedKernels.of(flat)
+    >>> bool((cached.kernel(torch.eye(2)) == flat.kernel(torch.eye(2))).all()), len(cached.cache)
     (True, 1)
     """
 
-    seen: dict[tuple[object, ...], Tensor] = field(default_factory=dict)
+    cache: dict[tuple[object, ...], Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, linearized: Linearized) -> "Shared":
-        """With nothing in memory."""
+    def of(cls, linearized: Linearized) -> "CachedKernels":
+        """The network with an empty cache."""
         return cls(linearized.model, linearized.names, linearized.outputs)
 
     @operation
     def kernel(
         self, x: Tensor, x2: Tensor | None = None, names: Collection[str] | None = None, memory: int = MEMORY_BYTES
     ) -> Work[Tensor]:
-        """As of `Linearized`, from memory where it can."""
+        """As in `Linearized`, from the cache if possible."""
         key = (_digest(x), None if x2 is None else _digest(x2), None if names is None else tuple(names))
-        if key not in self.seen:
-            self.seen[key] = yield from super().kernel.work(x, x2, names, memory)
-        found = self.seen[key].clone()  # those who ask scale it in place
-        while sum(one.numel() * one.element_size() for one in self.seen.values()) > KEPT_BYTES:
-            del self.seen[next(iter(self.seen))]
-        return found
+        if key not in self.cache:
+            self.cache[key] = yield from super().kernel.work(x, x2, names, memory)
+        result = self.cache[key].clone()  # callers change it in place
+        while sum(kernel.nbytes for kernel in self.cache.values()) > KEPT_BYTES:
+            del self.cache[next(iter(self.cache))]
+        return result
 
 
 def _digest(x: Tensor) -> str:

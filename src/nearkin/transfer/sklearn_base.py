@@ -1,6 +1,7 @@
-"""What the scikit-learn estimators of closed-form transfer share."""
+"""Base class of the scikit-learn estimators of closed-form transfer."""
 
-from typing import Any, TypeAlias
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -22,18 +23,21 @@ SEEDS = 2**31 - 1
 
 
 class InputsError(MismatchError, ValueError):
-    """Inputs that the network cannot read; a ValueError, as scikit-learn wants it."""
+    """Inputs that the network cannot read; a ValueError, as scikit-learn requires."""
 
 
-class Estimator(BaseEstimator):  # type: ignore[misc]
-    """A trained network and arrays that it reads as they are: scaled as those it was trained on."""
+@dataclass(eq=False, repr=False)
+class TransferEstimator(BaseEstimator):  # type: ignore[misc]
+    """A trained network that reads arrays unchanged: they must be scaled as its training data."""
 
     model: nn.Module
-    weights: Weights
-    outputs: Outputs
-    random_state: int | np.random.RandomState | None
-    listen: Listener | None
-    _dtype: torch.dtype | None = torch.float64  # of kernels; None leaves the network's own
+    _: KW_ONLY
+    weights: Weights = "all"
+    outputs: Outputs = "sum"
+    random_state: int | np.random.RandomState | None = 0
+    listen: Listener | None = None
+
+    KERNEL_DTYPE: ClassVar[torch.dtype | None] = torch.float64  # None keeps the dtype of the network
 
     def _linearize(self, x: Tensor) -> Linearized:
         require(
@@ -42,21 +46,21 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         )
         like = next((weight for weight in self.model.parameters()), x)
         try:
-            flat = linearize(self.model, self.weights, self.outputs, x=x[:1].to(like), dtype=self._dtype)
-            flat.num_outputs(x)
-        except MismatchError as unread:
-            raise InputsError(str(unread)) from unread
-        return flat
+            linearized = linearize(self.model, self.weights, self.outputs, x=x[:1].to(like), dtype=self.KERNEL_DTYPE)
+            linearized.num_outputs(x)
+        except MismatchError as error:
+            raise InputsError(str(error)) from error
+        return linearized
 
     def _inputs(self, x: Any) -> Tensor:
-        """New inputs, once it is fitted."""
+        """New inputs of a fitted estimator."""
         check_is_fitted(self)
         return as_tensor(validate_data(self, x, allow_nd=True, reset=False, dtype=np.float64))
 
     def _seed(self) -> int:
-        """A seed as it is; anything else that scikit-learn takes draws one."""
-        given = self.random_state
-        return int(given) if isinstance(given, int | np.integer) else int(check_random_state(given).randint(SEEDS))
+        """`random_state` if it is an integer; otherwise a seed drawn from it."""
+        state = self.random_state
+        return int(state) if isinstance(state, int | np.integer) else int(check_random_state(state).randint(SEEDS))
 
     def _generator(self) -> Generator:
         return Generator().manual_seed(derived_seed(self._seed(), "sample"))
@@ -68,5 +72,5 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
 
 def as_tensor(values: Array) -> Tensor:
-    """Numbers in float64."""
+    """An array as a float64 tensor."""
     return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float64))

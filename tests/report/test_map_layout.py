@@ -1,4 +1,4 @@
-"""Layout: what lies in a plane is found again, and stress never rises above its start."""
+"""MapLayout: what lies in a plane is found again, and stress never rises above its start."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from scipy.spatial import procrustes
 
 from nearkin.core.errors import MismatchError
 from nearkin.distance.matrix import DistanceMatrix
-from nearkin.report.layout import classical, layout, pairwise, planar, symmetric
+from nearkin.report.map_layout import classical, layout, pairwise, planar, symmetric
 
 
 def points(size: int, dimension: int, seed: int = 0) -> np.ndarray:

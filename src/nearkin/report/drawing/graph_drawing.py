@@ -1,11 +1,11 @@
-"""A graph laid out for a drawing: nodes in columns by depth, labels of edges in columns between, the output last."""
+"""Drawing of a graph: nodes in columns by depth, labels of edges in columns between, the output last."""
 
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
-from nearkin.report.drawing.layers import heights
+from nearkin.report.drawing.graph_layout import heights
 from nearkin.report.labels import text_width
 from nearkin.report.svg import Canvas, Point, Style, curve, point
 from nearkin.search.genotypes.canonical import Graph
@@ -22,7 +22,7 @@ HEAD, LINE = 6.0, 1.4
 
 @dataclass(frozen=True)
 class Item:
-    """Something in a column: a node, the label of an edge, or a place where a long edge passes (without a label)."""
+    """An item of a column: a node, the label of an edge, or a bend where a long edge passes (without a label)."""
 
     column: int
     width: float
@@ -31,14 +31,14 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Picture:
-    """Where everything stands.
+class GraphDrawing:
+    """A graph with the positions of all its items.
 
     Attributes:
         items: nodes in order, the output, then labels and bends.
         num_inputs: how many nodes are inputs.
         num_nodes: how many nodes there are; the output has this number.
-        ways: the items along each edge.
+        paths: the items along each edge.
         reached: the nodes that an input reaches.
         y: the height of each item's middle, 0 in the middle.
         columns: left and right end of each column.
@@ -47,7 +47,7 @@ class Picture:
     items: tuple[Item, ...]
     num_inputs: int
     num_nodes: int
-    ways: tuple[tuple[int, ...], ...]
+    paths: tuple[tuple[int, ...], ...]
     reached: frozenset[int]
     y: tuple[float, ...]
     columns: tuple[Point, ...]
@@ -63,9 +63,9 @@ class Picture:
         return 2 * max(abs(y) + item.height / 2 for y, item in zip(self.y, self.items, strict=True))
 
     def draw(self, draw: Canvas, origin: Point) -> None:
-        """Draw it; the origin is the middle of its left side."""
-        for way in self.ways:
-            self._line(draw, way, origin)
+        """Draw the graph; the origin is the middle of its left side."""
+        for items in self.paths:
+            self._line(draw, items, origin)
         for number, item in enumerate(self.items):
             if item.label:
                 self._item(draw, number, item, origin)
@@ -74,34 +74,34 @@ class Picture:
         left, right = self.columns[self.items[number].column]
         return origin[0] + (left + right) / 2, origin[1] + self.y[number]
 
-    def _line(self, draw: Canvas, way: Sequence[int], origin: Point) -> None:
-        """One line from node to node, level where it passes a column, and a head where it ends."""
-        role = "arrow" if way[0] in self.reached else "line"
-        x, y = self._middle(way[0], origin)
-        here = (x + self.items[way[0]].width / 2, y)
+    def _line(self, draw: Canvas, items: Sequence[int], origin: Point) -> None:
+        """One line from node to node, horizontal where it passes a column, with an arrow head at its end."""
+        role = "arrow" if items[0] in self.reached else "line"
+        x, y = self._middle(items[0], origin)
+        here = (x + self.items[items[0]].width / 2, y)
         path = f"M{point(here)}"
-        for number in way[1:-1]:
+        for number in items[1:-1]:
             left, right = self.columns[self.items[number].column]
             y = origin[1] + self.y[number]
             path += f"{curve(here, (origin[0] + left, y))}L{point((origin[0] + right, y))}"
             here = (origin[0] + right, y)
-        x, y = self._middle(way[-1], origin)
-        tip = (x - self.items[way[-1]].width / 2, y)
+        x, y = self._middle(items[-1], origin)
+        tip = (x - self.items[items[-1]].width / 2, y)
         draw.path(path + curve(here, (tip[0] - HEAD, y)), stroke=role, width=LINE)
         arrow_head(draw, tip, fill=role)
 
     def _item(self, draw: Canvas, number: int, item: Item, origin: Point) -> None:
-        place, size = self._middle(number, origin), (item.width, item.height)
+        middle, size = self._middle(number, origin), (item.width, item.height)
         if number > self.num_nodes:
-            box(draw, place, size, fill="panel", stroke=colour_of(item.label), radius=item.height / 2)
-            label(draw, place, item.label, size=_SMALL)
+            box(draw, middle, size, fill="panel", stroke=colour_of(item.label), radius=item.height / 2)
+            label(draw, middle, item.label, size=_SMALL)
         elif self.num_inputs <= number < self.num_nodes:
             reached = number in self.reached
-            box(draw, place, size, fill="paper", stroke="ink" if reached else "muted", radius=14, dashed=not reached)
-            label(draw, place, item.label, fill="ink" if reached else "muted", bold=reached)
+            box(draw, middle, size, fill="paper", stroke="ink" if reached else "muted", radius=14, dashed=not reached)
+            label(draw, middle, item.label, fill="ink" if reached else "muted", bold=reached)
         else:
-            box(draw, place, size, fill="panel", stroke="ink", radius=4)
-            label(draw, place, item.label)
+            box(draw, middle, size, fill="panel", stroke="ink", radius=4)
+            label(draw, middle, item.label)
 
 
 def box(draw: Canvas, middle: Point, size: Point, *, radius: float = 6.0, **style: Unpack[Style]) -> None:
@@ -112,7 +112,7 @@ def box(draw: Canvas, middle: Point, size: Point, *, radius: float = 6.0, **styl
 def label(
     draw: Canvas, middle: Point, words: str, *, size: float = 12.0, fill: str = "ink", bold: bool = False
 ) -> None:
-    """A text around its middle."""
+    """A text centred at a point."""
     draw.text(middle[0], middle[1] + 0.35 * size, words, size=size, fill=fill, bold=bold, anchor="middle")
 
 
@@ -123,8 +123,8 @@ def arrow_head(draw: Canvas, tip: Point, *, fill: str, down: bool = False) -> No
     draw.polygon((tip, *back), fill=fill)
 
 
-def graph_picture(graph: Graph, inputs: Sequence[str], output: str) -> Picture:
-    """Lay out a graph whose inputs and output are called so; edges that carry nothing are left out."""
+def layout_graph(graph: Graph, inputs: Sequence[str], output: str) -> GraphDrawing:
+    """Lay out a graph with names for its inputs and its output; edges without data are left out."""
     edges = sorted((edge for edge in graph.edges if edge.operation not in ZEROS), key=lambda edge: edge.target)
     depth = [0] * graph.num_inputs + [1] * (graph.num_nodes - graph.num_inputs)
     reached = set(range(graph.num_inputs))
@@ -137,36 +137,36 @@ def graph_picture(graph: Graph, inputs: Sequence[str], output: str) -> Picture:
         Item(2 * level, max(_NODE, text_width(name, 12, bold=True) + 14), _NODE, name)
         for level, name in zip((*depth, max(depth) + 1), names, strict=True)
     ]
-    ways = []
+    paths = []
     for source, target, name in [*edges, *((node, graph.num_nodes, "") for node in graph.output)]:
         between = _between(items[source].column, items[target].column, name)
-        ways.append((source, *range(len(items), len(items) + len(between)), target))
+        paths.append((source, *range(len(items), len(items) + len(between)), target))
         items += between
-    links = [link for way in ways for link in itertools.pairwise(way)]
+    links = [link for path in paths for link in itertools.pairwise(path)]
     stacks = [[n for n, item in enumerate(items) if item.column == c] for c in range(items[graph.num_nodes].column + 1)]
     bends = {number for number, item in enumerate(items) if not item.label}
     y = heights(stacks, links, [item.height + _AIR for item in items], bends)
     columns = _columns(items, stacks, links, y)
-    return Picture(
-        tuple(items), graph.num_inputs, graph.num_nodes, tuple(ways), frozenset(reached), tuple(y), tuple(columns)
+    return GraphDrawing(
+        tuple(items), graph.num_inputs, graph.num_nodes, tuple(paths), frozenset(reached), tuple(y), tuple(columns)
     )
 
 
 def colour_of(operation: str) -> str:
-    """The role of colour of an operation: convolutions, pools, identities and all else.
+    """Colour role of an operation: convolutions, pools, identities and all others.
 
     >>> [colour_of(name) for name in ("sep_conv_3x3", "max3", "skip_connect", "tanh")]
     ['kin', 'target', 'arrow', 'ink']
     """
     if operation in IDENTITIES:
         return "arrow"
-    if any(part in operation for part in ("pool", "max", "avg")):
+    if any(word in operation for word in ("pool", "max", "avg")):
         return "target"
-    return "kin" if any(part in operation for part in ("conv", "dil")) else "ink"
+    return "kin" if any(word in operation for word in ("conv", "dil")) else "ink"
 
 
 def _between(start: int, end: int, name: str) -> list[Item]:
-    """What stands in the columns between: the label just before the end, bends elsewhere."""
+    """Items in the columns between: the label just before the end, bends elsewhere."""
     bends = [Item(column, 0.0, _BEND) for column in range(start + 1, end)]
     return [*bends[:-1], Item(end - 1, text_width(name, _SMALL) + 16, _LABEL, name)] if name else bends
 
@@ -174,7 +174,7 @@ def _between(start: int, end: int, name: str) -> list[Item]:
 def _columns(
     items: Sequence[Item], stacks: Sequence[Sequence[int]], links: Sequence[tuple[int, int]], y: Sequence[float]
 ) -> list[Point]:
-    """Left and right end of each column: the steeper the lines to the one before, the farther from it."""
+    """Left and right end of each column; columns that steep lines connect are farther apart."""
     ends: list[Point] = []
     for column, stack in enumerate(stacks):
         climb = max((abs(y[a] - y[b]) for a, b in links if items[b].column == column), default=0.0)

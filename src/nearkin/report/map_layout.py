@@ -1,11 +1,12 @@
-r"""Positions of tasks in the plane whose distances are near the measured ones.
+r"""Positions of tasks in the plane whose distances approximate the measured ones.
 
 Notation: K tasks, δ dissimilarities `[K, K]`, X positions `[K, 2]`, w weights (1 where a pair is known, else 0).
-Classical scaling gives a start, then SMACOF majorises the stress $\sum_{a<b} w_{ab} (\delta_{ab} - \|x_a - x_b\|)^2$:
-every step is $X \leftarrow V^+ B(X) X$ and never raises it.
+Classical scaling gives the initial positions, then SMACOF minimises the stress
+$\sum_{a<b} w_{ab} (\delta_{ab} - \|x_a - x_b\|)^2$:
+every step is $X \leftarrow V^+ B(X) X$ and never increases it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +26,13 @@ _GAP = 0.6
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
-    r"""Tasks in the plane.
+class MapLayout:
+    r"""Positions of the tasks of a map.
 
     Attributes:
         points: `[K, 2]`, centred, the longer axis first.
-        stress: Kruskal's stress 1, $\sqrt{\sum w (\delta - d)^2 / \sum w \delta^2}$; 0 where the plane holds all.
-        shift: what was taken from every dissimilarity because a measure has negative values, else 0.
+        stress: Kruskal's stress 1, $\sqrt{\sum w (\delta - d)^2 / \sum w \delta^2}$; 0 if all distances are exact.
+        shift: number subtracted from every dissimilarity because a measure has negative values, else 0.
     """
 
     points: Array
@@ -40,7 +41,7 @@ class Layout:
 
 
 def symmetric(matrix: DistanceMatrix) -> tuple[Array, float]:
-    """Mean of both directions `[K, K]` (the known one where the other is not), and the shift that makes it >= 0.
+    """Mean of both directions `[K, K]` (one of them if the other is unknown), and the shift that makes it >= 0.
 
     >>> import torch
     >>> trials = torch.tensor([[[0.0, 0.2, torch.nan], [0.4, 0.0, 0.3], [torch.nan, torch.nan, 0.0]]]).double()
@@ -59,40 +60,41 @@ def symmetric(matrix: DistanceMatrix) -> tuple[Array, float]:
     return both, shift
 
 
-def layout(matrix: DistanceMatrix, *, seed: int = 0, starts: int = 4) -> Layout:
-    """Positions from the symmetrised mean; pairs that could not be compared have no say."""
+def layout(matrix: DistanceMatrix, *, seed: int = 0, starts: int = 4) -> MapLayout:
+    """Positions from the symmetrised mean; pairs that could not be compared are left out."""
     dissimilarity, shift = symmetric(matrix)
-    found = planar(dissimilarity, seed=seed, starts=starts)
-    return Layout(found.points, found.stress, shift)
+    return replace(planar(dissimilarity, seed=seed, starts=starts), shift=shift)
 
 
-def planar(dissimilarity: Array, *, seed: int = 0, starts: int = 4) -> Layout:
+def planar(dissimilarity: Array, *, seed: int = 0, starts: int = 4) -> MapLayout:
     """Positions of least stress for δ `[K, K]`, symmetric, NaN where unknown: the best of several starts.
 
     >>> square = np.array([[0, 0], [1, 0], [1, 1], [0, 1]], dtype=float)
-    >>> found = planar(pairwise(square))
-    >>> bool(np.allclose(pairwise(found.points), pairwise(square))), found.stress < 1e-9
+    >>> placed = planar(pairwise(square))
+    >>> bool(np.allclose(pairwise(placed.points), pairwise(square))), placed.stress < 1e-9
     (True, True)
     """
     require(
         dissimilarity.ndim == 2 and dissimilarity.shape[0] == dissimilarity.shape[1],
-        f"dissimilarities have shape {dissimilarity.shape}, wanted a square",
+        f"dissimilarities have shape {dissimilarity.shape}, expected a square matrix; give one row for each column",
         MismatchError,
     )
     size = len(dissimilarity)
     weights = np.isfinite(dissimilarity) & ~np.eye(size, dtype=bool)
     known = np.where(weights, dissimilarity, 0.0)
-    require(bool((known >= 0).all()), "dissimilarities must be >= 0; shift them first", MismatchError)
-    num_parts, members = connected_components(weights, directed=False)
+    require(
+        bool((known >= 0).all()), "got negative dissimilarities, expected all >= 0; shift them first", MismatchError
+    )
+    num_components, members = connected_components(weights, directed=False)
     points, edge = np.zeros((size, 2)), 0.0
-    for part in range(num_parts):
-        inside = np.flatnonzero(members == part)
+    for component in range(num_components):
+        inside = np.flatnonzero(members == component)
         block = np.ix_(inside, inside)
         placed = _upright(_connected(known[block], weights[block], Streams(seed), starts))
         points[inside] = placed + np.array([edge - placed[:, 0].min(), 0.0])
         edge = points[inside, 0].max() + _GAP * max(known.max(), 1e-3)
     errors, scale = (weights * (known - pairwise(points)) ** 2).sum(), (weights * known**2).sum()
-    return Layout(points - points.mean(0), float(np.sqrt(errors / scale)) if scale else 0.0)
+    return MapLayout(points - points.mean(0), float(np.sqrt(errors / scale)) if scale else 0.0)
 
 
 def pairwise(points: Array) -> Array:
@@ -113,28 +115,28 @@ def classical(dissimilarity: Array) -> Array:
 
 
 def _connected(known: Array, weights: NDArray[np.bool_], rng: Streams, starts: int) -> Array:
-    """Places of tasks that are all linked by known pairs: rough descents from several starts, the best one finished."""
+    """Positions of tasks that known pairs connect: short descents from several starts, the best one continued."""
     laplacian = np.diag(weights.sum(1)) - weights.astype(float)
     inverse = np.linalg.pinv(laplacian, rcond=1e-10, hermitian=True)
     best, least = _majorised(classical(_completed(known, weights)), known, weights, inverse, _ROUGH_STEPS)
     for start in range(starts if len(known) > 3 else 0):
-        chance = rng.numpy("layout", start).normal(size=(len(known), 2)) * known.max()
-        other, stress = _majorised(chance, known, weights, inverse, _ROUGH_STEPS)
+        drawn = rng.numpy("layout", start).normal(size=(len(known), 2)) * known.max()
+        other, stress = _majorised(drawn, known, weights, inverse, _ROUGH_STEPS)
         if stress < least * (1 - _CLEARLY):
             best, least = other, stress
     return _majorised(best, known, weights, inverse, _STEPS)[0]
 
 
 def _completed(known: Array, weights: NDArray[np.bool_]) -> Array:
-    """Unknown pairs get the length of the shortest way over known ones."""
-    ways = shortest_path(np.where(weights, np.maximum(known, 1e-12), 0.0), directed=False)
-    return np.asarray(np.where(weights, known, ways))
+    """Unknown pairs get the length of the shortest path over known ones."""
+    lengths = shortest_path(np.where(weights, np.maximum(known, 1e-12), 0.0), directed=False)
+    return np.asarray(np.where(weights, known, lengths))
 
 
 def _majorised(
     points: Array, known: Array, weights: NDArray[np.bool_], inverse: Array, steps: int
 ) -> tuple[Array, float]:
-    """Points after at most so many steps of SMACOF, and their raw stress."""
+    """Points after at most `steps` steps of SMACOF, and their raw stress."""
     stress = np.inf
     for _ in range(steps):
         distance = pairwise(points)
@@ -147,7 +149,7 @@ def _majorised(
 
 
 def _upright(points: Array) -> Array:
-    """Centred and turned to the principal axes, signs fixed by the farthest point, so that equal input looks equal."""
+    """Points centred and turned to the principal axes; the farthest point fixes the signs, so the result is unique."""
     centred = points - points.mean(0)
     axes = np.linalg.svd(centred, full_matrices=False)[2]
     turned = centred @ (axes.T if axes.shape == (2, 2) else np.eye(2))

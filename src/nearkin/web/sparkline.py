@@ -1,4 +1,4 @@
-"""Figures over time or steps as one line of a small picture."""
+"""Small line charts of values over time or steps."""
 
 import math
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from nearkin.report.svg import Point, path
 
 WIDTH, HEIGHT, RIM = 240, 60, 3
 POINTS = 240
-LOGARITHMIC = 100.0  # largest over smallest value, from which on the scale is logarithmic
+LOGARITHMIC = 100.0  # ratio of largest to smallest value from which the scale is logarithmic
 
 
 @dataclass(frozen=True)
-class Curve:
-    """The path of a line within `WIDTH` × `HEIGHT`, and what to write beside it."""
+class Sparkline:
+    """SVG path of a line within `WIDTH` × `HEIGHT`, and the texts beside it."""
 
     name: str
     path: str
@@ -25,11 +25,11 @@ class Curve:
     label: str
 
 
-def curve(name: str, points: Sequence[Point], axis: str = "s") -> Curve | None:
-    """The curve of `(x, value)` with rising x; None where there are fewer than two points.
+def sparkline(name: str, points: Sequence[Point], axis: str = "s") -> Sparkline | None:
+    """The line through `(x, value)` with increasing x; None for fewer than two points.
 
-    >>> found = curve("loss", [(0, 2.0), (10, 1.0)], "steps")
-    >>> found.path, found.last, found.text
+    >>> line = sparkline("loss", [(0, 2.0), (10, 1.0)], "steps")
+    >>> line.path, line.last, line.text
     ('M3,3L237,57', '1', 'from 2 within 10 steps, between 1 and 2')
     """
     points = [(x, value) for x, value in points if math.isfinite(x) and math.isfinite(value)]
@@ -42,7 +42,7 @@ def curve(name: str, points: Sequence[Point], axis: str = "s") -> Curve | None:
     down = Scale(low, high, HEIGHT - RIM, RIM, log=log)
     runs = np.array_split([(across(x), down(value)) for x, value in points], min(len(points), POINTS))
     drawn = [(float(x), float(y)) for x, y in (run.mean(0) for run in runs)]
-    scale = ", drawn by magnitude" if log else ""
+    scale = ", logarithmic scale" if log else ""
     text = f"from {points[0][1]:.4g} within {end - start:.4g} {axis}, between {low:.4g} and {high:.4g}{scale}"
     last = f"{points[-1][1]:.4g}"
-    return Curve(name, path(drawn), last, text, f"{name}, now {last}, {text}")
+    return Sparkline(name, path(drawn), last, text, f"{name}, now {last}, {text}")

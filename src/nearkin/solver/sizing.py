@@ -1,0 +1,94 @@
+"""Choose the size of a network and its number of steps for a time limit, by timing training steps."""
+
+import copy
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from nearkin.core.errors import TrainingError, require
+from nearkin.nets.functional import multiply_adds
+from nearkin.nets.recipe import Recipe
+from nearkin.nets.registry import build
+from nearkin.tasks.batches import num_batches
+from nearkin.tasks.task import Task
+
+FEWEST_STEPS = 30  # fewer steps train nothing
+PATIENCE = 3.0  # factor by which a network may exceed its time for these steps
+LONGEST = 2.0  # factor on the usual number of steps, when time allows
+TIMED = 2  # timed steps, after one to warm up
+BACKWARD = 3  # a training step costs about three forward passes
+
+
+@dataclass(frozen=True)
+class SizedNetwork:
+    """A network of chosen size, and its recipe."""
+
+    network: str
+    recipe: Recipe
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {"network": self.network, "recipe": self.recipe.to_dict()}
+
+
+def step_seconds(model: nn.Module, task: Task, batch_size: int) -> float:
+    """Seconds of one training step: the minimum of two timings. The model is not changed."""
+    x, y = task.train.first(batch_size)
+    copied, best = copy.deepcopy(model).train(), float("inf")
+    for number in range(TIMED + 1):
+        begun = time.perf_counter()
+        loss = task.form.loss(copied(x), y)
+        torch.autograd.grad(loss, [p for p in copied.parameters() if p.requires_grad], allow_unused=True)
+        if number:
+            best = min(best, time.perf_counter() - begun)
+    return best
+
+
+def size_network(
+    networks: Sequence[str],
+    task: Task,
+    recipe: Recipe,
+    seconds: float | None,
+    usual: int = 0,
+    fewest: int = FEWEST_STEPS,
+) -> SizedNetwork:
+    """Choose the largest network that can run all steps of a recipe within the time.
+
+    If none can, the smallest runs as many steps as fit; if time is left, up to twice the steps. Without a time limit
+    the network with index `usual` is chosen, with the recipe unchanged.
+
+    Args:
+        networks: network strings, smallest first.
+        task: the training task.
+        recipe: recipe without a time limit.
+        seconds: time limit of the training.
+        usual: index of the network without a time limit.
+        fewest: minimum number of steps; an error if these take more than three times the limit.
+    """
+    if seconds is None:
+        return SizedNetwork(networks[min(usual, len(networks) - 1)], recipe)
+    wanted = recipe.total_steps(num_batches(len(task.train), recipe.batch_size))
+    chosen: SizedNetwork | None = None
+    rate = 0.0  # multiply-adds per second of the previous network
+    for network in networks:
+        model = build(network, task.input_shape, task.num_outputs, seed=0)
+        work = BACKWARD * multiply_adds(model, task.input_shape) * min(recipe.batch_size, len(task.train))
+        if chosen is not None and rate > 0 and wanted * work / rate > 2 * seconds:
+            break  # certainly too large: not timed
+        step = step_seconds(model, task, recipe.batch_size)
+        rate = work / step
+        possible = int(seconds / step)
+        if chosen is not None and possible < wanted:
+            break
+        require(
+            fewest * step <= PATIENCE * seconds,
+            f"the smallest form needs {step:.2g} s per step, more than {seconds:.1f} s allow; increase the budget",
+            TrainingError,
+        )
+        chosen = SizedNetwork(network, replace(recipe, steps=max(fewest, min(possible, round(LONGEST * wanted)))))
+    assert chosen is not None
+    return chosen
