@@ -4,7 +4,7 @@
     python benchmarks/kin_start.py --distances FOLDER
 
 Small tasks of three data sets, each as target of all others; every cell is trained briefly from scratch. The cache
-keeps what was trained, so that the command goes on where it was stopped; with `--offline` nothing is trained and
+keeps what was trained, so that the command resumes after an interruption; with `--offline` nothing is trained and
 searches that are not whole in the cache are left out. Writes `benchmarks/kin_start.json`, the page and its picture, and
 the trials from which `nearkin solve` learns its threshold (`src/nearkin/solver/trials.json`). The second command
 measures the distances of these trials again, in the default form, and leaves their gains as they are; the networks for

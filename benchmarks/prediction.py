@@ -6,7 +6,7 @@
 task's network (2,000 samples) is fine-tuned on every other task (300 other samples), all weights, fresh head, 60 steps
 of Adam at 1e-3 on batches of 32; twice, in another order of batches. (a) is the area under the held-out loss, (b) the
 steps to the loss that training from scratch ends at, (c) the accuracy after 25 steps. Truths and measures are kept in
-the cache, so that a run goes on where it was stopped; about an hour on one core. Figures go to
+the cache, so that a run resumes after an interruption; about an hour on one core. Figures go to
 `benchmarks/prediction.json`, the table to `docs/figures/prediction-benchmark.md`, the plot to
 `docs/images/prediction.svg`.
 """

@@ -183,7 +183,7 @@ def task2vec(pair: Pair) -> float:
 
 
 def real_steps(count: int) -> Measure:
-    """Mean training loss over the first steps of the very fine-tuning that is to be foretold, in another order."""
+    """Mean training loss over the first steps of the fine-tuning run that is to be predicted, in another order."""
 
     def measure(pair: Pair) -> float:
         module = copy.deepcopy(with_head(pair.module, pair.part.num_outputs, 0, "head")).train()

@@ -1,4 +1,4 @@
-"""Does `kin` foretell runs that it was not made for? Other recipes of fine-tuning, on the smallest network."""
+"""Does `kin` predict runs with other recipes? Other recipes of fine-tuning, on the smallest network."""
 
 from pathlib import Path
 from typing import Any

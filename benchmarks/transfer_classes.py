@@ -1,4 +1,4 @@
-"""Classes from few labels: closed-form transfer beside the usual ways, by accuracy, likelihood and calibration.
+"""Classes from few labels: closed-form transfer compared with its baselines, by accuracy, likelihood and calibration.
 
     python benchmarks/transfer_classes.py [--cache FILE] [--page]
 

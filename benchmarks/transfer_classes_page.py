@@ -108,7 +108,7 @@ def shortfalls(parts: dict[tuple[str, int], list[Cell]]) -> str:
     )
 
 
-def mended(parts: dict[tuple[str, int], list[Cell]]) -> str:
+def changes(parts: dict[tuple[str, int], list[Cell]]) -> str:
     """The choices of before and of now, on pairs from which the change was learned and on the others."""
     rows = []
     for way, looked in itertools.product(("dirichlet, mean", "laplace, mean"), (True, False)):
@@ -230,7 +230,7 @@ this was done with seeds 100 to 103; the seeds of this page were not used for an
 the interval of
 the change over pairs and seeds: that of Dirichlet is small, that of Laplace is not.
 
-{mended(parts)}
+{changes(parts)}
 
 ## All figures
 
