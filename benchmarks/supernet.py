@@ -262,7 +262,7 @@ Kernels of one weight step (PC-DARTS, 16x16), calls and share of the time within
 The plain form spends its time on very many small kernels. So the fast form has few large ones: ReLU, pools and their
 batch norms once per state; the operations of all edges that leave a state side by side; a depthwise and the 1x1
 convolution after it as *one* convolution with the product of their kernels where channels are few (which saves the
-dearest kernels of all, the backward passes of depthwise convolutions, dilated ones above all); the last batch norms of
+most expensive kernels, the backward passes of depthwise convolutions, dilated ones above all); the last batch norms of
 all operations as one, with the architecture weights as its weights; weighted sums before concatenation and shuffle.
 
 ## Second order
