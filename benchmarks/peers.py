@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vjp, vmap
 from torch.utils.data import DataLoader, TensorDataset
 
-from nearkin.nets.deep import Pooled, Residual
+from nearkin.nets.deep import PooledNetwork, ResidualBlock
 
 Call: TypeAlias = Callable[[], Any]
 Peer: TypeAlias = Callable[[nn.Module, Tensor, Tensor], Call]
@@ -207,12 +207,12 @@ def modules_only(model: nn.Module) -> nn.Module:
     from backpack.custom_module.branching import Parallel
 
     def rebuilt(block: nn.Module) -> nn.Module:
-        if not isinstance(block, Residual):
+        if not isinstance(block, ResidualBlock):
             return block
         branch = nn.Sequential(block.first, nn.ReLU(), block.second)
         return nn.Sequential(Parallel(branch, block.shortcut), nn.ReLU())
 
-    if not isinstance(model, Pooled):
+    if not isinstance(model, PooledNetwork):
         return nn.Sequential(*model.children())
     features = [rebuilt(block) for block in model.features]
     return nn.Sequential(*features, nn.AdaptiveAvgPool2d(1), nn.Flatten(), model.head).eval()

@@ -70,6 +70,7 @@ MOVED = {
 
 RENAMED = {
     "nearkin.core.events": {"kept": "nearkin.run.checkpoints:save_to_file"},
+    "nearkin.nets.functional": {"evaluating": "nearkin.nets.functional:evaluation_mode"},
     "nearkin.nets.training_loop": {"fitting": "nearkin.nets.training_loop:fit.work"},
     "nearkin.run": {
         "Entry": "nearkin.run.journal:JournalEntry",

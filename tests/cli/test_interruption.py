@@ -155,4 +155,4 @@ def test_interrupted_it_says_how_to_go_on_and_does(tmp_path: Path) -> None:
     first = process.stderr.readline()
     process.kill()
     process.communicate()
-    assert "going on at step" in first
+    assert "resuming at step" in first

@@ -17,8 +17,8 @@ import nearkin as nk
 from nearkin.core.errors import DataError, MismatchError, NearkinError, OptionError
 from nearkin.core.events import Event, Note, finish
 from nearkin.fisher import FisherDiagonal, contraction, convolution, diagonal, multitask_fisher, scores
-from nearkin.fisher.planned_tape import planned
-from nearkin.fisher.tape import frozen
+from nearkin.fisher.planned_tape import plan_for
+from nearkin.fisher.tape import detached_weights
 from nearkin.tasks.likelihood import likelihood
 
 
@@ -196,7 +196,7 @@ def test_what_has_no_formula_falls_back_and_is_right(name: str) -> None:
     heard: list[Event] = []
     found = finish(diagonal.work(model, x, y, batch_size=4), heard.append)
     assert_same(found, loop(model, x, y))
-    assert set(planned(model, frozen(model), x, list(found.values)).rest) == set(rest)
+    assert set(plan_for(model, detached_weights(model), x, list(found.values)).rest) == set(rest)
     assert any(isinstance(event, Note) for event in heard) == bool(rest)
 
 
@@ -275,8 +275,10 @@ def test_every_way_of_a_convolution_is_the_same(way: str) -> None:
     assert torch.allclose(into, truth, rtol=1e-11)
 
 
-@pytest.mark.parametrize("way", [contraction.one_by_one, contraction.in_batches, contraction.in_pairs])
-def test_every_way_of_a_contraction_is_the_same(way: contraction.Way, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "way", [contraction.sample_by_sample, contraction.in_sample_batches, contraction.in_position_pairs]
+)
+def test_every_way_of_a_contraction_is_the_same(way: contraction.Contraction, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contraction, "BUFFER_FLOATS", 20)
     monkeypatch.setattr(contraction, "SMALL_FLOATS", 20)
     g, u = torch.randn(5, 7, 4).double(), torch.randn(5, 4, 6).double()
@@ -460,17 +462,17 @@ BAD = [
     (lambda: diagonal(frozen_net(), X, Y), OptionError, "frozen"),
     (lambda: diagonal(nn.Tanh(), X, Y), OptionError, "no parameters"),
     (lambda: diagonal(nn.Linear(5, 3).half(), X.half(), Y), OptionError, "float16 on the CPU"),
-    (lambda: diagonal(MODEL, X, Y + 7), DataError, "labels run from 7 to 9, but the network has 3"),
+    (lambda: diagonal(MODEL, X, Y + 7), DataError, "labels range from 7 to 9, but the network has 3"),
     (lambda: diagonal(nn.Linear(5, 1).double(), X, X[:, 0], likelihood="gaussian"), DataError, r"y\[:, None\]"),
     (lambda: diagonal(MODEL, X, Y[:2]), DataError, "6 inputs but 2 targets"),
-    (lambda: diagonal(MODEL, X), OptionError, "observed labels were asked for"),
+    (lambda: diagonal(MODEL, X), OptionError, "needs targets, got none"),
     (lambda: diagonal(MODEL, []), DataError, "the data is empty"),
     (lambda: diagonal(MODEL, X[:0], Y[:0]), DataError, "empty"),
     (lambda: diagonal(MODEL, X, Y, labels="guessed"), OptionError, "observed, sampled, expected"),
     (lambda: diagonal(MODEL, X, Y, likelihood="poisson"), OptionError, "poisson"),
     (lambda: diagonal(MODEL, X, Y, names=["nose"]), OptionError, "no parameter nose"),
     (lambda: diagonal(poisoned(case("categorical")[0]), X, Y), MismatchError, "gradients of .* are NaN .* in batch 0"),
-    (lambda: diagonal(Mixing().double(), X, Y), MismatchError, "depends on the others"),
+    (lambda: diagonal(Mixing().double(), X, Y), MismatchError, "depends on the other samples"),
     (lambda: diagonal(nn.Conv2d(1, 64, 1), torch.rand(2, 1, 9, 9), likelihood="dense", labels="expected"), OptionError,
      "use labels='sampled'"),
 ]  # fmt: skip

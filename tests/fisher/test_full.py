@@ -13,7 +13,7 @@ from nearkin.core.errors import DataError, MismatchError, NearkinError, OptionEr
 from nearkin.fisher import spectra
 from nearkin.fisher.diagonals import diagonal
 from nearkin.fisher.full import fisher_blocks, fisher_matrix, log_determinant
-from nearkin.nets.plain import MLP
+from nearkin.nets.small import MLP
 from nearkin.tasks.likelihood import LIKELIHOODS, likelihood
 
 NUM = 7
@@ -214,9 +214,9 @@ BAD: dict[str, tuple[type[NearkinError], str, dict[str, object]]] = {
         "of 35 weights has 1,225 entries, the limit is 20 weights; use fisher_blocks",
         {"limit": 20},
     ),
-    "labels too high": (DataError, "labels run from 0 to 3, but the network has 3", {"targets": torch.tensor([0, 3])}),
-    "labels below 0": (DataError, "labels run from -1 to 1", {"targets": torch.tensor([-1, 1])}),
-    "no labels": (OptionError, "observed labels were asked for and none given", {"targets": None}),
+    "labels too high": (DataError, "labels range from 0 to 3, but the network", {"targets": torch.tensor([0, 3])}),
+    "labels below 0": (DataError, "labels range from -1 to 1", {"targets": torch.tensor([-1, 1])}),
+    "no labels": (OptionError, "needs targets, got none", {"targets": None}),
     "unknown labels": (OptionError, "labels must be one of .* got 'true'", {"labels": "true"}),
     "no draws": (OptionError, "num_samples must be 1 or more, got 0", {"num_samples": 0}),
     "no batch": (OptionError, "batch_size must be 1 or more, got 0", {"batch_size": 0}),
@@ -252,7 +252,7 @@ def test_determinants_of_what_is_no_fisher() -> None:
         (DataError, "not finite", torch.full((2, 2), math.nan), 1.0),
         (
             DataError,
-            "eigenvalue of -2 beside one of 1, wanted none below 0",
+            "eigenvalue of -2 beside one of 1, expected none below 0",
             torch.diag(torch.tensor([1.0, -2.0])),
             1.0,
         ),

@@ -14,8 +14,8 @@ from nearkin.fisher import full
 from nearkin.fisher.diagonals import diagonal
 from nearkin.fisher.full import fisher_blocks, fisher_matrix
 from nearkin.fisher.kronecker import Diagonal, Factors, KroneckerFisher, kronecker, patches
-from nearkin.nets.plain import LeNet
 from nearkin.nets.recurrent import RecurrentLanguageModel
+from nearkin.nets.small import LeNet
 
 RNG = torch.Generator().manual_seed(0)
 F64 = {"dtype": torch.float64, "generator": RNG}
@@ -276,8 +276,8 @@ def test_patches_times_weights_are_the_convolution(
 
 
 BAD: dict[str, tuple[type[NearkinError], str, dict[str, object]]] = {
-    "labels too high": (DataError, "labels run from 0 to 3, but the network has 3", {"targets": torch.tensor([0, 3])}),
-    "no labels": (OptionError, "observed labels were asked for and none given", {"targets": None}),
+    "labels too high": (DataError, "labels range from 0 to 3, but the network", {"targets": torch.tensor([0, 3])}),
+    "no labels": (OptionError, "needs targets, got none", {"targets": None}),
     "no data": (DataError, "data is empty", {"data": torch.zeros(0, 4), "targets": torch.zeros(0, dtype=torch.int64)}),
     "not a number": (
         MismatchError,
@@ -299,7 +299,7 @@ def test_bad_input(case: str) -> None:
 
 def test_vectors_and_scales_that_do_not_fit() -> None:
     found = kronecker(nn.Linear(4, 3), torch.zeros(2, 4), torch.tensor([0, 1]))
-    with pytest.raises(MismatchError, match="the vector has no part for bias"):
+    with pytest.raises(MismatchError, match="the vector has no value for bias"):
         found.matmul({"weight": torch.zeros(3, 4)})
     with pytest.raises(OptionError, match="scale must be >= 0 and finite, got -1"):
         found.log_determinant(-1.0)

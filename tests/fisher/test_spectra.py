@@ -107,7 +107,7 @@ def test_top_eigenvalues_of_zero_are_zero() -> None:
 
 
 def test_too_few_steps_for_top_eigenvalues_say_so() -> None:
-    with pytest.raises(OptionError, match=r"2 steps left a residual of .*wanted 1e-12; raise steps or tol"):
+    with pytest.raises(OptionError, match=r"2 steps left a residual of .*expected 1e-12; raise steps or tol"):
         top_eigenvalues(product(decaying()), SIZE, 3, seeded(0), tol=1e-12, steps=2)
 
 
@@ -204,7 +204,7 @@ def test_bad_products_and_sizes(call: str) -> None:
 
 
 def test_an_indefinite_product_is_refused() -> None:
-    with pytest.raises(DataError, match="eigenvalue of -1 beside one of 1, wanted none below 0"):
+    with pytest.raises(DataError, match="eigenvalue of -1 beside one of 1, expected none below 0"):
         log_determinant(lambda block: torch.tensor([[1.0], [-1.0]]).double() * block, 2, 1.0, seeded(0))
 
 
@@ -213,7 +213,7 @@ def test_options_out_of_range() -> None:
         "got 1": lambda: trace(product(decaying()), SIZE, seeded(0), 1),
         "4 probes or more, got 3": lambda: trace(product(decaying()), SIZE, seeded(0), 3, "hutch++"),
         "unknown trace method 'guess'": lambda: trace(product(decaying()), SIZE, seeded(0), 8, "guess"),
-        "from 1 to the 60 weights, got 61": lambda: top_eigenvalues(product(decaying()), SIZE, 61, seeded(0)),
+        "from 1 to 60, .* got 61": lambda: top_eigenvalues(product(decaying()), SIZE, 61, seeded(0)),
         "got 0": lambda: top_eigenvalues(product(decaying()), SIZE, 0, seeded(0)),
         "tol must be > 0": lambda: top_eigenvalues(product(decaying()), SIZE, 1, seeded(0), tol=0.0),
         "got -1.0": lambda: log_determinant(product(decaying()), SIZE, -1.0, seeded(0)),

@@ -533,7 +533,7 @@ def test_bad_input_is_refused_in_one_line() -> None:
         tangent_kernel(model, x[:0])
     with pytest.raises(DataError, match="no samples"):
         tangent_kernel(model, x, x[:0])
-    with pytest.raises(MismatchError, match="do not meet"):
+    with pytest.raises(MismatchError, match="give both one shape"):
         tangent_kernel(model, x, x[:, :, 1:])
     with pytest.raises(OptionError, match="no parameter nothing"):
         tangent_kernel(model, x, params=["nothing"])

@@ -10,7 +10,7 @@ from torch import nn
 from nearkin.core.errors import MismatchError, OptionError
 from nearkin.core.rng import seeded
 from nearkin.nets.deep import VGG16, DenseNet121, ResNet18
-from nearkin.nets.functional import evaluating, num_parameters
+from nearkin.nets.functional import evaluation_mode, num_parameters
 
 DEEP = [VGG16, ResNet18, DenseNet121]
 
@@ -99,7 +99,7 @@ def test_gradients_reach_every_weight_but_biases_under_a_norm(network: type) -> 
 def test_in_evaluation_samples_do_not_see_each_other(network: type) -> None:
     with seeded(1):
         model, x = network((1, 8, 8), 3, width=1 / 16), torch.randn(4, 1, 8, 8)
-    with evaluating(model):
+    with evaluation_mode(model):
         alone = torch.cat([model(row[None]) for row in x])
         assert torch.allclose(model(x), alone, atol=1e-5)
 

@@ -7,7 +7,7 @@ from nearkin.core.rng import seeded
 from nearkin.nets.functional import (
     blank,
     check,
-    evaluating,
+    evaluation_mode,
     load,
     load_common,
     multiply_adds,
@@ -109,9 +109,9 @@ def test_loading_the_common_part() -> None:
 
 def test_evaluating_puts_back_every_module_even_after_an_error() -> None:
     model = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(2).eval(), nn.Linear(2, 2))
-    with evaluating(model):
+    with evaluation_mode(model):
         assert not any(module.training for module in model.modules())
-    with pytest.raises(RuntimeError), evaluating(model):
+    with pytest.raises(RuntimeError), evaluation_mode(model):
         model(torch.zeros(1, 5))
     assert [module.training for module in model.modules()] == [True, True, False, True]
     assert torch.is_grad_enabled()
@@ -164,11 +164,11 @@ def test_check_passes_every_network_on_its_own_kind_of_task(name: str) -> None:
         ("lenet", (1, 8, 8), (13,), 3, "categorical", "LeNet cannot read inputs of shape"),
         ("mlp", (13,), (1, 8, 8), 3, "categorical", "MLP cannot read inputs of shape"),
         ("mlp", (6,), (6,), 4, "categorical", r"gives outputs of shape \(3,\)"),
-        ("mlp", (64,), (1, 8, 8), 3, "dense", r"wants \(3, 8, 8\)"),
-        ("autoencoder?width=0.1", (1, 8, 8), (1, 8, 8), 3, "categorical", r"wants \(3,\)"),
+        ("mlp", (64,), (1, 8, 8), 3, "dense", r"needs \(3, 8, 8\)"),
+        ("autoencoder?width=0.1", (1, 8, 8), (1, 8, 8), 3, "categorical", r"needs \(3,\)"),
         ("recurrent?hidden=4", (6,), (6,), 3, "categorical", "RecurrentLanguageModel cannot read inputs"),
         ("mlp", (6,), (6,), 3, "language", "MLP cannot read tokens"),
-        ("recurrent?hidden=4", (6,), (6,), 9, "language", r"wants \(6, 9\)"),
+        ("recurrent?hidden=4", (6,), (6,), 9, "language", r"needs \(6, 9\)"),
     ],
 )
 def test_check_says_in_one_line_what_does_not_fit(

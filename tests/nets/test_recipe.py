@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearkin.core.errors import OptionError
-from nearkin.nets.history import History, Measured
+from nearkin.nets.history import History, Measurement
 from nearkin.nets.recipe import SCHEDULES, Recipe
 from nearkin.tasks.sources import task
 
@@ -66,7 +66,7 @@ def test_steps_to_a_loss_against_a_loop() -> None:
 
 
 def test_histories_go_through_tensors() -> None:
-    history = History(torch.rand(5), (Measured(2, 0.5, 1.5), Measured(4, 0.75, 1.0)), 2)
+    history = History(torch.rand(5), (Measurement(2, 0.5, 1.5), Measurement(4, 0.75, 1.0)), 2)
     again = History.from_tensors(history.to_tensors())
     assert torch.equal(again.losses, history.losses)
     assert (again.measured, again.steps_per_epoch) == (history.measured, 2)

@@ -97,7 +97,7 @@ def test_learns_a_cycle_of_words() -> None:
         ({"cell": "elman"}, "choose one of lstm, gru, rnn"),
         ({"tied": True, "hidden": 100}, "embedding = hidden"),
         ({"layers": 0}, "1 to 1000 layers"),
-        ({"dropout": 1.0}, "share in"),
+        ({"dropout": 1.0}, "fraction in"),
         ({"hidden": 0}, "sizes are >= 1"),
     ],
 )

@@ -10,8 +10,8 @@ from torch import nn
 
 from nearkin.core.errors import MismatchError, NearkinError, OptionError
 from nearkin.nets.functional import check, view
-from nearkin.nets.plain import LeNet
 from nearkin.nets.registry import build, default_network, path_of
+from nearkin.nets.small import LeNet
 from nearkin.nets.spec import NETWORKS, NetworkSpec, text_of, value_of
 from nearkin.nets.trusted_code import trust, trust_network
 from nearkin.tasks.task import Task

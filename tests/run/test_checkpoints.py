@@ -75,7 +75,7 @@ def test_a_whole_checkpoint_is_used(begin: Callable[[State | None], Work[Fit]], 
     checkpoint(begin).save(file)
     heard: list[Event] = []
     done = finish(resume(FolderCheckpoints(tmp_path), file.name, begin), heard.append)
-    assert any(isinstance(event, Note) and "going on at step" in event.text for event in heard)
+    assert any(isinstance(event, Note) and "resuming at step" in event.text for event in heard)
     assert fit_state(done).to_bytes() == fit_state(finish(begin(None))).to_bytes()
     assert not list(tmp_path.iterdir())
 

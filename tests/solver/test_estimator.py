@@ -120,7 +120,7 @@ def test_a_network_is_pickled_without_its_code(images: tuple[np.ndarray, np.ndar
     found = quick(only=("lenet",)).fit(x, y)
     wanted = found.predict_proba(x)
     held = pickle.dumps(found)
-    assert b"nearkin.nets.plain" not in held
+    assert b"nearkin.nets.small" not in held
     assert np.array_equal(pickle.loads(held).predict_proba(x), wanted)
 
 

@@ -51,7 +51,7 @@ def test_the_same_call_continues_to_the_same_bits(task: nk.Task, tmp_path: Path)
     assert part.exists()
     assert not out.exists()
     found, notes = trained(task, out)
-    assert notes == ["going on at step 10 of 20"]
+    assert notes == ["resuming at step 10 of 20"]
     assert same(found, whole)
     assert same(loaded(out), whole)
     assert not part.exists()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.core.errors import MismatchError, require
-from nearkin.nets.functional import evaluating
+from nearkin.nets.functional import evaluation_mode
 from nearkin.nets.heads import features, head_name
 from nearkin.tasks.examples import Batch
 from nearkin.tasks.likelihood import Likelihood
@@ -56,7 +56,7 @@ class SourceOnTarget:
     @cached_property
     def train_outputs(self) -> Tensor:
         """Outputs of the network for the training samples."""
-        with evaluating(self.model):
+        with evaluation_mode(self.model):
             outputs = torch.cat([self.model(batch) for batch in self.train.x.split(PASS)])
         require(
             bool(outputs.isfinite().all()),
@@ -67,5 +67,5 @@ class SourceOnTarget:
 
     def features_of(self, x: Tensor) -> Tensor:
         """Inputs of the head for samples `[N, ...]`, as `[N, D]`."""
-        with evaluating(self.model):
+        with evaluation_mode(self.model):
             return torch.cat([features(self.model, batch, self.head) for batch in x.split(PASS)])

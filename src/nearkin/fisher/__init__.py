@@ -1,6 +1,6 @@
 """Fisher information: diagonals, per-sample gradients, products, tangent kernels, spectra.
 
-`operators` (for GPyTorch and SciPy), `kronecker` and `spectra` are modules of their own.
+Import `operators` (for GPyTorch and SciPy), `kronecker` and `spectra` as modules.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
-r"""Per-sample gradients by automatic differentiation, for weights that no formula covers.
+r"""Per-sample gradients by automatic differentiation, for weights without a formula.
 
-A cotangent `c` `[B, *outputs]` stands for the sample's loss: the gradient of sample b is $J_b^\top c_b$, where a sample
-is a batch of one.
+A cotangent `c` `[B, *outputs]` represents the sample's loss: the gradient of sample b, which is run as a batch of one,
+is $J_b^\top c_b$.
 """
 
 import warnings
@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from nearkin.core.types import Params
-from nearkin.fisher.tape import Network, called
+from nearkin.fisher.tape import Network, network_outputs
 
 MEMORY_BYTES = 256 * 2**20
 
 
-def rest_gradients(
+def autodiff_gradients(
     model: Network, weights: Mapping[str, Tensor], names: tuple[str, ...], x: Tensor, cotangent: Tensor,
     alone: bool = False,
 ) -> Params:  # fmt: skip
@@ -30,20 +30,20 @@ def rest_gradients(
         names: parameters to differentiate by.
         x: inputs `[B, *input_shape]`.
         cotangent: `[B, *outputs]`.
-        alone: sample by sample; else by `vmap(grad)`, and sample by sample if that fails.
+        alone: whether to go sample by sample; otherwise `vmap(grad)` is used, and sample by sample if that fails.
     """
-    chosen = {name: weights[name] for name in names}
+    selected = {name: weights[name] for name in names}
 
-    def inner(some: Params, sample: Tensor, c: Tensor) -> Tensor:
-        return (called(model, {**weights, **some}, sample[None])[0] * c).sum()
+    def inner(params: Params, sample: Tensor, c: Tensor) -> Tensor:
+        return (network_outputs(model, {**weights, **params}, sample[None])[0] * c).sum()
 
     if not alone and len(x) > 1:
         try:
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "There is a performance drop")  # slow, and right
-                found: Params = vmap(grad(inner), in_dims=(None, 0, 0))(chosen, x, cotangent)
-            return found
-        except Exception:  # an operation without a batching rule; an error of the network's own comes again below
+                warnings.filterwarnings("ignore", "There is a performance drop")  # slow but correct
+                gradients: Params = vmap(grad(inner), in_dims=(None, 0, 0))(selected, x, cotangent)
+            return gradients
+        except Exception:  # an operation without a batching rule; an error of the network itself is raised again below
             pass
     each = [single_gradients(model, weights, names, x[b : b + 1], cotangent[b : b + 1]) for b in range(len(x))]
     return {name: torch.stack([gradients[name] for gradients in each]) for name in names}
@@ -54,29 +54,28 @@ def single_gradients(
 ) -> Params:
     """Gradients of one sample `[1, *input_shape]` by name, zeros for parameters that it does not use.
 
-    This is the definition: a module runs with its own parameters, and every way to them counts.
+    This is the definition of a per-sample gradient: a module runs with its own parameters, and all their uses count.
     """
     with torch.enable_grad():
         if isinstance(model, nn.Module):
             parameters = dict(model.named_parameters())
             free: dict[str, Tensor] = {name: parameters[name] for name in names}
-            with _moving(model, free):
-                outputs = model(x.detach())
-                found = _gradients(outputs, free, cotangent)
+            with _only_requiring_grad(model, free):
+                gradients = _gradients(model(x.detach()), free, cotangent)
         else:
             free = {name: weights[name].detach().requires_grad_() for name in names}
-            found = _gradients(model({**weights, **free}, x.detach()), free, cotangent)
-    return {name: torch.zeros_like(free[name]) if g is None else g.to_dense() for name, g in found.items()}
+            gradients = _gradients(model({**weights, **free}, x.detach()), free, cotangent)
+    return {name: torch.zeros_like(free[name]) if g is None else g.to_dense() for name, g in gradients.items()}
 
 
 def single_outputs(model: Network, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """Outputs `[B, …]` without a graph, each sample in a batch of its own."""
+    """Outputs `[B, …]` without a graph; every sample runs as a batch of one."""
     with torch.no_grad():
-        return torch.cat([called(model, weights, sample) for sample in x.detach().split(1)])
+        return torch.cat([network_outputs(model, weights, sample) for sample in x.detach().split(1)])
 
 
 def chunk_size(weights: Mapping[str, Tensor], names: tuple[str, ...], memory: int = MEMORY_BYTES) -> int:
-    """How many samples' gradients of these parameters fit the memory."""
+    """Number of samples whose gradients of these parameters fit the memory."""
     size = sum(weights[name].numel() * weights[name].element_size() for name in names)
     return max(1, memory // max(1, 2 * size))
 
@@ -84,20 +83,20 @@ def chunk_size(weights: Mapping[str, Tensor], names: tuple[str, ...], memory: in
 def _gradients(outputs: Tensor, free: Mapping[str, Tensor], cotangent: Tensor) -> dict[str, Tensor | None]:
     if not outputs.requires_grad:
         return dict.fromkeys(free)
-    found = torch.autograd.grad((outputs * cotangent).sum(), list(free.values()), allow_unused=True)
-    return dict(zip(free, found, strict=True))
+    gradients = torch.autograd.grad((outputs * cotangent).sum(), list(free.values()), allow_unused=True)
+    return dict(zip(free, gradients, strict=True))
 
 
 @contextmanager
-def _moving(model: nn.Module, chosen: Mapping[str, Tensor]) -> Iterator[None]:
-    """A block in which the chosen parameters of a module require gradients, and no others do."""
+def _only_requiring_grad(model: nn.Module, selected: Mapping[str, Tensor]) -> Iterator[None]:
+    """Within the block only the selected parameters of a module require gradients."""
     before = {parameter: parameter.requires_grad for parameter in model.parameters()}
     try:
         for parameter in before:
             parameter.requires_grad_(False)
-        for value in chosen.values():
+        for value in selected.values():
             value.requires_grad_(True)
         yield
     finally:
-        for parameter, moving in before.items():
-            parameter.requires_grad_(moving)
+        for parameter, required in before.items():
+            parameter.requires_grad_(required)

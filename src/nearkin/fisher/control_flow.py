@@ -1,8 +1,8 @@
 """Detect networks in which the values of the inputs decide what is computed.
 
-In a network that branches on a value of its inputs, as in `if x.sum() > 0`, selects samples by a mask or reorders them,
-one sample may be treated differently alone and in a batch. Formulas that were checked on some samples say nothing about
-others there.
+A network may branch on a value of its inputs, as in `if x.sum() > 0`, select samples by a mask, or reorder them. Then
+its result for a sample alone may differ from the result in a batch, and formulas that hold for some samples may not
+hold for others.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from nearkin.fisher.tape import Network, called
+from nearkin.fisher.tape import Network, network_outputs
 
 READS = frozenset(
     (
@@ -22,17 +22,17 @@ READS = frozenset(
         "unique_consecutive", "bincount", "take",
     )
 )  # fmt: skip
-"""Functions that hand values to Python, or whose result has a shape that depends on them."""
+"""Functions that return values to Python, or whose result has a shape that depends on values."""
 
 AXES = {
     "sort": 1, "topk": 2, "kthvalue": 2, "index_select": 1, "gather": 1, "take_along_dim": 2, "scatter": 1,
     "scatter_add": 1, "scatter_reduce": 1, "index_add": 1, "index_copy": 1, "index_fill": 1,
 }  # fmt: skip
-"""Functions that move entries along an axis by value, and the position of the axis among their arguments."""
+"""Functions that move entries along an axis by value, and the position of the axis argument."""
 
 
 def depends_on_values(network: Network, weights: Mapping[str, Tensor], x: Tensor) -> bool:
-    """Whether the course of a network on inputs `[B, *input_shape]` depends on their values, or reorders samples.
+    """Whether the values of the inputs `[B, *input_shape]` decide which operations run, or the order of samples.
 
     >>> depends_on_values(lambda p, x: x.relu(), {}, torch.ones(2, 3))
     False
@@ -40,31 +40,31 @@ def depends_on_values(network: Network, weights: Mapping[str, Tensor], x: Tensor
     True
     """
     if isinstance(network, nn.Module) and any(isinstance(m, torch.jit.ScriptModule) for m in network.modules()):
-        return True  # compiled: nobody can look inside
+        return True  # compiled code cannot be inspected
     x = x.detach()
-    reads = _Reads(x)
-    with torch.no_grad(), reads:
-        called(network, weights, x)
-    return reads.happened
+    detector = _ReadDetector(x)
+    with torch.no_grad(), detector:
+        network_outputs(network, weights, x)
+    return detector.detected
 
 
-class _Reads(TorchFunctionMode):
-    """Watches for functions that read values of tensors computed from the inputs."""
+class _ReadDetector(TorchFunctionMode):
+    """Detects functions that read values of tensors computed from the inputs."""
 
     def __init__(self, x: Tensor) -> None:
         super().__init__()
-        self.happened = False
-        self._derived: dict[int, Tensor] = {}  # by storage; held, so that no other tensor takes its place
+        self.detected = False
+        self._derived: dict[int, Tensor] = {}  # by storage; tensors are kept, so that their storage is not used again
         self._add(x)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call the function, and note what it reads and computes."""
+        """Call the function; check whether it reads values, and register its results."""
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
         derived = any(self._has(value) for value in tree_leaves((args, kwargs)))
         if derived and self._reads(name, args, kwargs):
-            self.happened = True
+            self.detected = True
         result = func(*args, **kwargs)
         if derived:
             changed = args[:1] if name == "__setitem__" or name[-1:] == "_" != name[-2:-1] or name[:3] == "__i" else ()
@@ -80,13 +80,13 @@ class _Reads(TorchFunctionMode):
             self._derived[value.untyped_storage().data_ptr()] = value
 
     def _reads(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether values decide the course, the shape of the result, or which sample goes where."""
+        """Whether values decide which operations run, the shape of the result, or the order of samples."""
         name = name if name.endswith("__") else name.removesuffix("_")
         if name in READS or (name == "where" and len(args) + len(kwargs) == 1):
             return True
         if name in ("__getitem__", "__setitem__", "index_put"):
             index = args[1] if isinstance(args[1], tuple | list) else (args[1],)
-            masks = [part.dtype in (torch.bool, torch.uint8) for part in index if self._has(part)]
+            masks = [entry.dtype in (torch.bool, torch.uint8) for entry in index if self._has(entry)]
             if name == "__getitem__" and any(masks):
                 return True
             return self._has(args[0]) and self._has(index[0]) and not masks[0]

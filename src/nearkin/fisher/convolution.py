@@ -1,9 +1,8 @@
-"""Convolutions: squares of per-sample weight gradients, and the gradients themselves.
+"""Per-sample weight gradients of convolutions, and the sums of their squares.
 
-A weight gradient is a convolution of the layer's input with the gradient at its output. Three ways to have one a
-sample: call for it sample by sample; let samples be groups of one grouped convolution; or unfold the input to the
-patches that each filter saw and contract them with the gradients. Which is fastest depends on channels and
-map.
+A weight gradient is a convolution of the layer's input with the gradient at its output. Three methods compute one per
+sample: sample by sample; with samples as groups of one grouped convolution; or by unfolding the input to the patches
+that each filter reads and contracting them with the gradients. Which is fastest depends on channels and map size.
 """
 
 import math
@@ -17,26 +16,26 @@ from torch import Tensor, nn
 from nearkin.fisher.contraction import SMALL_FLOATS, contracted_squares
 
 Convolution: TypeAlias = nn.Conv1d | nn.Conv2d | nn.Conv3d
-Way: TypeAlias = Callable[[Convolution, Tensor, Tensor, Sequence[int], Tensor], None]
-"""(layer, x, g, padding, into) adds the squares to `into`, whose shape is that of the weight that was meant."""
+SquaresMethod: TypeAlias = Callable[[Convolution, Tensor, Tensor, Sequence[int], Tensor], None]
+"""(layer, x, g, padding, into) adds the squares to `into`, which has the shape of the weight."""
 
-GROUPED_FLOATS = 1 << 17  # of per-sample gradients held at once; torch holds four times as much beside them
+GROUPED_FLOATS = 1 << 17  # values of per-sample gradients in memory at once; torch needs four times as much in addition
 UNFOLDED_FLOATS = 1 << 19
 BACKWARD = torch.ops.aten.convolution_backward.default
 WEIGHT_ONLY = [False, True, False]
-FEW_POSITIONS = 16  # up to which patches are cheap to unfold, and grouped convolutions collapse
+FEW_POSITIONS = 16  # number of positions up to which patches are cheap to unfold and grouped convolutions are slow
 
 
 def convolution_squares(layer: Convolution, x: Tensor, gradients: Sequence[Tensor], into: Tensor) -> None:
     """Add the squared weight gradients of every sample to `into`, in the shape of the weight.
 
-    Several gradients at one input go through one call, as if the layer had so many times its filters: the input is
-    read and unfolded once.
+    K gradients at one input are computed in one call, as if the layer had K times as many filters: the input is read
+    and unfolded once.
 
     Args:
         layer: the convolution.
-        x: what it read, `[B, I, …]`.
-        gradients: K of them at what it gave, each `[B, O, …]`.
+        x: its input, `[B, I, …]`.
+        gradients: K gradients at its output, each `[B, O, …]`.
         into: `[O, I / groups, …]`.
     """
     x, padding = padded(layer, x)
@@ -50,15 +49,15 @@ def convolution_squares(layer: Convolution, x: Tensor, gradients: Sequence[Tenso
 
 
 def _add_squares(layer: Convolution, x: Tensor, g: Tensor, padding: Sequence[int], into: Tensor) -> None:
-    """The same of one gradient by the way that suits the shapes, which are those of `into`."""
+    """The same for one gradient, by the fastest method for the shapes."""
     if layer.groups == 1 and math.prod(layer.kernel_size) == 1 and set(layer.stride) == {1} and not any(padding):
         contracted_squares(g.flatten(2), x.flatten(2).transpose(1, 2), into.flatten(1))
         return
-    _suited(layer, g[0, 0].numel(), into.numel())(layer, x, g, padding, into)
+    _fastest_method(layer, g[0, 0].numel(), into.numel())(layer, x, g, padding, into)
 
 
-def _suited(layer: Convolution, positions: int, weights: int) -> Way:
-    """The way that measured fastest for such a map and weight; the same everywhere, for the same bits."""
+def _fastest_method(layer: Convolution, positions: int, weights: int) -> SquaresMethod:
+    """The method that was measured to be the fastest; the choice is the same on every machine, so that results are."""
     if layer.groups == 1 and isinstance(layer, nn.Conv2d) and positions <= FEW_POSITIONS:
         return _by_patch
     return _by_group if weights <= SMALL_FLOATS and positions > FEW_POSITIONS else _by_sample
@@ -76,7 +75,7 @@ def convolution_gradients(layer: Convolution | nn.ConvTranspose2d, x: Tensor, g:
 
 
 def padded(layer: Convolution, x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
-    """The input with any padding but plain zeros carried out, and the zeros that are left to pad."""
+    """The input with padding applied, unless it is plain zeros, and the number of zeros that are left to pad."""
     if layer.padding_mode == "zeros" and not isinstance(layer.padding, str):
         return x, tuple(layer.padding)
     around = list(layer._reversed_padding_repeated_twice)
@@ -87,24 +86,23 @@ def padded(layer: Convolution, x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
 def _weight_gradients(
     layer: Convolution | nn.ConvTranspose2d, x: Tensor, g: Tensor, padding: Sequence[int], weight: Tensor
 ) -> Iterator[Tensor]:
-    """Weight gradients as torch computes them, one sample after another; of the weight the shape alone matters."""
+    """Weight gradients as torch computes them, sample by sample; only the shape of the weight is used."""
     transposed = isinstance(layer, nn.ConvTranspose2d)
     extra = list(layer.output_padding) if transposed else [0] * (x.dim() - 2)
     stride, around, dilation, groups = list(layer.stride), list(padding), list(layer.dilation), layer.groups
-    for one, gradient in zip(x.split(1), g.split(1), strict=True):  # called often: nothing is prepared inside
-        found = BACKWARD(gradient, one, weight, None, stride, around, dilation, transposed, extra, groups, WEIGHT_ONLY)
-        yield found[1]
+    rest = (stride, around, dilation, transposed, extra, groups, WEIGHT_ONLY)
+    for sample, gradient in zip(x.split(1), g.split(1), strict=True):  # called often: nothing is prepared inside
+        yield BACKWARD(gradient, sample, weight, None, *rest)[1]
 
 
 def _grouped(layer: Convolution, x: Tensor, g: Tensor, padding: Sequence[int], weight: Tensor) -> Tensor:
-    """Weight gradients `[B, *weight.shape]` of samples that are groups of one convolution."""
+    """Weight gradients `[B, *weight.shape]`, with the samples as groups of one convolution."""
     size = len(x)
     wide = weight.expand(size, *weight.shape).flatten(0, 1)
-    one_x, one_g = x.reshape(1, -1, *x.shape[2:]), g.reshape(1, -1, *g.shape[2:])
+    joint_x, joint_g = x.reshape(1, -1, *x.shape[2:]), g.reshape(1, -1, *g.shape[2:])
     stride, around, dilation, extra = list(layer.stride), list(padding), list(layer.dilation), [0] * (x.dim() - 2)
-    groups = size * layer.groups
-    found = BACKWARD(one_g, one_x, wide, None, stride, around, dilation, False, extra, groups, WEIGHT_ONLY)
-    gradient: Tensor = found[1]
+    rest = (stride, around, dilation, False, extra, size * layer.groups, WEIGHT_ONLY)
+    gradient: Tensor = BACKWARD(joint_g, joint_x, wide, None, *rest)[1]
     return gradient.view(size, *weight.shape)
 
 

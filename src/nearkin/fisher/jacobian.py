@@ -1,13 +1,13 @@
-r"""The Jacobian of a network on data, known by its products Jv and $J^\top u$.
+r"""The Jacobian of a network on data as products Jv and $J^\top u$, without forming it.
 
 Notation: N samples in batches of B, out the shape of one output with C numbers, P weights θ, J the Jacobian of all
-outputs in all weights `[N·C, P]`.
+outputs with respect to all weights `[N·C, P]`.
 """
 
 import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, reduce
-from typing import TypeAlias
+from typing import TypeAlias, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +17,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.types import Params
 from nearkin.fisher.difference import Difference
-from nearkin.fisher.linearization import Passage, Tangent, Weigh, linearized
-from nearkin.fisher.passes import Function, derivable, plain_pass
-from nearkin.fisher.plan import require_steady, wanted_names
+from nearkin.fisher.gradient_plan import require_evaluation_mode, wanted_names
+from nearkin.fisher.linearization import BatchJacobian, RecomputedLinearization, Weighting, linearized
+from nearkin.fisher.passes import Function, gradients_enabled, plain_pass
 from nearkin.fisher.vectors import require_fit
 from nearkin.tasks.batches import ordered_batches
 from nearkin.tasks.examples import Examples
@@ -31,33 +31,42 @@ METHODS = ("auto", "jvp", "vjp", "difference")
 BATCH = 128
 
 
+class JacobianOptions(TypedDict, total=False):
+    """Keyword options of `Jacobian` and of everything that is computed with it."""
+
+    params: Params | None
+    method: str
+    sides: int
+    step: float | None
+    keep: bool | None
+
+
 def at_weights(network: Network, params: Params | None = None) -> tuple[Callable[[Params, Tensor], Tensor], Params]:
-    """A network as `f(params, x)` with the weights it is differentiated in.
+    """A network as `f(params, x)`, and the weights by which it is differentiated.
 
     Args:
         network: a module in evaluation mode, or `f(params, x)` itself.
-        params: θ by name, some or all of a module's; by default its own that require gradients.
+        params: θ by name, some or all of a module's weights (default: those that require gradients).
     """
     if isinstance(network, nn.Module):
-        require_steady(network)
+        require_evaluation_mode(network)
         own = dict(network.named_parameters())
-        chosen = {name: own[name] for name in wanted_names(network, params)}
+        selected = {name: own[name] for name in wanted_names(network, params)}
         f = _function(network)
     else:
-        f, chosen = network, {}
+        f, selected = network, {}
         require(bool(params), "a function has no weights of its own; give params, its weights by name")
-    theta = {name: value.detach().clone() for name, value in (params or chosen).items()}
-    if chosen:
-        require_fit(theta, chosen, "params")
-    odd = [
-        f"{name} is {value.dtype}" for name, value in theta.items() if value.dtype not in (torch.float32, torch.float64)
-    ]
-    require(not odd, f"products need float32 or float64, {', '.join(odd[:1])}; use model.float()")
+    theta = {name: value.detach().clone() for name, value in (params or selected).items()}
+    if selected:
+        require_fit(theta, selected, "params")
+    for name, value in theta.items():
+        supported = value.dtype in (torch.float32, torch.float64)
+        require(supported, f"products need float32 or float64, {name} is {value.dtype}; use model.float()")
     return f, theta
 
 
 def _function(model: nn.Module) -> Callable[[Params, Tensor], Tensor]:
-    """`f(params, x)`; attention takes its plain form, which alone has derivatives of all kinds."""
+    """`f(params, x)` without fused attention, which does not have all derivatives."""
 
     def f(params: Params, x: Tensor) -> Tensor:
         with sdpa_kernel(SDPBackend.MATH):
@@ -68,7 +77,7 @@ def _function(model: nn.Module) -> Callable[[Params, Tensor], Tensor]:
 
 
 def input_batches(x: Inputs) -> Iterator[Tensor]:
-    """Inputs `[B, *input_shape]` of whatever the data is: one tensor is one batch, labels are left out."""
+    """Batches of inputs `[B, *input_shape]` without labels; a tensor is one batch."""
     if isinstance(x, Tensor):
         yield x
     else:
@@ -77,18 +86,18 @@ def input_batches(x: Inputs) -> Iterator[Tensor]:
 
 
 class Jacobian:
-    r"""The Jacobian J `[N·C, P]` of a network on data, known by its products.
+    r"""The Jacobian J `[N·C, P]` of a network on data, as an operator.
 
     Args:
         network: a module in evaluation mode, or `f(params, x)`.
         x: inputs `[N, *input_shape]`, examples of a task, or any iterable of batches, with or without labels, that
-            gives the same ones each time.
-        params: θ by name; by default a module's own that require gradients.
-        method: `jvp`, `vjp`, `difference`, or `auto`, which is jvp where the network has a forward-mode derivative.
-        sides: of the finite difference, 1 or 2.
+            gives the same batches each time.
+        params: θ by name (default: the parameters of a module that require gradients).
+        method: `jvp`, `vjp`, `difference`, or `auto`: jvp if the network has a forward-mode derivative, otherwise vjp.
+        sides: 1 or 2, for the finite difference.
         step: length of the finite difference's step relative to ‖θ‖ (default: 3e-5 in float32; in float64 1e-8 for one
             side and 1e-7 for two).
-        keep: whether graphs stay in memory between products; by default those of a tensor do, those of batches do not.
+        keep: whether graphs are kept in memory between products (default: True for a tensor, False for batches).
 
     >>> jacobian = Jacobian(nn.Linear(2, 1), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     >>> jacobian.push({"weight": torch.tensor([[1.0, 0.0]]), "bias": torch.zeros(1)})
@@ -98,7 +107,7 @@ class Jacobian:
     tensor([[4., 6.]])
     """
 
-    @derivable()
+    @gradients_enabled()
     def __init__(
         self,
         network: Network,
@@ -115,19 +124,19 @@ class Jacobian:
         require(
             step is None or (math.isfinite(step) and step > 0), f"a finite difference has a step above 0, got {step}"
         )
-        require(step is None or method == "difference", f"step is of method='difference', got method={method!r}")
+        require(step is None or method == "difference", f"step needs method='difference', got method={method!r}")
         self.f, self.params = at_weights(network, params)
         self.method, self.sides, self.step = method, sides, step
         self.inputs = tuple(x) if isinstance(x, Iterator) else x
         self.sizes = [len(batch) for batch in input_batches(self.inputs)]
         require(sum(self.sizes) > 0, "there is no sample to measure on; the data is empty", DataError)
-        self._kept: list[Tangent] | None = None
+        self._kept: list[BatchJacobian] | None = None
         if keep or (keep is None and isinstance(x, Tensor)):
-            self._kept = [self._tangent(batch, keep=True) for batch in input_batches(self.inputs)]
+            self._kept = [self._jacobian(batch, keep=True) for batch in input_batches(self.inputs)]
 
     @property
     def num_samples(self) -> int:
-        """N."""
+        """N, the number of samples."""
         return sum(self.sizes)
 
     @property
@@ -137,50 +146,48 @@ class Jacobian:
 
     @cached_property
     def shape(self) -> torch.Size:
-        """`[N, *out]`, that of all outputs."""
+        """`[N, *out]`, the shape of all outputs."""
         with torch.no_grad():
-            first = plain_pass(self._at(next(batch for batch in input_batches(self.inputs))), self.params)
+            first = plain_pass(self._at(next(input_batches(self.inputs))), self.params)
         return torch.Size([self.num_samples, *first.shape[1:]])
 
-    @derivable()
+    @gradients_enabled()
     def push(self, v: Params) -> Tensor:
         """Jv `[N, *out]`."""
         require_fit(v, self.params)
-        return torch.cat([tangent.push(v) for tangent in self._tangents()])
+        return torch.cat([batch.push(v) for batch in self._jacobians()])
 
-    @derivable()
+    @gradients_enabled()
     def pull(self, u: Tensor) -> Params:
         r"""$J^\top u$ by name, for u `[N, *out]`."""
         require(
             u.dim() > 0 and len(u) == self.num_samples,
-            f"u has shape {tuple(u.shape)} for {self.num_samples} samples; give one in the shape of the outputs",
+            f"u has shape {tuple(u.shape)} for {self.num_samples} samples; give u the shape of the outputs",
             MismatchError,
         )
-        parts = zip(self._tangents(), u.split(self.sizes), strict=True)
-        return _total(tangent.pull(part) for tangent, part in parts)
+        pairs = zip(self._jacobians(), u.split(self.sizes), strict=True)
+        return _sum_by_name(batch.pull(cotangent) for batch, cotangent in pairs)
 
-    @derivable()
-    def transported(self, v: Params, weigh: Weigh) -> Params:
-        r"""$J^\top u$ by name, with u `[B, *out]` from the outputs and Jv of each batch."""
+    @gradients_enabled()
+    def weighted_product(self, v: Params, weigh: Weighting) -> Params:
+        r"""$J^\top u$ by name, where `weigh` computes u `[B, *out]` from the outputs and Jv of each batch."""
         require_fit(v, self.params)
-        return _total(tangent.transported(v, weigh) for tangent in self._tangents())
+        return _sum_by_name(batch.weighted_product(v, weigh) for batch in self._jacobians())
 
-    def _tangents(self) -> Iterable[Tangent]:
+    def _jacobians(self) -> Iterable[BatchJacobian]:
         if self._kept is not None:
             return self._kept
-        return (self._tangent(batch, keep=False) for batch in input_batches(self.inputs))
+        return (self._jacobian(batch, keep=False) for batch in input_batches(self.inputs))
 
-    def _tangent(self, x: Tensor, keep: bool) -> Tangent:
+    def _jacobian(self, x: Tensor, keep: bool) -> BatchJacobian:
         f = self._at(x)
         if self.method == "difference":
             return Difference(f, self.params, self.sides, keep, self.step)
-        return linearized(f, self.params, self.method) if keep else Passage(f, self.params, self.method)
+        return linearized(f, self.params, self.method) if keep else RecomputedLinearization(f, self.params, self.method)
 
     def _at(self, x: Tensor) -> Function:
-        """The network on one batch, a function of its weights."""
         return lambda params: self.f(params, x)
 
 
-def _total(parts: Iterable[Params]) -> Params:
-    """The sum of vectors by name."""
-    return reduce(lambda one, other: {name: one[name] + other[name] for name in one}, parts)
+def _sum_by_name(vectors: Iterable[Params]) -> Params:
+    return reduce(lambda total, vector: {name: total[name] + vector[name] for name in total}, vectors)

@@ -1,12 +1,12 @@
-r"""What single layers add to a tangent kernel, from their inputs `x` and the gradients `g` at their outputs.
+r"""The contribution of single layers to a tangent kernel, from their inputs `x` and the gradients `g` at their outputs.
 
-A layer that applies one weight matrix at T positions has the gradient $\sum_t g_t u_t^⊤$, where $u_t$ is what it read
-there (a convolution: a patch). Two samples' gradients meet in
+A layer that applies one weight matrix at T positions has the gradient $\sum_t g_t u_t^⊤$, where $u_t$ is its input
+there (a patch, for a convolution). The inner product of the gradients of two samples is
 
 $$k = \Big\langle \sum_t g_t u_t^⊤, \sum_s g'_s u_s'^⊤ \Big\rangle = \sum_{t,s} (u_t^⊤ u'_s)(g_t^⊤ g'_s),$$
 
-and a bias adds one to $u_t^⊤ u'_s$. The left form keeps gradients of this layer alone, as its rule (`layers`) gives
-them; the right one keeps their factors. Which is cheaper depends on the layer's sizes (`pairs_are_cheaper`).
+and a bias adds one to $u_t^⊤ u'_s$. The left form stores the gradients of the layer, computed by its rule (`layers`);
+the right form stores their factors. Which is cheaper depends on the layer's sizes (`pairs_are_cheaper`).
 
 Notation: B samples, C outputs of the network, R outputs kept apart (C, or 1 where the kernel is their sum), P weights;
 a layer has T positions and G groups of D inputs and O outputs.
@@ -24,40 +24,40 @@ from torch import Tensor, nn
 from nearkin.fisher.convolution import FEW_POSITIONS, Convolution
 from nearkin.fisher.layers import Local, Rule, rule_for
 
-MOVED = 16  # multiply-adds of a matrix product in the time one number takes to be written and read again
-SCRATCH = 2**20  # numbers that one step of a contraction may hold
+MOVED = 16  # multiply-adds of a matrix product in the time that it takes to write a number and read it again
+SCRATCH = 2**20  # largest number of values in one step of a contraction
 
 
 @dataclass(frozen=True, eq=False)
 class Feature:
-    """Gradients of a layer's weights, one a sample and output: themselves, or the factors they are made of.
+    """Gradients of a layer's weights, one per sample and output, or the factors of these gradients.
 
     Attributes:
-        g: `[B, G, R, T, O]` gradients at what the layer gave; without `u` those of its weights, `[B, 1, R, 1, P]`.
-        u: `[B, G, T, D]` what it read; of an embedding the tokens `[B, G, T]`.
-        bias: whether factors stand for the bias, too.
+        g: `[B, G, R, T, O]` gradients at the layer's outputs; if `u` is None those of its weights, `[B, 1, R, 1, P]`.
+        u: `[B, G, T, D]` inputs; for an embedding the tokens `[B, G, T]`.
+        bias: whether the factors include the bias.
     """
 
     g: Tensor
     u: Tensor | None = None
     bias: bool = False
 
-    def part(self, start: int, stop: int) -> "Feature":
-        """The samples from `start` to `stop`; writing into it writes here."""
+    def samples(self, start: int, stop: int) -> "Feature":
+        """The samples from `start` to `stop`, as a view."""
         return self._changed(lambda value: value[start:stop])
 
-    def room(self, count: int) -> "Feature":
+    def empty(self, count: int) -> "Feature":
         """Uninitialised features of `count` samples."""
         return self._changed(lambda value: value.new_empty(count, *value.shape[1:]))
 
-    def write(self, made: "Feature") -> None:
-        """Copy features in: the memory of a batch is free for the next one, and stays warm."""
-        self.g.copy_(made.g)
-        if self.u is not None and made.u is not None:
-            self.u.copy_(made.u)
+    def write(self, other: "Feature") -> None:
+        """Copy other features into this memory, so that the memory of a batch can be used for the next one."""
+        self.g.copy_(other.g)
+        if self.u is not None and other.u is not None:
+            self.u.copy_(other.u)
 
     def num_bytes(self) -> int:
-        """Memory of these numbers."""
+        """Memory of the features in bytes."""
         return self.g.nbytes + (0 if self.u is None else self.u.nbytes)
 
     def _changed(self, change: Callable[[Tensor], Tensor]) -> "Feature":
@@ -67,9 +67,9 @@ class Feature:
 def pairs_are_cheaper(
     positions: int, inputs: int, outputs: int, num_outputs: int, summed: bool, partners: int, words: bool = False
 ) -> bool:
-    """Whether a sample meets `partners` others at less cost by pairs of positions than by gradients; both have G alike.
+    """Whether pairs of positions are cheaper than gradients if each sample is combined with `partners` others.
 
-    Costs are multiply-adds for one pair of samples, building the gradients shared among all partners.
+    Costs are multiply-adds for one pair of samples; the cost of the gradients is divided among all partners.
 
     Args:
         positions: T.
@@ -77,8 +77,8 @@ def pairs_are_cheaper(
         outputs: O.
         num_outputs: C.
         summed: whether the kernel is summed over outputs.
-        partners: samples that each sample meets.
-        words: whether what was read are D words, which are compared, not multiplied.
+        partners: number of samples that each sample is combined with.
+        words: whether the inputs are words, D in the vocabulary, which are compared and not multiplied.
 
     >>> pairs_are_cheaper(1, 784, 512, 1, False, 1000), pairs_are_cheaper(784, 25, 6, 1, False, 1000)
     (True, False)
@@ -94,16 +94,16 @@ def pairs_are_cheaper(
 def feature(
     layer: nn.Module, local: Local, x: Tensor, g: Sequence[Tensor], wanted: Collection[str], summed: bool, partners: int
 ) -> Feature:
-    """The numbers of one call of a layer that its part of the kernel needs.
+    """The features of one call of a layer, from which its kernel is computed.
 
     Args:
-        layer: one that has a rule.
+        layer: a layer with a rule.
         local: its own parameters and buffers.
-        x: `[B, …]` what it read.
-        g: gradients at what it gave `[B, …]`, one for each of the network's outputs.
-        wanted: local names of those of its parameters that count.
+        x: `[B, …]` its inputs.
+        g: gradients at its outputs `[B, …]`, one for each of the network's outputs.
+        wanted: local names of its selected parameters.
         summed: whether the kernel is summed over outputs.
-        partners: samples that each sample meets; see `pairs_are_cheaper`.
+        partners: number of samples that each sample is combined with; see `pairs_are_cheaper`.
 
     >>> x, g = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0]])
     >>> one, k = feature(nn.Linear(2, 1), {}, x, [g], ("weight", "bias"), False, 1), torch.zeros(1, 1)
@@ -126,7 +126,7 @@ def feature(
 
 
 def rows(values: Tensor, summed: bool) -> Feature:
-    """Gradients `[B, C, P]` of some weights; summed outputs stand side by side as more weights.
+    """Gradients `[B, C, P]` of some weights as a feature; summed outputs are treated as more weights.
 
     >>> rows(torch.zeros(3, 4, 2), False).g.shape, rows(torch.zeros(3, 4, 2), True).g.shape
     (torch.Size([3, 1, 4, 1, 2]), torch.Size([3, 1, 1, 1, 8]))
@@ -142,7 +142,7 @@ def add_kernel(out: Tensor, left: Feature, right: Feature) -> None:
     kept, positions = left.g.shape[2:4]
     height = max(1, SCRATCH // (len(right.g) * (kept * positions) ** 2))
     for start in range(0, len(left.g), height):
-        some = left.part(start, start + height)
+        some = left.samples(start, start + height)
         for group in range(left.g.shape[1]):
             _add_pairs(out[start * kept : (start + height) * kept], some, right, group)
 
@@ -162,7 +162,7 @@ def _add_pairs(out: Tensor, left: Feature, right: Feature, group: int) -> None:
 
 
 def _by_position(layer: nn.Linear | nn.Embedding | Convolution, x: Tensor, g: Tensor) -> Tensor:
-    """Gradients `[B, C, …]` at what a layer gave, as `[B, C, G, T, O]`; those of an embedding's padding are zero."""
+    """Gradients `[B, C, …]` at a layer's outputs, as `[B, C, G, T, O]`; those of an embedding's padding are zero."""
     if isinstance(layer, Convolution):
         return g.reshape(*g.shape[:2], layer.groups, -1, math.prod(g.shape[3:])).transpose(3, 4)
     g = g.flatten(2, -2) if g.dim() > 3 else g[:, :, None]
@@ -172,7 +172,7 @@ def _by_position(layer: nn.Linear | nn.Embedding | Convolution, x: Tensor, g: Te
 
 
 def _read(layer: nn.Linear | nn.Embedding | Convolution, x: Tensor) -> Tensor:
-    """What a layer read at its positions, `[B, G, T, D]`: a vector, or a patch of a map; tokens `[B, 1, T]`."""
+    """Inputs of a layer at its positions, `[B, G, T, D]`: vectors, or patches of a map; tokens `[B, 1, T]`."""
     if isinstance(layer, nn.Embedding):
         return x.reshape(len(x), 1, -1)
     if isinstance(layer, nn.Linear):
@@ -195,10 +195,10 @@ def _products(g: Tensor, u: Tensor) -> Tensor:
 
 def _gradients(layer: nn.Module, local: Local, x: Tensor, g: Tensor, wanted: Collection[str]) -> Tensor:
     """Per-sample gradients `[B, P]` of a layer's wanted parameters, by its rule."""
-    found = cast(Rule, rule_for(layer)).gradients(layer, local, x, g)
-    return torch.cat([found[name].flatten(1) for name in wanted], 1)
+    gradients = cast(Rule, rule_for(layer)).gradients(layer, local, x, g)
+    return torch.cat([gradients[name].flatten(1) for name in wanted], 1)
 
 
 def _kept(g: Tensor, summed: bool) -> Tensor:
-    """`[B, C, G, T, O]` as `[B, G, R, T, O]`; summed outputs stand side by side as more numbers of a layer."""
+    """`[B, C, G, T, O]` as `[B, G, R, T, O]`; summed outputs are treated as more outputs of the layer."""
     return g.permute(0, 2, 3, 1, 4).flatten(3)[:, :, None] if summed else g.transpose(1, 2).contiguous()

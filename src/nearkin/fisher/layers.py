@@ -1,9 +1,8 @@
 """Layers whose per-sample weight gradients are known in closed form.
 
-Every rule answers two questions from what a layer read, `x`, and the gradient at what it gave, `g`, both with the
-samples first: the gradients of its own parameters, one a sample, and (where there is a cheaper way than squaring
-those) the sum of their squares. `rule_for` says whether a layer is known; what is not known is left to automatic
-differentiation.
+From a layer's input `x` and the gradient at its output `g`, both with the samples on the first axis, a rule computes
+the gradients of its parameters, one per sample, and (if there is a cheaper method than squaring those) the sum of their
+squares. `rule_for` returns the rule of a layer; layers without a rule are differentiated by autograd.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,12 +26,12 @@ Squares: TypeAlias = Callable[[Any, Local, Tensor, Sequence[Tensor], dict[str, T
 """(layer, local, x, gradients, into) adds the sums of squares of each gradient at one input to `into`."""
 
 
-NORM_FLOATS = 1 << 16  # of activations multiplied at once
+NORM_FLOATS = 1 << 16  # activations that are multiplied at once
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How a kind of layer makes gradients, and squares where that is cheaper than squaring gradients."""
+    """How the gradients of a kind of layer are computed, and their squares if that is cheaper than squaring them."""
 
     gradients: Gradients
     squares: Squares | None = None
@@ -50,14 +49,14 @@ class Rule:
 
 
 def _over_positions(g: Tensor) -> Tensor:
-    """Sums `[B, C]` of `[B, C, …]` over everything behind the channels."""
+    """Sums `[B, C]` of `[B, C, …]` over all axes after the channels."""
     return g.flatten(2).sum(2) if g.dim() > 2 else g
 
 
 def _linear_gradients(layer: nn.Linear, local: Local, x: Tensor, g: Tensor) -> dict[str, Tensor]:
     rows, columns = g.reshape(len(g), -1, g.shape[-1]), x.reshape(len(x), -1, x.shape[-1])
-    found = {"weight": rows.transpose(1, 2) @ columns}
-    return found if layer.bias is None else {**found, "bias": rows.sum(1)}
+    gradients = {"weight": rows.transpose(1, 2) @ columns}
+    return gradients if layer.bias is None else {**gradients, "bias": rows.sum(1)}
 
 
 def _linear_squares(
@@ -80,8 +79,8 @@ def _linear_squares(
 
 
 def _convolution_gradients(layer: nn.Conv2d, local: Local, x: Tensor, g: Tensor) -> dict[str, Tensor]:
-    found = {"weight": convolution_gradients(layer, x, g)}
-    return found if layer.bias is None else {**found, "bias": _over_positions(g)}
+    gradients = {"weight": convolution_gradients(layer, x, g)}
+    return gradients if layer.bias is None else {**gradients, "bias": _over_positions(g)}
 
 
 def _convolution_squares(
@@ -95,8 +94,8 @@ def _convolution_squares(
 
 def _affine(normalised: Tensor, g: Tensor, local: Local) -> dict[str, Tensor]:
     """Gradients of y = w·x̂ + b with one weight a channel."""
-    found = {"weight": _over_positions(g * normalised), "bias": _over_positions(g)}
-    return {name: value for name, value in found.items() if name in local}
+    gradients = {"weight": _over_positions(g * normalised), "bias": _over_positions(g)}
+    return {name: value for name, value in gradients.items() if name in local}
 
 
 def _batch_norm(layer: nn.BatchNorm2d, local: Local, x: Tensor, g: Tensor) -> dict[str, Tensor]:
@@ -104,12 +103,12 @@ def _batch_norm(layer: nn.BatchNorm2d, local: Local, x: Tensor, g: Tensor) -> di
     total = _over_positions(g)
     product = _products(g.flatten(2), x.flatten(2)) if g.dim() > 2 else g * x
     deviation = (local["running_var"] + layer.eps).sqrt()
-    found = {"weight": (product - local["running_mean"] * total) / deviation, "bias": total}
-    return {name: value for name, value in found.items() if name in local}
+    gradients = {"weight": (product - local["running_mean"] * total) / deviation, "bias": total}
+    return {name: value for name, value in gradients.items() if name in local}
 
 
 def _products(g: Tensor, x: Tensor) -> Tensor:
-    """Sums `[B, C]` of g x over positions, some samples at a time: what is between stays in the cache."""
+    """Sums `[B, C]` of g x over positions, for as many samples at a time as fit the cache."""
     size = max(1, NORM_FLOATS // g[0].numel())
     return torch.cat([torch.linalg.vecdot(*pair) for pair in zip(g.split(size), x.split(size), strict=True)])
 
@@ -127,16 +126,16 @@ def _instance_norm(layer: nn.InstanceNorm2d, local: Local, x: Tensor, g: Tensor)
 def _layer_norm(layer: nn.LayerNorm, local: Local, x: Tensor, g: Tensor) -> dict[str, Tensor]:
     normalised = F.layer_norm(x, layer.normalized_shape, None, None, layer.eps)
     shape = (len(g), -1, *layer.normalized_shape)
-    found = {"weight": (g * normalised).reshape(shape).sum(1), "bias": g.reshape(shape).sum(1)}
-    return {name: value for name, value in found.items() if name in local}
+    gradients = {"weight": (g * normalised).reshape(shape).sum(1), "bias": g.reshape(shape).sum(1)}
+    return {name: value for name, value in gradients.items() if name in local}
 
 
 def _embedding_rows(layer: nn.Embedding, x: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Sample and word of every pair that occurs, and the gradient of that word in that sample."""
+    """Sample and word of every pair that occurs, and the word's gradient in the sample."""
     words, vectors = x.reshape(len(x), -1), g.reshape(len(g), -1, g.shape[-1])
     keys = torch.arange(len(x), device=x.device)[:, None] * layer.num_embeddings + words
-    pairs, place = keys.flatten().unique(return_inverse=True)
-    rows = vectors.new_zeros(len(pairs), g.shape[-1]).index_add_(0, place, vectors.flatten(0, 1))
+    pairs, index = keys.flatten().unique(return_inverse=True)
+    rows = vectors.new_zeros(len(pairs), g.shape[-1]).index_add_(0, index, vectors.flatten(0, 1))
     sample, word = pairs // layer.num_embeddings, pairs % layer.num_embeddings
     if layer.padding_idx is not None:
         rows[word == layer.padding_idx] = 0
@@ -178,7 +177,7 @@ RULES: dict[type[nn.Module], Rule] = {
 
 
 def rule_for(layer: nn.Module) -> Rule | None:
-    """The rule of this very kind of layer; a subclass may compute anything, so it has none.
+    """The rule of exactly this class of layer; a subclass may compute something else, so it has no rule.
 
     >>> rule_for(nn.Conv2d(1, 1, 3)) is CONVOLUTION, rule_for(nn.Bilinear(1, 1, 1)) is None
     (True, True)

@@ -3,10 +3,10 @@ r"""A network linearised at its weights: $f(θ + v) ≈ f(θ) + J v$, with $v �
 Notation: N samples of one batch, out the shape of one output, θ the weights by name, J the Jacobian
 $\partial f / \partial θ$, `[N, *out]` by P.
 
-$J^\top u$ is a backward pass through the kept graph. $Jv$ is one of two things:
+$J^\top u$ is a backward pass through the kept graph. $Jv$ is computed by one of two methods:
 
-* *recorded*: forward-mode differentiation runs once, and the operations that touch a tangent are written down with the
-  activations they read. Later products play them back: the network itself is not run again.
+* *recorded*: forward-mode differentiation runs once, and the operations on tangents are recorded with the activations
+  they read. Later products replay them; the network itself is not run again.
 * *double backward*: $J^\top u$ is linear in u, and the transpose of that map is J (Pearlmutter 1994).
 """
 
@@ -19,20 +19,20 @@ from torch import Generator, Tensor
 
 from nearkin.core.errors import MismatchError, NearkinError, require
 from nearkin.core.types import Params
-from nearkin.fisher.passes import Function, dual_pass, gradients, leaves, line_of, plain_pass, pulled
+from nearkin.fisher.passes import Function, backward_pass, dual_pass, gradients, leaves, line_of, plain_pass
 from nearkin.fisher.recording import Recording
 
 Push: TypeAlias = Callable[[Params], Tensor]
 """v by name to Jv `[N, *out]`."""
 
-Weigh: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""Outputs and Jv, both `[N, *out]`, to the u that is pulled back."""
+Weighting: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+r"""From outputs and Jv, both `[N, *out]`, to the vector u of $J^\top u$."""
 
-TOLERANCE = 1e-3  # of a tangent under test: a right one is exact to rounding, a wrong one is wrong altogether
+TOLERANCE = 1e-3  # of a tested tangent: a correct one is exact up to rounding, a wrong one is far off
 
 
-class Tangent(Protocol):
-    """What a batch can do at fixed weights, whichever way."""
+class BatchJacobian(Protocol):
+    """Products with the Jacobian of one batch at fixed weights."""
 
     def push(self, v: Params) -> Tensor:
         """Jv `[N, *out]`."""
@@ -42,19 +42,19 @@ class Tangent(Protocol):
         r"""$J^\top u$ by name, for u `[N, *out]`."""
         ...
 
-    def transported(self, v: Params, weigh: Weigh) -> Params:
+    def weighted_product(self, v: Params, weigh: Weighting) -> Params:
         r"""$J^\top u$ with u from the outputs and Jv."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Linearization:
-    """One batch at fixed weights.
+    """A `BatchJacobian` that keeps the graph.
 
     Attributes:
         params: θ, leaves of the kept graph.
         outputs: f(θ) `[N, *out]`, with the graph.
-        push: v to Jv.
+        push: the function from v to Jv.
     """
 
     params: Params
@@ -65,14 +65,14 @@ class Linearization:
         r"""$J^\top u$ by name, for u `[N, *out]`."""
         return gradients(self.outputs, self.params, u, retain_graph=True)
 
-    def transported(self, v: Params, weigh: Weigh) -> Params:
+    def weighted_product(self, v: Params, weigh: Weighting) -> Params:
         r"""$J^\top u$ with u from the outputs and Jv."""
         return self.pull(weigh(self.outputs.detach(), self.push(v)))
 
 
 @dataclass(frozen=True, eq=False)
-class Passage:
-    """The same with nothing kept: every call runs the network anew, once.
+class RecomputedLinearization:
+    """A `BatchJacobian` that keeps nothing: every call runs the network once.
 
     Attributes:
         f: the network on one batch.
@@ -92,34 +92,30 @@ class Passage:
             with torch.no_grad():
                 return dual_pass(self.f, self.params, v)[1]
         except Exception as failed:
-            return self._otherwise(failed).push(v)
+            return _fallback(self.f, self.params, self.method, failed).push(v)
 
     def pull(self, u: Tensor) -> Params:
         r"""$J^\top u$ by name, for u `[N, *out]`."""
-        return pulled(self.f, self.params, lambda outputs: u)
+        return backward_pass(self.f, self.params, lambda outputs: u)
 
-    def transported(self, v: Params, weigh: Weigh) -> Params:
+    def weighted_product(self, v: Params, weigh: Weighting) -> Params:
         r"""$J^\top u$ with u from the outputs and Jv."""
         if self.method == "vjp":
-            return linearized(self.f, self.params, "vjp").transported(v, weigh)
+            return linearized(self.f, self.params, "vjp").weighted_product(v, weigh)
         theta = leaves(self.params)
         try:
             with torch.enable_grad():
                 outputs, tangent = dual_pass(self.f, theta, v)
         except Exception as failed:
-            return self._otherwise(failed).transported(v, weigh)
+            return _fallback(self.f, self.params, self.method, failed).weighted_product(v, weigh)
         return gradients(outputs, theta, weigh(outputs.detach(), tangent.detach()))
-
-    def _otherwise(self, failed: Exception) -> Linearization:
-        """The double backward, if the forward mode failed and the choice was ours."""
-        return _fallen_back(self.f, self.params, self.method, failed)
 
 
 def linearized(f: Function, params: Params, method: str = "auto") -> Linearization:
-    """The network linearised by `jvp` (recorded), `vjp` (double backward), or the first of the two that it allows.
+    """The network linearised by `jvp` (recorded), `vjp` (double backward), or `auto`: the first of the two that works.
 
-    >>> here = linearized(lambda p: p["w"] ** 2, {"w": torch.tensor([3.0, 5.0])})
-    >>> here.push({"w": torch.tensor([1.0, 2.0])}), here.pull(torch.tensor([1.0, 2.0]))
+    >>> linear = linearized(lambda p: p["w"] ** 2, {"w": torch.tensor([3.0, 5.0])})
+    >>> linear.push({"w": torch.tensor([1.0, 2.0])}), linear.pull(torch.tensor([1.0, 2.0]))
     (tensor([ 6., 20.]), {'w': tensor([ 6., 20.])})
     """
     if method == "vjp":
@@ -127,11 +123,11 @@ def linearized(f: Function, params: Params, method: str = "auto") -> Linearizati
     try:
         return _recorded(f, params)
     except Exception as failed:
-        return _fallen_back(f, params, method, failed)
+        return _fallback(f, params, method, failed)
 
 
-def _fallen_back(f: Function, params: Params, method: str, failed: Exception) -> Linearization:
-    """The double backward where forward mode failed; an error of the network's own comes again in its plain pass."""
+def _fallback(f: Function, params: Params, method: str, failed: Exception) -> Linearization:
+    """The double backward, if forward mode failed; an error of the network itself is raised again in the plain pass."""
     if isinstance(failed, NearkinError):
         raise failed
     if method == "jvp":
@@ -140,7 +136,7 @@ def _fallen_back(f: Function, params: Params, method: str, failed: Exception) ->
 
 
 def _double_backward(f: Function, params: Params) -> Linearization:
-    r"""Jv as the derivative of $J^\top u$ in u, with both graphs kept."""
+    r"""Jv as the derivative of $J^\top u$ with respect to u; both graphs are kept."""
     theta = leaves(params)
     with torch.enable_grad():
         outputs = plain_pass(f, theta)
@@ -151,49 +147,47 @@ def _double_backward(f: Function, params: Params) -> Linearization:
     def push(v: Params) -> Tensor:
         if not linear:
             return torch.zeros_like(u)
-        along = [v[name] for name in linear]
-        return torch.autograd.grad(list(linear.values()), u, along, retain_graph=True, materialize_grads=True)[0]
+        direction = [v[name] for name in linear]
+        return torch.autograd.grad(list(linear.values()), u, direction, retain_graph=True, materialize_grads=True)[0]
 
-    here = Linearization(theta, outputs, push)
+    linearization = Linearization(theta, outputs, push)
     try:
-        adjoint = _adjoint(here)
+        adjoint = _is_adjoint(linearization)
     except RuntimeError as failed:
         raise MismatchError(f"no second derivative ({line_of(failed)}); use method='difference'") from failed
-    require(adjoint, "no second derivative of a part of the network; use method='difference'", MismatchError)
-    return here
+    require(adjoint, "no second derivative of a layer of the network; use method='difference'", MismatchError)
+    return linearization
 
 
-def _adjoint(here: Linearization) -> bool:
-    r"""Whether $u^\top (Jv) = (J^\top u)^\top v$; what can be differentiated but once gives zeros instead of errors."""
+def _is_adjoint(linear: Linearization) -> bool:
+    r"""Whether $u^\top (Jv) = (J^\top u)^\top v$; without a second derivative, torch may give zeros and no error."""
     rng = Generator().manual_seed(0)
-    v, u = _noise(here.params, rng), _noise({"u": here.outputs}, rng)["u"]
-    back = here.pull(u)
-    across = sum((v[name] * value).sum() for name, value in back.items()) - (u * here.push(v)).sum()
+    v, u = _noise(linear.params, rng), _noise({"u": linear.outputs}, rng)["u"]
+    back = linear.pull(u)
+    difference = sum((v[name] * value).sum() for name, value in back.items()) - (u * linear.push(v)).sum()
     length = sum(value.square().sum() for value in back.values()) ** 0.5
-    return not across.abs() > TOLERANCE * length  # values that are not finite are met, and named, in the products
+    return not difference.abs() > TOLERANCE * length  # values that are not finite are reported by the products
 
 
 def _noise(params: Params, rng: Generator) -> Params:
     """Standard normal numbers in the shapes of weights."""
-    shaped = params.items()
-    return {n: torch.randn(p.shape, generator=rng, dtype=p.dtype).to(p.device) for n, p in shaped}
+    return {n: torch.randn(p.shape, generator=rng, dtype=p.dtype).to(p.device) for n, p in params.items()}
 
 
 def _recorded(f: Function, params: Params) -> Linearization:
-    """Jv by playing back the recorded tangent, once it has shown that it is the tangent; by new passes if not."""
+    """Jv by replaying the recorded tangent, after a test that it is correct; otherwise by new passes."""
     theta = leaves(params)
     v = _noise(theta, Generator().manual_seed(0))
     recording = Recording(list(v.values()))
     with torch.enable_grad(), recording:
         outputs, tangent = dual_pass(f, theta, v)
-    play = recording.playback(tangent)
-    if play is not None and _negates(play([-value for value in v.values()]), tangent):
-        return Linearization(theta, outputs, lambda v: play([v[name] for name in theta]))
-    passage = Passage(f, params, "jvp")
-    return Linearization(theta, outputs, passage.push)
+    replay = recording.playback(tangent)
+    if replay is not None and _is_negative(replay([-value for value in v.values()]), tangent):
+        return Linearization(theta, outputs, lambda v: replay([v[name] for name in theta]))
+    return Linearization(theta, outputs, RecomputedLinearization(f, params, "jvp").push)
 
 
-def _negates(played: Tensor, tangent: Tensor) -> bool:
-    """Whether −v gives −Jv: what was taken for a constant and depends on v would spoil just that."""
+def _is_negative(replayed: Tensor, tangent: Tensor) -> bool:
+    """Whether −v gives −Jv; it would not if a recorded constant depended on v."""
     with torch.no_grad():
-        return bool((played + tangent).norm() <= TOLERANCE * tangent.norm())
+        return bool((replayed + tangent).norm() <= TOLERANCE * tangent.norm())

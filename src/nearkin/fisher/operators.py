@@ -5,8 +5,8 @@ Notation: N samples, C numbers in one output, P weights θ, J the Jacobian `[N·
 output.
 
 The operators are `linear_operator.LinearOperator`s: sums with diagonals, solves by conjugate gradients, and
-log-determinants by Lanczos come with that class (up to `max_cholesky_size` rows it forms the matrix instead). They
-carry no gradient back to the weights.
+log-determinants by Lanczos are methods of that class (up to `max_cholesky_size` rows it forms the matrix instead). They
+are not differentiable with respect to the weights.
 """
 
 from abc import ABC, abstractmethod
@@ -26,11 +26,11 @@ from nearkin.fisher.vectors import columnwise, flat, unflat
 
 
 class ProductOperator(LinearOperator, ABC):  # type: ignore[misc]
-    """A matrix `[M, N]` that is known by its products with vectors.
+    """A matrix `[M, N]` defined by its products with vectors.
 
     Args:
-        point: θ flat `[P]`: the tensor that gives dtype and device.
-        source: what the products are made with.
+        point: θ flat `[P]`: the tensor that determines dtype and device.
+        source: the `FisherProduct` or `Jacobian` that computes the products.
     """
 
     def __init__(self, point: Tensor, *, source: Any) -> None:
@@ -50,26 +50,24 @@ class ProductOperator(LinearOperator, ABC):  # type: ignore[misc]
         if rhs.dim() <= 2:
             return self.products(rhs)
         columns = rhs.movedim(-2, 0)  # [N, ..., K]
-        found = self.products(columns.flatten(1))
-        return found.reshape(-1, *columns.shape[1:]).movedim(0, -2)
+        return self.products(columns.flatten(1)).reshape(-1, *columns.shape[1:]).movedim(0, -2)
 
     def _diagonal(self) -> Tensor:
         """Entries `[i, i]`, one product each."""
-        return torch.stack([self.product(unit)[place] for place, unit in enumerate(_units(self))])
+        return torch.stack([self.product(unit)[index] for index, unit in enumerate(_units(self))])
 
     def _get_indices(self, row_index: Tensor, col_index: Tensor, *batch_indices: Tensor) -> Tensor:
-        """Entries at index tensors, one product for every column among them."""
+        """Entries at index tensors, one product for every distinct column."""
         rows, columns = torch.broadcast_tensors(row_index, col_index)
-        chosen, places = columns.unique(return_inverse=True)
-        units = torch.nn.functional.one_hot(chosen, self.shape[-1]).to(self.dtype)
-        entries: Tensor = self._matmul(units.T)[rows, places]
-        return entries
+        distinct, positions = columns.unique(return_inverse=True)
+        units = torch.nn.functional.one_hot(distinct, self.shape[-1]).to(self.dtype)
+        return self._matmul(units.T)[rows, positions]
 
 
 class SymmetricOperator(ProductOperator):
     """A symmetric matrix known by its products.
 
-    Sums with a diagonal have no preconditioner: a pivoted Cholesky factor would take the diagonal, one product a row.
+    Sums with a diagonal have no preconditioner: a pivoted Cholesky factor needs the diagonal, one product per row.
     """
 
     def _transpose_nonbatch(self) -> "SymmetricOperator":
@@ -179,7 +177,7 @@ def tangent_kernel_operator(network: Network, x: Inputs, **options: Any) -> Tang
 
 
 def to_scipy(operator: LinearOperator) -> SciPyOperator:
-    """The same matrix for SciPy's `eigsh`, `svds`, `cg` and kin.
+    """The same matrix as an operator for SciPy, for example for `eigsh`, `svds` and `cg`.
 
     >>> fisher = fisher_operator(torch.nn.Linear(1, 1, bias=False), torch.tensor([[2.0]]), "gaussian")
     >>> to_scipy(fisher) @ np.array([3.0], dtype=np.float32)
@@ -205,9 +203,9 @@ def to_scipy(operator: LinearOperator) -> SciPyOperator:
 
 def _units(operator: LinearOperator) -> Any:
     """The unit vectors `[N]`, one after the other."""
-    for place in range(operator.shape[-1]):
+    for index in range(operator.shape[-1]):
         unit = torch.zeros(operator.shape[-1], dtype=operator.dtype, device=operator.device)
-        unit[place] = 1.0
+        unit[index] = 1.0
         yield unit
 
 

@@ -16,16 +16,16 @@ from nearkin.core.errors import MismatchError, NearkinError
 from nearkin.core.types import Params
 
 Function: TypeAlias = Callable[[Params], Tensor]
-"""Outputs `[N, *out]` of one batch under given weights."""
+"""Outputs `[N, *out]` of one batch as a function of the weights."""
 
 
 @contextmanager
-def derivable() -> Iterator[None]:
-    """A block in which the network can be differentiated, whatever the caller has switched off.
+def gradients_enabled() -> Iterator[None]:
+    """Enable all kinds of differentiation within the block, also if the caller has disabled them.
 
-    Outside of it there would be zeros and no error: solvers run products inside functions without derivatives.
+    Solvers compute products in functions without derivatives; there the results would be zero without an error.
 
-    >>> with torch.inference_mode(), derivable():
+    >>> with torch.inference_mode(), gradients_enabled():
     ...     torch.ones(1).requires_grad_().exp().requires_grad
     True
     """
@@ -34,12 +34,12 @@ def derivable() -> Iterator[None]:
 
 
 def leaves(params: Params) -> Params:
-    """The same values as new leaves of a graph; the given tensors are left alone."""
+    """The same values as new leaves of a graph; the tensors passed in are not changed."""
     return {name: value.detach().requires_grad_() for name, value in params.items()}
 
 
 def plain_pass(f: Function, params: Params) -> Tensor:
-    """Outputs, or one line that says why there are none."""
+    """Outputs of the network; an error of one line if it fails."""
     try:
         return f(params)
     except NearkinError:
@@ -52,14 +52,14 @@ def plain_pass(f: Function, params: Params) -> Tensor:
 
 
 def dual_pass(f: Function, params: Params, v: Params) -> tuple[Tensor, Tensor]:
-    """Outputs with their graph, and Jv, from one pass through the network; `params` are leaves.
+    """Outputs with their graph, and Jv, from one pass through the network; `params` must be leaves.
 
     >>> theta = leaves({"w": torch.tensor([3.0])})
     >>> [value.item() for value in dual_pass(lambda p: p["w"] ** 2, theta, {"w": torch.tensor([1.0])})]
     [9.0, 6.0]
     """
     with forward_ad.dual_level() as level:
-        # not forward_ad.make_dual: before its first call it compiles, for seconds, derivatives of backward formulas
+        # not forward_ad.make_dual: its first call compiles derivatives of backward formulas, which takes seconds
         duals = {name: torch._VF._make_dual(value, v[name].detach(), level=level) for name, value in params.items()}
         outputs, tangent = forward_ad.unpack_dual(f(duals))
     return outputs, torch.zeros_like(outputs) if tangent is None else tangent
@@ -73,8 +73,8 @@ def gradients(outputs: Tensor, params: Params, u: Tensor, **options: bool) -> Pa
     return dict(zip(params, values, strict=True))
 
 
-def pulled(f: Function, params: Params, cotangent: Callable[[Tensor], Tensor]) -> Params:
-    r"""$J^\top u$ by name from one pass and one backward pass, with u from the outputs."""
+def backward_pass(f: Function, params: Params, cotangent: Callable[[Tensor], Tensor]) -> Params:
+    r"""$J^\top u$ by name, by one forward and one backward pass; `cotangent` computes u from the outputs."""
     theta = leaves(params)
     with torch.enable_grad():
         outputs = plain_pass(f, theta)
@@ -82,5 +82,5 @@ def pulled(f: Function, params: Params, cotangent: Callable[[Tensor], Tensor]) -
 
 
 def line_of(failed: Exception) -> str:
-    """What an error of torch says, in one short line."""
+    """The message of an error in one short line."""
     return " ".join(str(failed).split())[:160]

@@ -2,14 +2,14 @@ r"""Products with the Fisher information and the Jacobian of a network, without 
 
 $$F v = \frac1N \sum_n J_n^\top Λ_n J_n v$$
 
-Notation: N samples, C numbers in one output, P weights θ, J the Jacobian of all outputs in all weights `[N·C, P]`,
-Λ the information of an output `[C, C]` (`Likelihood.information`), F the Fisher information `[P, P]`, for all
-likelihoods but the heteroscedastic one the generalised Gauss-Newton matrix too. A vector of weights is a dict by the
-names of `model.named_parameters()`, or flat `[P]` in their order (`flat`, `unflat`).
+Notation: N samples, C numbers in one output, P weights θ, J the Jacobian of all outputs with respect to all weights
+`[N·C, P]`, Λ the information of an output `[C, C]` (`Likelihood.information`), F the Fisher information `[P, P]`. F is
+also the generalised Gauss-Newton matrix, except for the heteroscedastic likelihood. A vector of weights is a dict by
+the names of `model.named_parameters()`, or flat `[P]` in their order (`flat`, `unflat`).
 
 | method | Jv | time, in plain forward and backward passes | memory, ÷ that of a plain pass |
 | --- | --- | --- | --- |
-| jvp | recorded forward-mode tangent, played back | 0.9 to 1.4 | 2.7 to 4.5 |
+| jvp | recorded forward-mode tangent, replayed | 0.9 to 1.4 | 2.7 to 4.5 |
 | vjp | double backward through kept graphs | 1.2 (MLP) to 2.3 | |
 | difference | none: finite difference of a gradient | 1.0 to 1.1, two-sided 2.0 to 2.2 | 1.0 to 1.1, MLP 3.4 |
 
@@ -18,33 +18,29 @@ float32 its error is 1e-3 to 1.4e-2, in float64 below 1e-7. (Four networks, one 
 """
 
 import math
-from typing import overload
+from typing import Unpack, overload
 
 from torch import Tensor
 
 from nearkin.core.errors import DataError
 from nearkin.core.types import Params
-from nearkin.fisher.jacobian import Inputs, Jacobian, Network
-from nearkin.fisher.vectors import columnwise, flat, side_by_side, unflat
+from nearkin.fisher.jacobian import Inputs, Jacobian, JacobianOptions, Network
+from nearkin.fisher.vectors import columnwise, flat, unflat, vmapped_columns
 from nearkin.tasks.likelihood import likelihood as likelihood_named
 
-SMALL = 50_000  # weights, up to which several products at once beat one after the other (3 to 1 at 2,000 weights)
+SMALL = 50_000  # weights up to which several products at once are faster (three times at 2,000 weights)
 
 
 class FisherProduct:
     r"""The Fisher information F `[P, P]` of a network on data, as a function from v to Fv.
 
-    Takes and gives a dict by name, a flat vector `[P]`, or a matrix `[P, K]`, whose columns are vectors.
+    It accepts and returns a dict by name, a flat vector `[P]`, or a matrix `[P, K]`, whose columns are vectors.
 
     Args:
         network: a module in evaluation mode, or `f(params, x)`.
         x: inputs; see `Jacobian`.
         likelihood: `categorical`, `gaussian`, `heteroscedastic`, `dense` or `language`.
-        params: θ by name; see `Jacobian`.
-        method: `auto`, `jvp`, `vjp` or `difference`; see `Jacobian`.
-        sides: of the finite difference, 1 or 2.
-        step: of the finite difference; see `Jacobian`.
-        keep: whether graphs stay in memory between products; see `Jacobian`.
+        options: `params`, `method` (`auto`, `jvp`, `vjp` or `difference`), `sides`, `step`, `keep`; see `Jacobian`.
 
     >>> import torch
     >>> net, x = torch.nn.Linear(2, 1, bias=False), torch.tensor([[1.0, 2.0], [3.0, 0.0]])
@@ -56,19 +52,10 @@ class FisherProduct:
     """
 
     def __init__(
-        self,
-        network: Network,
-        x: Inputs,
-        likelihood: str = "categorical",
-        *,
-        params: Params | None = None,
-        method: str = "auto",
-        sides: int = 1,
-        step: float | None = None,
-        keep: bool | None = None,
+        self, network: Network, x: Inputs, likelihood: str = "categorical", **options: Unpack[JacobianOptions]
     ) -> None:
         self.likelihood = likelihood_named(likelihood)
-        self.jacobian = Jacobian(network, x, params=params, method=method, sides=sides, step=step, keep=keep)
+        self.jacobian = Jacobian(network, x, **options)
 
     @overload
     def __call__(self, v: Params) -> Params: ...
@@ -78,40 +65,42 @@ class FisherProduct:
         """Fv in the form of v."""
         if isinstance(v, Tensor):
             return self._columns(v)
-        return self.jacobian.transported(v, self._checked)
+        return self.jacobian.weighted_product(v, self._checked)
 
     def _columns(self, matrix: Tensor) -> Tensor:
-        """F times `[P]` or `[P, K]`; the columns of a small network's go side by side, calls being what costs there."""
+        """F times `[P]` or `[P, K]`; for a small network several columns at once, because calls dominate the cost."""
         params, small = self.jacobian.params, len(matrix) <= SMALL
         if small and self.jacobian.batchable and matrix.dim() == 2 and matrix.shape[1] > 1:
-            found = side_by_side(lambda v: flat(self.jacobian.transported(unflat(v, params), self._informed)), matrix)
-            if found is not None and _finite(found):
-                return found
+            products = vmapped_columns(
+                lambda v: flat(self.jacobian.weighted_product(unflat(v, params), self._information)), matrix
+            )
+            if products is not None and _finite(products):
+                return products
         return columnwise(lambda v: flat(self(unflat(v, params))), matrix)
 
-    def _informed(self, outputs: Tensor, tangent: Tensor) -> Tensor:
+    def _information(self, outputs: Tensor, tangent: Tensor) -> Tensor:
         """Λ Jv / N."""
         return self.likelihood.information(outputs, tangent) / self.jacobian.num_samples
 
     def _checked(self, outputs: Tensor, tangent: Tensor) -> Tensor:
-        """The same, or one line that says what is not finite."""
-        u = self._informed(outputs, tangent)
+        """The same; an error if it is not finite."""
+        u = self._information(outputs, tangent)
         if not _finite(u):
-            sound = bool(outputs.isfinite().all())
-            what = "changes of the network's outputs along v" if sound else "the network's outputs"
-            raise DataError(f"{what} are not all finite; look for NaN and infinity in inputs, weights and v")
+            finite = bool(outputs.isfinite().all())
+            what = "changes of the network's outputs along v" if finite else "the network's outputs"
+            raise DataError(f"{what} are not all finite; check inputs, weights and v for NaN and infinity")
         return u
 
 
 def _finite(value: Tensor) -> bool:
-    """Whether all are finite, by their sum: this is asked for every product."""
+    """Whether the sum is finite: faster than a check of every value, and done for every product."""
     return math.isfinite(float(value.sum()))
 
 
 def fisher_vector_product(
     network: Network, x: Inputs, v: Params, likelihood: str = "categorical", params: Params | None = None
 ) -> Params:
-    """Fv once, with nothing kept: one pass forward with its tangent, one backward; arguments as in `FisherProduct`.
+    """Fv once, by one forward pass with its tangent and one backward pass; arguments as in `FisherProduct`.
 
     >>> import torch
     >>> net, x = torch.nn.Linear(1, 1, bias=False), torch.tensor([[2.0]])
@@ -122,7 +111,7 @@ def fisher_vector_product(
 
 
 def jacobian_product(network: Network, x: Inputs, v: Params, params: Params | None = None) -> Tensor:
-    """Jv `[N, *out]` once: how the outputs change along v; arguments as in `Jacobian`.
+    """Jv `[N, *out]` once: the change of the outputs along v; arguments as in `Jacobian`.
 
     >>> import torch
     >>> jacobian_product(lambda p, x: x * p["w"], torch.tensor([2.0]), {"w": torch.ones(1)}, {"w": torch.zeros(1)})

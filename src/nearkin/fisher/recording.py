@@ -1,9 +1,9 @@
-"""A recording of tangents: what forward-mode differentiation does to them, to be played back with others.
+"""Record the operations of forward-mode differentiation on tangents, and replay them with other tangents.
 
-Forward mode runs the network and its tangent side by side. At fixed weights the network's part is always the same, so
-the operations that read a tangent are written down once, with the activations they read as constants; playing them back
+Forward mode computes the network and its tangent together. At fixed weights the network's values are always the same,
+so the operations that read a tangent are recorded once, with the activations they read as constants. Replaying them
 with other tangents gives other products Jv at the cost of the tangent alone. `torch.func.linearize` does the same by
-tracing symbolically, which takes seconds where this takes one pass.
+symbolic tracing, which takes seconds; this takes one pass.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class RecordedOperation:
     """One operation on tangents: its arguments are slots, or constants where the slot is None."""
 
     operation: Any
@@ -29,7 +29,7 @@ class Step:
 
 
 class Recording(TorchDispatchMode):
-    """Writes down every operation that reads a tangent, while forward-mode differentiation runs.
+    """Records every operation that reads a tangent while forward-mode differentiation runs.
 
     Args:
         tangents: the first tangents, of the weights; they take the first slots.
@@ -38,7 +38,7 @@ class Recording(TorchDispatchMode):
     def __init__(self, tangents: list[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.slots: Any = WeakTensorKeyDictionary()
-        self.steps: list[Step] = []
+        self.steps: list[RecordedOperation] = []
         self.num_slots = 0
         self.given = {tangent.untyped_storage().data_ptr() for tangent in tangents}
         self.playable = True
@@ -47,13 +47,13 @@ class Recording(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: to skip the compiler torch would import it first, which takes seconds."""
+        """False, because torch would import its compiler in order to skip it, which takes seconds."""
         return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run the operation; write it down if a tangent is among its arguments."""
+        """Run the operation; record it if one of its arguments is a tangent."""
         kwargs = kwargs or {}
         flat, form = tree_flatten((args, kwargs))
         slots = [self.slots.get(value) if isinstance(value, Tensor) else None for value in flat]
@@ -64,11 +64,11 @@ class Recording(TorchDispatchMode):
         if known:
             constants = [value if slot is None else None for value, slot in zip(flat, slots, strict=True)]
             results = [self._slot(value) for value in tree_leaves(outcome)]
-            self.steps.append(Step(func, slots, constants, form, results))
+            self.steps.append(RecordedOperation(func, slots, constants, form, results))
         return outcome
 
     def playback(self, tangent: Tensor) -> Callable[[list[Tensor]], Tensor] | None:
-        """A function from tangents of the weights to this one; None if the steps do not make it anew.
+        """A function from tangents of the weights to this tangent; None if it cannot be replayed.
 
         >>> from torch.autograd import forward_ad
         >>> w, v = torch.tensor([3.0]), torch.tensor([1.0])
@@ -83,25 +83,25 @@ class Recording(TorchDispatchMode):
         if end is None or not self.playable:
             return None
         steps = _needed(self.steps, end)
-        spent = _spent(steps, end)
+        last_uses = _last_uses(steps, end)
 
         @torch.no_grad()
         def play(tangents: list[Tensor]) -> Tensor:
-            held: dict[int, Any] = dict(enumerate(tangents))
-            for step, done in zip(steps, spent, strict=True):
+            values: dict[int, Any] = dict(enumerate(tangents))
+            for step, unused in zip(steps, last_uses, strict=True):
                 pairs = zip(step.slots, step.constants, strict=True)
-                flat = [value if slot is None else held[slot] for slot, value in pairs]
+                flat = [value if slot is None else values[slot] for slot, value in pairs]
                 args, kwargs = tree_unflatten(flat, step.form)
-                held.update(zip(step.results, tree_leaves(step.operation(*args, **kwargs)), strict=True))
-                for slot in done:
-                    del held[slot]
-            result: Tensor = held[end]
+                values.update(zip(step.results, tree_leaves(step.operation(*args, **kwargs)), strict=True))
+                for slot in unused:
+                    del values[slot]
+            result: Tensor = values[end]
             return result
 
         return play
 
     def _slot(self, value: Any) -> int:
-        """The slot of a tensor, a new one for a new tensor (or for what is none)."""
+        """The slot of a value; a new slot for a new tensor and for any other object."""
         number: int | None = self.slots.get(value) if isinstance(value, Tensor) else None
         if number is None:
             number, self.num_slots = self.num_slots, self.num_slots + 1
@@ -110,7 +110,7 @@ class Recording(TorchDispatchMode):
         return number
 
     def _own(self, value: Tensor) -> bool:
-        """Whether a tensor that is written to came out of a recorded step, so that playing back makes it anew."""
+        """Whether a tensor that is changed in place is the result of a recorded step, which a replay creates again."""
         return value in self.slots and value.untyped_storage().data_ptr() not in self.given
 
 
@@ -121,21 +121,21 @@ def _written(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> l
     return [leaf for name in changed & set(named) for leaf in tree_leaves(named[name]) if isinstance(leaf, Tensor)]
 
 
-def _needed(steps: list[Step], end: int) -> list[Step]:
-    """The steps that the last slot depends on, and all that change something in place."""
-    needed, kept = {end}, []
+def _needed(steps: list[RecordedOperation], end: int) -> list[RecordedOperation]:
+    """The steps that the last slot depends on, and all steps that change a tensor in place."""
+    slots, needed = {end}, []
     for step in reversed(steps):
-        if step.operation._schema.is_mutable or not needed.isdisjoint(step.results):
-            kept.append(step)
-            needed.update(slot for slot in step.slots if slot is not None)
-    return kept[::-1]
+        if step.operation._schema.is_mutable or not slots.isdisjoint(step.results):
+            needed.append(step)
+            slots.update(slot for slot in step.slots if slot is not None)
+    return needed[::-1]
 
 
-def _spent(steps: list[Step], end: int) -> list[list[int]]:
+def _last_uses(steps: list[RecordedOperation], end: int) -> list[list[int]]:
     """For every step the slots that are not read after it."""
     last = {slot: number for number, step in enumerate(steps) for slot in (*step.slots, *step.results)}
-    spent: list[list[int]] = [[] for _ in steps]
+    unused: list[list[int]] = [[] for _ in steps]
     for slot, number in last.items():
         if slot is not None and slot != end:
-            spent[number].append(slot)
-    return spent
+            unused[number].append(slot)
+    return unused

@@ -1,20 +1,21 @@
-r"""Per-sample gradients where they are asked for, and for weights that no formula covers.
+r"""Per-sample gradients of the loss.
 
-A cotangent `c` `[B, *outputs]` stands for the sample's loss: the gradient of sample b is $J_b^\top c_b$.
+A cotangent `c` `[B, *outputs]` represents the sample's loss: the gradient of sample b is $J_b^\top c_b$.
 """
 
 from collections.abc import Collection, Iterator
+from typing import Unpack
 
 from torch import Tensor, nn
 
 from nearkin.core.errors import require
 from nearkin.core.types import Params
-from nearkin.fisher.autodiff import MEMORY_BYTES, chunk_size, rest_gradients
-from nearkin.fisher.cotangents import LABELS, Data, Samples, sample_blocks
+from nearkin.fisher.autodiff import MEMORY_BYTES, autodiff_gradients, chunk_size
+from nearkin.fisher.cotangents import LABELS, Data, SampleOptions, Samples, sample_blocks
+from nearkin.fisher.gradient_plan import local_tensors, require_evaluation_mode, wanted_names
 from nearkin.fisher.layers import rule_for
-from nearkin.fisher.plan import locally, require_steady, wanted_names
 from nearkin.fisher.planned_tape import PlannedTape
-from nearkin.fisher.tape import frozen, pull_back
+from nearkin.fisher.tape import detached_weights, pull_back
 
 
 def sample_gradients(
@@ -22,27 +23,21 @@ def sample_gradients(
     data: Data,
     targets: Tensor | None = None,
     *,
-    likelihood: str = "categorical",
-    labels: str = "observed",
-    batch_size: int = 128,
-    seed: int = 0,
     names: Collection[str] | None = None,
     memory: int = MEMORY_BYTES,
+    **options: Unpack[SampleOptions],
 ) -> Iterator[Params]:
-    r"""Per-sample gradients of the loss, $-\nabla_\theta \log p(y_b \mid f(x_b))$, a block of samples at a time.
+    r"""Per-sample gradients of the loss, $-\nabla_\theta \log p(y_b \mid f(x_b))$, one block of samples at a time.
 
-    The gradients of all data never stand in memory at once.
+    The gradients of all data are never in memory at once.
 
     Args:
         model: the network, in evaluation mode.
         data: inputs with `targets`, examples, or an iterable of batches, as for `diagonal`.
         targets: labels for `observed`.
-        likelihood: the name of one.
-        labels: `observed`, or `sampled` once from the model.
-        batch_size: samples of a block at the most.
-        seed: of the draws.
-        names: parameters; by default all that require gradients.
-        memory: bytes that a block's gradients may take, about.
+        names: parameters (default: all that require gradients).
+        memory: approximate bytes for the gradients of a block.
+        options: `likelihood`, `labels` (`observed` or `sampled`), `batch_size` and `seed`, as for `diagonal`.
 
     Yields:
         `[B, *shape]` by name.
@@ -53,28 +48,32 @@ def sample_gradients(
     >>> block["weight"].round().tolist()
     [[[1.0, 2.0]], [[3.0, 0.0]]]
     """
-    require(labels in LABELS[:2], f"per-sample gradients have observed or sampled labels, got {labels!r}")
-    samples = Samples(data, targets, likelihood, labels, batch_size, 1, seed)
-    require_steady(model)
-    weights, chosen = frozen(model), wanted_names(model, names)
-    found: Params = {}
+    samples = Samples(data, targets, **options)
+    require(
+        samples.labels in LABELS[:2] and samples.num_samples == 1,
+        f"per-sample gradients need observed labels or labels sampled once, got labels={samples.labels!r} and "
+        f"num_samples={samples.num_samples}; change them",
+    )
+    require_evaluation_mode(model)
+    weights, selected = detached_weights(model), wanted_names(model, names)
+    gradients: Params = {}
     tape: PlannedTape | None = None
 
     def receive(name: str, layer: nn.Module, read: Tensor, g: Tensor) -> None:
         rule = rule_for(layer)
         if rule is not None and tape is not None:
-            for local, gradient in rule.gradients(layer, locally(layer), read, g).items():
+            for local, gradient in rule.gradients(layer, local_tensors(layer), read, g).items():
                 owner = tape.plan.owners[name][local]
-                found[owner] = found[owner] + gradient if owner in found else gradient
+                gradients[owner] = gradients[owner] + gradient if owner in gradients else gradient
 
     for x, cotangents_at in samples.batches():
-        tape = tape or PlannedTape(model, weights, x, chosen, receive)
-        for part in sample_blocks(len(x), chunk_size(weights, chosen, memory)):
-            found.clear()
-            outputs, size = tape(x[part]), len(x[part])
-            cotangent = next(cotangents_at(outputs.detach(), part))
+        tape = tape or PlannedTape(model, weights, x, selected, receive)
+        for block in sample_blocks(len(x), chunk_size(weights, selected, memory)):
+            gradients.clear()
+            outputs, size = tape(x[block]), len(x[block])
+            cotangent = next(cotangents_at(outputs.detach(), block))
             pull_back(outputs, cotangent)
             rest, alone = tape.plan.rest, tape.plan.alone
-            rows = rest_gradients(model, weights, rest, x[part], cotangent, alone) if rest else {}
-            unused = {name: weights[name].new_zeros(size, *weights[name].shape) for name in chosen}
-            yield {name: {**unused, **found, **rows}[name] for name in chosen}
+            rows = autodiff_gradients(model, weights, rest, x[block], cotangent, alone) if rest else {}
+            unused = {name: weights[name].new_zeros(size, *weights[name].shape) for name in selected}
+            yield {name: {**unused, **gradients, **rows}[name] for name in selected}

@@ -1,6 +1,6 @@
-r"""Trace, top eigenvalues and log-determinant of a matrix that is known by its products alone.
+r"""Trace, top eigenvalues and log-determinant of a matrix from its products with vectors.
 
-Notation: F a symmetric positive semi-definite matrix `[P, P]`, given as `apply`: `[P, K]` to F times that, `[P, K]`.
+Notation: F is a symmetric positive semi-definite matrix `[P, P]`; `apply` maps `[P, K]` to F times it, `[P, K]`.
 Probes z have independent entries ±1, on the device of the generator: $\mathbb{E}\,z^\top f(F)\,z = \mathrm{tr} f(F)$.
 """
 
@@ -17,15 +17,15 @@ from nearkin.core.errors import DataError, MismatchError, OptionError, require
 Product: TypeAlias = Callable[[Tensor], Tensor]
 """F times the columns of `[P, K]`."""
 
-MEMORY = 2**27  # numbers that the bases of one group of Lanczos runs may hold: 1 GiB in float64
-NEGATIVE = 0.01  # eigenvalues down to minus this share of the largest are rounding of the product, and count as 0
-EXTRA = 4  # columns beyond those asked for, which make top eigenvalues converge faster
-WIDEST = 6  # blocks that the basis of `top_eigenvalues` may hold before it is begun again
+MEMORY = 2**27  # values in the bases of one group of Lanczos runs: 1 GiB in float64
+NEGATIVE = 0.01  # negative eigenvalues up to this fraction of the largest are rounding errors and count as 0
+EXTRA = 4  # additional columns, with which the top eigenvalues converge faster
+WIDEST = 6  # blocks in the basis of `top_eigenvalues` before a restart
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and its standard error; of probes, and of whatever else keeps it from being exact."""
+    """A number and its standard error, which includes all known sources of error."""
 
     value: float
     error: float
@@ -33,7 +33,7 @@ class Estimate:
 
 @dataclass(frozen=True, eq=False)
 class Eigenpairs:
-    r"""The largest eigenvalues `[k]`, falling, their vectors `[P, k]`, and bounds $\|Fv - \theta v\|$ on the error."""
+    r"""The largest eigenvalues `[k]`, falling, their vectors `[P, k]`, and error bounds $\|Fv - \theta v\|$."""
 
     values: Tensor
     vectors: Tensor
@@ -48,18 +48,18 @@ def trace(
     method: Literal["hutchinson", "hutch++"] = "hutchinson",
     dtype: torch.dtype = torch.float64,
 ) -> Estimate:
-    r"""Trace of F from so many products.
+    r"""Trace of F from products with random vectors.
 
-    Hutchinson's is the mean of $z^\top F z$. Hutch++ (Meyer et al. 2021) takes $\mathrm{tr}\,Q^\top F Q$ on the range Q
-    of a sketch of F exactly, and the mean over probes only off it.
+    Hutchinson's estimate is the mean of $z^\top F z$. Hutch++ (Meyer et al. 2021) computes $\mathrm{tr}\,Q^\top F Q$ on
+    the range Q of a sketch of F exactly, and uses the mean over probes only for the rest.
 
     Args:
         apply: F times `[P, K]`.
         size: P.
-        rng: where the probes come from.
-        probes: columns that F is applied to in all; 2 or more, 4 or more for hutch++.
+        rng: generator of the probes.
+        probes: total number of columns that F is applied to; 2 or more, for hutch++ 4 or more.
         method: hutchinson is exact for diagonal F, hutch++ for F of a rank up to a third of the probes.
-        dtype: of the probes.
+        dtype: dtype of the probes.
 
     >>> values = torch.arange(1.0, 6.0, dtype=torch.float64)
     >>> trace(lambda v: values[:, None] * v, 5, torch.Generator().manual_seed(0))
@@ -68,7 +68,7 @@ def trace(
     methods = {"hutchinson": (2, _hutchinson), "hutch++": (4, _hutch_plus_plus)}
     require(method in methods, f"unknown trace method {method!r}; choose one of {', '.join(methods)}")
     least, estimate = methods[method]
-    require(probes >= least, f"{method} takes {least} probes or more, got {probes}")
+    require(probes >= least, f"{method} needs {least} probes or more, got {probes}")
     return estimate(_checked(apply, size), size, rng, probes, dtype)
 
 
@@ -97,17 +97,17 @@ def top_eigenvalues(
 ) -> Eigenpairs:
     r"""The k largest eigenvalues of F, repeated ones repeated, by block Lanczos with restarts.
 
-    The basis grows by the residuals $F v - \theta v$ of its best vectors, orthogonalised against all of it, until every
-    residual is at most `tol` times the largest eigenvalue; each of the `steps` that this may take at most is one
-    product with k + 4 columns. The other arguments are those of `trace`.
+    The basis is extended by the residuals $F v - \theta v$ of its best vectors, orthogonalised against the basis, until
+    every residual is at most `tol` times the largest eigenvalue. Each of at most `steps` steps is one product with
+    k + 4 columns. The other arguments are those of `trace`.
 
     >>> values = torch.tensor([1.0, 5.0, 2.0, 5.0], dtype=torch.float64)
-    >>> found = top_eigenvalues(lambda v: values[:, None] * v, 4, 3, torch.Generator().manual_seed(0))
-    >>> tuple(round(value, 9) for value in found.values.tolist())
+    >>> pairs = top_eigenvalues(lambda v: values[:, None] * v, 4, 3, torch.Generator().manual_seed(0))
+    >>> tuple(round(value, 9) for value in pairs.values.tolist())
     (5.0, 5.0, 2.0)
     """
     apply = _checked(apply, size)
-    require(1 <= k <= size, f"k goes from 1 to the {size} weights, got {k}")
+    require(1 <= k <= size, f"k must be from 1 to {size}, the number of weights, got {k}")
     require(tol > 0 and steps >= 1, f"tol must be > 0 and steps >= 1, got {tol} and {steps}")
     width = min(k + EXTRA, size)
     new = torch.linalg.qr(torch.randn(size, width, generator=rng, dtype=dtype, device=rng.device)).Q
@@ -118,16 +118,16 @@ def top_eigenvalues(
         residuals = (moved - vectors * values)[:, :width]
         errors, largest = residuals.norm(dim=0)[:k], float(values[0].abs())
         new = _orthonormal(residuals, basis, largest)
-        if float(errors.max()) <= tol * largest or new.shape[1] == 0:  # none new: F maps the basis into itself
+        if float(errors.max()) <= tol * largest or new.shape[1] == 0:  # no new vector: F maps the basis into itself
             return Eigenpairs(values[:k].clamp_min(0), vectors[:, :k], errors)
         if basis.shape[1] >= WIDEST * width:
             basis, images = vectors[:, : 2 * width], moved[:, : 2 * width]
     worst = float(errors.max()) / largest
-    raise OptionError(f"{steps} steps left a residual of {worst:.1e}, wanted {tol:g}; raise steps or tol")
+    raise OptionError(f"{steps} steps left a residual of {worst:.1e}, expected {tol:g}; raise steps or tol")
 
 
 def _ritz(basis: Tensor, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Ritz values `[M]`, falling, their vectors `[P, M]` and F times those, of an orthonormal basis `[P, M]`."""
+    """Falling Ritz values `[M]`, their vectors `[P, M]` and F times those, of an orthonormal basis `[P, M]`."""
     inner = basis.T @ images
     values, turn = torch.linalg.eigh((inner + inner.T) / 2)
     turn = turn.flip(1)
@@ -135,12 +135,12 @@ def _ritz(basis: Tensor, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _orthonormal(block: Tensor, basis: Tensor, scale: float) -> Tensor:
-    """Orthonormal directions of a block that are not in the basis and not rounding errors of `scale`."""
+    """Orthonormal directions of a block that are not in the basis and larger than rounding errors of `scale`."""
     block = block - basis @ (basis.T @ block)
     left, sizes, _ = torch.linalg.svd(block, full_matrices=False)
-    room = basis.shape[0] - basis.shape[1]
-    new: Tensor = left[:, sizes > 10 * torch.finfo(block.dtype).eps * scale][:, :room]
-    for _ in range(2):  # once is not enough for directions that were nearly in the basis
+    most = basis.shape[0] - basis.shape[1]
+    new: Tensor = left[:, sizes > 10 * torch.finfo(block.dtype).eps * scale][:, :most]
+    for _ in range(2):  # once is not enough for directions that are nearly in the basis
         new = torch.linalg.qr(new - basis @ (basis.T @ new)).Q
     return new
 
@@ -154,17 +154,17 @@ def log_determinant(
     steps: int = 40,
     dtype: torch.dtype = torch.float64,
 ) -> Estimate:
-    r"""$\log|I + cF|$ by stochastic Lanczos quadrature (Ubaru et al. 2017), no matrix formed.
+    r"""$\log|I + cF|$ by stochastic Lanczos quadrature (Ubaru et al. 2017), without forming the matrix.
 
     Each $z^\top \log(I + cF)\,z$ lies between the Gauss-Radau rule with a point at 0 and the Gauss rule of its Lanczos
-    matrix: the logarithm's even derivatives are negative, its odd ones positive. The value is the middle of the two,
-    the error the standard error of the probes plus half the distance of the two. The scale c is >= 0; `steps` are
-    products a probe, and once they reach the number of distinct eigenvalues only the probes' error is left. The other
-    arguments are those of `trace`.
+    matrix, because the even derivatives of the logarithm are negative and the odd ones positive. The value is the mean
+    of the two; the error is the standard error of the probes plus half the distance of the two. The scale c is >= 0.
+    `steps` is the number of products per probe; from the number of distinct eigenvalues on, only the error of the
+    probes is left. The other arguments are those of `trace`.
 
     >>> values = torch.tensor([1.0, 3.0, 3.0, 7.0], dtype=torch.float64)
-    >>> found = log_determinant(lambda v: values[:, None] * v, 4, 1.0, torch.Generator().manual_seed(0))
-    >>> abs(found.value - math.log(2 * 4 * 4 * 8)) < 1e-9, found.error < 1e-9
+    >>> estimate = log_determinant(lambda v: values[:, None] * v, 4, 1.0, torch.Generator().manual_seed(0))
+    >>> abs(estimate.value - math.log(2 * 4 * 4 * 8)) < 1e-9, estimate.error < 1e-9
     (True, True)
     """
     require(math.isfinite(scale) and scale >= 0, f"the scale must be >= 0 and finite, got {scale}")
@@ -183,7 +183,7 @@ def log_determinant(
 def _lanczos(apply: Product, z: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     """Diagonals α and off-diagonals β `[K, M]` of the Lanczos matrices of probes `[P, K]`, fully reorthogonalised.
 
-    The last β leads out of the matrix. A run that has found its whole Krylov space goes on with zeros.
+    The last β is outside of the matrix. A run that has reached its whole Krylov space continues with zeros.
     """
     q, eps = z / z.norm(dim=0), torch.finfo(z.dtype).eps
     basis, alphas, betas = z.new_zeros(steps, *z.shape), z.new_zeros(steps, z.shape[1]), z.new_zeros(steps, z.shape[1])
@@ -191,7 +191,7 @@ def _lanczos(apply: Product, z: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         basis[m] = q
         w = apply(q)
         alphas[m] = (q * w).sum(0)
-        for _ in range(2):  # Gram-Schmidt twice keeps the basis orthogonal to rounding
+        for _ in range(2):  # two Gram-Schmidt steps keep the basis orthogonal up to rounding
             w = w - torch.einsum("mpk,mk->pk", basis[: m + 1], torch.einsum("mpk,pk->mk", basis[: m + 1], w))
         beta = w.norm(dim=0)
         betas[m] = beta.where(beta > 10 * eps * torch.cat([alphas, betas]).abs().amax(0), 0.0)
@@ -200,7 +200,7 @@ def _lanczos(apply: Product, z: Tensor, steps: int) -> tuple[Tensor, Tensor]:
 
 
 def _radau(alphas: Tensor, betas: Tensor) -> Tensor:
-    """Diagonals `[K, M + 1]` whose last entry gives the matrix the eigenvalue 0, by making its last pivot vanish."""
+    """Diagonals `[K, M + 1]`; the last entry makes the last pivot zero, so that the matrix has the eigenvalue 0."""
     floor = (alphas.amax(1) * torch.finfo(alphas.dtype).eps).clamp_min(torch.finfo(alphas.dtype).tiny)
     pivot = alphas[:, 0].maximum(floor)
     for alpha, beta in zip(alphas.T[1:], betas.T, strict=False):
@@ -215,8 +215,8 @@ def _log_sum(alphas: Tensor, betas: Tensor, scale: float) -> Tensor:
     least, largest = float(points.min()), float(points.max())
     require(
         least >= -NEGATIVE * abs(largest),
-        f"the product has an eigenvalue of {least:.3g} beside one of {largest:.3g}, wanted none below 0; "
-        f"give a Fisher or Gauss-Newton product, not a Hessian's",
+        f"the product has an eigenvalue of {least:.3g} beside one of {largest:.3g}, expected none below 0; "
+        f"use a Fisher or Gauss-Newton product, not a Hessian product",
         DataError,
     )
     sums: Tensor = (vectors[:, 0].square() * (scale * points.clamp_min(0)).log1p()).sum(-1)
@@ -234,14 +234,14 @@ def _mean(values: Tensor) -> Estimate:
 
 
 def _checked(apply: Product, size: int) -> Product:
-    """The same product, whose results must have the shape they should have and be finite."""
+    """The same product with a check of the shape of its results and that they are finite."""
     require(size >= 1, f"the size is a count of weights >= 1, got {size}")
 
     def product(block: Tensor) -> Tensor:
         image = apply(block)
-        got, wanted = tuple(image.shape), tuple(block.shape)
-        require(got == wanted, f"the product gives shape {got} for vectors of shape {wanted}", MismatchError)
-        require(bool(image.isfinite().all()), "the product is not finite; look for NaN in weights and data", DataError)
+        got, expected = tuple(image.shape), tuple(block.shape)
+        require(got == expected, f"the product gives shape {got} for vectors of shape {expected}", MismatchError)
+        require(bool(image.isfinite().all()), "the product is not finite; check weights and data for NaN", DataError)
         return image
 
     return product

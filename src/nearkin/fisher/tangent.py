@@ -1,8 +1,8 @@
-r"""The tangent kernel of a network at its weights, $K(x, x') = J(x) J(x')^⊤$ (Jacot et al. 2018, the finite one).
+r"""The empirical tangent kernel of a network at its weights, $K(x, x') = J(x) J(x')^⊤$ (Jacot et al. 2018).
 
-The Jacobian is never formed: every layer adds its own contraction (`layer_kernels`), read off C backward passes over
-one forward pass. If all samples' features do not fit the memory, blocks of samples meet each other in turn; if the
-kernel itself does not fit, `tangent_product` gives $K u$ without it.
+The Jacobian is never formed: every layer adds its own contraction (`layer_kernels`), which needs one forward pass and C
+backward passes. If the features of all samples do not fit the memory, the kernel is computed by pairs of blocks of
+samples. If the kernel itself does not fit, `tangent_product` gives $K u$ without it.
 
 Notation: N and M samples, C outputs (axes behind the first are flattened), P weights, R outputs kept apart.
 """
@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from nearkin.core.errors import DataError, MismatchError, OptionError, require
 from nearkin.core.events import Note, Work, operation
 from nearkin.core.types import Params
+from nearkin.fisher.gradient_plan import require_evaluation_mode, wanted_names
 from nearkin.fisher.jacobian import Jacobian
-from nearkin.fisher.plan import require_steady, wanted_names
-from nearkin.fisher.tangent_blocks import cut, filled, require_finite
-from nearkin.fisher.tangent_features import UnfitError, plain_attention, sight
+from nearkin.fisher.tangent_blocks import fill_kernel, require_finite, split_sides
+from nearkin.fisher.tangent_features import UnfitError, plain_attention, tangent_plan
 from nearkin.nets.functional import outputs_of
 
 Outputs: TypeAlias = Literal["all", "sum"] | int
@@ -40,13 +40,13 @@ def tangent_kernel(
     r"""Gram matrix $J(x) J(x)^⊤$ (exactly symmetric), or $J(x) J(x_2)^⊤$.
 
     Args:
-        model: a network in evaluation mode that treats samples apart.
+        model: a network in evaluation mode; its output for a sample must not depend on other samples.
         x: `[N, *input_shape]`.
         x2: `[M, *input_shape]`; `x` itself if None.
         outputs: `"all"` for `[N, C, M, C]`; an index c for $K_{cc}$ `[N, M]`; `"sum"` for $\sum_c K_{cc}$ `[N, M]`.
-        params: names of the weights to differentiate by; those that require gradients if None.
-        batch_size: samples in one forward pass; chosen by memory if None.
-        memory: bytes that the kernel and all that is held beside it may take.
+        params: names of the weights to differentiate by (default: those that require gradients).
+        batch_size: samples in one forward pass (default: as many as fit the memory).
+        memory: bytes for the kernel and all intermediate values.
 
     >>> net = nn.Linear(2, 1)
     >>> tangent_kernel(net, torch.tensor([[1.0, 0.0], [2.0, 3.0]]), outputs=0)  # x xᵀ + 1
@@ -54,20 +54,20 @@ def tangent_kernel(
             [ 3., 14.]])
     """
     names, shape = _checked(model, x, x2, params)
-    chosen = _chosen(outputs, shape.numel())
-    seen = sight(model, names, chosen, outputs == "sum", x if x2 is None else torch.cat([x, x2]))
+    indices = _output_indices(outputs, shape.numel())
+    plan = tangent_plan(model, names, indices, outputs == "sum", x if x2 is None else torch.cat([x, x2]))
     while True:
         try:
-            sides = cut(seen, x, x2, batch_size, memory)
-            yield Note(sides.told(seen))
-            found = yield from filled(seen, sides)
-            require_finite(seen, sides, found)
+            sides = split_sides(plan, x, x2, batch_size, memory)
+            yield Note(sides.summary(plan))
+            kernel = yield from fill_kernel(plan, sides)
+            require_finite(plan, sides, kernel)
         except UnfitError as unfit:
             yield Note(f"no formula for {unfit} on all samples; these weights are left to automatic differentiation")
-            seen = seen.without(unfit.names)
+            plan = plan.without(unfit.names)
             continue
-        apart = [len(chosen)] if outputs == "all" else []
-        return found.view(len(x), *apart, len(sides.other), *apart)
+        apart = [len(indices)] if outputs == "all" else []
+        return kernel.view(len(x), *apart, len(sides.other), *apart)
 
 
 def tangent_product(
@@ -97,7 +97,7 @@ def tangent_product(
     """
     names, shape = _checked(model, x, x2, params)
     size, other = shape.numel(), x if x2 is None else x2
-    chosen = _chosen(outputs, size)
+    indices = _output_indices(outputs, size)
     wanted = (len(other), size) if outputs == "all" else (len(other),)
     require(tuple(u.shape) == wanted, f"u has shape {tuple(u.shape)}, expected {wanted}", MismatchError)
     theta: Params = {name: value for name, value in model.named_parameters() if name in names}
@@ -106,9 +106,9 @@ def tangent_product(
         if outputs == "all":
             return left.push(right.pull(u.reshape(-1, *shape))).reshape(len(x), -1)
         total = u.new_zeros(len(x))
-        for c in chosen:
-            one = u[:, None] * torch.eye(size).to(u)[c]
-            total += left.push(right.pull(one.reshape(-1, *shape))).reshape(len(x), -1)[:, c]
+        for c in indices:
+            column = u[:, None] * torch.eye(size).to(u)[c]
+            total += left.push(right.pull(column.reshape(-1, *shape))).reshape(len(x), -1)[:, c]
     return total
 
 
@@ -116,19 +116,19 @@ def _checked(
     model: nn.Module, x: Tensor, x2: Tensor | None, params: Collection[str] | None
 ) -> tuple[tuple[str, ...], torch.Size]:
     """Names of the weights, and the shape of one sample's outputs."""
-    require_steady(model)
+    require_evaluation_mode(model)
     names = wanted_names(model, params)
     for side in (x, x) if x2 is None else (x, x2):
         require(side.dim() > 0 and len(side) > 0, "there are no samples; give one or more", DataError)
         require(
             side.shape[1:] == x.shape[1:],
-            f"inputs of shapes {tuple(x.shape[1:])} and {tuple(side.shape[1:])} do not meet; give both one shape",
+            f"x and x2 have inputs of shapes {tuple(x.shape[1:])} and {tuple(side.shape[1:])}; give both one shape",
             MismatchError,
         )
     return names, outputs_of(model, x[:1]).shape[1:]
 
 
-def _chosen(outputs: Outputs, size: int) -> range:
+def _output_indices(outputs: Outputs, size: int) -> range:
     """The outputs to differentiate."""
     if outputs in ("all", "sum"):
         return range(size)

@@ -1,8 +1,8 @@
-"""The tape: inputs of a network's layers, and the gradients at their outputs, sample by sample.
+"""Record the inputs of a network's layers and the gradients at their outputs, sample by sample.
 
-A layer's per-sample weight gradients are contractions of what it read, `x` `[B, …]`, with the gradient at what it gave,
-`g` `[B, …]`. Weights are frozen while the tape runs, so autograd never forms weight gradients of its own: a backward
-pass on the tape costs the gradients of the activations alone.
+A layer's per-sample weight gradients are contractions of its input `x` `[B, …]` with the gradient `g` `[B, …]` at its
+output. Weights are frozen while the tape runs, so autograd computes no weight gradients: a backward pass on the tape
+costs only the gradients of the activations.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -20,14 +20,14 @@ Network: TypeAlias = nn.Module | Callable[[dict[str, Tensor], Tensor], Tensor]
 Receiver: TypeAlias = Callable[[str, nn.Module, Tensor, Tensor], bool | None]
 """Called during the backward pass with a layer's name, the layer, its input `x` and its output's gradient `g`.
 
-True says that no other pass will come by, and that the tape may let go of `x`.
+It returns True if no other backward pass follows, so that the tape can free `x`.
 """
 
-TOKEN = torch.zeros((), requires_grad=True)  # what a graph hangs on that begins in the middle; never gets a gradient
+TOKEN = torch.zeros((), requires_grad=True)  # the leaf of graphs that start at a layer's output; gets no gradient
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
-def called(network: Network, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
+def network_outputs(network: Network, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """Outputs of a module, or of a function `f(params, x)`, at given weights."""
     if isinstance(network, nn.Module):
         outputs: Tensor = functional_call(network, dict(weights), (x,))
@@ -36,24 +36,24 @@ def called(network: Network, weights: Mapping[str, Tensor], x: Tensor) -> Tensor
 
 
 class Tape:
-    """A network that is listened to: a backward pass from its outputs calls `receive` for every call of a layer.
+    """A network whose layers are recorded: a backward pass from its outputs calls `receive` for every call of a layer.
 
-    Weights are frozen while a layer listened to computes, and the graph begins at its output. Watched parameters are
-    frozen there only, so that any other use of them is a leaf of the graph, whatever its gradient. Between two runs
-    nothing is left on the modules. Several backward passes may be made with `retain_graph=True`, each of which is
-    received.
+    Weights are frozen while a recorded layer computes, and the graph starts at its output. Watched parameters are
+    frozen only there, so that any other use of them is a leaf of the graph, also if its gradient is zero. After a run
+    nothing is left on the modules. With `retain_graph=True` there may be several backward passes; `receive` is called
+    in each.
 
     Args:
-        model: the network; of a function no layer is known.
-        layers: names of the modules to listen to, as in `model.named_modules()`.
+        model: the network; the layers of a function are not known.
+        layers: names of the modules to record, as in `model.named_modules()`.
         receive: see `Receiver`.
-        weights: by name, of a function `f(params, x)`; a module has its own.
-        watch: names of the parameters whose uses outside of the layers are looked for.
+        weights: weights by name, for a function `f(params, x)`; a module has its own.
+        watch: names of the parameters whose uses outside of the layers are searched for.
 
     Attributes:
         calls: layers in the order of their calls in the last run.
         unfit: layers that were called without one tensor whose first axis is that of the samples.
-        loose: watched parameters that the outputs of the last run depend on by another way than through the layers.
+        loose: watched parameters that the last run also used outside of the layers.
 
     >>> seen = {}
     >>> def receive(name, layer, x, g):
@@ -88,26 +88,26 @@ class Tape:
         try:
             for parameter in self._parameters:
                 parameter.requires_grad_(id(parameter) in self._watched)
-            for attributes, forward in self._forwards:  # inside of all hooks, and quicker than one
+            for attributes, forward in self._forwards:  # runs inside of all hooks, and is faster than a hook
                 attributes["forward"] = forward
             with torch.enable_grad():
                 if isinstance(self._network, nn.Module):
                     outputs: Tensor = self._network(inputs)  # functional_call costs as much as a small layer
                 else:
-                    outputs = called(self._network, self._weights, inputs)
+                    outputs = network_outputs(self._network, self._weights, inputs)
         finally:
             for attributes, _ in self._forwards:
                 attributes.pop("forward", None)
-            for parameter, moving in zip(self._parameters, before, strict=True):
-                parameter.requires_grad_(moving)
+            for parameter, required in zip(self._parameters, before, strict=True):
+                parameter.requires_grad_(required)
         self.loose = {self._watched[key] for key in _leaves(outputs) if key in self._watched}
         return outputs
 
     def stray_layers(self, outputs: Tensor) -> set[str]:
-        """Layers in which the samples stand in another order than in the outputs, or mix.
+        """Layers in which samples are mixed or have another order than in the outputs.
 
-        The gradient of some samples' outputs must be zero in all other rows. Each pass takes the samples that have one
-        binary digit of their number in common, so that no two samples are alike in all passes.
+        The gradient of the outputs of some samples must be zero in all other rows. Each pass selects the samples with
+        one binary digit of their number set, so that any two samples differ in at least one pass.
         """
         strays: set[str] = set()
 
@@ -126,7 +126,7 @@ class Tape:
         return strays
 
     def _forward(self, name: str, layer: nn.Module) -> Callable[..., Any]:
-        """A layer's forward method, with its weights frozen, that is listened to."""
+        """A layer's forward method that freezes its weights and records the call."""
         own = [parameter for parameter in layer.parameters(recurse=False) if id(parameter) in self._watched]
         compute = layer.forward
 
@@ -136,47 +136,47 @@ class Tape:
             outputs = compute(*arguments, **keywords)
             for parameter in own:
                 parameter.requires_grad_(True)
-            if not torch.is_grad_enabled():  # neither does autograd see this call
+            if not torch.is_grad_enabled():  # autograd does not record this call either
                 return outputs
             self.calls.append(name)
             values = (*arguments, outputs)
             if keywords or len(values) != 2 or not all(self._has_samples(value) for value in values):
                 self.unfit.add(name)
                 return outputs
-            return self._listened(name, layer, arguments[0], outputs)
+            return self._with_hook(name, layer, arguments[0], outputs)
 
         return forward
 
     def _has_samples(self, value: Any) -> bool:
         return isinstance(value, Tensor) and value.shape[:1] == (self._num_samples,)
 
-    def _listened(self, name: str, layer: nn.Module, x: Tensor, outputs: Tensor) -> Tensor:
-        """The outputs of a layer, with a hook that hands its input and its output's gradient to the receiver."""
-        held = [x.detach()]
-        version = held[0]._version
+    def _with_hook(self, name: str, layer: nn.Module, x: Tensor, outputs: Tensor) -> Tensor:
+        """The outputs of a layer, with a hook that calls `receive` with its input and its output's gradient."""
+        inputs = [x.detach()]
+        version = inputs[0]._version
         if outputs._is_view():
-            outputs = outputs.clone()  # the hook of a view is lost where the view is changed in place
+            outputs = outputs.clone()  # the hook of a view is lost if the view is changed in place
         if not outputs.requires_grad:
-            outputs = _Beginning.apply(outputs, TOKEN)  # type: ignore[no-untyped-call]
+            outputs = _GraphStart.apply(outputs, TOKEN)  # type: ignore[no-untyped-call]
         elif type(layer) in NORMS and not layer.training and x.requires_grad:
             slope = _slope(cast(nn.BatchNorm2d, layer))
             outputs = _Scaled.apply(x, outputs.detach(), slope)  # type: ignore[no-untyped-call]
 
-        def hear(g: Tensor) -> None:  # autograd has turned itself off where it calls this
-            if held[0]._version != version:
+        def hook(g: Tensor) -> None:  # gradients are disabled while autograd calls this
+            if inputs[0]._version != version:
                 raise MismatchError(
                     f"the input of {name or 'the network'} was changed in place after it was read; use out-of-place "
                     f"operations there (nn.ReLU(inplace=False), x = x + y)"
                 )
-            if self._receive(name, layer, held[0], g):
-                held.clear()
+            if self._receive(name, layer, inputs[0], g):
+                inputs.clear()
 
-        outputs.register_hook(hear)
+        outputs.register_hook(hook)
         return outputs
 
 
 def _leaves(outputs: Tensor) -> set[int]:
-    """The ids of all tensors that a graph ends in."""
+    """The ids of all leaf tensors of a graph."""
     waiting, known, leaves = [outputs.grad_fn], {outputs.grad_fn, None}, {id(outputs)}
     while waiting:
         node = waiting.pop()
@@ -191,9 +191,9 @@ def _leaves(outputs: Tensor) -> set[int]:
 
 
 def pull_back(outputs: Tensor, cotangent: Tensor, retain_graph: bool = False) -> None:
-    """A backward pass from outputs on a tape, with a cotangent in their shape; nothing if they hang on no layer.
+    """A backward pass from outputs on a tape, with a cotangent in their shape; nothing if they depend on no layer.
 
-    As the gradient of a number: torch imports SymPy, for most of a second, where a gradient is handed over.
+    It differentiates a scalar: with a gradient as an argument, torch imports SymPy, which takes most of a second.
     """
     if outputs.requires_grad:
         with torch.enable_grad():
@@ -201,7 +201,7 @@ def pull_back(outputs: Tensor, cotangent: Tensor, retain_graph: bool = False) ->
         total.backward(retain_graph=retain_graph)
 
 
-def frozen(model: nn.Module) -> dict[str, Tensor]:
+def detached_weights(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name, detached."""
     named = (*model.named_parameters(), *model.named_buffers())
     return {name: value.detach() for name, value in named}
@@ -215,7 +215,7 @@ def _slope(norm: nn.BatchNorm2d) -> Tensor:
 
 
 class _Scaled(torch.autograd.Function):
-    """Batch normalisation in evaluation mode, already computed; torch's own backward also sums what nobody asks for."""
+    """Batch normalisation in evaluation mode, already computed; torch's backward also computes unused sums."""
 
     @staticmethod
     def forward(context: Any, x: Tensor, outputs: Tensor, slope: Tensor) -> Tensor:
@@ -229,8 +229,8 @@ class _Scaled(torch.autograd.Function):
         return g * slope.view(-1, *[1] * (g.dim() - 2)), None, None
 
 
-class _Beginning(torch.autograd.Function):
-    """The tensor itself, with a graph that begins here; no leaf, so that later layers may work on it in place."""
+class _GraphStart(torch.autograd.Function):
+    """The tensor itself, with a graph that starts here; it is not a leaf, so later layers can change it in place."""
 
     @staticmethod
     def forward(context: Any, outputs: Tensor, token: Tensor) -> Tensor:

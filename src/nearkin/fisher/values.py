@@ -18,7 +18,7 @@ class FisherDiagonal:
 
     Attributes:
         values: by the names of `model.named_parameters()`, in their shapes.
-        labels: whose labels the expectation is over: `observed`, `sampled` or `expected`.
+        labels: the labels over which the expectation is taken: `observed`, `sampled` or `expected`.
         num_samples: N.
 
     >>> fisher = FisherDiagonal({"w": torch.tensor([1.0, 3.0])}, "observed", 10)
@@ -33,7 +33,7 @@ class FisherDiagonal:
     num_samples: int
 
     def __repr__(self) -> str:
-        """One line, whatever the size of the network."""
+        """One line with sizes, labels and trace."""
         count, weights = len(self.values), sum(value.numel() for value in self.values.values())
         sizes = f"{count:,} tensor{'s' * (count != 1)}, {weights:,} weights"
         return f"FisherDiagonal({sizes}, {self.labels} labels, {self.num_samples:,} samples, trace {self.trace():.4g})"
@@ -43,11 +43,11 @@ class FisherDiagonal:
         return float(sum(value.double().sum() for value in self.values.values()))
 
     def unit_trace(self) -> "FisherDiagonal":
-        """The same, scaled to a sum of one; its square root is a point on the unit sphere."""
+        """The same scaled to a trace of one; its square root is a point on the unit sphere."""
         total = self.trace()
         require(
             total > 0,
-            "the Fisher information is zero everywhere; the network does not depend on its weights here",
+            "the Fisher information is zero everywhere: the outputs do not depend on the weights; check the network",
             MismatchError,
         )
         scaled = {name: value / total for name, value in self.values.items()}
@@ -58,20 +58,20 @@ class FisherDiagonal:
         return torch.cat([value.flatten() for value in self.values.values()])
 
     def to_state(self) -> State:
-        """The form that the zoo keeps."""
+        """The state that is stored in a zoo."""
         facts = {"labels": self.labels, "num_samples": self.num_samples, "names": list(self.values)}
         return State(self.values, facts)
 
     @classmethod
     def from_state(cls, state: State) -> "FisherDiagonal":
         """The inverse of `to_state`."""
-        facts = state.read(_Facts)
+        facts = state.read(_DiagonalFacts)
         values = {name: state.tensors[name] for name in facts["names"]}
         return cls(values, facts["labels"], facts["num_samples"])
 
 
-class _Facts(TypedDict):
-    """What is stored beside the values."""
+class _DiagonalFacts(TypedDict):
+    """The stored values that are not tensors."""
 
     names: list[str]
     labels: str
@@ -85,10 +85,10 @@ def multitask_fisher(fishers: Sequence[FisherDiagonal], weighting: str = "sample
     r"""The Fisher information of several tasks that share one network, $\sum_t \pi_t F_t$ (Maddox et al. 2019, C.2).
 
     With $\pi_t = N_t / \sum_s N_s$ it is the Fisher information of the samples of all tasks together. With
-    $\pi_t = 1/T$ it is the paper's expectation over tasks, in which a task counts the same whatever its size.
+    $\pi_t = 1/T$ it is the paper's expectation over tasks, in which all tasks have equal weight.
 
     Args:
-        fishers: diagonals of the same parameters with the same kind of labels, one of each task. Where heads differ,
+        fishers: diagonals of the same parameters with the same kind of labels, one per task. If the heads differ,
             measure the shared parameters with `diagonal(..., names=...)`.
         weighting: `samples` or `tasks`.
 

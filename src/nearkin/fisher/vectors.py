@@ -1,6 +1,6 @@
-"""Vectors of weights: by name, or flat.
+"""Vectors of weights by name or flat, and products with the columns of a matrix.
 
-Notation: P weights in all, K vectors side by side.
+Notation: P weights in total, K vectors as columns.
 """
 
 import warnings
@@ -11,8 +11,9 @@ from torch import Tensor
 
 from nearkin.core.errors import MismatchError, require
 from nearkin.core.types import Params
+from nearkin.nets.functional import differences
 
-SIDE_BY_SIDE = 8  # columns of a matrix in one product; more gain little and hold more memory
+VMAP_COLUMNS = 8  # columns of a matrix in one product; more columns gain little and need more memory
 
 
 def flat(params: Mapping[str, Tensor]) -> Tensor:
@@ -41,36 +42,24 @@ def unflat(vector: Tensor, like: Mapping[str, Tensor]) -> Params:
 
 
 def require_fit(vector: Mapping[str, Tensor], like: Mapping[str, Tensor], what: str = "the vector") -> None:
-    """Raise in one line unless a vector has the names, shapes, dtype and device of the weights.
+    """Raise an error unless a vector has the names, shapes, dtypes and devices of the weights.
 
     >>> require_fit({"a": torch.zeros(3)}, {"a": torch.zeros(2)})
     Traceback (most recent call last):
     nearkin.core.errors.MismatchError: the vector does not fit the weights: a has shape (3,), expected (2,); give one \
-tensor a weight, named and shaped as in model.named_parameters()
+tensor per weight, with its name and shape in model.named_parameters()
     """
-    faults = [f"{name} is missing" for name in like if name not in vector]
-    faults += [f"{name} is unexpected" for name in vector if name not in like]
-    for name, value in vector.items():
-        if name in like:
-            faults += _differences(name, value, like[name])
-    more = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
+    mismatches = differences(vector, like, types=True)
     require(
-        not faults,
-        f"{what} does not fit the weights: {', '.join(faults[:3])}{more}; give one tensor a weight, named and shaped "
-        f"as in model.named_parameters()",
+        not mismatches,
+        f"{what} does not fit the weights: {mismatches}; give one tensor per weight, with its name and shape in "
+        f"model.named_parameters()",
         MismatchError,
     )
 
 
-def _differences(name: str, value: Tensor, like: Tensor) -> list[str]:
-    if value.shape != like.shape:
-        return [f"{name} has shape {tuple(value.shape)}, expected {tuple(like.shape)}"]
-    pairs = ((value.dtype, like.dtype), (value.device, like.device))
-    return [f"{name} is {got}, expected {wanted}" for got, wanted in pairs if got != wanted]
-
-
 def columnwise(product: Callable[[Tensor], Tensor], matrix: Tensor) -> Tensor:
-    """A product of vectors `[P]` to `[Q]`, applied to the columns of `[P, K]` one after the other: `[Q, K]`.
+    """Apply a product, `[P]` to `[Q]`, to the columns of `[P, K]` one after the other: `[Q, K]`.
 
     >>> columnwise(lambda v: 2 * v, torch.tensor([[1.0, 2.0]]))
     tensor([[2., 4.]])
@@ -82,20 +71,20 @@ def columnwise(product: Callable[[Tensor], Tensor], matrix: Tensor) -> Tensor:
         f"a product takes a vector [P] or a matrix [P, K], got shape {tuple(matrix.shape)}; flatten it",
         MismatchError,
     )
-    columns = matrix.T.contiguous()  # strided columns would make strided weights, which multiply slowly
+    columns = matrix.T.contiguous()  # products with strided weights are slow
     return torch.stack([product(column) for column in columns]).T
 
 
-def side_by_side(product: Callable[[Tensor], Tensor], matrix: Tensor) -> Tensor | None:
-    """The same for some columns at once; None where an operation of the product cannot be batched.
+def vmapped_columns(product: Callable[[Tensor], Tensor], matrix: Tensor) -> Tensor | None:
+    """The same with several columns at once; None if an operation of the product cannot be batched.
 
-    >>> side_by_side(lambda v: 2 * v, torch.tensor([[1.0, 2.0]]))
+    >>> vmapped_columns(lambda v: 2 * v, torch.tensor([[1.0, 2.0]]))
     tensor([[2., 4.]])
     """
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "There is a performance drop")
-            found: Tensor = torch.vmap(product, in_dims=1, out_dims=1, chunk_size=SIDE_BY_SIDE)(matrix)
-            return found
+            columns: Tensor = torch.vmap(product, in_dims=1, out_dims=1, chunk_size=VMAP_COLUMNS)(matrix)
+            return columns
     except RuntimeError:
         return None

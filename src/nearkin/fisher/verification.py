@@ -8,9 +8,9 @@ from torch import Generator, Tensor, nn
 
 from nearkin.core.errors import MismatchError, require
 from nearkin.core.types import Params
-from nearkin.fisher.autodiff import chunk_size, rest_gradients, single_gradients
+from nearkin.fisher.autodiff import autodiff_gradients, chunk_size, single_gradients
+from nearkin.fisher.gradient_plan import GradientPlan, local_tensors
 from nearkin.fisher.layers import rule_for
-from nearkin.fisher.plan import Plan, locally
 from nearkin.fisher.tape import Tape, pull_back
 
 AGREEMENT = 1e-3  # of a formula with autograd, relative to the gradient of the tensor
@@ -18,11 +18,11 @@ BATCHED_AGREEMENT = 1e-2  # of batched with single differentiation, whose kernel
 NEGLIGIBLE = 1e-6  # relative to the largest gradient of the tensor in any sample
 
 
-def verified(plan: Plan, model: nn.Module, weights: Mapping[str, Tensor], x: Tensor) -> Plan:
-    """The plan without the parameters whose per-sample gradients it gets wrong on samples `[K, *input_shape]`.
+def verified_plan(plan: GradientPlan, model: nn.Module, weights: Mapping[str, Tensor], x: Tensor) -> GradientPlan:
+    """The plan without the parameters whose per-sample gradients are wrong on samples `[K, *input_shape]`.
 
-    A sample in which the gradient of a tensor is zero says nothing about its formula. Other samples do, and if there
-    are none, the structure.
+    A sample with a zero gradient does not test a formula. Other samples test it; if there are none, the structure of
+    the network decides.
 
     Raises:
         MismatchError: if the outputs of a sample depend on the other samples.
@@ -46,7 +46,7 @@ def verified(plan: Plan, model: nn.Module, weights: Mapping[str, Tensor], x: Ten
         outputs.append(tape(sample))
         fitted = plan.fitted(tape)
         if fitted is not plan:
-            return verified(fitted, model, weights, x)
+            return verified_plan(fitted, model, weights, x)
         cotangents.append(_noise(outputs[-1].shape, len(outputs), outputs[-1]))
         pull_back(outputs[-1], cotangents[-1])
         outputs[-1] = outputs[-1].detach()
@@ -56,18 +56,18 @@ def verified(plan: Plan, model: nn.Module, weights: Mapping[str, Tensor], x: Ten
         together = tape(x)
         fitted = plan.fitted(tape)
         if fitted is not plan:
-            return verified(fitted, model, weights, x)
+            return verified_plan(fitted, model, weights, x)
         _require_apart(together, outputs)
         wrong.update(name for layer in tape.stray_layers(together) for name in plan.owners[layer].values())
     plan = plan.without(wrong)
-    return plan if _batched_agree(plan, model, weights, x, cotangents, truths) else plan.one_by_one()
+    return plan if _batched_agree(plan, model, weights, x, cotangents, truths) else plan.sample_by_sample()
 
 
-def spread(x: Tensor, count: int, start: int = 0) -> Tensor:
-    """Some samples at equal distances over all, from the given one.
+def spread_samples(x: Tensor, count: int, start: int = 0) -> Tensor:
+    """Samples at equal distances, starting with number `start`.
 
-    >>> spread(torch.arange(9), 3), spread(torch.arange(3), 2, start=2), spread(torch.arange(2), 4)
-    (tensor([0, 3, 6]), tensor([2, 0]), tensor([0, 1]))
+    >>> [spread_samples(torch.arange(n), k, start).tolist() for n, k, start in ((9, 3, 0), (3, 2, 2), (2, 4, 0))]
+    [[0, 3, 6], [2, 0], [0, 1]]
     """
     count = min(count, len(x))
     return x[[(start + number * (len(x) // count)) % len(x) for number in range(count)]]
@@ -81,14 +81,14 @@ def _require_apart(together: Tensor, alone: Sequence[Tensor]) -> None:
         apart &= far < AGREEMENT or math.isnan(far)
     require(
         apart,
-        "the network's answer for one sample depends on the others of its batch, so one sample has no gradient of its "
-        "own; use a network that treats samples apart",
+        "the network's output for a sample depends on the other samples of the batch, so per-sample gradients are not "
+        "defined; use a network without such a dependence",
         MismatchError,
     )
 
 
 def _batched_agree(
-    plan: Plan,
+    plan: GradientPlan,
     model: nn.Module,
     weights: Mapping[str, Tensor],
     x: Tensor,
@@ -99,7 +99,7 @@ def _batched_agree(
     count = min(len(x), chunk_size(weights, plan.rest))
     if not plan.rest or count == 1:
         return True
-    rows = rest_gradients(model, weights, plan.rest, x[-count:], torch.cat(list(cotangents[-count:])))
+    rows = autodiff_gradients(model, weights, plan.rest, x[-count:], torch.cat(list(cotangents[-count:])))
     return all(
         _agree([_shadow(row) for row in gradients], [truth[name] for truth in truths[-count:]], BATCHED_AGREEMENT)
         for name, gradients in rows.items()
@@ -115,9 +115,9 @@ def _shadows(layer: nn.Module, read: Tensor, g: Tensor) -> dict[str, Tensor]:
     if rule is None:
         return {}
     if isinstance(layer, nn.Linear) and g.dim() == 2:
-        found = {"weight": g[0] * (read[0] @ _direction(layer.in_features, g)), "bias": g[0]}
-        return {local: value for local, value in found.items() if getattr(layer, local) is not None}
-    gradients = rule.gradients(layer, locally(layer), read, g)
+        products = {"weight": g[0] * (read[0] @ _direction(layer.in_features, g)), "bias": g[0]}
+        return {local: value for local, value in products.items() if getattr(layer, local) is not None}
+    gradients = rule.gradients(layer, local_tensors(layer), read, g)
     return {local: _shadow(gradient[0]) for local, gradient in gradients.items()}
 
 
@@ -141,10 +141,10 @@ def _noise(shape: torch.Size, seed: int, like: Tensor) -> Tensor:
     return torch.randn(shape, generator=Generator().manual_seed(seed), dtype=like.dtype).to(like.device)
 
 
-def _agree(found: Sequence[Tensor | None], truths: Sequence[Tensor], tolerance: float = AGREEMENT) -> bool:
-    """Whether gradients are those of autograd in every sample; one that did not arrive is zero."""
+def _agree(values: Sequence[Tensor | None], truths: Sequence[Tensor], tolerance: float = AGREEMENT) -> bool:
+    """Whether gradients agree with autograd in every sample; None is zero."""
     sizes = [float(truth.norm()) for truth in truths]
     slack = NEGLIGIBLE * max(sizes)
     apart = [float(torch.dist(truth, torch.zeros_like(truth) if value is None else value))
-             for value, truth in zip(found, truths, strict=True)]  # fmt: skip
+             for value, truth in zip(values, truths, strict=True)]  # fmt: skip
     return all(far <= tolerance * size + slack or math.isnan(size) for far, size in zip(apart, sizes, strict=True))

@@ -1,4 +1,4 @@
-"""Networks: built by name or import path, seen as functions of their weights, split into encoder and head."""
+"""Networks: build them from a string, train them, call them as functions of their weights, split encoder and head."""
 
 from typing import TYPE_CHECKING
 

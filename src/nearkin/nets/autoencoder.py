@@ -1,8 +1,8 @@
-"""The autoencoder of the Fréchet paper for image-to-image tasks, its sizes scaled to the images.
+"""The autoencoder of the Fréchet paper for image-to-image tasks, with sizes scaled to the images.
 
-On 512x512 images its encoder is the printed one: a 5x5 convolution of stride 4 to 16 channels, then linear layers
-(262144, 512) and (512, 128). (The first alone holds 134 M weights, the paper counts 50.51 M for the whole.) The decoder
-mirrors it.
+On 512x512 images the encoder is the one in the paper: a 5x5 convolution of stride 4 to 16 channels, then linear layers
+(262144, 512) and (512, 128). (The first layer alone has 134 M weights; the paper counts 50.51 M for the whole network.)
+The decoder mirrors the encoder.
 """
 
 import math
@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from nearkin.nets.plain import image_shape, scaled
+from nearkin.nets.small import image_shape, scaled
 
 KERNEL = 5
 PADDING = 2
 
 
 def stride_for(height: int, width: int) -> int:
-    """Stride of the convolution: 4 for large images as printed, less for small ones.
+    """Stride of the convolution: 4 for large images as in the paper, less for small images.
 
     >>> stride_for(8, 8), stride_for(28, 28), stride_for(512, 512)
     (1, 2, 4)
@@ -29,10 +29,11 @@ def stride_for(height: int, width: int) -> int:
 class Autoencoder(nn.Module):
     """Image to image through a code of 128 numbers: `[N, C, H, W]` to `[N, K, H, W]`.
 
-    The layer that knows the number of output channels is made last, so that all others are drawn alike for any.
+    The layer that depends on the number of output channels is created last, so that the random initial weights of all
+    other layers are the same for every number of channels.
 
     Args:
-        input_shape: `(C, H, W)`, sides of 4 pixels or more, odd ones too.
+        input_shape: `(C, H, W)`, with sides of 4 pixels or more; a side may be odd.
         num_outputs: K, the channels of the target.
         width: factor on every layer's size.
 
@@ -56,8 +57,8 @@ class Autoencoder(nn.Module):
             *(nn.Linear(code, wide), nn.ReLU(), nn.Linear(wide, flat), nn.ReLU()),
             nn.Unflatten(1, (maps, *small)),
         )
-        lost = ((height - 1) % stride, (breadth - 1) % stride)  # rows and columns that the stride stepped over
-        self.output = nn.ConvTranspose2d(maps, num_outputs, KERNEL, stride, PADDING, output_padding=lost)
+        skipped = ((height - 1) % stride, (breadth - 1) % stride)  # rows and columns that the stride skipped
+        self.output = nn.ConvTranspose2d(maps, num_outputs, KERNEL, stride, PADDING, output_padding=skipped)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, C, H, W]` to `[N, K, H, W]`."""

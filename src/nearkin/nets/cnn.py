@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearkin.core.errors import require
-from nearkin.nets.plain import half_pool, image_shape, scaled
+from nearkin.nets.small import half_pool, image_shape, scaled
 
 CHANNELS = (16, 32, 64)
 LARGEST_SIDE = 32  # pixels after the stem; larger images are reduced by its stride

@@ -1,8 +1,8 @@
-"""The three approximation networks of the Fréchet paper in their forms for small images.
+"""The three approximation networks of the Fréchet paper in their variants for small images.
 
-VGG-16 (Simonyan and Zisserman 2015), ResNet-18 (He et al. 2016) and DenseNet-121 (Huang et al. 2017): 3x3 first
-convolution, no pool behind it, batch norm everywhere, global average pooling, one linear `head`. `width` scales every
-layer, so that 1/16 gives a network that a test can train.
+VGG-16 (Simonyan and Zisserman 2015), ResNet-18 (He et al. 2016) and DenseNet-121 (Huang et al. 2017): a 3x3 first
+convolution without pooling after it, batch normalisation, global average pooling, one linear `head`. `width` scales
+every layer; with 1/16 a network is small enough to be trained in a test.
 
 Notation: N samples, C channels, K outputs.
 """
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nearkin.nets.plain import half_pool, image_shape, scaled
+from nearkin.nets.small import half_pool, image_shape, scaled
 
 VGG16_STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 RESNET18_STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))  # channels and stride, two blocks each
@@ -23,7 +23,7 @@ BOTTLENECK = 4  # channels of the 1x1 convolution, in units of growth
 
 
 def initialise(model: nn.Module) -> None:
-    """Kaiming weights for convolutions (normal, fan out, ReLU), zero for their biases."""
+    """Draw convolution weights by Kaiming's rule (normal, fan out, ReLU) and set their biases to zero."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -32,12 +32,16 @@ def initialise(model: nn.Module) -> None:
 
 
 def convolution(channels: int, out: int, kernel: int, stride: int = 1) -> nn.Conv2d:
-    """A padded convolution without bias: batch norm follows it or comes before the next."""
+    """A padded convolution without bias, for use with batch normalisation."""
     return nn.Conv2d(channels, out, kernel, stride, padding=kernel // 2, bias=False)
 
 
-class Pooled(nn.Module):
-    """Features, their mean over the map, then the head: `[N, C, H, W]` to `[N, K]`."""
+class PooledNetwork(nn.Module):
+    """Convolutional features, their mean over the map, then the head: `[N, C, H, W]` to `[N, K]`.
+
+    The constructors of the three networks take the input shape `(C, H, W)` with sides of 4 pixels or more, the number
+    of outputs K, and `width`, a factor on every layer's size. A side of one pixel is not pooled further.
+    """
 
     def __init__(self, features: nn.Module, channels: int, num_outputs: int) -> None:
         super().__init__()
@@ -51,13 +55,8 @@ class Pooled(nn.Module):
         return outputs
 
 
-class VGG16(Pooled):
-    """Thirteen 3x3 convolutions in five stages with a pool behind each, then one linear layer.
-
-    Args:
-        input_shape: `(C, H, W)`, sides of 4 pixels or more; a side of one pixel is pooled no further.
-        num_outputs: K.
-        width: factor on every layer's size.
+class VGG16(PooledNetwork):
+    """Thirteen 3x3 convolutions in five stages with a pool after each stage, then one linear layer.
 
     >>> VGG16((1, 8, 8), 10, width=1 / 16)(torch.zeros(2, 1, 8, 8)).shape
     torch.Size([2, 10])
@@ -76,8 +75,8 @@ class VGG16(Pooled):
         super().__init__(nn.Sequential(*layers), channels, num_outputs)
 
 
-class Residual(nn.Module):
-    r"""Two 3x3 convolutions beside a shortcut: $x ↦ \mathrm{ReLU}(s(x) + f(x))$."""
+class ResidualBlock(nn.Module):
+    r"""Two 3x3 convolutions f with a shortcut s: $x ↦ \mathrm{ReLU}(s(x) + f(x))$."""
 
     def __init__(self, channels: int, out: int, stride: int) -> None:
         super().__init__()
@@ -92,13 +91,8 @@ class Residual(nn.Module):
         return F.relu(self.shortcut(x) + self.second(F.relu(self.first(x))))
 
 
-class ResNet18(Pooled):
-    """A 3x3 stem and four stages of two residual blocks with strides 1, 2, 2, 2.
-
-    Args:
-        input_shape: `(C, H, W)`, sides of 4 pixels or more.
-        num_outputs: K.
-        width: factor on every layer's size.
+class ResNet18(PooledNetwork):
+    """A 3x3 convolution and four stages of two residual blocks each, with strides 1, 2, 2, 2.
 
     >>> ResNet18((3, 32, 32), 10, width=1 / 16)(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 10])
@@ -111,13 +105,13 @@ class ResNet18(Pooled):
         channels = stem
         for size, stride in RESNET18_STAGES:
             out = scaled(size, width)
-            layers += [Residual(channels, out, stride), Residual(out, out, 1)]
+            layers += [ResidualBlock(channels, out, stride), ResidualBlock(out, out, 1)]
             channels = out
         super().__init__(nn.Sequential(*layers), channels, num_outputs)
 
 
-class Growing(nn.Module):
-    """A dense layer: a 1x1 and a 3x3 convolution whose `growth` new maps join the old ones."""
+class DenseLayer(nn.Module):
+    """A layer of a dense block: a 1x1 and a 3x3 convolution, whose `growth` new maps are appended to the input."""
 
     def __init__(self, channels: int, growth: int) -> None:
         super().__init__()
@@ -130,13 +124,10 @@ class Growing(nn.Module):
         return torch.cat([x, self.grow(self.squeeze(x))], 1)
 
 
-class DenseNet121(Pooled):
-    """Dense blocks of 6, 12, 24 and 16 layers; between them the channels and the sides are halved.
+class DenseNet121(PooledNetwork):
+    """Dense blocks of 6, 12, 24 and 16 layers; between two blocks the channels and the sides are halved.
 
-    Args:
-        input_shape: `(C, H, W)`, sides of 4 pixels or more; a side of one pixel is pooled no further.
-        num_outputs: K.
-        width: factor on every layer's size, here on the growth of 32 maps a layer.
+    Here `width` is a factor on the growth of 32 maps per layer.
 
     >>> DenseNet121((1, 8, 8), 10, width=1 / 16)(torch.zeros(2, 1, 8, 8)).shape
     torch.Size([2, 10])
@@ -153,7 +144,7 @@ class DenseNet121(Pooled):
                 halving = convolution(channels, channels // 2, 1)
                 layers += [nn.BatchNorm2d(channels), nn.ReLU(), halving, pool]
                 channels //= 2
-            layers += [Growing(channels + i * growth, growth) for i in range(depth)]
+            layers += [DenseLayer(channels + i * growth, growth) for i in range(depth)]
             channels += depth * growth
         layers += [nn.BatchNorm2d(channels), nn.ReLU()]
         super().__init__(nn.Sequential(*layers), channels, num_outputs)

@@ -1,11 +1,11 @@
-"""What a network is worth on some examples."""
+"""Metric and loss of a network on examples."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from nearkin.nets.functional import evaluating
+from nearkin.nets.functional import evaluation_mode
 from nearkin.tasks.batches import ordered_batches
 from nearkin.tasks.examples import Examples
 from nearkin.tasks.likelihood import Likelihood
@@ -13,7 +13,7 @@ from nearkin.tasks.likelihood import Likelihood
 
 @dataclass(frozen=True)
 class Scores:
-    """Metric (accuracy or R², 1 is perfect), mean loss, and on how many samples."""
+    """Metric (accuracy or R²; 1 is best), mean loss, and number of samples."""
 
     metric: float
     loss: float
@@ -27,7 +27,7 @@ class Scores:
 def evaluate(
     model: nn.Module, examples: Examples, form: Likelihood, *, batch_size: int = 256, device: torch.device | None = None
 ) -> Scores:
-    """Metric and loss of a model on examples, in evaluation mode; the model is left as it was.
+    """Metric and loss of a model on examples, in evaluation mode; the model's own mode is restored.
 
     >>> from nearkin.tasks.task import Task
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0]] * 4)
@@ -36,10 +36,9 @@ def evaluate(
     1.0
     """
     tally, loss = torch.zeros((), dtype=torch.float64), 0.0
-    with evaluating(model), torch.inference_mode():
+    with evaluation_mode(model), torch.inference_mode():
         for x, y in ordered_batches(examples, batch_size):
-            if device is not None:
-                x, y = x.to(device), y.to(device)
+            x, y = x.to(device), y.to(device)  # None leaves them where they are
             outputs = model(x).float()
             tally = tally + form.tally(outputs, y)
             loss += form.loss(outputs, y).item() * len(y)

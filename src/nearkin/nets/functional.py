@@ -1,8 +1,8 @@
-"""A network as a function of its weights: `f(params, buffers, x)`, and what can be said of a network from outside."""
+"""Networks as functions of their weights, `f(params, buffers, x)`; loading weights, counting, checking outputs."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -14,17 +14,17 @@ from nearkin.core.errors import MismatchError, require
 from nearkin.core.types import Buffers, Params
 
 Function: TypeAlias = Callable[[Params, Buffers, Tensor], Tensor]
-"""Outputs of inputs under given weights and buffers."""
+"""Outputs for inputs x under the given weights and buffers."""
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A network seen as a function.
+    """A network as a function.
 
     Attributes:
-        f: `f(params, buffers, x)`: outputs, in the mode (training or evaluation) the network has at the call.
-        params: a copy of the weights by name; a weight under two names appears once.
-        buffers: a copy of running statistics and the like by name.
+        f: `f(params, buffers, x)` returns outputs, in the network's mode (training or evaluation) at the call.
+        params: a copy of the weights by name; a weight with two names appears once.
+        buffers: a copy of the buffers, such as running statistics, by name.
     """
 
     f: Function
@@ -33,7 +33,7 @@ class View:
 
 
 def view(model: nn.Module) -> View:
-    """The functional view of a network; later changes to the network do not reach the copied values.
+    """The functional view of a network; later changes to the network do not change the copied values.
 
     >>> model = nn.Linear(2, 1, bias=False)
     >>> v = view(model)
@@ -56,7 +56,7 @@ def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load(model: nn.Module, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> None:
-    """Write weights and buffers back into a network; every entry must be there and have its shape.
+    """Copy weights and buffers into a network; every entry must be present and have the right shape.
 
     >>> model = nn.Linear(2, 1, bias=False)
     >>> load(model, {"weight": torch.tensor([[2.0, 3.0]])}, {})
@@ -67,51 +67,62 @@ def load(model: nn.Module, params: Mapping[str, Tensor], buffers: Mapping[str, T
     nearkin.core.errors.MismatchError: the values do not fit Linear: weight has shape (1, 3), expected (1, 2); \
 load them into the network they were taken from
     """
-    wanted = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    given = {**params, **buffers}
-    faults = [f"{name} is missing" for name in wanted if name not in given]
-    faults += [f"{name} is unexpected" for name in given if name not in wanted]
-    faults += [
-        f"{name} has shape {tuple(given[name].shape)}, expected {tuple(value.shape)}"
-        for name, value in wanted.items()
-        if name in given and given[name].shape != value.shape
-    ]
-    more = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
+    expected = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    values = {**params, **buffers}
+    mismatches = differences(values, expected)
     require(
-        not faults,
-        f"the values do not fit {type(model).__name__}: {', '.join(faults[:3])}{more}; "
-        f"load them into the network they were taken from",
+        not mismatches,
+        f"the values do not fit {type(model).__name__}: {mismatches}; load them into the network they were taken from",
         MismatchError,
     )
     with torch.no_grad():
-        for name, value in wanted.items():
-            value.copy_(given[name])
+        for name, value in expected.items():
+            value.copy_(values[name])
+
+
+def differences(values: Mapping[str, Tensor], expected: Mapping[str, Tensor], types: bool = False) -> str:
+    """The first three differences in names and shapes, and optionally in dtypes and devices; "" if there are none.
+
+    >>> differences({"a": torch.zeros(3)}, {"a": torch.zeros(2), "b": torch.zeros(1)})
+    'b is missing, a has shape (3,), expected (2,)'
+    """
+    messages = [f"{name} is missing" for name in expected if name not in values]
+    messages += [f"{name} is unexpected" for name in values if name not in expected]
+    for name, value in ((name, values[name]) for name in expected if name in values):
+        like = expected[name]
+        if value.shape != like.shape:
+            messages.append(f"{name} has shape {tuple(value.shape)}, expected {tuple(like.shape)}")
+        elif types:
+            pairs = ((value.dtype, like.dtype), (value.device, like.device))
+            messages += [f"{name} is {got}, expected {wanted}" for got, wanted in pairs if got != wanted]
+    more = f" and {len(messages) - 3} more" if len(messages) > 3 else ""
+    return ", ".join(messages[:3]) + more
 
 
 def load_common(model: nn.Module, source: nn.Module) -> None:
-    """Write into a network what another has under the same name and in the same shape.
+    """Copy into a network the values that another one has under the same name and with the same shape.
 
-    Buffers that are one number stay: they may count the outputs, or the batches seen.
+    Buffers of a single number are not copied: they may count the outputs, or the batches processed.
 
     >>> model, source = nn.Linear(2, 1), nn.Linear(3, 1)
     >>> load_common(model, source)
     >>> bool(model.bias == source.bias)
     True
     """
-    given = {**dict(source.named_parameters()), **dict(source.named_buffers())}
-    wanted = {**dict(model.named_parameters()), **{n: b for n, b in model.named_buffers() if b.dim() > 0}}
+    values = {**dict(source.named_parameters()), **dict(source.named_buffers())}
+    targets = {**dict(model.named_parameters()), **{n: b for n, b in model.named_buffers() if b.dim() > 0}}
     with torch.no_grad():
-        for name, value in wanted.items():
-            if name in given and given[name].shape == value.shape:
-                value.copy_(given[name])
+        for name, target in targets.items():
+            if name in values and values[name].shape == target.shape:
+                target.copy_(values[name])
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode and no gradients for a block; every module's own mode is put back after.
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode and no gradients within a `with` block; afterwards every module has its former mode.
 
     >>> model = nn.Dropout()
-    >>> with evaluating(model):
+    >>> with evaluation_mode(model):
     ...     model.training, torch.is_grad_enabled()
     (False, False)
     >>> model.training
@@ -128,7 +139,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def blank(model: nn.Module, input_shape: Sequence[int], size: int = 2) -> Tensor:
-    """A batch of zeros `[size, *input_shape]` that this network can read: tokens if it embeds a sequence.
+    """A batch of zeros `[size, *input_shape]` of the dtype that the network reads; tokens if it embeds a sequence.
 
     >>> blank(nn.Linear(3, 1), (3,)).dtype, blank(nn.Embedding(5, 2), (3,)).dtype
     (torch.float32, torch.int64)
@@ -140,7 +151,7 @@ def blank(model: nn.Module, input_shape: Sequence[int], size: int = 2) -> Tensor
 
 
 def num_parameters(model: nn.Module) -> int:
-    """Count of weights, a shared one once.
+    """Number of weights; a shared weight counts once.
 
     >>> num_parameters(nn.Linear(3, 2))
     8
@@ -153,7 +164,7 @@ Transposed: TypeAlias = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspo
 
 
 def _products(layer: Forward | Transposed, x: Tensor, outputs: Tensor) -> int:
-    """Products of one call of a layer, those with padding included."""
+    """Number of multiplications in one call of a layer, including those with padding."""
     if isinstance(layer, nn.Linear):
         return outputs.numel() * layer.in_features
     kernel = math.prod(layer.kernel_size)
@@ -163,7 +174,7 @@ def _products(layer: Forward | Transposed, x: Tensor, outputs: Tensor) -> int:
 
 
 def multiply_adds(model: nn.Module, input_shape: Sequence[int]) -> int:
-    """Multiply-adds of linear layers and convolutions for one input; biases, norms and pools are not counted.
+    """Multiply-adds of linear layers and convolutions for one input; biases, norms and pooling are not counted.
 
     >>> multiply_adds(nn.Sequential(nn.Flatten(), nn.Linear(12, 5)), (3, 2, 2))
     60
@@ -174,57 +185,54 @@ def multiply_adds(model: nn.Module, input_shape: Sequence[int]) -> int:
         nonlocal total
         total += _products(layer, inputs[0], outputs)
 
-    layers = [module for module in model.modules() if isinstance(module, Forward | Transposed)]
-    hooks = [layer.register_forward_hook(count) for layer in layers]
-    try:
-        with evaluating(model):
-            model(blank(model, input_shape, size=1))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, evaluation_mode(model):
+        for module in model.modules():
+            if isinstance(module, Forward | Transposed):
+                hooks.enter_context(module.register_forward_hook(count))
+        model(blank(model, input_shape, size=1))
     return total
 
 
 def outputs_of(model: nn.Module, x: Tensor) -> Tensor:
-    """Outputs in evaluation mode, or one line that says why the network does not take such inputs."""
-    who = type(model).__name__
+    """Outputs in evaluation mode; an error of one line if the network cannot read these inputs."""
+    network = type(model).__name__
     try:
-        with evaluating(model):
+        with evaluation_mode(model):
             outputs = model(x)
     except Exception as failed:
         kind = "inputs" if x.is_floating_point() else "tokens"
         reason = " ".join(str(failed).split())[:160]
         raise MismatchError(
-            f"{who} cannot read {kind} of shape {tuple(x.shape[1:])} ({reason}); use a network made for them: "
+            f"{network} cannot read {kind} of shape {tuple(x.shape[1:])} ({reason}); use a network made for them: "
             f"lenet for images, mlp for tables, recurrent for tokens"
         ) from failed
     if not isinstance(outputs, Tensor):
         raise MismatchError(
-            f"{who} returns a {type(outputs).__name__}, expected one tensor; wrap it in a module that returns one"
+            f"{network} returns a {type(outputs).__name__}, expected one tensor; wrap it in a module that returns one"
         )
     return outputs
 
 
 def check(model: nn.Module, input_shape: Sequence[int], num_outputs: int, likelihood: str) -> None:
-    """Raise in one line unless the network reads a task's inputs and gives outputs of the shape its likelihood wants.
+    """Raise an error of one line unless the network's outputs have the shape that a task's likelihood needs.
 
     >>> check(nn.Linear(4, 3), (4,), 3, "categorical")
     >>> check(nn.Linear(4, 3), (4,), 5, "categorical")
     Traceback (most recent call last):
     nearkin.core.errors.MismatchError: Linear gives outputs of shape (3,) for inputs (4,), a categorical task with 5 \
-outputs wants (5,); use a network that takes num_outputs or ends in one linear layer
+outputs needs (5,); use a network that takes num_outputs or ends in one linear layer
     """
     x = blank(model, input_shape)
     if likelihood == "language":
         x = x.to(torch.int64)
     elif not x.is_floating_point():
         x = x.to(torch.get_default_dtype())
-    wanted = {"dense": (num_outputs, *input_shape[1:]), "language": (*input_shape, num_outputs)}
-    shape, expected = tuple(outputs_of(model, x).shape), wanted.get(likelihood, (num_outputs,))
+    special = {"dense": (num_outputs, *input_shape[1:]), "language": (*input_shape, num_outputs)}
+    shape, expected = tuple(outputs_of(model, x).shape), special.get(likelihood, (num_outputs,))
     require(
         shape == (len(x), *expected),
         f"{type(model).__name__} gives outputs of shape {shape[1:]} for inputs {tuple(input_shape)}, a {likelihood} "
-        f"task with {num_outputs} outputs wants {expected}; use a network that takes num_outputs or ends in one "
+        f"task with {num_outputs} outputs needs {expected}; use a network that takes num_outputs or ends in one "
         f"linear layer",
         MismatchError,
     )

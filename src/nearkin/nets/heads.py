@@ -1,10 +1,11 @@
-"""Encoder and head of any network that ends in a linear layer: found, split, listened to, replaced, padded.
+"""Encoder and head of any network that ends in a linear layer: find, split, replace and pad the head.
 
-Hooks live for one forward pass; nothing stays on the modules.
+Hooks are removed after one forward pass; nothing is left on the modules.
 """
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -19,27 +20,26 @@ from nearkin.nets.functional import outputs_of
 def head_name(model: nn.Module, x: Tensor) -> str:
     """Name of the linear layer whose output the network returns for inputs `x`.
 
-    Where something small follows the layer (a log-softmax, say) it is the last one to run whose width is the output's.
+    If an operation such as a log-softmax follows the layer, it is the last linear layer that runs and has the width of
+    the output.
 
     >>> head_name(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), torch.zeros(1, 4))
     '2'
     """
-    heard: list[tuple[str, int, Tensor]] = []
+    calls: list[tuple[str, int, Tensor]] = []
 
-    def listener(name: str) -> Callable[..., None]:
-        return lambda layer, inputs, outputs: heard.append((name, layer.out_features, outputs))
+    def hook(name: str) -> Callable[..., None]:
+        return lambda layer, inputs, outputs: calls.append((name, layer.out_features, outputs))
 
-    layers = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-    hooks = [layer.register_forward_hook(listener(name)) for name, layer in layers.items()]
-    try:
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if isinstance(module, nn.Linear):
+                hooks.enter_context(module.register_forward_hook(hook(name)))
         returned = outputs_of(model, x)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    for name, _, outputs in reversed(heard):
+    for name, _, outputs in reversed(calls):
         if outputs is returned or (outputs.data_ptr() == returned.data_ptr() and outputs.shape == returned.shape):
             return name
-    for name, size, _ in reversed(heard):
+    for name, size, _ in reversed(calls):
         if returned.dim() > 0 and size == returned.shape[-1]:
             return name
     raise MismatchError(
@@ -49,24 +49,18 @@ def head_name(model: nn.Module, x: Tensor) -> str:
 
 
 def split(params: Mapping[str, Tensor], head: str) -> tuple[Params, Params]:
-    """Weights of the encoder and of the head, under their full names; together they are `params`.
+    """Weights of the encoder and weights of the head, by their full names.
 
     >>> model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     >>> encoder, last = split(dict(model.named_parameters()), "1")
     >>> list(encoder), list(last)
     (['0.weight', '0.bias'], ['1.weight', '1.bias'])
     """
-    start = _prefix(head)
-    last = {name: value for name, value in params.items() if name.startswith(start)}
+    last = {name: value for name, value in params.items() if name.startswith(f"{head}." if head else "")}
     return {name: value for name, value in params.items() if name not in last}, last
 
 
-def _prefix(head: str) -> str:
-    return f"{head}." if head else ""
-
-
 def _linear(model: nn.Module, head: str) -> nn.Linear:
-    """The layer of that name."""
     layer = dict(model.named_modules()).get(head)
     if not isinstance(layer, nn.Linear):
         names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
@@ -77,41 +71,38 @@ def _linear(model: nn.Module, head: str) -> nn.Linear:
 
 
 def features(model: nn.Module, x: Tensor, head: str) -> Tensor:
-    """What the head reads `[N, D]`: one row a sample, of a language model one a token.
+    """Inputs of the head `[N, D]`: one row per sample; for a language model one row per token.
 
-    Mode (training or evaluation) and gradients are as the caller has set them.
+    The mode (training or evaluation) and whether gradients are recorded are up to the caller.
 
     >>> model = nn.Sequential(nn.ReLU(), nn.Linear(2, 5))
     >>> features(model, torch.tensor([[-1.0, 3.0]]), "1")
     tensor([[0., 3.]])
     """
-    heard: list[Tensor] = []
+    read: list[Tensor] = []
 
-    def listen(layer: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        heard.append(inputs[0] if inputs else keywords["input"])
+    def hook(layer: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        read.append(inputs[0] if inputs else keywords["input"])
 
-    hook = _linear(model, head).register_forward_pre_hook(listen, with_kwargs=True)
-    try:
+    with _linear(model, head).register_forward_pre_hook(hook, with_kwargs=True):
         model(x)
-    finally:
-        hook.remove()
     require(
-        len(heard) == 1,
-        f"the layer {head!r} of {type(model).__name__} ran {len(heard)} times in one pass, expected once; "
-        f"ask head_name for the last layer",
+        len(read) == 1,
+        f"the layer {head!r} of {type(model).__name__} ran {len(read)} times in one pass, expected once; "
+        f"call head_name to get the last layer",
         MismatchError,
     )
-    return heard[0].flatten(0, -2)
+    return read[0].flatten(0, -2)
 
 
 def with_head(model: nn.Module, num_outputs: int, seed: int, head: str | None = None) -> nn.Module:
-    """A copy of a network with a fresh head of another width, drawn under the seed; a tied head is untied.
+    """A copy of a network with a new, randomly initialised head; a head with tied weights is untied.
 
     Args:
-        model: left as it is.
+        model: the network; it is not changed.
         num_outputs: width of the new head; it has a bias if the old one has.
-        seed: of the new head's weights.
-        head: name of the linear layer to replace; without it the one that was registered last (`head_name` is surer).
+        seed: seed of the new head's weights.
+        head: name of the linear layer to replace (default: the one that was registered last; `head_name` is safer).
 
     >>> wide = with_head(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)), 7, seed=0)
     >>> wide[1]
@@ -128,30 +119,30 @@ def with_head(model: nn.Module, num_outputs: int, seed: int, head: str | None = 
     fresh = fresh.to(old.weight.device, old.weight.dtype).train(old.training)
     if not head:
         return fresh
-    made = copy.deepcopy(model)
+    changed = copy.deepcopy(model)
     parent, _, name = head.rpartition(".")
-    setattr(made.get_submodule(parent), name, fresh)
-    return made
+    setattr(changed.get_submodule(parent), name, fresh)
+    return changed
 
 
 def padded_head(params: Mapping[str, Tensor], head: str, num_outputs: int) -> Params:
-    """Weights whose head is widened with rows of zeros, as networks of several tasks are brought to a common width.
+    """Weights whose head is padded with rows of zeros, so that the networks of several tasks have one width.
 
-    Works on weights `[K, D]` and biases `[K]`, and on anything else by their names, such as a Fisher diagonal.
+    `params` are weights `[K, D]` and biases `[K]`, or other values by the same names, such as a Fisher diagonal.
 
     >>> padded_head({"0.weight": torch.ones(2, 2), "1.weight": torch.ones(1, 2)}, "1", 2)["1.weight"]
     tensor([[1., 1.],
             [0., 0.]])
     """
     _, last = split(params, head)
-    require(bool(last), f"there is no weight of a head {head!r}; ask head_name for the last layer", MismatchError)
+    require(bool(last), f"there is no weight of a head {head!r}; call head_name to get the last layer", MismatchError)
     return {name: _padded(name, value, num_outputs) if name in last else value for name, value in params.items()}
 
 
 def _padded(name: str, value: Tensor, rows: int) -> Tensor:
     require(
         value.shape[0] <= rows,
-        f"{name} has {value.shape[0]} rows, more than {rows}; pad to the widest head of all",
+        f"{name} has {value.shape[0]} rows, more than {rows}; pad to the width of the widest head",
         MismatchError,
     )
     return torch.cat([value, value.new_zeros(rows - value.shape[0], *value.shape[1:])])

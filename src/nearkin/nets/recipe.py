@@ -1,4 +1,4 @@
-"""Recipe: everything that decides how a network is trained, but for the data and the seed."""
+"""Recipe: the options of training, except the data and the seed."""
 
 import math
 from dataclasses import asdict, dataclass, fields
@@ -12,33 +12,33 @@ from nearkin.tasks.task import Task
 OPTIMISERS = ("adam", "sgd")
 SCHEDULES = ("cosine", "step", "constant")
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")
-STEPS_WANTED = 800  # of a default recipe: enough for small networks on any of our data sets
+STEPS_WANTED = 800  # steps of a default recipe: enough for small networks on all built-in data sets
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How to train, checked at birth.
+    """How to train a network; values are checked when a recipe is created.
 
     Attributes:
         epochs: passes over the training data.
-        steps: number of steps instead of epochs, where given.
-        batch_size: samples of a step, at most.
+        steps: number of steps; if set, it replaces `epochs`.
+        batch_size: maximum number of samples in a step.
         optimiser: `adam` (decoupled weight decay) or `sgd` (with `momentum`).
-        learning_rate: its peak, after the warm-up.
-        momentum: of `sgd`; Nesterov's form.
-        weight_decay: strength of the pull to zero.
+        learning_rate: its largest value, after the warm-up.
+        momentum: Nesterov momentum of `sgd`.
+        weight_decay: strength of the weight decay.
         schedule: `cosine` to zero, `step` (times `decay` at each of `milestones`), or `constant`.
-        milestones: shares of the run at which `step` decays.
+        milestones: fractions of the run at which `step` decays.
         decay: factor of `step`.
-        warmup: share of the run in which the rate rises from zero.
+        warmup: fraction of the run in which the learning rate rises from zero.
         clip: largest norm of the gradient; 0 for no limit.
         smoothing: label smoothing, for tasks with classes.
-        averaging: share of the run, counted from its end, whose weights are averaged (Polyak); 0 for none.
-        target: stop once the metric on the validation part has reached this: the 1 − ε of an ε-approximation network.
-        patience: stop after this many epochs without a better validation loss; 0 for never.
-        validation: share of the training part that is set aside to decide when to stop; untouched otherwise.
-        precision: `auto` is bfloat16 where a CUDA device has it, float32 elsewhere.
-        augment: augmentations in their text form, such as `crop=2,flip`.
+        averaging: fraction of the run, at its end, over which weights are averaged (Polyak); 0 for none.
+        target: stop when the metric on the validation set reaches this value: the 1 − ε of an ε-approximation network.
+        patience: stop after this many epochs without a lower validation loss; 0 for never.
+        validation: fraction of the training set that is the validation set, used only if `target` or `patience` is set.
+        precision: `auto` is bfloat16 on a CUDA device that supports it, float32 elsewhere.
+        augment: augmentations as text, such as `crop=2,flip`.
     """
 
     epochs: int = 20
@@ -74,17 +74,17 @@ class Recipe:
             require(0 <= getattr(self, name) < 1, f"{name} must lie in [0, 1), got {getattr(self, name)}")
         for name in ("weight_decay", "clip", "patience"):
             require(getattr(self, name) >= 0, f"{name} must be 0 or more, got {getattr(self, name)}")
-        require(0 <= self.averaging <= 1, f"averaging is a share of the run from 0 to 1, got {self.averaging}")
-        require(0 < self.validation < 1, f"validation is a share between 0 and 1, got {self.validation}")
+        require(0 <= self.averaging <= 1, f"averaging is a fraction of the run from 0 to 1, got {self.averaging}")
+        require(0 < self.validation < 1, f"validation is a fraction between 0 and 1, got {self.validation}")
         augmentation(self.augment)
 
     @property
     def stops_early(self) -> bool:
-        """Whether a validation part is needed."""
+        """Whether a validation set is needed."""
         return self.target is not None or self.patience > 0
 
     def total_steps(self, steps_per_epoch: int) -> int:
-        """Length of a full run."""
+        """Number of steps of a run that is not stopped early."""
         return self.steps if self.steps is not None else self.epochs * steps_per_epoch
 
     def rate(self, step: int, total: int) -> float:
@@ -94,27 +94,27 @@ class Recipe:
         >>> recipe.rate(0, 100), round(recipe.rate(50, 100), 6)
         (1.0, 0.5)
         """
-        rising = round(self.warmup * total)
-        if step < rising:
-            return self.learning_rate * (step + 1) / rising
-        done = (step - rising) / max(1, total - rising)
+        warmup = round(self.warmup * total)
+        if step < warmup:
+            return self.learning_rate * (step + 1) / warmup
+        done = (step - warmup) / max(1, total - warmup)
         if self.schedule == "cosine":
             return self.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
         if self.schedule == "step":
-            return float(self.learning_rate * self.decay ** sum(step >= share * total for share in self.milestones))
+            return float(self.learning_rate * self.decay ** sum(step >= point * total for point in self.milestones))
         return self.learning_rate
 
     @classmethod
     def suited(cls, task: Task, **changes: Any) -> "Recipe":
-        """A recipe that suits a task's size, with changes; unknown names are refused.
+        """The default recipe for the size of a task, with changed fields.
 
-        Adam with a cosine schedule, about 800 steps and at least three epochs.
+        Adam with a cosine schedule, about 800 steps and at least three epochs. Unknown names are an error.
         """
         return cls.of_size(len(task.train), **changes)
 
     @classmethod
     def of_size(cls, num_samples: int, **changes: Any) -> "Recipe":
-        """A recipe that suits so many training samples, with changes."""
+        """The default recipe for this number of training samples, with changed fields."""
         known = {field.name for field in fields(cls)}
         unknown = sorted(set(changes) - known)
         if unknown:
@@ -125,15 +125,17 @@ class Recipe:
         return cls(**changes)
 
     def like(self, num_samples: int, num_others: int) -> "Recipe":
-        """This recipe of a task with so many samples, for a task with so many others: what suited its size suits it.
+        """This recipe of a task with `num_samples` samples, for a task with `num_others` samples.
+
+        Fields that have their default for the first size get the default for the second.
 
         >>> usual, short = Recipe.of_size(1000), Recipe.of_size(1000, epochs=8)
         >>> usual.like(1000, 200) == Recipe.of_size(200), short.like(1000, 200).epochs
         (True, 8)
         """
-        usual, mine = Recipe.of_size(num_samples).to_dict(), self.to_dict()
-        return Recipe.of_size(num_others, **{name: value for name, value in mine.items() if value != usual[name]})
+        usual, own = Recipe.of_size(num_samples).to_dict(), self.to_dict()
+        return Recipe.of_size(num_others, **{name: value for name, value in own.items() if value != usual[name]})
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; `Recipe(**facts)` makes it again."""
+        """Plain JSON values; `Recipe(**values)` is the inverse."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}

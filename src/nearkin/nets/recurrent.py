@@ -1,9 +1,9 @@
-r"""A recurrent language model whose cells are written out in tensors.
+r"""A recurrent language model whose cells are written with elementary tensor operations.
 
-torch's own `nn.LSTM` and kin know no forward-mode derivative, and `vmap` runs them sample by sample or not at all; per-
-sample gradients and tangent products need both, so the recursion is a plain loop here (about a fifth slower to train).
+The recurrent modules of torch have no forward-mode derivative, and `vmap` runs them sample by sample or fails. Per-
+sample gradients and tangent products need both, so the recursion here is a Python loop (about a fifth slower to train).
 
-Notation: B sequences, T positions, V words, E numbers of an embedding, H of a state.
+Notation: B sequences, T positions, V words, E numbers in an embedding, H numbers in a state.
 
 | cell | recursion, with $a = W x_t + b$ and $u = U h_{t-1}$ |
 | --- | --- |
@@ -21,23 +21,23 @@ from nearkin.core.errors import require
 
 State = tuple[Tensor, Tensor]
 MAX_LAYERS = 1000
-EMBEDDING_RANGE = 0.1  # as word-level models are started: torch's N(0, 1) makes the logits of a tied head too large
+EMBEDDING_RANGE = 0.1  # usual for word-level models: torch's N(0, 1) makes the logits of a tied head too large
 
 
 def rnn_step(a: Tensor, u: Tensor, state: State) -> State:
-    """Next state from `a` and `u` `[B, H]`; there is no cell memory."""
+    """Next state from `a` and `u` `[B, H]`; the cell memory is not used."""
     return (a + u).tanh(), state[1]
 
 
 def gru_step(a: Tensor, u: Tensor, state: State) -> State:
-    """Next state from `a` and `u` `[B, 3H]`; there is no cell memory."""
+    """Next state from `a` and `u` `[B, 3H]`; the cell memory is not used."""
     (a_r, a_z, a_n), (u_r, u_z, u_n) = a.chunk(3, -1), u.chunk(3, -1)
     new, keep = (a_n + (a_r + u_r).sigmoid() * u_n).tanh(), (a_z + u_z).sigmoid()
     return new + keep * (state[0] - new), state[1]
 
 
 def lstm_step(a: Tensor, u: Tensor, state: State) -> State:
-    """Next state and memory from `a` and `u` `[B, 4H]`."""
+    """Next state and cell memory from `a` and `u` `[B, 4H]`."""
     write, keep, new, show = (a + u).chunk(4, -1)
     memory = keep.sigmoid() * state[1] + write.sigmoid() * new.tanh()
     return show.sigmoid() * memory.tanh(), memory
@@ -51,7 +51,7 @@ CELLS: dict[str, tuple[int, Callable[[Tensor, Tensor, State], State]]] = {
 
 
 class Recurrence(nn.Module):
-    """One recurrent layer: `[B, T, E]` to `[B, T, H]`, from a state of zeros."""
+    """One recurrent layer that starts from a state of zeros: `[B, T, E]` to `[B, T, H]`."""
 
     def __init__(self, size: int, hidden: int, cell: str) -> None:
         super().__init__()
@@ -66,11 +66,11 @@ class Recurrence(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """`[B, T, E]` to `[B, T, H]`."""
         zeros = x.new_zeros(x.shape[0], self.hidden)
-        state, shown = (zeros, zeros), []
+        state, states = (zeros, zeros), []
         for a in self.input(x).unbind(1):
             state = self.step(a, self.recur(state[0]), state)
-            shown.append(state[0])
-        return torch.stack(shown, 1)
+            states.append(state[0])
+        return torch.stack(states, 1)
 
 
 class RecurrentLanguageModel(nn.Module):
@@ -80,9 +80,9 @@ class RecurrentLanguageModel(nn.Module):
         vocabulary: V.
         embedding: E.
         hidden: H.
-        layers: recurrent layers, one on the other.
-        dropout: share of embeddings and states left out in training.
-        tied: one matrix for embedding and head (Press and Wolf 2017); needs E = H.
+        layers: number of stacked recurrent layers.
+        dropout: fraction of embeddings and states that is set to zero in training.
+        tied: whether embedding and head share one matrix (Press and Wolf 2017); needs E = H.
         cell: `lstm`, `gru` or `rnn`.
 
     >>> model = RecurrentLanguageModel(50, embedding=8, hidden=8, tied=True)
@@ -104,10 +104,10 @@ class RecurrentLanguageModel(nn.Module):
         require(cell in CELLS, f"unknown cell {cell!r}; choose one of {', '.join(CELLS)}")
         require(1 <= layers <= MAX_LAYERS, f"a recurrent network has 1 to {MAX_LAYERS} layers, got {layers}")
         require(min(embedding, hidden) >= 1, f"sizes are >= 1, got embedding {embedding} and hidden {hidden}")
-        require(0 <= dropout < 1, f"dropout is a share in [0, 1), got {dropout}")
+        require(0 <= dropout < 1, f"dropout is a fraction in [0, 1), got {dropout}")
         require(
             not tied or embedding == hidden,
-            f"a tied head needs embedding = hidden, got {embedding} and {hidden}; set both alike",
+            f"a tied head needs embedding = hidden, got {embedding} and {hidden}; set both to one size",
         )
         self.embedding = nn.Embedding(vocabulary, embedding)
         nn.init.uniform_(self.embedding.weight, -EMBEDDING_RANGE, EMBEDDING_RANGE)

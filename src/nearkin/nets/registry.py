@@ -1,4 +1,4 @@
-"""From a network string to a network, with the one initialisation that a trial's tasks share."""
+"""Build a network from its string, with initial weights that all tasks of a trial share."""
 
 import difflib
 import functools
@@ -33,108 +33,105 @@ from nearkin.tasks.task import Task
 
 Factory: TypeAlias = Callable[..., nn.Module]
 
-HEADED = frozenset(NETWORKS) - {"autoencoder", "recurrent"}  # the number of outputs touches the layer `head` alone
+HEADED = frozenset(NETWORKS) - {"autoencoder", "recurrent"}  # only the layer `head` depends on the number of outputs
 INPUT_NAME = "input_shape"
 OUTPUT_NAMES = ("num_outputs", "num_classes", "out_features", "outputs", "classes", "vocabulary")
 REFERENCE_OUTPUTS = 10
 
 
-def _module(place: str) -> ModuleType:
-    """The module of an import path, or of a file; a file that has changed is read anew."""
-    if not place.endswith(".py"):
-        return importlib.import_module(place)
-    source = Path(place).read_bytes()
-    name = "nearkin_network_" + hashlib.sha256(str(Path(place).resolve()).encode() + source).hexdigest()[:16]
+def _module(origin: str) -> ModuleType:
+    """The module of an import path or of a file; a file that has changed is read again."""
+    if not origin.endswith(".py"):
+        return importlib.import_module(origin)
+    source = Path(origin).read_bytes()
+    name = "nearkin_network_" + hashlib.sha256(str(Path(origin).resolve()).encode() + source).hexdigest()[:16]
     if name not in sys.modules:
         module = ModuleType(name)
-        module.__file__ = place
-        sys.modules[name] = module  # before the code runs, as the import system does: dataclasses look for it
+        module.__file__ = origin
+        sys.modules[name] = module  # before the code runs, as the import system does: dataclasses look it up
         try:
-            exec(compile(source, place, "exec"), module.__dict__)
+            exec(compile(source, origin, "exec"), module.__dict__)
         except BaseException:
             del sys.modules[name]
             raise
     return sys.modules[name]
 
 
-def _named(path: str) -> Any:
-    """What `place:Name` names; it imports, so strings from files pass `require_trusted` before."""
-    place, _, attribute = path.rpartition(":")
+def _imported(path: str) -> Any:
+    """The object `module:Name` or `file.py:Name`. This imports code: check strings with `require_trusted` before."""
+    origin, _, attribute = path.rpartition(":")
     try:
-        module = _module(place)
+        module = _module(origin)
     except Exception as broken:
         raise OptionError(
-            f"network {path}: cannot import {place} ({_line(broken)}); check the name, or give the path of its file"
+            f"network {path}: cannot import {origin} ({_line(broken)}); check the name, or give the path of its file"
         ) from broken
     try:
         return functools.reduce(getattr, attribute.split("."), module)
     except AttributeError:
         near = difflib.get_close_matches(attribute, dir(module), n=1)
         hint = f"did you mean {near[0]}?" if near else "check the name"
-        raise OptionError(f"network {path}: {place} has no {attribute!r}; {hint}") from None
+        raise OptionError(f"network {path}: {origin} has no {attribute!r}; {hint}") from None
 
 
 def _factory(name: str) -> Factory:
-    """The class or function that makes the networks of this name, if its code is trusted."""
+    """The class or function that creates the networks of this name, if its code is trusted.
+
+    An object that a trusted module only imports is refused: trust in a module that imports `os` does not include
+    `os.system`.
+    """
     if ":" not in name:
         return NETWORKS[name]
     require_trusted(name)
-    factory = _named(OWN.get(name, name))
-    proper = issubclass(factory, nn.Module) if inspect.isclass(factory) else callable(factory)
+    factory = _imported(OWN.get(name, name))
+    valid = issubclass(factory, nn.Module) if inspect.isclass(factory) else callable(factory)
     require(
-        proper and not isinstance(factory, nn.Module),
+        valid and not isinstance(factory, nn.Module),
         f"network {name} is {_kind(factory)}, expected an nn.Module class or a function that returns a new module",
     )
-    _require_defined_there(name, factory)
-    return cast(Factory, factory)
-
-
-def _require_defined_there(name: str, factory: object) -> None:
-    """Refuse what a trusted module merely imports: trust in one that imports `os` is no trust in `os.system`."""
-    if is_named(name):
-        return
-    place, module = name.rpartition(":")[0], str(getattr(factory, "__module__", None))
-    if not (module in (_module(place).__name__, place) or is_trusted_module(module)):
+    origin, module = name.rpartition(":")[0], str(getattr(factory, "__module__", None))
+    if not (is_named(name) or module in (_module(origin).__name__, origin) or is_trusted_module(module)):
         raise TrustError(
             f"network {name} is defined in module {module}, which is not trusted on this machine; if you trust it: "
             f"nearkin --trust {module} …, in Python nk.trust({module!r})"
         )
+    return cast(Factory, factory)
 
 
-def _kind(thing: object) -> str:
-    return f"the class {thing.__name__}" if inspect.isclass(thing) else f"an object of {type(thing).__name__}"
+def _kind(value: object) -> str:
+    return f"the class {value.__name__}" if inspect.isclass(value) else f"an object of {type(value).__name__}"
 
 
 def _line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def _slots(factory: Factory) -> tuple[str | None, str | None]:
-    """Names of the keywords that take the input shape and the number of outputs, where there are any."""
+def _task_keywords(factory: Factory) -> tuple[str | None, str | None]:
+    """Names of the keywords for the input shape and the number of outputs; None if the factory has no such keyword."""
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):  # some builtins have no signature
         return None, None
-    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    anything = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    outputs = next((name for name in OUTPUT_NAMES if name in named), OUTPUT_NAMES[0] if anything else None)
-    return INPUT_NAME if INPUT_NAME in named or anything else None, outputs
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    outputs = next((name for name in OUTPUT_NAMES if name in names), OUTPUT_NAMES[0] if any_keyword else None)
+    return INPUT_NAME if INPUT_NAME in names or any_keyword else None, outputs
 
 
-def _made(spec: NetworkSpec, factory: Factory, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
-    """A new module from its factory, with parameters that wait for a first input drawn too."""
+def _create(spec: NetworkSpec, factory: Factory, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
+    """Call the factory; parameters that are initialised by a first input are initialised as well."""
     keywords: dict[str, Any] = dict(spec.options)
-    for slot, value in zip(_slots(factory), (input_shape, num_outputs), strict=True):
-        if slot is not None:
-            require(slot not in keywords, f"network {spec}: the task sets {slot}; leave it out of the options")
-            keywords[slot] = value
+    for keyword, value in zip(_task_keywords(factory), (input_shape, num_outputs), strict=True):
+        if keyword is not None:
+            require(keyword not in keywords, f"network {spec}: the task sets {keyword}; leave it out of the options")
+            keywords[keyword] = value
     try:
         model = factory(**keywords)
     except NearkinError:
         raise
     except Exception as failed:
-        given = ", ".join(f"{name}={value!r}" for name, value in keywords.items()) or "no options"
-        raise OptionError(f"network {spec} cannot be made with {given}: {_line(failed)}; mend its options") from failed
+        options = ", ".join(f"{name}={value!r}" for name, value in keywords.items()) or "no options"
+        raise OptionError(f"network {spec} cannot be made with {options}: {_line(failed)}; fix its options") from failed
     require(isinstance(model, nn.Module), f"network {spec} made {_kind(model)}, expected an nn.Module; return one")
     if any(isinstance(parameter, UninitializedParameter) for parameter in model.parameters()):
         outputs_of(model, blank(model, input_shape))
@@ -143,29 +140,30 @@ def _made(spec: NetworkSpec, factory: Factory, input_shape: tuple[int, ...], num
 
 @functools.lru_cache(maxsize=256)
 def _require_size(spec: NetworkSpec, input_shape: tuple[int, ...], num_outputs: int) -> None:
-    """Refuse one of nearkin's own networks that is too large, before memory is taken for it.
+    """Refuse one of nearkin's own networks that is too large, before memory is allocated for it.
 
-    The models of `solve` and `transfer` are a few tables, whose sizes are checked where they are made.
+    The sizes of the models of `solve` and `transfer` are checked by their constructors.
     """
     if spec.name in NETWORKS or spec.name == SEARCHED:
-        require_size(str(spec), lambda: _made(spec, _factory(spec.name), input_shape, num_outputs))
+        require_size(str(spec), lambda: _create(spec, _factory(spec.name), input_shape, num_outputs))
 
 
 def build(
     spec: str | NetworkSpec, input_shape: Sequence[int], num_outputs: int, seed: int, trial: int = 0
 ) -> nn.Module:
-    """A new network; all weights that the number of outputs does not shape are the trial's, the same for every task.
+    """A new network; all tasks of a trial have the same initial weights, except where the number of outputs matters.
 
-    The network is drawn from the trial's stream `init` with a fixed number of outputs; a head of the wanted width comes
-    from a stream of its own. A network that may use the number of outputs elsewhere too (the autoencoder, the recurrent
-    one, anyone's that takes it) is made again from that stream, and what kept its shape is taken from the first.
+    The network is drawn from the trial's random stream `init` with a fixed number of outputs. A head of the right width
+    is drawn from a stream of its own. A network that may use the number of outputs in other layers too (the
+    autoencoder, the recurrent network, user networks that take it) is created again from that stream; then all values
+    of equal shape are copied from the first network.
 
     Args:
         spec: a network string.
         input_shape: shape of one input.
         num_outputs: width of the last layer.
-        seed: the one seed.
-        trial: which of its initialisations.
+        seed: the user's seed.
+        trial: number of the initialisation under this seed.
 
     >>> two, ten = (build("lenet?width=0.5", (1, 8, 8), outputs, seed=0) for outputs in (2, 10))
     >>> bool((two.body[1].weight == ten.body[1].weight).all()), two.head.out_features, ten.head.out_features
@@ -175,26 +173,26 @@ def build(
     shape = tuple(input_shape)
     require(
         all(isinstance(side, int) and side >= 1 for side in shape),
-        f"an input shape is made of whole numbers from 1 on, got {shape}",
+        f"got the input shape {shape}, expected whole numbers >= 1; change the input shape",
     )
     require(num_outputs >= 1, f"a network has one output or more, got {num_outputs}")
     _require_size(spec, shape, max(num_outputs, REFERENCE_OUTPUTS))
-    factory = _factory(spec.name)  # before the seed is set: a module that draws numbers when imported draws them once
-    own = derived_seed(seed, "head", trial, num_outputs)
+    factory = _factory(spec.name)  # before the seed is set: a module may draw random numbers when it is imported
+    head_seed = derived_seed(seed, "head", trial, num_outputs)
     with seeded(derived_seed(seed, "init", trial)):
-        first = _made(spec, factory, shape, REFERENCE_OUTPUTS)
+        first = _create(spec, factory, shape, REFERENCE_OUTPUTS)
     if spec.name in HEADED:
-        return with_head(first, num_outputs, own, "head")
-    if _slots(factory)[1] is None:
-        return with_head(first, num_outputs, own, head_name(first, blank(first, shape)))
-    with seeded(own):
-        second = _made(spec, factory, shape, num_outputs)
+        return with_head(first, num_outputs, head_seed, "head")
+    if _task_keywords(factory)[1] is None:
+        return with_head(first, num_outputs, head_seed, head_name(first, blank(first, shape)))
+    with seeded(head_seed):
+        second = _create(spec, factory, shape, num_outputs)
     load_common(second, first)
     return second
 
 
 def default_network(task: Task) -> str:
-    """The network a task gets when none is asked for: small, and fit for its inputs and outputs."""
+    """The default network of a task: a small one that fits its inputs and outputs."""
     by_likelihood = {"dense": "autoencoder", "language": "recurrent"}
     return by_likelihood.get(task.likelihood, "lenet" if len(task.input_shape) == 3 else "mlp")
 
@@ -210,11 +208,11 @@ def path_of(factory: Factory) -> str:
         return known
     module, name = getattr(factory, "__module__", None), getattr(factory, "__qualname__", "")
     try:
-        again = module != "__main__" and _named(f"{module}:{name}") is factory
+        importable = module != "__main__" and _imported(f"{module}:{name}") is factory
     except OptionError:
-        again = False
+        importable = False
     require(
-        again,
+        importable,
         f"{name or repr(factory)} of {module} cannot be imported again by its name; define it at the top level of a "
         f"file and import it from there, or pass 'path/to/file.py:Name'",
     )

@@ -1,7 +1,7 @@
-"""A limit on the size of nearkin's own networks, checked before memory is taken.
+"""A limit on the size of nearkin's own networks, checked before memory is allocated.
 
-Sizes are options of network strings and genotypes, which are also read from files: a file that says
-`mlp?hidden=999999999` must end in an error, not in a process without memory.
+Sizes are options of network strings and genotypes, which are also read from files: a file with `mlp?hidden=999999999`
+must cause an error and not use up the memory.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,14 +16,14 @@ from torch.overrides import TorchFunctionMode
 from nearkin.core.errors import OptionError, require
 
 MAX_NUMBERS = 2**29
-"""Most parameters and buffers of a network in all, 2 GiB in single precision."""
+"""Maximum number of values in the parameters and buffers of a network: 2 GiB in single precision."""
 
 MAX_LAYERS = 20_000
-"""Most modules that a network is made of."""
+"""Maximum number of modules in a network."""
 
 
 def require_numbers(count: int, what: str) -> None:
-    """Refuse to make more numbers than the limit.
+    """Refuse a network with more values than the limit.
 
     >>> require_numbers(2**40, "mlp?hidden=999999999")
     Traceback (most recent call last):
@@ -37,13 +37,13 @@ own networks may have; make it smaller
 
 
 def require_size(what: str, make: Callable[[], nn.Module]) -> None:
-    """Make a network on the meta device, which takes no memory, and stop as soon as it passes a limit."""
-    with _counting(what), torch.device("meta"), _WithoutDraws():
+    """Create a network on the meta device, which uses no memory, and stop when it exceeds a limit."""
+    with _count_registrations(what), torch.device("meta"), _WithoutInitialisation():
         make()
 
 
-class _WithoutDraws(TorchFunctionMode):
-    """Leaves weights as they are: on the meta device there is nothing to draw, and the first draw takes a second."""
+class _WithoutInitialisation(TorchFunctionMode):
+    """Skip random initialisation: the meta device has no values, and the first random draw takes a second."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -54,8 +54,8 @@ class _WithoutDraws(TorchFunctionMode):
 
 
 @contextmanager
-def _counting(what: str) -> Iterator[None]:
-    """Count what modules on the meta device register."""
+def _count_registrations(what: str) -> Iterator[None]:
+    """Count the parameters, buffers and submodules that modules on the meta device register."""
     numbers = layers = 0
 
     def count_numbers(module: nn.Module, name: str, value: Tensor | None) -> None:
@@ -71,10 +71,7 @@ def _counting(what: str) -> Iterator[None]:
             raise OptionError(f"{what} has more than {MAX_LAYERS:,} layers; make it smaller")
 
     with ExitStack() as stack:
-        for register, hook in (
-            (hooks.register_module_parameter_registration_hook, count_numbers),
-            (hooks.register_module_buffer_registration_hook, count_numbers),
-            (hooks.register_module_module_registration_hook, count_layers),
-        ):
-            stack.callback(register(hook).remove)
+        stack.enter_context(hooks.register_module_parameter_registration_hook(count_numbers))
+        stack.enter_context(hooks.register_module_buffer_registration_hook(count_numbers))
+        stack.enter_context(hooks.register_module_module_registration_hook(count_layers))
         yield

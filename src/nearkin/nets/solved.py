@@ -1,4 +1,4 @@
-"""Solved: a task and what is known of it: the network, and the weights of every trial."""
+"""A solved task: its network and the trained weights of every trial, and how they are stored."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,6 @@ from torch.nn.parameter import UninitializedParameter
 from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.plain import typed
 from nearkin.core.state import State, prefixed, restoring
-from nearkin.core.types import Buffers, Params
 from nearkin.nets.evaluate import Scores, evaluate
 from nearkin.nets.functional import load
 from nearkin.nets.history import History
@@ -25,19 +24,19 @@ from nearkin.tasks.examples import Scaling
 from nearkin.tasks.likelihood import likelihood
 from nearkin.tasks.task import Task
 
-LARGEST_INPUT = 2**28  # numbers of one stored input
-SPARE, SPARE_WEIGHTS = 16, 2**20  # weights that building a network may take: it is drawn with ten outputs first
+LARGEST_INPUT = 2**28  # values of one stored input
+SPARE, SPARE_WEIGHTS = 16, 2**20  # factor and extra weights allowed in `build`, which first draws ten outputs
 
 
 class ScalingFacts(TypedDict):
-    """What `Scaling.to_dict` returns."""
+    """The keys of `Scaling.to_dict`."""
 
     mean: list[float]
     std: list[float]
 
 
 class TaskFacts(TypedDict):
-    """What of `Task.facts` a stored network needs."""
+    """The keys of `Task.facts` that a stored network needs."""
 
     likelihood: str
     classes: list[str]
@@ -48,7 +47,7 @@ class TaskFacts(TypedDict):
 
 
 class FitFacts(TypedDict):
-    """What `fit_facts` returns."""
+    """The keys of `fit_facts`."""
 
     metric: float
     loss: float
@@ -58,7 +57,7 @@ class FitFacts(TypedDict):
 
 
 class ModelFacts(TypedDict):
-    """What a file says of the network whose weights it holds."""
+    """The metadata of a file with the weights of a network."""
 
     name: str
     network: str
@@ -73,10 +72,10 @@ class Solved:
 
     Attributes:
         name: the task's name.
-        network: the network string it was solved with.
-        facts: what `Task.facts` tells: likelihood, classes, input shape, scaling, source.
-        seed: the one seed; trial t starts from the weights that every task starts trial t from.
-        trials: the outcome of every trial.
+        network: the network string that was used.
+        facts: `Task.facts`: likelihood, classes, input shape, scaling, source.
+        seed: the seed; trial t of every task starts from the same weights.
+        trials: the result of every trial.
     """
 
     name: str
@@ -87,12 +86,12 @@ class Solved:
 
     @property
     def metric(self) -> float:
-        """Mean of the trials' test metric."""
+        """Mean test metric of the trials."""
         return fmean(trial.scores.metric for trial in self.trials)
 
     @property
     def spread(self) -> float:
-        """Its standard deviation over trials; 0 for one trial."""
+        """Standard deviation of the test metric over trials; 0 for one trial."""
         return stdev(trial.scores.metric for trial in self.trials) if len(self.trials) > 1 else 0.0
 
     @property
@@ -110,34 +109,33 @@ class Solved:
         require(0 <= trial < len(self.trials), f"{self.name} has trials 0 to {len(self.trials) - 1}, not {trial}")
         shape, fit = tuple(self.facts["input_shape"]), self.trials[trial]
         stored = sum(value.numel() for value in fit.params.values())
-        with restoring(f"the network of {self.name}"), _at_most(SPARE * stored + SPARE_WEIGHTS, self.network):
+        with restoring(f"the network of {self.name}"), _weight_limit(SPARE * stored + SPARE_WEIGHTS, self.network):
             model = build(self.network, shape, self.num_outputs, self.seed, trial)
         load(model, fit.params, fit.buffers)
         return model.eval()
 
     def scores_on(self, task: Task, trial: int = 0, device: torch.device | None = None) -> Scores:
-        """Metric and loss on another task's test part, seen through this one's scaling."""
-        for what, mine, other in (
+        """Metric and loss on another task's test set, with the scaling of this task."""
+        for what, own, other in (
             ("likelihood", self.facts["likelihood"], task.likelihood),
             ("input shape", tuple(self.facts["input_shape"]), task.input_shape),
             ("number of classes", len(self.facts["classes"]), len(task.classes)),
         ):
-            if mine != other:
-                raise MismatchError(f"{self.name} was trained with {what} {mine}, {task.name} has {other}; "
+            if own != other:
+                raise MismatchError(f"{self.name} was trained with {what} {own}, {task.name} has {other}; "
                                     f"evaluate it on data of the same kind")  # fmt: skip
         scaling = Scaling.from_dict(self.facts["scaling"])
         target_scaling = Scaling.from_dict(self.facts["target_scaling"])
         examples = replace(task.test, scaling=scaling, target_scaling=target_scaling)
-        model = self.model(trial)
-        return evaluate(model.to(device) if device else model, examples, task.form, device=device)
+        return evaluate(self.model(trial).to(device), examples, task.form, device=device)
 
 
 @contextmanager
-def _at_most(weights: int, network: str) -> Iterator[None]:
-    """Refuse to build a network of far more weights than are stored, before their memory is touched."""
+def _weight_limit(weights: int, network: str) -> Iterator[None]:
+    """Refuse to build a network with far more weights than are stored, before their memory is used."""
     count = 0
 
-    def registered(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+    def hook(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
         nonlocal count
         if parameter is not None and not isinstance(parameter, UninitializedParameter):
             count += parameter.numel()
@@ -147,41 +145,29 @@ def _at_most(weights: int, network: str) -> Iterator[None]:
             DataError,
         )
 
-    handle = register_module_parameter_registration_hook(registered)
-    try:
+    with register_module_parameter_registration_hook(hook):
         yield
-    finally:
-        handle.remove()
 
 
-def fit_state(done: Fit) -> State:
+def fit_state(fit: Fit) -> State:
     """Weights, buffers and history as one state; the same run gives the same bytes."""
-    tensors = {
-        **prefixed("params", done.params),
-        **prefixed("buffers", done.buffers),
-        **prefixed("history", done.history.to_tensors()),
-    }
-    return State(tensors)
+    history = prefixed("history", fit.history.to_tensors())
+    return State({**prefixed("params", fit.params), **prefixed("buffers", fit.buffers), **history})
 
 
-def fit_facts(done: Fit) -> dict[str, Any]:
-    """What is known of a run beside its weights: plain JSON values."""
-    return {
-        **done.scores.to_dict(),
-        "seconds": done.seconds,
-        "reached": done.reached,
-        "steps": len(done.history.losses),
-    }
+def fit_facts(fit: Fit) -> dict[str, Any]:
+    """Scores, time and number of steps of a run, as plain JSON values."""
+    steps = len(fit.history.losses)
+    return {**fit.scores.to_dict(), "seconds": fit.seconds, "reached": fit.reached, "steps": steps}
 
 
 def fit_from(state: State, facts: Mapping[str, Any]) -> Fit:
     """The inverse of `fit_state` and `fit_facts`."""
     known = typed(FitFacts, dict(facts), state.origin)
-    params: Params = state.section("params")
-    buffers: Buffers = state.section("buffers")
     scores = Scores(known["metric"], known["loss"], known["count"])
     with restoring(state.origin):
         history = History.from_tensors(state.section("history"))
+    params, buffers = state.section("params"), state.section("buffers")
     return Fit(params, buffers, history, scores, known["seconds"], known["reached"])
 
 
@@ -193,7 +179,7 @@ def solved_from(state: State, facts: Mapping[str, Any]) -> Solved:
 
 
 def task_facts(facts: Mapping[str, Any], origin: str) -> TaskFacts:
-    """Stored facts of a task, if a network can be built by them: types, shape and scaling fit each other."""
+    """Stored facts of a task, checked so that a network can be built: types, shape and scaling must fit."""
     known = typed(TaskFacts, dict(facts), origin)
     shape, scaling, target_scaling = known["input_shape"], known["scaling"], known["target_scaling"]
     for what, fits in (

@@ -1,6 +1,6 @@
 """Network strings `NAME[?option=value&option=value]`: one canonical form for every network.
 
-A name is one of the house's networks or the import path of anyone's: `package.module:Name`, `path/to/file.py:Name`.
+A name is one of nearkin's own networks or the import path of a user's: `package.module:Name`, `path/to/file.py:Name`.
 """
 
 import difflib
@@ -14,13 +14,13 @@ from torch import nn
 from nearkin.core.errors import require
 from nearkin.nets.autoencoder import Autoencoder
 from nearkin.nets.deep import VGG16, DenseNet121, ResNet18
-from nearkin.nets.plain import MLP, LeNet
 from nearkin.nets.recurrent import RecurrentLanguageModel
+from nearkin.nets.small import MLP, LeNet
 from nearkin.nets.trusted_code import absolute
 
 Value: TypeAlias = bool | int | float | str | tuple[int, ...]
 
-MAX_DIGITS = 400  # of a number; the largest real number has 309
+MAX_DIGITS = 400  # of a number; the largest float has 309
 
 NETWORKS: dict[str, type[nn.Module]] = {
     "autoencoder": Autoencoder,
@@ -34,9 +34,9 @@ NETWORKS: dict[str, type[nn.Module]] = {
 
 
 def value_of(text: str) -> Value:
-    """An option's value: a whole or real number, true or false, sizes `a-b-c`, else the text itself.
+    """Parse an option's value: a whole or real number, true or false, sizes `a-b-c`, otherwise text.
 
-    Numbers of more than `MAX_DIGITS` characters are text too: no option is so large.
+    A number with more than `MAX_DIGITS` characters is text: no option is so large.
 
     >>> value_of("3"), value_of("1e-3"), value_of("true"), value_of("512-256"), value_of("gru")
     (3, 0.001, True, (512, 256), 'gru')
@@ -67,7 +67,7 @@ def text_of(value: Value) -> str:
 class NetworkSpec:
     """A network's name and options in one canonical form: equal networks give equal values and strings.
 
-    Options of the house's networks take the type of their default, and those that equal it are left out.
+    Options of nearkin's own networks get the type of their default; options that equal the default are left out.
 
     >>> str(NetworkSpec.parse("resnet18?width=.5"))
     'resnet18?width=0.5'
@@ -85,8 +85,8 @@ class NetworkSpec:
         names = [option for option, _ in self.options]
         twice = sorted({option for option in names if names.count(option) > 1})
         require(not twice, f"{self.name}: option {', '.join(twice)} is given twice; give it once")
-        kept = _writable(self) if ":" in self.name else _canonical(self)
-        object.__setattr__(self, "options", tuple(sorted(kept)))
+        options = _writable(self) if ":" in self.name else _canonical(self)
+        object.__setattr__(self, "options", tuple(sorted(options)))
 
     @classmethod
     def parse(cls, text: str) -> "NetworkSpec":
@@ -98,7 +98,7 @@ class NetworkSpec:
         return cls(name, tuple((option, value_of(value)) for option, _, value in pairs))
 
     def anchored(self) -> "NetworkSpec":
-        """The same with the path of a file made whole, so that it is found from any folder.
+        """The same network with the absolute path of its file, so that it can be built from any folder.
 
         >>> NetworkSpec("lenet").anchored()
         NetworkSpec(name='lenet', options=())
@@ -111,7 +111,7 @@ class NetworkSpec:
 
 
 def _writable(spec: NetworkSpec) -> list[tuple[str, Value]]:
-    """Options of anyone's network, each of which must survive being written."""
+    """Options of a user's network; each must be the same after it is written and read."""
     for option, value in spec.options:
         text = text_of(value)
         same = (type(value_of(text)), value_of(text)) == (type(value), value)
@@ -124,27 +124,24 @@ def _writable(spec: NetworkSpec) -> list[tuple[str, Value]]:
 
 
 def _canonical(spec: NetworkSpec) -> list[tuple[str, Value]]:
-    """Options of one of the house's networks that differ from the defaults."""
-    known = ", ".join(NETWORKS)
+    """Options of one of nearkin's own networks that differ from the defaults."""
     near = difflib.get_close_matches(spec.name.lower(), NETWORKS, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}? There are" if near else "choose one of"
+    hint = f"did you mean {near[0]}? The networks are" if near else "choose one of"
     require(
         spec.name in NETWORKS,
-        f"unknown network {spec.name!r}; {hint} {known}, or your own as package.module:Name or path/to/file.py:Name",
+        f"unknown network {spec.name!r}; {hint} {', '.join(NETWORKS)}, or your own as package.module:Name or "
+        f"path/to/file.py:Name",
     )
     parameters = inspect.signature(NETWORKS[spec.name]).parameters.values()
     defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
-    kept = []
-    for option, value in spec.options:
+    for option, _ in spec.options:
         require(option in defaults, f"{spec.name} has no option {option!r}; it has {', '.join(defaults)}")
-        typed = _typed(spec.name, option, value, defaults[option])
-        if typed != defaults[option]:
-            kept.append((option, typed))
-    return kept
+    options = [(option, _as_default(spec.name, option, value, defaults[option])) for option, value in spec.options]
+    return [(option, value) for option, value in options if value != defaults[option]]
 
 
-def _typed(name: str, option: str, value: Value, default: Value) -> Value:
-    """The value in its default's type: a whole number may stand for a real one or for a list of one size."""
+def _as_default(name: str, option: str, value: Value, default: Value) -> Value:
+    """The value in the type of its default: a whole number may be a real number or a list of one size."""
     if isinstance(default, float) and type(value) is int:
         return float(value)
     if isinstance(default, tuple) and (value == "" or type(value) is int):

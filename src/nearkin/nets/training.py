@@ -1,4 +1,4 @@
-"""Training: the moving parts of one run, taken a step at a time, captured and restored whole."""
+"""The state of a training run: it advances step by step and can be captured in a checkpoint and restored."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -10,20 +10,20 @@ from torch import Tensor, nn
 from nearkin.core.errors import DataError, TrainingError, require
 from nearkin.core.rng import Streams, derived_seed
 from nearkin.core.state import State, copied, prefixed, restoring
-from nearkin.nets.history import Measured, measurements
+from nearkin.nets.history import Measurement, measurements_from
 from nearkin.nets.recipe import Recipe
 from nearkin.tasks.examples import Batch
 from nearkin.tasks.likelihood import Likelihood
 
 MOMENTS = {"adam": ("step", "exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}
-"""What each optimiser keeps for a weight."""
+"""The tensors that each optimiser stores for a weight."""
 
 
 class Training:
-    """Weights, optimiser, running average and losses of a run; `step` advances it.
+    """Weights, optimiser, running average and losses of a run; `step` does one step.
 
-    `capture` copies everything the rest of the run depends on, `restore` takes it back: a run that is killed and
-    restored ends in the same bits as one that was not.
+    `capture` copies everything that the rest of the run depends on; `restore` loads it. A run that was interrupted and
+    restored ends with the same bits as one that was not.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class Training:
         self.optimiser = _optimiser(list(self.weights.values()), recipe)
         self.done = 0
         self.losses = torch.zeros(total, device=device)
-        self.measured: tuple[Measured, ...] = ()
+        self.measured: tuple[Measurement, ...] = ()
         self.seconds = 0.0
         self.average: list[Tensor] = []
         self.num_averaged = 0
         self.best: dict[str, Tensor] = {}
-        self.dice = Dice(derived_seed(seed, "dropout"))
+        self.rng = ScopedRng(derived_seed(seed, "dropout"))
         self._first_averaged = total - round(recipe.averaging * total)
         dtype = _precision(recipe.precision, device)
         self._cast: AbstractContextManager[Any] = nullcontext() if dtype is None else torch.autocast(device.type, dtype)
@@ -58,26 +58,20 @@ class Training:
         self.optimiser.zero_grad(set_to_none=True)
         with self._cast:
             loss = self.form.loss(self.model(x), y, self.recipe.smoothing)
-        if self._scaler.is_enabled():
-            self._scaler.scale(loss).backward()
-            self._scaler.unscale_(self.optimiser)
-        else:
-            loss.backward()
+        self._scaler.scale(loss).backward()  # without float16 the scaler changes nothing
+        self._scaler.unscale_(self.optimiser)
         if self.recipe.clip > 0:
             nn.utils.clip_grad_norm_(self.weights.values(), self.recipe.clip)
-        if self._scaler.is_enabled():
-            self._scaler.step(self.optimiser)
-            self._scaler.update()
-        else:
-            self.optimiser.step()
+        self._scaler.step(self.optimiser)
+        self._scaler.update()
         self.losses[self.done] = loss.detach()
         self.done += 1
         if self.recipe.averaging > 0 and self.done > self._first_averaged:
-            self._include()
+            self._average()
 
     @torch.no_grad()
-    def _include(self) -> None:
-        r"""Take the weights into their running mean, $\bar\theta \leftarrow \bar\theta + (\theta - \bar\theta)/n$."""
+    def _average(self) -> None:
+        r"""Update the mean of the weights, $\bar\theta \leftarrow \bar\theta + (\theta - \bar\theta)/n$."""
         self.num_averaged += 1
         if not self.average:
             self.average = [value.detach().clone() for value in self.weights.values()]
@@ -86,21 +80,22 @@ class Training:
             mean.lerp_(value, 1 / self.num_averaged)
 
     def check(self, since: int) -> None:
-        """Raise once the loss of a step since then is not a number."""
+        """Raise an error if a loss from step `since` on is not finite."""
         bad = torch.nonzero(~torch.isfinite(self.losses[since : self.done]))
         if len(bad):
+            step = since + int(bad[0, 0])
             raise TrainingError(
-                f"the loss became {self.losses[since + int(bad[0, 0])].item()} at step {since + int(bad[0, 0]) + 1} of "
-                f"{self.total}; lower the learning rate ({self.recipe.learning_rate:g}) or set a clip"
+                f"the loss became {self.losses[step].item()} at step {step + 1} of {self.total}; lower the learning "
+                f"rate ({self.recipe.learning_rate:g}) or set a clip"
             )
 
     def keep_best(self) -> None:
-        """Remember the weights and buffers of this moment as the best so far."""
+        """Copy the current weights and buffers as the best so far."""
         self.best = copied(self.model.state_dict())
 
     @torch.no_grad()
-    def settle(self, batches: Iterator[Batch]) -> None:
-        """Put the averaged, or the best, weights in place; averaged ones get batch statistics of their own."""
+    def load_final_weights(self, batches: Iterator[Batch]) -> None:
+        """Load the averaged or the best weights; for averaged weights the batch statistics are computed again."""
         if self.best:
             self.model.load_state_dict(self.best)
         if self.average:
@@ -109,7 +104,7 @@ class Training:
             torch.optim.swa_utils.update_bn((batch.x for batch in batches), self.model, self.device)
 
     def capture(self) -> State:
-        """A copy of all that the rest of the run depends on."""
+        """A copy of everything that the rest of the run depends on."""
         inner = self.optimiser.state_dict()["state"]
         moments = {f"{i}/{key}": torch.as_tensor(value) for i, entry in inner.items() for key, value in entry.items()
                    if value is not None}  # fmt: skip
@@ -119,7 +114,7 @@ class Training:
             **prefixed("best", self.best),
             **{f"average/{i}": value for i, value in enumerate(self.average)},
             "losses": self.losses[: self.done],
-            "dice": self.dice.state,
+            "dice": self.rng.state,
         }
         facts = {
             "done": self.done,
@@ -134,43 +129,42 @@ class Training:
         return State(copied(tensors), facts)
 
     def restore(self, state: State) -> None:
-        """Go on from a captured state; one of another run is refused, and so is one that is damaged."""
-        for name, mine in (("recipe", self.recipe.to_dict()), ("total", self.total), ("seed", self.streams.seed)):
-            given = state.facts.get(name)
-            require(given == mine, f"the checkpoint was made with another {name}; start anew", TrainingError)
-        facts = state.read(_Facts)
+        """Continue from a captured state; a state of another run or a damaged one is refused."""
+        for name, own in (("recipe", self.recipe.to_dict()), ("total", self.total), ("seed", self.streams.seed)):
+            stored = state.facts.get(name)
+            require(stored == own, f"the checkpoint was made with another {name}; start again", TrainingError)
+        facts = state.read(_CheckpointFacts)
         with restoring(state.origin):
             self._restore_tensors(state, facts["done"])
             self.done, self.num_averaged, self.seconds = facts["done"], facts["num_averaged"], facts["seconds"]
-            self.measured = measurements(facts["measured"])
+            self.measured = measurements_from(facts["measured"])
             self._scaler.load_state_dict(facts["scaler"])
 
     def _moment_shapes(self, weight: Tensor) -> dict[str, torch.Size]:
         return {name: torch.Size() if name == "step" else weight.shape for name in MOMENTS[self.recipe.optimiser]}
 
     def _restore_tensors(self, state: State, done: int) -> None:
-        """Weights, moments, averages and generator; tensors of other shapes raise."""
+        """Restore weights, moments, averages and random state; tensors of wrong shapes are an error."""
         self.model.load_state_dict(state.section("model"))
-        shell = self.optimiser.state_dict()
-        shell["state"] = {}
-        weights = list(self.weights.values())
+        moments: dict[int, dict[str, Tensor]] = {}
         for name, value in state.section("moments").items():
-            place, key = name.split("/")
-            shell["state"].setdefault(int(place), {})[key] = value
-        self.optimiser.load_state_dict(shell)
-        self.average = [value.to(self.device) for _, value in sorted(_by_number(state.section("average")))]
+            index, key = name.split("/")
+            moments.setdefault(int(index), {})[key] = value
+        self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": moments})
+        averages, weights = state.section("average"), list(self.weights.values())
+        self.average = [averages[name].to(self.device) for name in sorted(averages, key=int)]
         self.best = state.section("best")
         fits = 0 <= done <= self.total and len(state.tensors["losses"]) == done
-        fits = fits and all(_shapes(entry) == self._moment_shapes(weights[i]) for i, entry in shell["state"].items())
+        fits = fits and all(_shapes(entry) == self._moment_shapes(weights[i]) for i, entry in moments.items())
         fits = fits and [value.shape for value in self.average] in ([], [weight.shape for weight in weights])
         fits = fits and _shapes(self.best) in ({}, _shapes(self.model.state_dict()))
         require(fits, f"{state.origin}: its tensors are not those of this run; remove it and start again", DataError)
         self.losses[:done] = state.tensors["losses"].to(self.device)
-        self.dice.state = torch.Generator().set_state(state.tensors["dice"]).get_state()
+        self.rng.state = torch.Generator().set_state(state.tensors["dice"]).get_state()
 
 
-class _Facts(TypedDict):
-    """What a checkpoint says beside its tensors."""
+class _CheckpointFacts(TypedDict):
+    """The values of a checkpoint that are not tensors."""
 
     done: int
     num_averaged: int
@@ -183,47 +177,37 @@ def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
     return {name: value.shape for name, value in tensors.items()}
 
 
-class Dice:
-    """torch's global generator (dropout draws from it) as a run's own: thrown between `enter` and `leave` only."""
+class ScopedRng:
+    """torch's global random generator, from which dropout draws, with a run's own state between `enter` and `leave`."""
 
     def __init__(self, seed: int) -> None:
         self.state = torch.Generator().manual_seed(seed).get_state()
         self._outside: Tensor | None = None
 
     def enter(self) -> None:
-        """Swap the run's generator in."""
+        """Set the global generator to the run's state."""
         self._outside = torch.get_rng_state()
         torch.set_rng_state(self.state)
 
     def leave(self) -> None:
-        """Swap it out and leave the world as it was."""
+        """Store the run's state and restore the former state of the global generator."""
         if self._outside is not None:
             self.state = torch.get_rng_state()
             torch.set_rng_state(self._outside)
             self._outside = None
 
 
-def _by_number(tensors: dict[str, Tensor]) -> Iterator[tuple[int, Tensor]]:
-    return ((int(name), value) for name, value in sorted(tensors.items(), key=lambda item: int(item[0])))
-
-
 def _optimiser(weights: list[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
-    """Adam or SGD in their fused forms, which measured fastest on the CPU as well."""
+    """AdamW or SGD with fused kernels, which were the fastest on the CPU as well."""
     fused = all(weight.is_floating_point() and weight.device.type in ("cpu", "cuda") for weight in weights)
+    rate, decay, momentum = recipe.learning_rate, recipe.weight_decay, recipe.momentum
     if recipe.optimiser == "adam":
-        return torch.optim.AdamW(weights, recipe.learning_rate, weight_decay=recipe.weight_decay, fused=fused)
-    return torch.optim.SGD(
-        weights,
-        recipe.learning_rate,
-        momentum=recipe.momentum,
-        weight_decay=recipe.weight_decay,
-        nesterov=recipe.momentum > 0,
-        fused=fused,
-    )
+        return torch.optim.AdamW(weights, rate, weight_decay=decay, fused=fused)
+    return torch.optim.SGD(weights, rate, momentum, weight_decay=decay, nesterov=momentum > 0, fused=fused)
 
 
 def _precision(name: str, device: torch.device) -> torch.dtype | None:
-    """The reduced type to compute in, or None for float32."""
+    """The dtype for mixed precision, or None for float32."""
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else None
     return None if name == "float32" else getattr(torch, name)

@@ -1,4 +1,4 @@
-"""THE training loop: one for every room. It yields; callers show, save, stop."""
+"""The training loop of the whole package. It yields events; callers display them, save checkpoints or stop."""
 
 import math
 import time
@@ -12,7 +12,7 @@ from nearkin.core.events import Checkpoint, Note, Progress, Work, operation
 from nearkin.core.state import State, copied
 from nearkin.core.types import Buffers, Params
 from nearkin.nets.evaluate import Scores, evaluate
-from nearkin.nets.history import History, Measured
+from nearkin.nets.history import History, Measurement
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.training import Training
 from nearkin.tasks.augment import augmentation
@@ -21,20 +21,20 @@ from nearkin.tasks.examples import Examples
 from nearkin.tasks.split import split_index
 from nearkin.tasks.task import Task
 
-TICK_SECONDS = 0.25  # between two events inside an epoch
+TICK_SECONDS = 0.25  # between two progress events within an epoch
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A trained network's weights and how it came to them.
+    """Result of a training run.
 
     Attributes:
         params: weights by name, on the CPU.
         buffers: running statistics by name.
-        history: loss of every step; `history.steps_to(loss)`.
-        scores: metric and loss on the task's test part.
-        seconds: time spent in steps and validation.
-        reached: whether the recipe's target was reached (True where it set none).
+        history: loss of every step; see `History.steps_to`.
+        scores: metric and loss on the task's test set.
+        seconds: time of training steps and validation.
+        reached: whether the recipe's target was reached (True if the recipe has no target).
     """
 
     params: Params
@@ -56,7 +56,7 @@ def fit(
     resume: State | None = None,
     stage: str = "training",
 ) -> Work[Fit]:
-    """Train a model on a task, in place, and measure it on the test part.
+    """Train a model on a task, in place, and evaluate it on the test set.
 
     >>> x = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
     >>> toy = Task.from_arrays("toy", x, (x[:, 0] > 0).long(), x, (x[:, 0] > 0).long())
@@ -66,34 +66,36 @@ def fit(
     """
     recipe = recipe or Recipe.suited(task)
     _check_augmentation(task, recipe)
-    learn, judge = _parts(task, recipe, seed)
-    learn = learn if recipe.augment else learn.ready()
-    per_epoch = num_batches(len(learn), recipe.batch_size)
+    train, validation = _split(task, recipe, seed)
+    train = train if recipe.augment else train.ready()
+    per_epoch = num_batches(len(train), recipe.batch_size)
     run = Training(model, task.form, recipe, recipe.total_steps(per_epoch), seed, device or torch.device("cpu"))
     if resume is not None:
         run.restore(resume)
-        yield Note(f"going on at step {run.done} of {run.total}")
+        yield Note(f"resuming at step {run.done} of {run.total}")
     while True:
-        if judge is not None and run.done > 0 and run.done % per_epoch == 0 and not _judged(run):
-            _judge(run, judge)
+        # a run that was restored at the end of an epoch may not have been validated there
+        validated = bool(run.measured) and run.measured[-1].step == run.done
+        if validation is not None and run.done > 0 and run.done % per_epoch == 0 and not validated:
+            _validate(run, validation)
         if _finished(run):
             break
-        yield from _epoch(run, learn, stage)
-    run.settle(ordered_batches(learn, recipe.batch_size))
+        yield from _epoch(run, train, stage)
+    run.load_final_weights(ordered_batches(train, recipe.batch_size))
     scores = evaluate(model, task.test, task.form, device=run.device)
     history = History(run.losses[: run.done].cpu(), run.measured, per_epoch)
     params, buffers = copied(dict(model.named_parameters())), copied(dict(model.named_buffers()))
     return Fit(params, buffers, history, scores, run.seconds, recipe.target is None or _reached(run))
 
 
-def _epoch(run: Training, learn: Examples, stage: str) -> Work[None]:
-    """Steps to the end of the epoch that the run is in, or of the run."""
-    recipe, per_epoch = run.recipe, num_batches(len(learn), run.recipe.batch_size)
+def _epoch(run: Training, train: Examples, stage: str) -> Work[None]:
+    """Do the steps up to the end of the current epoch or of the run."""
+    recipe, per_epoch = run.recipe, num_batches(len(train), run.recipe.batch_size)
     number, start = divmod(run.done, per_epoch)
-    batches = epoch_batches(learn, recipe.batch_size, run.streams, number, start=start,
+    batches = epoch_batches(train, recipe.batch_size, run.streams, number, start=start,
                             augment=augmentation(recipe.augment))  # fmt: skip
     run.model.train()
-    run.dice.enter()
+    run.rng.enter()
     checked, tick = run.done, time.perf_counter()
     try:
         for batch in batches:
@@ -103,52 +105,43 @@ def _epoch(run: Training, learn: Examples, stage: str) -> Work[None]:
             if last or now - tick > TICK_SECONDS:
                 run.seconds += now - tick
                 run.check(checked)
-                run.dice.leave()
+                run.rng.leave()
                 mean = float(run.losses[checked : run.done].mean())
                 yield Progress(stage, run.done, run.total, {"loss": mean})
                 yield Checkpoint(run.capture)
-                run.dice.enter()
+                run.rng.enter()
                 checked, tick = run.done, time.perf_counter()
             if last:
                 return
     finally:
-        run.dice.leave()
+        run.rng.leave()
 
 
-def _judge(run: Training, judge: Examples) -> None:
-    """Measure on the validation part, and keep the weights if they are the best so far and that matters."""
+def _validate(run: Training, validation: Examples) -> None:
+    """Evaluate on the validation set; with patience, keep the weights if their loss is the lowest so far."""
     start = time.perf_counter()
-    scores = evaluate(run.model, judge, run.form, device=run.device)
+    scores = evaluate(run.model, validation, run.form, device=run.device)
     best = min((row.loss for row in run.measured), default=math.inf)
-    run.measured = (*run.measured, Measured(run.done, scores.metric, scores.loss))
+    run.measured = (*run.measured, Measurement(run.done, scores.metric, scores.loss))
     if run.recipe.patience > 0 and scores.loss < best:
         run.keep_best()
     run.seconds += time.perf_counter() - start
 
 
-def _judged(run: Training) -> bool:
-    """Whether this very step was measured; a run restored at the end of an epoch may not have been."""
-    return bool(run.measured) and run.measured[-1].step == run.done
-
-
 def _finished(run: Training) -> bool:
-    """At the end of the run, at the target, or out of patience."""
+    """Whether all steps are done, the target is reached, or the loss has not fallen for `patience` epochs."""
     if run.done >= run.total or (run.recipe.target is not None and _reached(run)):
         return True
     losses = [row.loss for row in run.measured]
-    return run.recipe.patience > 0 and len(losses) - 1 - _argmin(losses) >= run.recipe.patience
+    return 0 < run.recipe.patience < len(losses) - losses.index(min(losses)) if losses else False
 
 
 def _reached(run: Training) -> bool:
     return bool(run.measured) and run.measured[-1].metric >= (run.recipe.target or 0.0)
 
 
-def _argmin(values: list[float]) -> int:
-    return min(range(len(values)), key=values.__getitem__) if values else -1
-
-
 def _check_augmentation(task: Task, recipe: Recipe) -> None:
-    """Images that move while their targets stay would teach nonsense."""
+    """Refuse to augment images whose targets are images: the targets would have to be moved in the same way."""
     fits = len(task.input_shape) == 3 and task.likelihood != "dense"
     require(
         fits or augmentation(recipe.augment) is None,
@@ -156,11 +149,12 @@ def _check_augmentation(task: Task, recipe: Recipe) -> None:
     )
 
 
-def _parts(task: Task, recipe: Recipe, seed: int) -> tuple[Examples, Examples | None]:
-    """The training part, and a validation part taken out of it where the recipe stops early; never the test part."""
+def _split(task: Task, recipe: Recipe, seed: int) -> tuple[Examples, Examples | None]:
+    """The training set and, if the recipe stops early, a validation set taken from it; the test set is not used."""
     if not recipe.stops_early:
         return task.train, None
     labels = task.train.labels() if task.likelihood == "categorical" else None
-    require(len(task.train) >= 2, f"{task.name}: one sample is too few to set some aside; drop target and patience")
-    learn, judge = split_index(labels, len(task.train), recipe.validation, seed)
-    return task.train.chosen(learn), task.train.chosen(judge)
+    require(len(task.train) >= 2, f"{task.name}: got 1 training sample, a validation set needs 2; drop target and "
+                                  f"patience")  # fmt: skip
+    train, validation = split_index(labels, len(task.train), recipe.validation, seed)
+    return task.train.chosen(train), task.train.chosen(validation)

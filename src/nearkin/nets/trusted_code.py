@@ -1,14 +1,14 @@
-"""Which code may be imported to build a network.
+"""Decide which code may be imported to build a network.
 
-A network string `package.module:Name` or `path/to/file.py:Name` names code. Users type such strings, but they are also
-read from zoos, bundles and model files, and importing what a file names would run code that its author chose. So a name
-is imported only if it is trusted on this machine. Trusted are
+A network string `package.module:Name` or `path/to/file.py:Name` names code. Users type such strings, but strings are
+also read from zoos, bundles and model files. To import what a file names would run code that the author of the file
+chose. Therefore code is imported only if it is trusted on this machine. Trusted are
 
 - nearkin's own networks: those without an import path, and `OWN`;
 - modules and files that the user named: `nearkin --trust NAME`, `$NEARKIN_TRUST`, `nk.trust(NAME)`;
 - networks that the user typed, or whose class the user passed, in this process: `trust_network`;
-- networks that this user added a task or trained a model with before: `remember` keeps their names in the user's
-  configuration folder, for a file with the SHA-256 of its content.
+- networks with which this user added a task or trained a model before: `remember` stores their names in the user's
+  configuration folder, together with the SHA-256 of a file's content.
 
 Trust is never written to a zoo, a bundle or a model file, and never read from one.
 """
@@ -38,7 +38,7 @@ OWN = {
 }
 """Networks that nearkin itself writes into files: searched networks and the models of `solve` and `transfer`.
 
-The key is what files hold and never changes; the value is where the code is today.
+The key is stored in files and never changes; the value is the current import path.
 """
 
 VARIABLE = "NEARKIN_TRUST"
@@ -46,23 +46,23 @@ MAX_BYTES = 2**20  # of the file of remembered networks
 SHOWN = 1000  # characters of a network string in an error
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-_process: set[str] = set()  # modules, files, and networks as `place:Name`
+_process: set[str] = set()  # modules, files, and networks as `module:Name` or `file.py:Name`
 
 
 class TrustError(NearkinError):
-    """A network that needs code which is not trusted on this machine."""
+    """Error: a network needs code that is not trusted on this machine."""
 
 
 def trust(*names: str) -> None:
-    """Allow networks of modules or files to be built in this process, whoever wrote their names.
+    """Allow networks of modules or files to be built in this process, also if their names come from a file.
 
     Args:
-        names: a package or module with all below it, the path of a `.py` file, or one network of either, `place:Name`.
+        names: a package or module with its submodules, the path of a `.py` file, or one network, `module:Name`.
 
     >>> trust("os system")
     Traceback (most recent call last):
     nearkin.core.errors.OptionError: cannot trust 'os system'; name a package or module, the path of a .py file, or \
-one network as place:Name
+one network as module:Name
     """
     _process.update([_entry(name) for name in names])
 
@@ -75,7 +75,7 @@ def trust_network(network: str) -> None:
 
 
 def is_trusted(network: str) -> bool:
-    """Whether the network of this string may be built; nothing is imported to find out.
+    """Whether the network of this string may be built; nothing is imported.
 
     >>> is_trusted("lenet?width=0.5"), is_trusted("os:system?command=date")
     (True, False)
@@ -85,7 +85,7 @@ def is_trusted(network: str) -> bool:
 
 
 def is_named(network: str) -> bool:
-    """Whether this very network is trusted, and not only the module that it is looked up in."""
+    """Whether this network itself is trusted, not only its module."""
     name = absolute(network)
     return name in OWN or name in _names() or _is_remembered(name)
 
@@ -97,35 +97,35 @@ def is_trusted_module(module: str) -> bool:
 
 
 def refusal(network: str) -> str:
-    """Why the network of this string is not built, and what to do about it; empty where it is trusted."""
+    """Why the network of this string is not built, and what to do; "" if it is trusted."""
     name = _code(network)
     if name is None or _allowed(name):
         return ""
-    shown, place = repr(name[:SHOWN]), name.rpartition(":")[0][:SHOWN]
+    shown, origin = repr(name[:SHOWN]), name.rpartition(":")[0][:SHOWN]
     try:
         _entry(name)
     except OptionError:
         return f"network {shown} names no code; expected package.module:Name or path/to/file.py:Name"
     remembered, problem = _remembered()
     if absolute(name) in remembered:
-        problem = f"{place} has changed since you used it"
+        problem = f"{origin} has changed since you used it"
     return (
-        f"network {shown} needs code of {place}, which is not trusted on this machine"
-        f"{f', and {problem}' if problem else ''}; if you trust it: nearkin --trust {shlex.quote(place)} …, in Python "
-        f"nk.trust({place!r})"
+        f"network {shown} needs code of {origin}, which is not trusted on this machine"
+        f"{f', and {problem}' if problem else ''}; if you trust it: nearkin --trust {shlex.quote(origin)} …, in Python "
+        f"nk.trust({origin!r})"
     )
 
 
 def require_trusted(network: str) -> None:
-    """Refuse a network that needs code which is not trusted."""
+    """Refuse a network that needs code that is not trusted."""
     reason = refusal(network)
     require(not reason, reason, TrustError)
 
 
 def remember(network: str) -> str:
-    """Keep on this machine that the user built this network; returns a warning where that is not possible, or "".
+    """Store on this machine that the user built this network; returns "", or a warning if it cannot be stored.
 
-    Only networks that `trust_network` allowed are kept: one that was read from a zoo under `--trust` is not.
+    Only networks that `trust_network` allowed are stored, not one that was read from a zoo with `--trust`.
     """
     code = _code(network)
     name = None if code is None else absolute(code)
@@ -143,50 +143,50 @@ def remember(network: str) -> str:
             path.chmod(0o600)
     except (OSError, NearkinError) as refused:
         return f"cannot remember that you trust {name[:SHOWN]} ({refused}); later commands need --trust"
-    return f"{problem}; it was written anew with {name[:SHOWN]} alone" if problem else ""
+    return f"{problem}; it was replaced by a list with only {name[:SHOWN]}" if problem else ""
 
 
 def absolute(name: str) -> str:
-    """The name with the path of a file made absolute and free of links; other names as they are."""
+    """The name with the absolute path of its file, without symbolic links; other names unchanged."""
     path, colon, attribute = (name, "", "") if name.endswith(".py") else name.rpartition(":")
     if not path.endswith(".py"):
         return name
     try:
         return os.path.realpath(path) + colon + attribute
-    except ValueError:  # a character that no path holds
+    except ValueError:  # a character that no path can contain
         return name
 
 
 def _entry(name: str) -> str:
-    """A name that can be trusted, files by their absolute path."""
-    place, _, attribute = (name, "", "") if name.endswith(".py") or ":" not in name else name.rpartition(":")
-    module = "file" if place.endswith(".py") and "\0" not in place else place
+    """A name that can be trusted, with the absolute path of a file."""
+    origin, _, attribute = (name, "", "") if name.endswith(".py") or ":" not in name else name.rpartition(":")
+    module = "file" if origin.endswith(".py") and "\0" not in origin else origin
     require(
-        all(_NAME.fullmatch(part) for part in (module, attribute or "whole")),
+        bool(_NAME.fullmatch(module) and _NAME.fullmatch(attribute or "whole")),
         f"cannot trust {name[:SHOWN]!r}; name a package or module, the path of a .py file, or one network as "
-        f"place:Name",
+        f"module:Name",
     )
     return absolute(name)
 
 
 def _code(network: str) -> str | None:
-    """The import path outside nearkin that a network string needs; None where it needs none."""
+    """The import path outside nearkin that a network string needs; None if it needs none."""
     name, _, rest = network.strip().partition("?")
-    if name == TANGENT_MACHINE:  # it is made of another network, which is one of its options
-        options = dict(part.partition("=")[::2] for part in rest.split("&"))
+    if name == TANGENT_MACHINE:  # it uses another network, which is one of its options
+        options = dict(option.partition("=")[::2] for option in rest.split("&"))
         name = unquote(options.get("network", "")).strip().partition("?")[0]
     return None if ":" not in name or name in OWN else name
 
 
 def _allowed(name: str) -> bool:
-    place = absolute(name).rpartition(":")[0]
-    return is_named(name) or (place in _names() if place.endswith(".py") else is_trusted_module(place))
+    origin = absolute(name).rpartition(":")[0]
+    return is_named(name) or (origin in _names() if origin.endswith(".py") else is_trusted_module(origin))
 
 
 def _names() -> set[str]:
-    """What is trusted in this process."""
-    given = filter(None, map(str.strip, os.environ.get(VARIABLE, "").split(",")))
-    return _process.union(map(_entry, given))
+    """Names that are trusted in this process."""
+    from_environment = filter(None, map(str.strip, os.environ.get(VARIABLE, "").split(",")))
+    return _process.union(map(_entry, from_environment))
 
 
 def _is_remembered(name: str) -> bool:
@@ -200,32 +200,32 @@ def _is_remembered(name: str) -> bool:
 
 
 def _digest(name: str) -> str | None:
-    """SHA-256 of the file that a network is defined in; None for one of a module."""
-    place = name.rpartition(":")[0]
-    return hashlib.sha256(_content(Path(place))).hexdigest() if place.endswith(".py") else None
+    """SHA-256 of the file that defines a network; None for a network of a module."""
+    origin = name.rpartition(":")[0]
+    return hashlib.sha256(_content(Path(origin))).hexdigest() if origin.endswith(".py") else None
 
 
 def _content(path: Path) -> bytes:
     """The bytes of a regular file; anything else, such as a pipe, is refused before it is opened."""
     if not stat.S_ISREG(path.stat().st_mode):
-        raise OSError(f"{path} is no regular file")
+        raise OSError(f"{path} is not a regular file")
     return path.read_bytes()
 
 
 def _file() -> Path:
-    """Where remembered networks are kept; the folder of the user's configuration, never a zoo."""
-    given = os.environ.get("XDG_CONFIG_HOME", "")
-    folder = Path(given) if os.path.isabs(given) else Path(os.path.expanduser("~"), ".config")
+    """The file of remembered networks, in the user's configuration folder."""
+    configured = os.environ.get("XDG_CONFIG_HOME", "")
+    folder = Path(configured) if os.path.isabs(configured) else Path(os.path.expanduser("~"), ".config")
     return folder / "nearkin" / "trusted.json"
 
 
 def _remembered() -> tuple[dict[str, str | None], str]:
-    """Remembered networks with the digests of their files, and what is wrong with the list; then nothing is trusted."""
+    """Remembered networks with the digests of their files, and "" or the reason why the list cannot be used."""
     path = _file()
     try:
-        facts = path.stat()
-        require(facts.st_uid == os.getuid() and not facts.st_mode & 0o022, "others can write to it")
-        require(facts.st_size <= MAX_BYTES, f"it is longer than {MAX_BYTES:,} bytes")
+        status = path.stat()
+        require(status.st_uid == os.getuid() and not status.st_mode & 0o022, "others can write to it")
+        require(status.st_size <= MAX_BYTES, f"it is longer than {MAX_BYTES:,} bytes")
         return dict(_entries(json.loads(_content(path)))), ""
     except FileNotFoundError:
         return {}, ""
@@ -234,10 +234,10 @@ def _remembered() -> tuple[dict[str, str | None], str]:
 
 
 def _entries(content: object) -> Iterator[tuple[str, str | None]]:
-    """The networks of a list, if it has the right form."""
+    """The networks of a list and their digests; an error if the list has another format."""
     networks = content.get("networks") if isinstance(content, dict) and content.get("version") == 1 else None
     if not isinstance(networks, dict):
-        raise OptionError("it holds no networks")
+        raise OptionError("it contains no networks")
     for name, digest in networks.items():
-        require(digest is None or isinstance(digest, str), f"the digest of {name[:SHOWN]!r} is no text")
+        require(digest is None or isinstance(digest, str), f"the digest of {name[:SHOWN]!r} is not text")
         yield name, digest

@@ -17,7 +17,7 @@ from torch import nn
 
 from nearkin.core.errors import require
 from nearkin.core.rng import seeded
-from nearkin.nets.functional import blank, evaluating, multiply_adds, num_parameters
+from nearkin.nets.functional import blank, evaluation_mode, multiply_adds, num_parameters
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.networks.build import blueprint, build_network
 from nearkin.search.networks.cells import CellNetwork, Layer, Wiring, adapter, halving, needed, stacked, stem
@@ -52,7 +52,7 @@ def latency(model: nn.Module, input_shape: Sequence[int], batch: int = 1, passes
     """
     require(batch >= 1 and passes >= 1, f"batch and passes are 1 or more, got {batch} and {passes}")
     x, seconds = blank(model, input_shape, batch), []
-    with evaluating(model):
+    with evaluation_mode(model):
         model(x)
         for _ in range(passes):
             start = time.process_time()

@@ -14,7 +14,7 @@ from nearkin.core.state import State, restoring
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.registry import STRUCTURE
 from nearkin.nets.evaluate import Scores, evaluate
-from nearkin.nets.functional import evaluating
+from nearkin.nets.functional import evaluation_mode
 from nearkin.nets.solved import ModelFacts, Solved, TaskFacts, fit_facts, fit_state, solved_from, task_facts
 from nearkin.run.stages import StageTime
 from nearkin.search.genotypes.genotype import Genotype
@@ -318,7 +318,7 @@ def predictions(solved: Solved, examples: Examples, temperature: float, model: n
     """Predictions of a solved task's model for raw inputs."""
     facts, scaled = solved.facts, as_seen(solved, examples)
     model = solved.model() if model is None else model
-    with evaluating(model), torch.inference_mode():
+    with evaluation_mode(model), torch.inference_mode():
         batches = (scaled.inputs.take(index).contiguous() for index in torch.arange(len(scaled)).split(PASS))
         outputs = torch.cat([model(scaled.scaling(x)).float() for x in batches])
     outputs = outputs.clone()

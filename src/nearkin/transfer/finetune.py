@@ -29,7 +29,7 @@ from nearkin.core.errors import DataError, require
 from nearkin.core.events import Note, Progress, Work
 from nearkin.core.lazy import Lazy
 from nearkin.core.rng import derived_seed
-from nearkin.nets.functional import evaluating, outputs_of
+from nearkin.nets.functional import evaluation_mode, outputs_of
 from nearkin.nets.heads import features, head_name, with_head
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.training_loop import fit
@@ -192,7 +192,7 @@ def frozen_features(model: nn.Module, task: Task) -> tuple[Tensor, Tensor]:
     """The inputs of the head on the training set `[N, D]` and on the test set `[M, D]`."""
     sets = task.train.all().x, task.test.all().x
     head = head_name(model, sets[0][:1])
-    with evaluating(model):
+    with evaluation_mode(model):
         seen, new = (torch.cat([features(model, batch, head) for batch in x.split(PASS)]) for x in sets)
     return seen, new
 

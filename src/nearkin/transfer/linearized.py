@@ -22,12 +22,12 @@ from torch import Tensor, nn
 from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.events import Work, operation
 from nearkin.core.types import Params
+from nearkin.fisher.gradient_plan import require_evaluation_mode
 from nearkin.fisher.jacobian import Jacobian
 from nearkin.fisher.operators import JacobianOperator, jacobian_operator
-from nearkin.fisher.plan import require_steady
 from nearkin.fisher.tangent import MEMORY_BYTES, Outputs, tangent_kernel
-from nearkin.fisher.tangent_features import Sight, features
-from nearkin.fisher.tape import frozen
+from nearkin.fisher.tangent_features import TangentPlan, features
+from nearkin.fisher.tape import detached_weights
 from nearkin.fisher.vectors import unflat
 from nearkin.nets.functional import outputs_of
 from nearkin.transfer.subset import Weights, chosen_names, layers_of
@@ -155,7 +155,7 @@ class Linearized:
     def jacobian(self, x: Tensor) -> Tensor:
         """The dense J in float64, for few weights: `[N, C, P]`, or `[N, 1, P]` for one output."""
         x = self.inputs(x)
-        require_steady(self.model)
+        require_evaluation_mode(self.model)
         chosen = chosen_outputs(self.outputs, self.num_outputs(x))
         size = len(x) * len(chosen) * self.num_weights * 8
         require(
@@ -163,7 +163,7 @@ class Linearized:
             f"a Jacobian of {len(x):,} samples, {len(chosen)} outputs and {self.num_weights:,} weights takes "
             f"{size / 2**30:,.1f} GiB; use jacobian_operator, or free fewer weights",
         )
-        seen = Sight(self.model, frozen(self.model), {}, {}, self.names, chosen, False)
+        seen = TangentPlan(self.model, detached_weights(self.model), {}, {}, self.names, chosen, False)
         jacobians: list[Tensor] = []
         for batch in x.split(BATCH):
             features(seen, batch, 1, lambda _, feature: jacobians.append(feature.g[:, 0, :, 0].double()))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.core.errors import MismatchError, require
-from nearkin.fisher.passes import derivable
+from nearkin.fisher.passes import gradients_enabled
 from nearkin.nets.functional import multiply_adds, num_parameters
 from nearkin.nets.registry import build
 from nearkin.nets.size_limit import require_numbers
@@ -77,7 +77,7 @@ class TangentMachine(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[M, T]` of inputs `[M, *input_shape]`."""
-        with derivable():
+        with gradients_enabled():
             flat = linearize(self.base, dtype=torch.float64 if self.double_kernel else None, means=self.means)
             x = x.detach().clone()
             terms = [flat.kernel(block, self.points) @ self.coefficients for block in blocks(x, len(self.points))]

@@ -9,7 +9,7 @@ from torch import nn
 
 from nearkin.core.errors import MismatchError, require
 from nearkin.core.state import State
-from nearkin.nets.functional import evaluating
+from nearkin.nets.functional import evaluation_mode
 from nearkin.nets.solved import Solved
 from nearkin.search.networks.named import PATH, parsed
 from nearkin.tasks.likelihood import likelihood
@@ -82,7 +82,7 @@ def exported(solved: Solved, to: str, file: Path, trial: int = 0) -> dict[str, A
     if not ours:
         return {"files": [str(weights)], "error": 0.0}
     again, x = load_network(weights), sample(model, shape, 3)
-    with evaluating(again):
+    with evaluation_mode(again):
         return {"files": [str(weights)], "error": agreement(model, x, again(x), "the file")}
 
 

@@ -15,7 +15,7 @@ from nearkin.core.errors import DataError, MismatchError, optional, require
 from nearkin.core.files import write_durably
 from nearkin.core.plain import typed
 from nearkin.core.state import State, restoring
-from nearkin.nets.functional import blank, evaluating
+from nearkin.nets.functional import blank, evaluation_mode
 from nearkin.nets.size_limit import require_size
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.networks.build import build_network
@@ -37,7 +37,7 @@ def agreement(model: nn.Module, x: Tensor, outputs: Tensor, what: str = "the exp
     >>> agreement(model, x, model(x))
     0.0
     """
-    with evaluating(model):
+    with evaluation_mode(model):
         wanted = model(x)
     require(
         wanted.shape == outputs.shape,
@@ -125,7 +125,7 @@ def export_onnx(model: nn.Module, path: Path, input_shape: Sequence[int]) -> flo
         optional(package, "export", "writing ONNX")
     runtime = optional("onnxruntime", "export", "checking ONNX")
     batch = torch.export.Dim("batch")
-    with evaluating(model), _quiet("torch.onnx"):
+    with evaluation_mode(model), _quiet("torch.onnx"):
         program = torch.onnx.export(
             model, (sample(model, input_shape, 2),), dynamo=True, dynamic_shapes=({0: batch},), verbose=False,
             input_names=["x"], output_names=["outputs"],
@@ -171,7 +171,7 @@ def export_python(
     other = module.build()
     other.load_state_dict(model.state_dict())
     x = sample(model, input_shape, 3)
-    with evaluating(other):
+    with evaluation_mode(other):
         difference = agreement(model, x, other(x), "the Python file")
     write_durably(path, source.encode())
     return difference

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nearkin.core.errors import MismatchError, OptionError
 from nearkin.core.rng import seeded
-from nearkin.nets.functional import blank, evaluating, num_parameters
+from nearkin.nets.functional import blank, evaluation_mode, num_parameters
 from nearkin.nets.heads import head_name, with_head
 from nearkin.search.genotypes.genotype import Cells, Genotype
 from nearkin.search.networks.build import CellNetwork, Skeleton, build_network
@@ -133,7 +133,7 @@ def test_zeros_and_useless_nodes_change_no_bit() -> None:
 )
 def test_cells_of_nothing_give_the_same_for_all_inputs_and_can_be_trained(text: str) -> None:
     model = build_network(Genotype.parse(text), Skeleton(**SMALL), (1, 7, 5), 3)
-    with evaluating(model):
+    with evaluation_mode(model):
         outputs = model(torch.randn(4, 1, 7, 5))
     assert torch.equal(outputs, outputs[:1].expand(4, 3))
     model(torch.randn(4, 1, 7, 5)).sum().backward()
@@ -257,7 +257,7 @@ def test_in_evaluation_samples_do_not_see_each_other(name: str) -> None:
     genotype, skeleton, shape = drawn(name, 4)
     model = build_network(genotype, skeleton, shape, 5)
     x = inputs(model, shape, 4)
-    with evaluating(model):
+    with evaluation_mode(model):
         alone = torch.cat([model(row[None]) for row in x])
         assert torch.allclose(model(x), alone, atol=1e-5)
 

@@ -9,7 +9,7 @@ from torch.func import functional_call
 
 from nearkin.core.errors import MismatchError, require
 from nearkin.distance.baselines.linear_head import Head, head_targets
-from nearkin.nets.functional import evaluating
+from nearkin.nets.functional import evaluation_mode
 from nearkin.nets.heads import features, head_name, split
 from nearkin.tasks.likelihood import Likelihood
 
@@ -48,7 +48,7 @@ def gradient_norm(model: nn.Module, x: Tensor, y: Tensor, form: Likelihood, head
     )
     listening = {f"model.{key}": value for key, value in params.items()}
     total = [torch.zeros_like(value, dtype=torch.float64) for value in encoder.values()]
-    with evaluating(model), torch.enable_grad():
+    with evaluation_mode(model), torch.enable_grad():
         for start in range(0, len(x), batch_size):
             part = slice(start, start + batch_size)
             read: Tensor = functional_call(_Encoder(model, name), listening, (x[part],))

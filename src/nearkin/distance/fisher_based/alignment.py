@@ -27,7 +27,7 @@ from nearkin.core.types import Buffers, Params
 from nearkin.distance.fisher_based.unit_groups import UnitGroup, permuted, unit_groups
 from nearkin.distance.fisher_based.unit_trace import LAYERS, Place
 from nearkin.fisher.values import FisherDiagonal
-from nearkin.nets.functional import evaluating, view
+from nearkin.nets.functional import evaluation_mode, view
 
 optimize = Lazy("scipy.optimize")
 
@@ -140,7 +140,7 @@ class _Hearing(TorchFunctionMode):
 
 def _heard(model: nn.Module, x: Tensor) -> list[tuple[str, int, Tensor]]:
     ear = _Hearing(model)
-    with evaluating(model), ear:
+    with evaluation_mode(model), ear:
         model(x)
     return ear.heard
 

@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from nearkin.core.errors import MismatchError, require
 from nearkin.distance.fisher_based.unit_trace import Place, Trace
-from nearkin.nets.functional import evaluating, outputs_of
+from nearkin.nets.functional import evaluation_mode, outputs_of
 
 ROUNDING = 1e-4  # of the largest output; sums of float32 in another order stay far below, wrong weights do not
 
@@ -43,7 +43,7 @@ def unit_groups(model: nn.Module, x: Tensor) -> tuple[UnitGroup, ...]:
     """
     outputs = outputs_of(model, x[:2])
     trace = Trace(model)
-    with evaluating(model):
+    with evaluation_mode(model):
         with trace:
             trace.freeze(trace.units_of(model(x[:2])))
         groups = tuple(UnitGroup(places[0].tensor, num, places) for num, places in trace.places())

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from nearkin.fisher.layer_kernels import Feature, add_kernel
-from nearkin.fisher.tangent_features import EXACT, Sight, UnfitError, features, sight
+from nearkin.fisher.tangent_features import EXACT, TangentPlan, UnfitError, features, tangent_plan
 from nearkin.transfer.kernel import Prior
 from nearkin.transfer.linearized import chosen_outputs
 
@@ -42,7 +42,7 @@ class HeldLayer:
 
     def part(self, start: int, stop: int) -> "HeldLayer":
         """The samples from `start` to `stop`."""
-        return replace(self, feature=self.feature.part(start, stop))
+        return replace(self, feature=self.feature.samples(start, stop))
 
     def at(self, samples: Tensor) -> "HeldLayer":
         """The samples with these indices."""
@@ -213,7 +213,7 @@ def held_features(prior: Prior, x: Tensor, memory: int) -> HeldFeatures | None:
     linearized = prior.linearized
     size = linearized.num_outputs(x)
     chosen, summed = chosen_outputs(linearized.outputs, size), linearized.outputs == "sum"
-    seen = sight(linearized.model, linearized.names, chosen, summed, x)
+    seen = tangent_plan(linearized.model, linearized.names, chosen, summed, x)
     while True:
         try:
             each = sum(layer.feature.num_bytes() for layer in _layers(prior, seen, x[:1], len(x)))
@@ -226,7 +226,7 @@ def held_features(prior: Prior, x: Tensor, memory: int) -> HeldFeatures | None:
         return HeldFeatures(batches, prior.num_features(size), prior.rows_each(size))
 
 
-def _layers(prior: Prior, seen: Sight, x: Tensor, partners: int) -> tuple[HeldLayer, ...]:
+def _layers(prior: Prior, seen: TangentPlan, x: Tensor, partners: int) -> tuple[HeldLayer, ...]:
     """Features of a batch with the prior's scales, sorted by layer."""
     like = prior.linearized.params
     copies = len(seen.outputs) if seen.summed else 1

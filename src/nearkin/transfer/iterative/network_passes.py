@@ -14,9 +14,9 @@ from torch import Tensor
 from nearkin.core.types import Params
 from nearkin.fisher.jacobian import Jacobian
 from nearkin.fisher.tangent_blocks import graph_bytes
-from nearkin.fisher.tangent_features import Sight
-from nearkin.fisher.tape import frozen
-from nearkin.fisher.vectors import flat, side_by_side, unflat
+from nearkin.fisher.tangent_features import TangentPlan
+from nearkin.fisher.tape import detached_weights
+from nearkin.fisher.vectors import flat, unflat, vmapped_columns
 from nearkin.transfer.kernel import Prior
 from nearkin.transfer.linearized import chosen_outputs
 
@@ -114,7 +114,7 @@ def _push(jacobian: Jacobian, like: Params, weights: Tensor) -> Tensor:
 
 def _times_columns(product: Callable[[Tensor], Tensor], columns: Tensor) -> Tensor:
     """A product with columns `[A, V]`: several at once, or one by one if the network's operations do not allow that."""
-    result = side_by_side(product, columns.contiguous()) if columns.shape[1] > 1 else None
+    result = vmapped_columns(product, columns.contiguous()) if columns.shape[1] > 1 else None
     if result is None:
         result = torch.stack([product(column) for column in columns.t().contiguous()], 1)
     return result
@@ -134,7 +134,7 @@ def network_passes(prior: Prior, x: Tensor, memory: int = 0) -> NetworkPasses:
     """Products by passes of the network; graphs are kept between products if all of them fit into `memory` bytes."""
     model = prior.linearized.model
     out = _jacobian(prior, x[:1]).shape[1:]
-    seen = Sight(model, frozen(model), {}, {}, prior.linearized.names, range(out.numel()), False)
+    seen = TangentPlan(model, detached_weights(model), {}, {}, prior.linearized.names, range(out.numel()), False)
     each = max(1, graph_bytes(seen, x[:1]))
     batches = x.split(max(1, BATCH_BYTES // each))
     kept = tuple(_jacobian(prior, batch) for batch in batches) if len(x) * each <= memory else None

@@ -17,7 +17,7 @@ from nearkin.core.errors import MismatchError, TrainingError, require
 from nearkin.core.events import Note, Work
 from nearkin.core.rng import Streams, derived_seed, seeded
 from nearkin.core.state import State
-from nearkin.nets.training import Dice
+from nearkin.nets.training import ScopedRng
 from nearkin.search.methods.darts.architecture_step import second_order, valued
 from nearkin.search.methods.darts.guards import dominant_eigenvalue, entropy
 from nearkin.search.methods.darts.options import PARTIAL, GradientOptions
@@ -75,7 +75,7 @@ class GradientSearch(Searcher[Search]):
                                   weight_decay=options.weight_decay, fused=True)  # fmt: skip
         architecture_optimiser = torch.optim.Adam(architecture.values(), options.architecture_rate, betas=(0.5, 0.999),
                                   weight_decay=options.architecture_decay)  # fmt: skip
-        dice = Dice(derived_seed(seed, "operations"))
+        dice = ScopedRng(derived_seed(seed, "operations"))
         return Search(supernet.train(), architecture, weight_optimiser, architecture_optimiser, streams, dice)
 
     def step(self, state: Search) -> Work[Search]:

@@ -10,7 +10,7 @@ from torch.func import functional_call
 
 from nearkin.core.rng import Streams
 from nearkin.core.state import State, copied, prefixed
-from nearkin.nets.training import Dice
+from nearkin.nets.training import ScopedRng
 from nearkin.search.methods.darts.architecture_step import Loss
 from nearkin.search.supernet.fused.supernet import Supernet
 from nearkin.tasks.examples import Batch
@@ -41,7 +41,7 @@ class Search:
     weight_optimiser: torch.optim.Optimizer
     architecture_optimiser: torch.optim.Optimizer
     streams: Streams
-    dice: Dice
+    dice: ScopedRng
     done: int = 0
     figures: dict[str, float] = field(default_factory=dict)
     entropies: list[float] = field(default_factory=list)

@@ -9,7 +9,7 @@ from sklearn.model_selection import train_test_split
 from nearkin.core.errors import MismatchError, OptionError
 from nearkin.core.rng import seeded
 from nearkin.nets.functional import num_parameters
-from nearkin.nets.plain import MLP, LeNet, half_pool
+from nearkin.nets.small import MLP, LeNet, half_pool
 
 
 def digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -1,15 +1,15 @@
 """Plan how the per-sample gradients of each weight are computed: by a layer's formula, or by automatic differentiation.
 
-A layer's formula holds if the layer does what its class does, its weights are used nowhere else, and row b of what it
-reads and gives belongs to sample b. That is decided by structure, which does not depend on the values of a gradient:
+A layer's formula holds if the layer computes what its class does, its weights are used nowhere else, and row b of its
+inputs and outputs belongs to sample b. This is decided by structure, which does not depend on values of gradients:
 
 * the layer is of a known class, with its own forward method and its own weights (no parametrization);
 * it is called with one tensor that has as many rows as there are samples, alone and in a batch;
-* no other way leads from its weights to the outputs (`Tape` looks at the graph);
-* the values of the inputs do not decide what is computed (`control_flow`); where they do, every sample runs alone.
+* the outputs depend on its weights only through the layer (`Tape` inspects the graph);
+* the values of the inputs do not decide what is computed (`control_flow`); if they do, every sample runs alone.
 
 `verification` then compares the formulas with autograd on several samples. The structure is checked again on every
-batch, the values on some of them (`planned_tape`). Weights that do not fit are left to automatic differentiation.
+batch, the values on some batches (`planned_tape`). Weights that do not fit are left to automatic differentiation.
 """
 
 from collections import Counter
@@ -25,17 +25,17 @@ from nearkin.fisher.tape import Tape
 
 
 @dataclass(frozen=True)
-class Plan:
+class GradientPlan:
     """How per-sample gradients are computed for each weight.
 
     Attributes:
-        names: parameters that count.
-        single: layers called once, whose weights are theirs alone: squares are summed without forming gradients.
+        names: selected parameters.
+        single: layers called once that do not share weights: squares are summed without forming gradients.
         shared: layers called several times or with tied weights: gradients are summed over the calls, then squared.
-        owners: for every layer, the parameter behind each of its local names; tied names have one owner.
+        owners: for every layer, the full name of each parameter by its local name; tied parameters have one full name.
         rest: parameters left to automatic differentiation.
-        idle: parameters that no sample used so far; they are watched, in case a later one uses them.
-        alone: whether every sample runs in a batch of its own; then there are no layers.
+        idle: parameters that no sample has used so far; they are watched because a later sample may use them.
+        alone: whether every sample runs as a batch of one; then there are no layers.
     """
 
     names: tuple[str, ...]
@@ -48,7 +48,7 @@ class Plan:
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """All layers that the tape listens to."""
+        """All layers that the tape records."""
         return (*self.single, *self.shared)
 
     @property
@@ -62,11 +62,11 @@ class Plan:
         """Parameters that must not be used outside of the layers."""
         return (*self.covered, *self.idle)
 
-    def without(self, names: Collection[str]) -> "Plan":
-        """The plan with some parameters, and all of the layers they are in, left to automatic differentiation.
+    def without(self, names: Collection[str]) -> "GradientPlan":
+        """The plan with these parameters, and all others of their layers, left to automatic differentiation.
 
         >>> owners = {"a": {"w": "a.w"}, "b": {"w": "b.w"}}
-        >>> plan = Plan(("a.w", "b.w", "c", "d"), ("a", "b"), (), owners, ("c",), ("d",))
+        >>> plan = GradientPlan(("a.w", "b.w", "c", "d"), ("a", "b"), (), owners, ("c",), ("d",))
         >>> less = plan.without(["b.w", "d"])
         >>> less.layers, less.rest, less.idle
         (('a',), ('c', 'b.w', 'd'), ())
@@ -74,12 +74,12 @@ class Plan:
         if not names:
             return self
         out, owners = set(names), {name: set(own.values()) for name, own in self.owners.items()}
-        while True:  # a layer takes with it those that share its weights
-            gone = [own for own in owners.values() if own & out]
+        while True:  # if a layer is removed, so are the layers that share its weights
+            removed = [own for own in owners.values() if own & out]
             owners = {name: own for name, own in owners.items() if not own & out}
-            if not gone:
+            if not removed:
                 break
-            out.update(*gone)
+            out.update(*removed)
         return replace(
             self,
             single=tuple(name for name in self.single if name in owners),
@@ -89,14 +89,14 @@ class Plan:
             idle=tuple(name for name in self.idle if name not in out),
         )
 
-    def one_by_one(self) -> "Plan":
-        """The plan with every sample in a batch of its own."""
-        return Plan(self.names, (), (), {}, self.names, alone=True)
+    def sample_by_sample(self) -> "GradientPlan":
+        """The plan in which every sample runs as a batch of one."""
+        return GradientPlan(self.names, (), (), {}, self.names, alone=True)
 
-    def fitted(self, tape: Tape) -> "Plan":
-        """The plan itself if the last run of a tape was as planned; else one without what was not."""
+    def fitted(self, tape: Tape) -> "GradientPlan":
+        """The plan itself if the last run of a tape fits it; otherwise a plan without the layers that do not fit."""
         if set(tape.calls) != set(self.layers):
-            return self.one_by_one()
+            return self.sample_by_sample()
         if len(tape.calls) == len(self.layers) and not tape.unfit and not tape.loose:
             return self
         calls = Counter(tape.calls)
@@ -105,19 +105,19 @@ class Plan:
 
 
 def wanted_names(model: nn.Module, names: Collection[str] | None = None) -> tuple[str, ...]:
-    """Parameters to measure: those named, else those that require gradients."""
+    """Parameters to measure: those in `names`, by default those that require gradients."""
     known = dict(model.named_parameters())
     require(bool(known), f"{type(model).__name__} has no parameters; there is no Fisher information to measure")
     if names is not None:
         missing = sorted(set(names) - set(known))
         require(not missing, f"there is no parameter {', '.join(missing[:3])}; see model.named_parameters()")
         return tuple(name for name in known if name in set(names))
-    found = tuple(name for name, value in known.items() if value.requires_grad)
-    require(bool(found), "all parameters are frozen (requires_grad=False); unfreeze those to measure, or name them")
-    return found
+    trainable = tuple(name for name, value in known.items() if value.requires_grad)
+    require(bool(trainable), "all parameters are frozen (requires_grad=False); unfreeze some, or select them by name")
+    return trainable
 
 
-def require_steady(model: nn.Module) -> None:
+def require_evaluation_mode(model: nn.Module) -> None:
     """Refuse modes in which the gradient of one sample is not defined or not repeatable."""
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or module.running_mean is None):
@@ -132,7 +132,7 @@ def require_steady(model: nn.Module) -> None:
 
 
 def state_of(model: nn.Module, x: Tensor, names: Collection[str]) -> Hashable:
-    """What decides how a network treats inputs: kinds, plain attributes, hooks and parameters of all its modules."""
+    """Everything that decides what a network computes: classes, plain attributes, hooks and parameters of modules."""
     plain = (bool, int, float, str, tuple, type(None))
     modules = tuple(
         (
@@ -149,7 +149,7 @@ def state_of(model: nn.Module, x: Tensor, names: Collection[str]) -> Hashable:
     return tuple(names), tuple(x.shape[1:]), x.dtype, len(x) > 1, modules
 
 
-def structural_plan(model: nn.Module, x: Tensor, names: Collection[str]) -> Plan:
+def structural_plan(model: nn.Module, x: Tensor, names: Collection[str]) -> GradientPlan:
     """The plan for one sample `[1, *input_shape]`, by the structure alone."""
     owner = _owners(model)
     known = {name: _own(name, module, owner) for name, module in model.named_modules() if _is_known(module)}
@@ -162,25 +162,25 @@ def structural_plan(model: nn.Module, x: Tensor, names: Collection[str]) -> Plan
     uses = Counter(parameter for own in layers.values() for parameter in own.values())
     single = tuple(n for n, own in layers.items() if calls[n] == 1 and all(uses[name] == 1 for name in own.values()))
     shared = tuple(n for n in layers if n not in single)
-    open_ = [name for name in names if name not in uses]
-    rest, idle = (tuple(n for n in open_ if (n in tape.loose) == used) for used in (True, False))
-    return Plan(tuple(names), single, shared, layers, rest, idle).fitted(tape)
+    others = [name for name in names if name not in uses]
+    rest, idle = (tuple(n for n in others if (n in tape.loose) == used) for used in (True, False))
+    return GradientPlan(tuple(names), single, shared, layers, rest, idle).fitted(tape)
 
 
 def _is_known(module: nn.Module) -> bool:
-    """Whether a formula covers a layer: it is of a known class, computes what the class does, and owns its weights."""
+    """Whether a layer may have a formula: a known class with its own forward method and plain weights."""
     own_weights = {"weight", "bias"}.issuperset(module._parameters)
     return rule_for(module) is not None and own_weights and "forward" not in vars(module)
 
 
-def locally(layer: nn.Module) -> dict[str, Tensor]:
+def local_tensors(layer: nn.Module) -> dict[str, Tensor]:
     """A layer's own parameters and buffers, detached, by their local names."""
     own = (*layer._parameters.items(), *layer._buffers.items())
     return {name: value.detach() for name, value in own if value is not None}
 
 
 def _owners(model: nn.Module) -> dict[str, str]:
-    """Every name of a parameter, and the first name of the same parameter: tied weights have several."""
+    """For every name of a parameter the first name of the same parameter: tied weights have several names."""
     first: dict[int, str] = {}
     return {name: first.setdefault(id(value), name) for name, value in model.named_parameters(remove_duplicate=False)}
 

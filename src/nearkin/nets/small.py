@@ -1,4 +1,4 @@
-"""Small networks that train in seconds: a multilayer perceptron and LeNet-5.
+"""Small networks that are trained in seconds: a multilayer perceptron and LeNet-5.
 
 Notation: N samples, D features of a flattened input, K outputs.
 """
@@ -11,21 +11,21 @@ from torch import Tensor, nn
 
 from nearkin.core.errors import MismatchError, require
 
-SMALLEST_SIDE = 4  # of an image; below it a 5x5 or strided 3x3 convolution sees mostly padding
+SMALLEST_SIDE = 4  # of an image; in a smaller one a 5x5 or strided 3x3 convolution reads mostly padding
 
 
 def scaled(size: int, width: float) -> int:
-    """A layer's size under a width factor, never below one.
+    """A layer's size times a width factor, rounded, at least one.
 
     >>> scaled(64, 0.25), scaled(6, 1 / 16)
     (16, 1)
     """
-    require(math.isfinite(width) and width > 0, f"width is a factor > 0, got {width}; 1 is the size of the paper")
+    require(math.isfinite(width) and width > 0, f"width is a factor > 0, got {width}; use 1 for the published size")
     return max(1, round(size * width))
 
 
 def image_shape(network: str, input_shape: Sequence[int]) -> tuple[int, int, int]:
-    """`(C, H, W)` of an input that this network can read, or an error that names the cure.
+    """`(C, H, W)` of an input that this network can read; an error for any other shape.
 
     >>> image_shape("lenet", (1, 8, 8))
     (1, 8, 8)
@@ -49,7 +49,7 @@ def image_shape(network: str, input_shape: Sequence[int]) -> tuple[int, int, int
 
 
 def half_pool(kind: type[nn.MaxPool2d] | type[nn.AvgPool2d], height: int, width: int) -> tuple[nn.Module, int, int]:
-    """A 2x2 pool that leaves alone a side of one pixel, and the map's sides after it.
+    """A 2x2 pool that does not pool a side of one pixel, and the sides of the map after it.
 
     >>> half_pool(nn.MaxPool2d, 5, 1)[1:]
     (2, 1)
@@ -63,9 +63,9 @@ class MLP(nn.Module):
     """Linear layers with ReLU between them, on the flattened input: `[N, ...]` to `[N, K]`.
 
     Args:
-        input_shape: shape of one input, of any length.
+        input_shape: shape of one input, with any number of axes.
         num_outputs: K.
-        hidden: sizes of the layers between; none gives a linear model.
+        hidden: sizes of the hidden layers; an empty sequence gives a linear model.
 
     >>> import torch
     >>> MLP((1, 8, 8), 10, hidden=(32,))(torch.zeros(5, 1, 8, 8)).shape
@@ -74,7 +74,7 @@ class MLP(nn.Module):
 
     def __init__(self, input_shape: Sequence[int], num_outputs: int, hidden: Sequence[int] = (256, 128)) -> None:
         super().__init__()
-        require(all(size >= 1 for size in hidden), f"hidden layers have sizes >= 1, got {tuple(hidden)}")
+        require(all(size >= 1 for size in hidden), f"hidden layers have sizes >= 1, got {tuple(hidden)}; change hidden")
         sizes = (math.prod(input_shape), *hidden)
         layers: list[nn.Module] = [nn.Flatten()]
         for before, after in pairwise(sizes):
@@ -89,10 +89,10 @@ class MLP(nn.Module):
 
 
 class LeNet(nn.Module):
-    """LeNet-5 (LeCun et al. 1998) with ReLU, max pools and padded convolutions: `[N, C, H, W]` to `[N, K]`.
+    """LeNet-5 (LeCun et al. 1998) with ReLU, max pooling and padded convolutions: `[N, C, H, W]` to `[N, K]`.
 
     Args:
-        input_shape: `(C, H, W)`, sides of 4 pixels or more.
+        input_shape: `(C, H, W)`, with sides of 4 pixels or more.
         num_outputs: K.
         width: factor on every layer's size.
 
