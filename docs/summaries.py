@@ -154,7 +154,8 @@ def screening(figures: dict[str, Any]) -> Summary:
         f"the passes. "
         f"A query of {speed['tasks']:,} stored embeddings takes "
         f"{next(iter(speed['exact_milliseconds'].values())):.0f} ms.",
-        f"95 %, 200 queries each: ± {100 * half['kindred']:.1f} and ± {100 * half['scattered']:.1f} points. One setting of the race was "
+        f"95 %, 200 queries each: ± {100 * half['kindred']:.1f} and ± {100 * half['scattered']:.1f} points. One "
+        f"setting of the race was "
         "widened after this draw of tasks had given 94 %.",
         "`python benchmarks/screening.py` with MNIST and Fashion-MNIST in `$NEARKIN_DATA`.",
     )
