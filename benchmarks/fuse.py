@@ -26,7 +26,7 @@ from nearkin.nets.training_loop import fit
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.methods.fuse.candidates import Candidates
 from nearkin.search.methods.fuse.fuse import Fuse
-from nearkin.search.methods.fuse.rounds import Contest, Fusion, SideBySide
+from nearkin.search.methods.fuse.rounds import CandidateSelection, Fusion, SideBySide
 from nearkin.search.networks.build import Skeleton, build_network
 from nearkin.search.searcher import run_search
 from nearkin.search.spaces.general import GeneralSpace
@@ -39,7 +39,7 @@ SKELETON = Skeleton(channels=8, num_cells=2, between="pool", growth=1, stem_stri
 SMALL = Skeleton(channels=8, num_cells=2, between="pool", growth=1)  # for 8x8 digits
 TRUTH = nk.Recipe(steps=90, learning_rate=0.02, warmup=0.3)
 FIXED = Fusion(alternations=12, tolerance=1e-9, certain=1.0)  # as many weight steps as the control, converged or not
-CONTESTS: dict[str, Contest] = {"FUSE": FIXED, "side by side": SideBySide()}
+CONTESTS: dict[str, CandidateSelection] = {"FUSE": FIXED, "side by side": SideBySide()}
 NUM_CELLS, TRUTH_SEEDS, NUM_TRIPLES = 16, 2, 20
 GAP = 0.03
 GOOD = "normal(0): 1 = conv3(0); 2 = identity(0) + conv3(1); out = 2"
@@ -92,7 +92,7 @@ def triples_of(cells: Sequence[Cell]) -> list[tuple[Cell, ...]]:
 
 def picks(task: nk.Task, triples: Sequence[tuple[Cell, ...]]) -> dict[str, Any]:
     """How often each contest picks the truly best, and how much worse its pick is in the mean."""
-    parts = Fuse(SPACE, task, SKELETON).parts
+    split = Fuse(SPACE, task, SKELETON).split
     figures: dict[str, Any] = {}
     for name, contest in CONTESTS.items():
         right, lost, seconds = [], [], []
@@ -102,7 +102,7 @@ def picks(task: nk.Task, triples: Sequence[tuple[Cell, ...]]) -> dict[str, Any]:
                 network(cell.genotype, task, SKELETON, derived_seed(number, "triple", place))
                 for place, cell in enumerate(triple)
             ]
-            verdict = finish(contest.judge(Candidates(networks), parts, Streams(number), name))
+            verdict = finish(contest.judge(Candidates(networks), split, Streams(number), name))
             seconds.append(time.process_time() - start)
             best = max(cell.truth for cell in triple)
             lost.append(best - triple[verdict.winner].truth)
@@ -131,11 +131,11 @@ def binomial_tail(successes: int, tries: int, chance: float) -> float:
 def planted() -> list[float]:
     """The weight of a good cell among crippled ones, for five seeds."""
     task = nk.task("digits?limit=300")
-    parts, weights = Fuse(SPACE, task, SMALL).parts, []
+    split, weights = Fuse(SPACE, task, SMALL).split, []
     for seed in range(5):
         given = [Genotype.parse(text) for text in (*CRIPPLED, GOOD)]
         networks = [network(genotype, task, SMALL, 10 * seed + place) for place, genotype in enumerate(given)]
-        verdict = finish(FIXED.judge(Candidates(networks), parts, Streams(seed), "planted"))
+        verdict = finish(FIXED.judge(Candidates(networks), split, Streams(seed), "planted"))
         weights.append(round(verdict.scores[2], 4))
     return weights
 

@@ -4,7 +4,7 @@
     python benchmarks/kin_start.py --distances FOLDER
 
 Small tasks of three data sets, each as target of all others; every cell is trained briefly from scratch. The cache
-keeps what was trained, so that the command resumes after an interruption; with `--offline` nothing is trained and
+keeps the results, so that an interrupted command can be resumed; with `--offline` nothing is trained and
 searches that are not whole in the cache are left out. Writes `benchmarks/kin_start.json`, the page and its picture, and
 the trials from which `nearkin solve` learns its threshold (`src/nearkin/solver/trials.json`). The second command
 measures the distances of these trials again, in the default form, and leaves their gains as they are; the networks for
@@ -34,19 +34,19 @@ import nearkin as nk
 from nearkin.core.events import Work, finish
 from nearkin.core.rng import Streams, derived_seed
 from nearkin.nets.evaluate import evaluate
-from nearkin.search.evaluate import VALIDATION, evaluate_genotype
+from nearkin.search.genotype_evaluation import VALIDATION, evaluate_genotype
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.methods.evolution import evolution
 from nearkin.search.methods.random_search import DRAWN, random_search
 from nearkin.search.methods.sampling import Sampling
-from nearkin.search.methods.warm_start import kin_search
+from nearkin.search.methods.warm_start import warm_start_search
 from nearkin.search.networks.build import Skeleton
-from nearkin.search.objective import Measured, Objective
+from nearkin.search.objective import Objective, ObjectiveValue
 from nearkin.search.registry import PROXY
-from nearkin.search.searcher import KEPT
+from nearkin.search.searcher import NUM_BEST
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.general import GeneralSpace
-from nearkin.search.spaces.restricted import restricted
+from nearkin.search.spaces.restricted import restrict_space
 from nearkin.solver.nearness import Trial, shipped, threshold
 from results import keep, table
 from tables import questions
@@ -144,11 +144,11 @@ class Cached(Objective):
     name: str
     seed: int
 
-    def measure(self, genotype: Genotype) -> Work[Measured]:
+    def measure(self, genotype: Genotype) -> Work[ObjectiveValue]:
         """Trains where it must."""
         yield from ()
         score, test, seconds = self.cache.trained(self.name, genotype, self.seed)
-        return Measured(score, {"test": test, "seconds": seconds})
+        return ObjectiveValue(score, {"test": test, "seconds": seconds})
 
     def settings(self) -> Mapping[str, Any]:
         """Task and seed."""
@@ -161,7 +161,13 @@ def run(searcher: Sampling, seed: int, evaluations: int = EVALUATIONS) -> list[S
     while len(state.records) < evaluations and not searcher.ended(state):
         state = finish(searcher.step(state))
     return [
-        Step(str(r.genotype), r.score, float(r.facts.get("test", 0)), float(r.facts.get("seconds", 1)), r.origin)
+        Step(
+            str(r.genotype),
+            r.score,
+            float(r.facts.get("test", 0)),
+            float(r.facts.get("seconds", 1)),
+            str(r.facts["origin"]),
+        )
         for r in state.records
     ]
 
@@ -169,7 +175,7 @@ def run(searcher: Sampling, seed: int, evaluations: int = EVALUATIONS) -> list[S
 def cells(kept: Cache, source: str) -> tuple[Genotype, ...]:
     """What `nearkin add --cell` would keep of a task: the best of an evolution in the general space."""
     steps = run(evolution(SPACE, Cached(kept, source, CELL_SEED)), derived_seed(CELL_SEED, source), CELL_EVALUATIONS)
-    return tuple(Genotype.parse(step.genotype) for step in sorted(steps, key=lambda step: -step.score)[:KEPT])
+    return tuple(Genotype.parse(step.genotype) for step in sorted(steps, key=lambda step: -step.score)[:NUM_BEST])
 
 
 def searched(kept: Cache, way: str, target: str, seed: int, source: str = "", replica: int = 0) -> list[Step]:
@@ -179,14 +185,14 @@ def searched(kept: Cache, way: str, target: str, seed: int, source: str = "", re
         return run(evolution(SPACE, asked), draws)
     given = cells(kept, source)
     if way == KIN:
-        return run(evolution(restricted(SPACE, given), asked, first=given), draws)
+        return run(evolution(restrict_space(SPACE, given), asked, first=given), draws)
     if way == FREE:
-        return run(kin_search(SPACE, asked, given), draws)
-    return run(random_search(restricted(SPACE, given), asked), draws)
+        return run(warm_start_search(SPACE, asked, given), draws)
+    return run(random_search(restrict_space(SPACE, given), asked), draws)
 
 
 def distances(kept: Cache) -> dict[str, Any]:
-    """Fréchet and `kin`, sources by targets, through a zoo of LeNets; and what it took for one new target."""
+    """Fréchet and `short-finetune`, sources by targets, in a zoo of LeNets; and the cost of one new target."""
     if "distances" in kept.rows:
         return dict(kept.rows["distances"])
     if kept.offline:
@@ -405,7 +411,7 @@ def groups(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     found = {"from nothing again": [row for row in rows if row["way"] == NOTHING]}
     paired = [row for row in rows if row["way"] == KIN]
     found["all kin"] = paired
-    for word, near in (("Fréchet", near_by_frechet(paired)), ("`kin`", near_by_kin(paired))):
+    for word, near in (("Fréchet", near_by_frechet(paired)), ("`short-finetune`", near_by_kin(paired))):
         found[f"near by {word}"] = [row for row in paired if near(row)]
         found[f"far by {word}"] = [row for row in paired if not near(row)]
     compared = {(row["source"], row["target"], row["seed"]) for row in rows if row["way"] == FREE}
@@ -478,12 +484,12 @@ def on_tables(folder: Path) -> list[dict[str, Any]]:
         kinship = float(spearmanr(*(part.table.column(part.seen) for part in (source, target))).statistic)
         for seed in range(TABLE_SEEDS):
             steps = whole[source.name, "evolution", (seed + 1) % TABLE_SEEDS]  # its own luck, not the target's
-            best = sorted(steps, key=lambda step: -step.score)[:KEPT]
+            best = sorted(steps, key=lambda step: -step.score)[:NUM_BEST]
             given = tuple(Genotype.parse(step.genotype) for step in best)
             space, objective = target.table.space, target.objective()
             ways = {
-                KIN: evolution(Remembered(restricted(space, given)), objective, first=given),
-                FREE: kin_search(space, objective, given),
+                KIN: evolution(Remembered(restrict_space(space, given)), objective, first=given),
+                FREE: warm_start_search(space, objective, given),
                 "evolution": None,
             }
             for way, searcher in ways.items():
@@ -581,7 +587,9 @@ search in the kin's space on trained cells. For want of time there are six tasks
 as a trial of eight cells had shown), {EVALUATIONS} evaluations and one seed, settled before any search from a kin was
 run; `kin` and random search in the kin's space were dropped later and are not measured on trained cells. The tables
 have {TABLE_SEEDS} seeds instead of 30, after a trial with two. After seeing the distances, but no search from a kin,
-near by `kin` was set to be within a target. The threshold hangs on {beyond} trial{"s" if beyond != 1 else ""}
+near by `short-finetune` was set to be within a target. The threshold hangs on {beyond} trial{
+        "s" if beyond != 1 else ""
+    }
 beyond it, whose loss is about the difference of two searches from nothing, {100 * figures["noise"]:.1f} points:
 counted as a tie, all distances that were tried would be near. Totals count as tied below one point in all; five points
 were tried after the first ten pairs and taken back: the threshold is the same, and its interval would look
@@ -636,16 +644,18 @@ Made by `python benchmarks/kin_start.py`; one thread, process time.
 Stem to 7x7, 8 channels, two cells with a pool between, mean over the map; a cell is trained for {PROXY.steps} steps on
 1,000 images and judged on 250 held out, which is what a search sees. A search has {EVALUATIONS} evaluations. *From
 nothing* is regularised evolution in the general space, twice for every target with other draws. *Kin's space* is what
-`nearkin search --method evolution --space KIN` does: it begins with the {KEPT} best cells that {CELL_EVALUATIONS}
+`nearkin search --method evolution --space KIN` does: it begins with the {NUM_BEST} best cells that {CELL_EVALUATIONS}
 evaluations found for the kin, and stays within what these used. {
         others
     }All searches of a target train a cell alike; the kin's cells were found with other seeds.
 
 Near is up to the median of the {figures["pairs"]} Fréchet distances
 (`{figures["distances"]["frechet"]["form"]}`, LeNet, {TRIALS} trials), far beyond
-it; by `kin`, whose values are not comparable between targets, up to the median of the target's own sources. To find the
+it; by `short-finetune`, whose values are not comparable between targets, up to the median of the target's own
+sources. To find the
 kin is **not** in the times below: {spent["solve"]:.0f} s of process time for a target's {TRIALS} LeNets, then
-{spent["frechet"]:.1f} s for the Fréchet distance to the others or {spent["kin"]:.1f} s for `kin`. A search from nothing
+{spent["frechet"]:.1f} s for the Fréchet distance to the others or {
+        spent["kin"]:.1f} s for `short-finetune`. A search from nothing
 takes {figures["seconds_from_nothing"]:.0f} s.
 
 ## Time to reach what a search from nothing found
@@ -678,7 +688,9 @@ The kin's best cell, evaluated once, is worth {first["all"]:.1f} draws from the 
 NAS-Bench-201 and TransNAS-Bench-101 (micro), all ordered pairs of tasks of a table, {
         TABLE_SEEDS
     } seeds. The kin's cells
-are the {KEPT} best that an evolution of {QUERIES} queries found for it. *Queries*: the median over pairs of a pair's
+are the {NUM_BEST} best that an evolution of {
+        QUERIES
+    } queries found for it. *Queries*: the median over pairs of a pair's
 median number of queries until the search has the best value that the search from nothing had after {QUERIES}. There are
 no networks behind a table to measure distances with: near is a pair whose columns have a rank correlation of at least
 the median of all pairs, which nobody knows beforehand.

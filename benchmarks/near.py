@@ -36,8 +36,8 @@ DATA = [
 KEPT = "task2vec, embeddings of sources kept"
 TARGET = "digits?classes=1,4,7&rest=other"
 MEASURES = (
-    "kin",
-    "kin-drawn",
+    "short-finetune",
+    "short-finetune-drawn",
     "logme",
     "leep",
     "nce",

@@ -6,7 +6,7 @@
 task's network (2,000 samples) is fine-tuned on every other task (300 other samples), all weights, fresh head, 60 steps
 of Adam at 1e-3 on batches of 32; twice, in another order of batches. (a) is the area under the held-out loss, (b) the
 steps to the loss that training from scratch ends at, (c) the accuracy after 25 steps. Truths and measures are kept in
-the cache, so that a run resumes after an interruption; about an hour on one core. Figures go to
+the cache, so that an interrupted run can be resumed; about an hour on one core. Figures go to
 `benchmarks/prediction.json`, the table to `docs/figures/prediction-benchmark.md`, the plot to
 `docs/images/prediction.svg`.
 """
@@ -31,7 +31,7 @@ from prediction_truth import DRAWN_RUN, RUN, Run, Stack, all_parts, sources, tru
 from results import keep
 
 DOCS = Path(__file__).parents[1] / "docs"
-KIN = "fast 16x64"  # the pace that `nearkin.distance.kin_score` has as its default
+KIN = "fast 16x64"  # the pace that `nearkin.distance.short_finetune` has as its default
 DRAWN = (("mlp", 0), ("lenet", 0), ("cnn", 0), ("mlp", 1))  # where heads drawn as `nn.Linear` draws them are tried too
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from nearkin.core.rng import Streams, derived_seed
 from nearkin.distance import baselines
 from nearkin.distance.fisher_based.frechet import frechet
-from nearkin.distance.kin_score import Pace, kin_score
+from nearkin.distance.short_finetune import FinetuneSchedule, short_finetune_loss
 from nearkin.fisher.diagonals import diagonal
 from nearkin.fisher.tangent import tangent_kernel
 from nearkin.fisher.values import FisherDiagonal
@@ -36,7 +36,7 @@ SOURCE_FEATURES = 300  # samples of the source, for distances between data sets
 KERNEL_SAMPLES = 150
 RIDGE = (0.01,)  # of heads that only serve another measure
 PACES = {
-    f"fast {steps}x{size}": Pace(steps=steps, batch_size=size, learning_rate=0.06 / steps)
+    f"fast {steps}x{size}": FinetuneSchedule(steps=steps, batch_size=size, learning_rate=0.06 / steps)
     for steps, size in ((12, 64), (16, 64), (20, 32), (20, 64))
 }
 
@@ -183,7 +183,7 @@ def task2vec(pair: Pair) -> float:
 
 
 def real_steps(count: int) -> Measure:
-    """Mean training loss over the first steps of the fine-tuning run that is to be predicted, in another order."""
+    """Mean training loss over the first steps of the fine-tuning run that is predicted, in another order."""
 
     def measure(pair: Pair) -> float:
         module = copy.deepcopy(with_head(pair.module, pair.part.num_outputs, 0, "head")).train()
@@ -203,10 +203,12 @@ def real_steps(count: int) -> Measure:
     return measure
 
 
-def kin(pace: Pace, head: str = "zero") -> Measure:
+def kin(pace: FinetuneSchedule, head: str = "zero") -> Measure:
     def measure(pair: Pair) -> float:
         seed, outputs = derived_seed(pair.column.seed, "kin", pair.column.target), pair.part.num_outputs
-        return kin_score(pair.module, pair.x, pair.y, num_outputs=outputs, head=head, pace=pace, seed=seed)
+        return short_finetune_loss(
+            pair.module, pair.x, pair.y, num_outputs=outputs, head=head, schedule=pace, seed=seed
+        )
 
     return measure
 

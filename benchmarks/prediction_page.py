@@ -23,7 +23,7 @@ def signed(found: dict[str, float]) -> str:
 
 
 def shown(found: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Measures from the best to the worst; the pace that is `kin` once."""
+    """Measures from the best to the worst; the schedule of `short-finetune` once."""
     rows = found["measures"]
     twin = [name for name in rows if name != "kin" and rows[name] == rows["kin"]]
     left = [(name, row) for name, row in rows.items() if name not in twin]
@@ -117,7 +117,8 @@ From the source that a measure puts first:
 The two orders of sources agree at {span(part["zero with drawn"]["all"])} only, so no measure can predict both: the
 output of a drawn head grows with the features, so large features mean a bad start, while a head of
 zeros learns faster with large features. To fine-tune from a drawn head, measure with drawn heads,
-`kin_score(..., head="drawn")`: its advantage over LogME is {signed(part["kin, drawn heads, less logme"])}. Spearman
+`short_finetune_loss(..., head="drawn")`: its advantage over LogME is
+{signed(part["kin, drawn heads, less logme"])}. Spearman
 with the
 area, and regret:
 
@@ -143,7 +144,8 @@ def recipes_text(found: dict[str, Any]) -> str:
         lines.append([name, f"{row['repeat']['all']:.2f}", *said])
     return f"""### Other recipes
 
-`kin` was made for 60 steps at 1e-3. On the multilayer perceptron and one seed, other runs; "its pace" sets the rate so
+`short-finetune` was made for 60 steps at 1e-3. On the multilayer perceptron and one seed, other runs; "its pace"
+sets the rate so
 that its steps go as far as the run does.
 
 {table(head, lines)}
@@ -156,11 +158,13 @@ def caution(found: dict[str, Any]) -> str:
     if not part:
         return ""
     kin, own, logme = (part["measures"][name]["area"]["all"]["mean"] for name in ("kin", "kin, drawn heads", "logme"))
-    return f"""Note. In the first table, fine-tuning starts from heads of zeros, and so does `kin`. That start was
+    return f"""Note. In the first table, fine-tuning starts from heads of zeros, and so does
+`short-finetune` (`kin` in the tables). That start was
 chosen after heads drawn as `nn.Linear` draws them had been tried; repeated runs with those agreed at
-{part["ceiling"]["all"]["repeat"]:.2f} only. With drawn heads `kin` has no advantage: it correlates at
+{part["ceiling"]["all"]["repeat"]:.2f} only. With drawn heads `short-finetune` has no advantage: it correlates at
 {kin:.2f} over all sources, with drawn heads of its own at {own:.2f}, LogME at {logme:.2f}, and their first picks are
-about equally good (last tables). The step size and number of steps of `kin` were selected on the first seed, from
+about equally good (last tables). The step size and number of steps of `short-finetune` were selected on the first
+seed, from
 about twenty settings; the second table
 has a line of the second seed alone, and "pace chosen" shows a pace picked without a target's data set and network.
 The machine had other work while times were measured.
@@ -180,7 +184,8 @@ Spearman correlation of each measure with (a) the area under the held-out loss o
 Regret: area of the first pick minus that of the best source, relative to a random source. AUROC: how well the
 measure, minus its value at
 the initialisation, tells whether a source beats training from scratch. Cost: process time in units of
-LogME's, features included, mean over the networks. "fast KxB" is `kin` at K steps of B samples that go as far as the
+LogME's, features included, mean over the networks. "fast KxB" is `short-finetune` at K steps of B samples that go
+as far as the
 run; the run itself costs three times "20 real steps". The cost of `task2vec` is that of comparing embeddings: computing
 them takes a fitted head and a Fisher pass for each task, once for all pairs, which is not included. The cost of
 `near` is in
@@ -188,7 +193,7 @@ them takes a fitted head and a Fisher pass for each task, once for all pairs, wh
 
 {main_table(found)}
 
-`kin` less LogME: all sources {signed(margin["all"])}, same data {signed(margin["same"])}, other data
+`short-finetune` minus LogME: all sources {signed(margin["all"])}, same data {signed(margin["same"])}, other data
 {signed(margin["other"])}. The goals were 0.80 over all sources, 0.55 among those from other data, and ten times LogME's
 cost; the results are {kin["area"]["all"]["mean"]:.2f}, {kin["area"]["other"]["mean"]:.2f} and
 {kin["cost"]["mean"]:.2g}.
@@ -200,7 +205,7 @@ cost; the results are {kin["area"]["all"]["mean"]:.2f}, {kin["area"]["other"]["m
 ### Combinations of measures
 
 Ridge regressions on measures standardised within a target, fitted without the target's data set and without its
-network; last, `kin` with the pace that is best there.
+network; last, `short-finetune` with the pace that is best there.
 
 {left_out_table(found)}
 

@@ -1,4 +1,4 @@
-"""Does `kin` predict runs with other recipes? Other recipes of fine-tuning, on the smallest network."""
+"""Prediction of fine-tuning runs with other recipes by `short-finetune`, on the smallest network."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from nearkin.core.rng import derived_seed
-from nearkin.distance.kin_score import PACE, Pace, kin_score
+from nearkin.distance.short_finetune import SCHEDULE, FinetuneSchedule, short_finetune_loss
 from prediction_score import GROUPS, SCRATCH, Array, Column, areas, correlations, spearman
 from prediction_tasks import NAMES, Parts
 from prediction_truth import Run, Stack, all_parts, sources, truth
@@ -32,10 +32,10 @@ def recipes(cache: Path) -> dict[str, Any]:
         middle = [values.mean(0) for values in replicas]
         measures = {
             "logme": [one["logme"]["value"].numpy() for one in kept],
-            "kin": [at_pace(stack, part, column, PACE) for part, column in zip(data, columns, strict=True)],
+            "kin": [at_pace(stack, part, column, SCHEDULE) for part, column in zip(data, columns, strict=True)],
         }
         if run.optimiser == "adam":
-            pace = Pace(learning_rate=run.rate * run.steps / PACE.steps)
+            pace = FinetuneSchedule(learning_rate=run.rate * run.steps / SCHEDULE.steps)
             measures["kin, its pace"] = [
                 at_pace(stack, part, column, pace) for part, column in zip(data, columns, strict=True)
             ]
@@ -52,10 +52,13 @@ def repeat(columns: list[Column], replicas: list[Array], group: str) -> float:
     return round(float(np.mean([spearman(first, second) for first, second in pairs])), 4)
 
 
-def at_pace(stack: Stack, part: Parts, column: Column, pace: Pace) -> Array:
+def at_pace(stack: Stack, part: Parts, column: Column, pace: FinetuneSchedule) -> Array:
     """`kin` of every source."""
     seed, (x, y) = derived_seed(column.seed, "kin", column.target), part.target
     rows = range(SCRATCH + 1)
     return np.array(
-        [kin_score(stack.row(row), x, y, num_outputs=part.num_outputs, pace=pace, seed=seed) for row in rows]
+        [
+            short_finetune_loss(stack.row(row), x, y, num_outputs=part.num_outputs, schedule=pace, seed=seed)
+            for row in rows
+        ]
     )

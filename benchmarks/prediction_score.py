@@ -1,4 +1,4 @@
-"""Scores of a measure: its rank correlation with the truth, the price of its first pick, the sign it gives.
+"""Scores of a measure: rank correlation with the truth, regret of the nearest source, sign of transfer.
 
 A column is one target under one network and one seed: values of all sources, and of the start itself in the last row.
 Smaller is nearer, for measures and truths alike. Intervals are of 95 %, by a bootstrap over the tasks that are targets:

@@ -59,7 +59,7 @@ class Judge:
         return correlations(self.columns, values, self.mid(truth), group)
 
     def repeat(self, truth: str, group: str) -> dict[str, float]:
-        """How well a replica predicts the other, and what the best measure can reach with their mean.
+        """Correlation of two replicas, and the highest correlation of a measure with their mean.
 
         By Spearman and Brown the mean of two replicas repeats at $2r/(1+r)$; its correlation with what it estimates,
         which no measure surpasses but by chance, is the root of that.
@@ -225,7 +225,7 @@ def start(judge: Judge) -> dict[str, float]:
 
 
 def picks(judge: Judge, measures: Values) -> dict[str, dict[str, float]]:
-    """Result of fine-tuning from the source that a measure puts first: loss over the run, at its end, accuracy."""
+    """Result of fine-tuning from the source that a measure ranks first: loss over the run, at its end, accuracy."""
     found = {}
     for name in PICKERS:
         chosen = [

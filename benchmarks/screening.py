@@ -410,8 +410,8 @@ search's among {num_tasks} tasks, 1,000 samples:
 How often the truly nearest task is among the first m by the distance of embeddings. *Own network* is its information
 on its own test data with observed labels, which is at hand; *drawn labels* are drawn from the network's answer, its
 head padded to all ten outputs, at one pass more. A *probe* starts from the same weights for every task. The last row
-of the scattered tasks shows how well trials agree: the nearest task by the true distance in one trial, against the
-nearest task of another trial.
+of the scattered tasks is an upper limit: the true distance in one trial, used to find the nearest task of another
+trial.
 
 {embeddings}
 """

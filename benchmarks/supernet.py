@@ -26,17 +26,17 @@ import nearkin as nk
 from measure import peak_bytes, ratios
 from nearkin.core.budget import Budget
 from nearkin.core.rng import Streams, seeded
-from nearkin.search.evaluate import evaluate_genotype
+from nearkin.search.genotype_evaluation import evaluate_genotype
 from nearkin.search.genotypes.genotype import Genotype
-from nearkin.search.methods.darts.architecture_step import Loss, difference, first_order, second_order
+from nearkin.search.methods.darts.architecture_step import Loss, finite_difference, first_order, second_order
 from nearkin.search.methods.darts.gradient_search import Darts, GradientOptions, GradientSearch, PCDarts
 from nearkin.search.networks.build import Skeleton
 from nearkin.search.searcher import run_search
 from nearkin.search.spaces.darts import DartsSpace
 from nearkin.search.spaces.general import GeneralSpace
 from nearkin.search.supernet.fused.supernet import Supernet
-from nearkin.search.supernet.layout import Layout
 from nearkin.search.supernet.reference import Frame
+from nearkin.search.supernet.supernet_layout import SupernetLayout
 from nearkin.tasks.builtin import find_dataset as known
 from results import keep, table
 
@@ -55,7 +55,7 @@ class Bench:
     """Both forms with one set of weights, architecture weights and two batches."""
 
     def __init__(self, side: int, fraction: float) -> None:
-        layout = Layout.of(DartsSpace())
+        layout = SupernetLayout.of(DartsSpace())
         with seeded(0):
             self.fast = Supernet(layout, (3, side, side), 10, Frame(channel_fraction=fraction))
         self.plain = self.fast.plain()
@@ -148,7 +148,7 @@ def second_order_figures() -> dict[str, Any]:
     rough = second_order(training, validation, weights, bench.architecture, RATE, exact=False)[1]
     found["error_of_difference_to_gradient"] = _apart(rough, exact, exact)
     found["correction_to_gradient"] = _apart(plain, exact, exact)
-    products = [difference(training, weights, bench.architecture, vector, radius) for radius in (0.01, 0.005)]
+    products = [finite_difference(training, weights, bench.architecture, vector, radius) for radius in (0.01, 0.005)]
     found["difference_at_half_the_radius"] = _apart(products[1], products[0], products[0])
     print(f"  {found}", flush=True)
     return found

@@ -23,8 +23,8 @@ from nearkin.search.methods.evolution import evolution
 from nearkin.search.methods.local_search import local_search
 from nearkin.search.methods.random_search import random_search
 from nearkin.search.methods.sampling import Sampling
-from nearkin.search.methods.warm_start import kin_search
-from nearkin.search.tabular import Table, TabularObjective, read_table
+from nearkin.search.methods.warm_start import warm_start_search
+from nearkin.search.tabular import ArchitectureTable, TabularObjective, read_table
 from results import keep, table
 
 ROOT = Path(__file__).parents[1]
@@ -56,7 +56,7 @@ REFERENCE = {  # reference: regrets after 25, 50, 100 and 200 queries, 200 seeds
 class Question:
     """A task of a table: the column that a search sees, and the one in which its regret is taken."""
 
-    table: Table
+    table: ArchitectureTable
     name: str
     seen: str
     judged: str
@@ -66,7 +66,7 @@ class Question:
         return TabularObjective(self.table, self.seen)
 
 
-def columns(first: Table, second: Table) -> list[Question]:
+def columns(first: ArchitectureTable, second: ArchitectureTable) -> list[Question]:
     names = [column.removesuffix("_test") for column in first.columns if column.endswith("_test")]
     return [
         *(Question(first, name, f"{name}_valid", f"{name}_test") for name in names),
@@ -132,7 +132,7 @@ def by_kin(asked: list[Question]) -> dict[str, Any]:
         best, objective = target.table.best(target.judged), target.objective()
         first = kin.table.top(kin.seen, KIN_GIVEN)
         ways = {
-            "kin": kin_search(target.table.space, objective, first),
+            "kin": warm_start_search(target.table.space, objective, first),
             "local": local_search(target.table.space, objective, first=first),
         }
         figures[f"{kin.name} to {target.name}"] = {
@@ -237,10 +237,10 @@ The search starts from the {
         figures["given"]
     } best cells of another task of the same table (by the accuracy that a search
 sees there), over {figures["kin_seeds"]} seeds. Mean regret after 10 / 50 queries: random search without kin; the search
-`kin`, an evolution whose first population is half the kin's and half drawn; and as a control local search from the
-same cells. The last column is the regret of `kin` at 50 queries ÷ that of random search. About ten other methods were
-tried on the same pairs (random draws and mutations of the best in turns, bandits over both): none
-was better.
+`warm-start`, an evolution whose first population is half the kin's and half drawn; and as a control local search from
+the same cells. The last column is the regret of `warm-start` at 50 queries ÷ that of random search. About ten other
+methods were tried on the same pairs (draws and children of the best in alternation, bandits that divide the queries):
+none was better.
 
 - CIFAR-100 from CIFAR-10: regret {near:.2f} after 10 queries.
 - Over all {len(figures["kin"])} ordered pairs the ratio at 50 queries is {mean["kin"]} in the mean and {worst["kin"]}

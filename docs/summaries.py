@@ -131,7 +131,7 @@ def near(figures: dict[str, Any]) -> Summary:
     seconds = figures["process seconds by number of tasks"]
     return Summary(
         "Ranking a zoo takes seconds, and the default measure costs a few times as much as LogME.",
-        f"Holds: for twenty tasks the default (`short-finetune`, here `kin`) takes {seconds['kin']['20']:.1f} s, LogME "
+        f"Holds: for twenty tasks the default (`short-finetune`) takes {seconds['short-finetune']['20']:.1f} s, LogME "
         f"{seconds['logme']['20']:.1f} s, the Fréchet distance {seconds['frechet']['20']:.1f} s including the "
         f"training of "
         "the target's own network.",

@@ -23,9 +23,9 @@ def main(folder: str) -> None:
         for name, data in TASKS.items():
             zoo.add(nk.task(data, name=name), "lenet?width=0.5", trials=2, recipe=RECIPE)
         target = nk.task("digits?classes=0,1,2&rest=other&limit=400", name="new")
-        for measure in ("kin", "logme", "frechet"):
+        for measure in ("short-finetune", "logme", "frechet"):
             ranking = zoo.near(target, measure)
-            print(f"{measure:8s}", ", ".join(f"{kin.name} {kin.distance:.3f} ± {kin.std:.3f}" for kin in ranking))
+            print(f"{measure:14s}", ", ".join(f"{kin.name} {kin.distance:.3f} ± {kin.std:.3f}" for kin in ranking))
         matrix = zoo.matrix()
         print("nearest by the Fréchet distance:", matrix.nearest())
         page = Path(folder) / "map.html"

@@ -14,7 +14,8 @@ from typing import Any
 
 MOVED = {
     "nearkin.distance.frechet": "nearkin.distance.fisher_based.frechet",
-    "nearkin.distance.kin": "nearkin.distance.kin_score",
+    "nearkin.distance.kin": "nearkin.distance.short_finetune",
+    "nearkin.distance.kin_score": "nearkin.distance.short_finetune",
     "nearkin.distance.measures": "nearkin.distance.registry",
     "nearkin.distance.readings": "nearkin.distance.fisher_based.readings",
     "nearkin.fisher.diagonal": "nearkin.fisher.diagonals",
@@ -23,6 +24,7 @@ MOVED = {
     "nearkin.report.words": "nearkin.report.labels",
     "nearkin.search.budget": "nearkin.core.budget",
     "nearkin.search.darts": "nearkin.search.spaces.darts",
+    "nearkin.search.evaluate": "nearkin.search.genotype_evaluation",
     "nearkin.search.evolution": "nearkin.search.methods.evolution",
     "nearkin.search.fuse": "nearkin.search.methods.fuse.fuse",
     "nearkin.search.fuse_candidates": "nearkin.search.methods.fuse.candidates",
@@ -69,9 +71,30 @@ MOVED = {
 """New paths of modules by their old ones."""
 
 RENAMED = {
+    "nearkin.distance.short_finetune": {
+        "Pace": "nearkin.distance.short_finetune:FinetuneSchedule",
+        "kin_score": "nearkin.distance.short_finetune:short_finetune_loss",
+    },
     "nearkin.core.events": {"kept": "nearkin.run.checkpoints:save_to_file"},
     "nearkin.nets.functional": {"evaluating": "nearkin.nets.functional:evaluation_mode"},
     "nearkin.nets.training_loop": {"fitting": "nearkin.nets.training_loop:fit.work"},
+    "nearkin.search": {
+        "Ask": "nearkin.search.registry:SearchProblem",
+        "Best": "nearkin.search.searcher:ScoredGenotype",
+        "Evaluated": "nearkin.search.genotype_evaluation:GenotypeEvaluation",
+        "Outcome": "nearkin.search.searcher:SearchResult",
+    },
+    "nearkin.search.genotype_evaluation": {"Evaluated": "nearkin.search.genotype_evaluation:GenotypeEvaluation"},
+    "nearkin.search.methods.sampling": {"Way": "nearkin.search.methods.sampling:Proposer"},
+    "nearkin.search.methods.warm_start": {"kin_search": "nearkin.search.methods.warm_start:warm_start_search"},
+    "nearkin.search.objective": {"Measured": "nearkin.search.objective:ObjectiveValue"},
+    "nearkin.search.registry": {"Ask": "nearkin.search.registry:SearchProblem"},
+    "nearkin.search.searcher": {
+        "Best": "nearkin.search.searcher:ScoredGenotype",
+        "Outcome": "nearkin.search.searcher:SearchResult",
+        "searching": "nearkin.search.searcher:run_search.work",
+    },
+    "nearkin.search.tabular": {"Table": "nearkin.search.tabular:ArchitectureTable"},
     "nearkin.run": {
         "Entry": "nearkin.run.journal:JournalEntry",
         "journaled": "nearkin.run.journal:write_journal",
@@ -88,7 +111,8 @@ RENAMED = {
         "journaled": "nearkin.run.journal:write_journal",
     },
     "nearkin.run.stages": {"Spent": "nearkin.run.stages:StageTime"},
-    "nearkin.search.searcher": {"searching": "nearkin.search.searcher:run_search.work"},
+    "nearkin.zoo.search": {"Ground": "nearkin.zoo.search:SearchDomain"},
+    "nearkin.zoo.transfer": {"Transferring": "nearkin.zoo.transfer:TransferOptions"},
     "nearkin.store": {
         "Cleaning": "nearkin.store.integrity:CleanupResult",
         "Damage": "nearkin.store.integrity:DamagedBlob",

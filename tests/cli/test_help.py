@@ -13,7 +13,7 @@ def test_help_of_near_lists_every_measure_and_its_options(call: Call) -> None:
         assert any(line.startswith(f"{name} ") and measure.summary in line for line in lines), name
         assert all(any(line.startswith(f"{option.name} ") for line in lines) for option in measure.options)
         assert (f"option of {name} " in said.out) == bool(measure.options)
-    assert "kin (default)" in said.out
+    assert "short-finetune (default)" in said.out
 
 
 def test_help_of_search_lists_every_method_and_its_options(call: Call) -> None:
@@ -31,13 +31,13 @@ def test_options_of_a_measure_are_refused_in_one_line(call: Call) -> None:
     for words, wanted in (
         (
             ("--option", "steps=two"),
-            "option steps of the measure kin is 'two', expected a whole number; its default is 16",
+            "option steps of the measure short-finetune is 'two', expected a whole number; its default is 16",
         ),
         (
             ("--reading", "model"),
-            "the measure kin has no option reading; its options are batch_size, learning_rate",
+            "the measure short-finetune has no option reading; its options are batch_size, learning_rate",
         ),
-        (("--screen", "1"), "the measure kin is measured on every task"),
+        (("--screen", "1"), "the measure short-finetune cannot screen tasks"),
         (("--option", "steps"), "got --option 'steps', expected name=value"),
     ):
         said = call("near", "a", *words)

@@ -54,7 +54,7 @@ def test_bad_questions_end_in_one_line(call: Call) -> None:
         (("near", "zeroo"), "neither a task of the zoo (zero, six, all) nor a data set"),
         (("near", "zero", "--measure", "frechett"), "unknown measure 'frechett'"),
         (("near", "zero", "--reading", "none", "--measure", "frechet"), "reading is one of auto, padded, model, refit"),
-        (("matrix", "zero"), "two tasks or more"),
+        (("matrix", "zero"), "expected two or more for a matrix"),
         (("matrix", "zero", "seven"), "no task named 'seven'"),
         (("map", "--out", "map.png"), "write to .html, .svg or .json"),
         (("--zoo", "nowhere", "near", "zero"), "nowhere"),

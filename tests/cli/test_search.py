@@ -108,13 +108,13 @@ def test_bad_questions_end_in_one_line(call: Call, tmp_path: Path) -> None:
         (("--method", "fused", "--space", "full"), "unknown method 'fused'"),
         (("--method", "random", "--space", "generall"), "did you mean general?"),
         ((), "no other task of the zoo has cells"),
-        (("--method", "random", "--space", "four"), "four has no cells"),
+        (("--method", "random", "--space", "four"), "'four' has no cells"),
         (("--method", "pcdarts", "--space", "nearest"), "use --space full"),
         (("--method", "random", "--space", "general?nodes=3", "--parameters", "10"), "has parameters <= 10"),
         (("--method", "random", "--space", "full", "--option", "tournament=3"), "random has no option tournament"),
         (("--space", "full", "--option", "patience=two"), "option patience of fuse is 'two', expected a whole number"),
         (("--space", "full", "--option", "patience=2", "--option", "patience=3"), "patience is given twice"),
-        (("--space", "recurrent"), "fuse cannot search the space recurrent for four, a categorical task; use"),
+        (("--space", "recurrent"), "fuse cannot search the space recurrent for 'four', a categorical task; use"),
         (("--method", "random", "--space", "full", "--option", "tournament"), "name=value"),
         (("--space", "full", "--out", "there.safetensors"), "there.safetensors exists"),
         (("--space", "full", "--out", "there.bin"), "ends in .safetensors"),
@@ -131,7 +131,7 @@ def test_bad_questions_end_in_one_line(call: Call, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_chosen_model_of_a_solution_leaves_the_house(call: Call, tmp_path: Path) -> None:
+def test_the_selected_model_of_a_solution_is_exported(call: Call, tmp_path: Path) -> None:
     data = "digits?classes=0,1,2&rest=drop&limit=150"
     said = call("solve", "low", data, "--evaluations", "1", "--epochs", "2", "--only", "full-search", "--json")
     assert said.code == 0, said.err
@@ -151,7 +151,7 @@ def test_the_chosen_model_of_a_solution_leaves_the_house(call: Call, tmp_path: P
     assert call("export-model", file, "--to", "torch", "--out", file, "--overwrite").code == 1
     trial = call("export-model", "low", "--trial", "0", "--out", "t.safetensors", "--json").json
     assert trial["network"] == "lenet"
-    assert "low has trials 0 to 2" in call("export-model", "low", "--trial", "7", "--out", "u.safetensors").err
+    assert "'low' has trials 0 to 2" in call("export-model", "low", "--trial", "7", "--out", "u.safetensors").err
 
 
 def test_a_simple_model_leaves_the_house(call: Call, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_simple_model_leaves_the_house(call: Call, tmp_path: Path) -> None:
     assert (bad.code, bad.err.count("\n")) == (1, 1)
     assert "use --to onnx or --to torch" in bad.err
     (tmp_path / "strange.safetensors").write_bytes(State({"w": torch.ones(1)}, {"format": "else"}).to_bytes())
-    assert "holds no model of nearkin" in call("export-model", "strange.safetensors").err
+    assert "is not a model file of nearkin" in call("export-model", "strange.safetensors").err
 
 
 @pytest.mark.slow
@@ -192,7 +192,7 @@ def test_the_options_of_a_method_are_listed_without_a_target(call: Call) -> None
     for words in (("--method", "evolution", "--options"), ("--options", "--method", "evolution")):
         said = call("search", *words)
         assert said.code == 0, said.err
-        assert re.search(r"population +10 +members alive", said.out)
+        assert re.search(r"population +10 +number of members", said.out)
     assert "evolution" in call("search", "--options").out
     assert "unknown method 'evolve'" in call("search", "--method", "evolve", "--options").err
 
@@ -247,4 +247,4 @@ def test_an_architecture_for_images_as_outputs_goes_the_whole_way(call: Call, tm
     assert added.json["parameters"] == said.json["parameters"]
     refused = call("search", data, "--method", "darts", "--space", "full")
     assert (refused.code, refused.err.count("\n")) == (1, 1)
-    assert "use fuse, side-by-side, random, evolution, local or kin" in refused.err
+    assert "use fuse, side-by-side, random, evolution, local or warm-start" in refused.err

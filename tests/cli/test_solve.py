@@ -224,7 +224,7 @@ BAD = [
     (("b", "digits", "--budget", "nan"), "above 0, got nan"),
     (("b", "digits", "--budget", "inf"), "a finite number, got inf"),
     (("b", "digits", "--method", "fused"), "unknown method 'fused'"),
-    (("b", "digits", "--method", "darts"), "does not begin with a kin's cells"),
+    (("b", "digits", "--method", "darts"), "does not start from the cells of a kin"),
     (("b", "digits", "--measures", "frechet,kinn"), "unknown measure 'kinn'"),
     (("b", "digits", "--networks", "vgg16,vgg"), "unknown network 'vgg'"),
     (("b", "digits", "--only", "forest"), "unknown contender 'forest'"),

@@ -62,7 +62,7 @@ def test_images_of_another_size_are_brought_to_the_source(call: Call) -> None:
     data = f"{HIGH}&size=10"
     found = call("transfer", "low", data, "--shots", "5", "--samples", "50", "--no-baselines", "--json")
     assert found.code == 0, found.err
-    assert "are brought to (1, 8, 8)" in found.err
+    assert "are converted to (1, 8, 8)" in found.err
     assert found.json["num_train"] == 25
 
 
@@ -73,7 +73,7 @@ def test_bad_requests_end_in_one_line(call: Call, tmp_path: Path) -> None:
     cases = [
         (("transfer", "lov", HIGH), "no task named 'lov'"),
         (("transfer", "low", "hihg"), "neither a task of the zoo (low) nor a data set"),
-        (("transfer", "low", HIGH, "--shots", "9999"), "training samples, 9999 a class were asked for"),
+        (("transfer", "low", HIGH, "--shots", "9999"), "training samples, got shots=9999"),
         (("transfer", "low", HIGH, "--method", "exact"), "dirichlet or laplace"),
         (("transfer", "low", HIGH, "--weights", "haed", "--shots", "2"), "did you mean head"),
         (("transfer", "low", HIGH, "--trial", "4"), "has trials 0 to 0"),

@@ -194,11 +194,11 @@ def test_judging_in_parts_changes_nothing() -> None:
 
 def test_neighbours_refuse() -> None:
     f, y = normal(4, 2), torch.tensor([0, 0, 1, 1])
-    with pytest.raises(OptionError, match="k counts neighbours"):
+    with pytest.raises(OptionError, match="k is the number of neighbours"):
         knn_accuracy(f, y, f, y, k=0)
     with pytest.raises(OptionError, match="euclidean or cosine"):
         knn_accuracy(f, y, f, y, metric="manhattan")  # type: ignore[arg-type]
-    with pytest.raises(MismatchError, match="take both from one network"):
+    with pytest.raises(MismatchError, match="compute both with one network"):
         knn_accuracy(f, y, f[:, :1], y)
     with pytest.raises(MismatchError, match="the same columns"):
         knn_r2(f, f, f, f[:, :1])
@@ -227,5 +227,5 @@ def test_leave_one_out_works_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_test_features_want_test_targets() -> None:
     f, y = torch.randn(10, 2), torch.arange(10) % 2
-    with pytest.raises(MismatchError, match="give both, or none for leave-one-out"):
+    with pytest.raises(MismatchError, match="give both, or neither for leave-one-out"):
         knn_accuracy(f, y, f)

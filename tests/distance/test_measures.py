@@ -12,7 +12,7 @@ from nearkin.distance.measure import Measure, Need
 from nearkin.distance.pair import Pair
 from nearkin.distance.registry import DEFAULT, MEASURES, STRUCTURE, measure_named, title_of
 
-UNORDERED = ("kin-drawn", "finetune", "gradnorm", "task2vec-asymmetric", "source", "random")
+UNORDERED = ("short-finetune-drawn", "finetune", "gradnorm", "task2vec-asymmetric", "source", "random")
 """A drawn head starts from a larger loss on stronger features, and a small gradient can mean that nothing is left to
 learn or that nothing can be learned; the others do not compare both sides."""
 
@@ -46,7 +46,7 @@ def test_a_task_is_at_distance_zero_from_itself(name: str) -> None:
 
 
 def test_every_long_measure_passes_its_events_on() -> None:
-    for name, steps in (("kin", 16), ("kin-drawn", 16), ("finetune", 200)):
+    for name, steps in (("short-finetune", 16), ("short-finetune-drawn", 16), ("finetune", 200)):
         events = list(MEASURES[name].work(pair("categorical")))
         assert [event.done for event in events if isinstance(event, Progress)] == list(range(1, steps + 1))
     for name in ("frechet", "task2vec"):
@@ -57,10 +57,12 @@ def test_every_long_measure_passes_its_events_on() -> None:
 
 
 def test_options_are_typed_and_checked() -> None:
-    measure = MEASURES["kin"].with_options({"steps": "2", "learning_rate": 0.1})
+    measure = MEASURES["short-finetune"].with_options({"steps": "2", "learning_rate": 0.1})
     assert len(list(measure.work(pair("categorical")))) == 2
-    assert MEASURES["kin"].with_options({}) is MEASURES["kin"]
-    with pytest.raises(OptionError, match="option steps of the measure kin is 'two', expected a whole number"):
+    assert MEASURES["short-finetune"].with_options({}) is MEASURES["short-finetune"]
+    with pytest.raises(
+        OptionError, match="option steps of the measure short-finetune is 'two', expected a whole number"
+    ):
         measure.with_options({"steps": "two"})
     with pytest.raises(OptionError, match="the measure leep has no option steps; it has none"):
         MEASURES["leep"].with_options({"steps": "2"})
@@ -75,7 +77,7 @@ def test_names_and_aliases_are_unique_and_lead_to_their_measure() -> None:
     assert {DEFAULT, STRUCTURE} <= set(MEASURES)
     assert {beside for measure in MEASURES.values() for beside in measure.beside} <= set(MEASURES)
     assert title_of("unheard of") == "unheard of"
-    with pytest.raises(OptionError, match="unknown measure 'frechett'; choose one of kin, "):
+    with pytest.raises(OptionError, match="unknown measure 'frechett'; choose one of short-finetune, "):
         measure_named("frechett")
 
 
@@ -85,3 +87,11 @@ def test_a_first_look_is_at_a_share_of_the_samples() -> None:
     assert len(part.view.train.x) == 25
     assert len(Pair(whole.source, whole.target, samples=60).view.train.x) == 60
     assert torch.equal(part.source_features, part.view.features_of(whole.source.task.train.fixed_subset(25).x))
+
+
+def test_names_of_earlier_versions_are_recognised() -> None:
+    for old, new in (("kin", "short-finetune"), ("kin-drawn", "short-finetune-drawn")):
+        assert measure_named(old) is MEASURES[new]
+        assert MEASURES[new].stored_name == old, "keys of stored results do not change"
+        assert title_of(old) == title_of(new)
+    assert MEASURES["frechet"].stored_name == "frechet"

@@ -17,7 +17,7 @@ from nearkin.nets.spec import NetworkSpec
 from nearkin.nets.trusted_code import is_trusted, refusal
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.networks.build import build_network
-from nearkin.search.networks.named import network_string, parsed, unwritten, written
+from nearkin.search.networks.named import decode_genotype, encode_genotype, network_string, parse_network
 from nearkin.search.networks.skeleton import Skeleton
 from nearkin.search.spaces.nasbench201 import nasbench201_arch, nasbench201_cell, transnas101_arch, transnas101_cell
 from nearkin.search.spaces.registry import space
@@ -87,7 +87,7 @@ def test_genotypes(count_inputs: Count, kind: str) -> None:
     def read(text: object) -> None:
         genotype = Genotype.parse(str(text))
         assert Genotype.parse(str(genotype)) == genotype
-        assert unwritten(written(genotype)) == genotype
+        assert decode_genotype(encode_genotype(genotype)) == genotype
         genotype.canonical(fold_identities=True)
 
     count_inputs(fuzz(f"genotypes, {kind}", mutations(GENOTYPES[kind]), read))
@@ -136,8 +136,8 @@ def test_network_strings(count_inputs: Count) -> None:
 
 def test_searched_network_strings(count_inputs: Count) -> None:
     def read(text: object) -> None:
-        genotype, skeleton = parsed(str(text))
-        assert parsed(network_string(genotype, skeleton)) == (genotype, skeleton)
+        genotype, skeleton = parse_network(str(text))
+        assert parse_network(network_string(genotype, skeleton)) == (genotype, skeleton)
 
     count_inputs(fuzz("network strings, searched", mutations(SEARCHED), read))
 

@@ -35,8 +35,8 @@ from nearkin.run.journal import FOLDER, ZOO_MARK, journals, write_journal
 from nearkin.run.stages import StageCache
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.methods.random_search import random_search
-from nearkin.search.objective import Measured, Objective
-from nearkin.search.searcher import Outcome, run_search
+from nearkin.search.objective import Objective, ObjectiveValue
+from nearkin.search.searcher import SearchResult, run_search
 from nearkin.search.spaces.general import GeneralSpace
 from nearkin.solver.contenders import trained_network
 from nearkin.solver.solution import Solution
@@ -161,23 +161,23 @@ def test_stages(solved: State, toy: Task, tmp_path: Path, count_inputs: Count) -
 class Lengths(Objective):
     """An objective that costs nothing."""
 
-    def measure(self, genotype: Genotype) -> Work[Measured]:
+    def measure(self, genotype: Genotype) -> Work[ObjectiveValue]:
         yield from ()
-        return Measured(float(len(str(genotype))), {"length": 1.0})
+        return ObjectiveValue(float(len(str(genotype))), {"length": 1.0})
 
     def settings(self) -> dict[str, float]:
         return {}
 
 
 def test_states_of_searches(count_inputs: Count) -> None:
-    def work(start: State | None) -> Work[Outcome]:
+    def work(start: State | None) -> Work[SearchResult]:
         return run_search.work(random_search(GeneralSpace((3,)), Lengths()), Budget(evaluations=4), resume=start)
 
     data = _captured(work(None), 1).to_bytes()
 
     def read(made: object) -> None:
         outcome = finish(work(State.from_bytes(_bytes(made), "the file")))
-        Outcome.from_dict(json.loads(json.dumps(outcome.to_dict())))
+        SearchResult.from_dict(json.loads(json.dumps(outcome.to_dict())))
 
     read(data)
     count_inputs(fuzz("searches", lambda rng: mutated_state(data, rng), read))

@@ -16,7 +16,7 @@ from nearkin.core.budget import Budget
 from nearkin.core.errors import TrainingError
 from nearkin.core.events import Checkpoint, Event, finish
 from nearkin.core.state import State
-from nearkin.search.searcher import Best, Outcome, Searcher, run_search
+from nearkin.search.searcher import ScoredGenotype, Searcher, SearchResult, run_search
 from nearkin.search.spaces.base import Space
 
 Make = Callable[[], Searcher[Any]]
@@ -24,7 +24,7 @@ Make = Callable[[], Searcher[Any]]
 
 def searched(
     searcher: Searcher[Any], budget: Budget, seed: int = 0, resume: State | None = None
-) -> tuple[Outcome, list[bytes]]:
+) -> tuple[SearchResult, list[bytes]]:
     """The outcome, and the checkpoint after every step as it would lie on disk."""
     saved: list[bytes] = []
 
@@ -42,7 +42,7 @@ def timeless(facts: Any) -> Any:
     return [timeless(value) for value in facts] if isinstance(facts, list | tuple) else facts
 
 
-def course(outcome: Outcome) -> tuple[object, ...]:
+def course(outcome: SearchResult) -> tuple[object, ...]:
     """All of an outcome that the clock has no part in."""
     best, history = outcome.best, outcome.history
     facts = timeless(dict(best.facts))
@@ -106,16 +106,16 @@ class SearcherLaws:
     def test_the_best_is_a_member_of_the_space_after_every_step(self, make: Make, space: Space) -> None:
         searcher = make()
         state = searcher.init(0)
-        found: list[Best | None] = [searcher.best(state)]
+        found: list[ScoredGenotype | None] = [searcher.best(state)]
         while len(found) <= self.STEPS and not searcher.ended(state):
             state = finish(searcher.step(state))
             found.append(searcher.best(state))
         assert found[-1] is not None
         assert all(space.contains(best.genotype) for best in found if best is not None)
-        several = searcher.several(state, 3)
-        assert several[0] == found[-1]
-        assert len(several) == len({space.unique_key(best.genotype) for best in several}) <= 3
-        assert all(space.contains(best.genotype) for best in several)
+        top = searcher.top(state, 3)
+        assert top[0] == found[-1]
+        assert len(top) == len({space.unique_key(best.genotype) for best in top}) <= 3
+        assert all(space.contains(best.genotype) for best in top)
 
     def test_the_course_of_the_driver_is_that_of_the_searcher(self, make: Make) -> None:
         searcher = make()
@@ -136,9 +136,9 @@ class SearcherLaws:
     @pytest.mark.parametrize(
         ("name", "value", "message"),
         [
-            ("version", 0, "the checkpoint is of version 0, this is"),
-            ("method", "guessing", r"made with another method \(guessing, not"),
-            ("seed", 77, r"made with another seed \(77, not 0\)"),
+            ("version", 0, "the checkpoint has version 0, expected"),
+            ("method", "guessing", r"made with another method: guessing, expected"),
+            ("seed", 77, r"made with another seed: 77, expected 0"),
             ("settings", {"other": 1}, "made with another settings"),
         ],
     )

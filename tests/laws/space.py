@@ -155,7 +155,7 @@ class SpaceLaws:
         genotype = Genotype.parse(text)
         assert not space.contains(genotype)
         for attempt in (space.neighbours, lambda found: space.mutate(found, rng(0))):
-            with pytest.raises(MismatchError, match="is not of the space") as refused:
+            with pytest.raises(MismatchError, match="is not in the space") as refused:
                 attempt(genotype)
             assert "\n" not in str(refused.value)
             assert space.name in str(refused.value)

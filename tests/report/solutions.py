@@ -108,7 +108,7 @@ def contenders(rng: Generator) -> list[Result]:
 def kin(target: str, names: Sequence[str], rng: Generator, trials: int = 3) -> Relations:
     """Rankings by three measures."""
     rankings = []
-    for measure, low, wide in (("frechet", 0.1, 0.3), ("kin", 0.6, 1.1), ("logme", -1.4, 1.0)):
+    for measure, low, wide in (("frechet", 0.1, 0.3), ("short-finetune", 0.6, 1.1), ("logme", -1.4, 1.0)):
         base = (low + wide * torch.rand(len(names), 1, generator=rng)).expand(-1, trials)
         noise = 0.05 * wide * torch.randn(len(names), trials, generator=rng)
         rankings.append(Ranking.of(target, measure, dict(zip(names, (base + noise).tolist(), strict=True))))
@@ -197,7 +197,8 @@ def planted(
         pictures=images(len(quality.mistakes), rng, shape),
         seed=seed,
         made={
-            "measures": ["frechet", "kin", "logme"], "space": "nearest", "method": "evolution", "validation": 0.2,
+            "measures": ["frechet", "short-finetune", "logme"], "space": "nearest", "method": "evolution",
+            "validation": 0.2,
             "seed": seed, "budget": {"minutes": 5.0}, "device": "cpu",
             "command": "nearkin solve digits-0-to-3 'digits?classes=0,1,2,3'",
             "versions": {"python": "3.12.1", "nearkin": "0.1.0", "torch": "2.13.0"}, "data": "digits?classes=0,1,2,3",

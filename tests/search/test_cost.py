@@ -17,7 +17,7 @@ from nearkin.search.spaces.darts import DartsSpace
 from nearkin.search.spaces.general import GeneralSpace
 from nearkin.search.spaces.mobile import MobileSpace
 from nearkin.search.spaces.nasbench201 import nasbench201, nasbench201_cell
-from nearkin.search.spaces.recurrent import RecurrentSpace
+from nearkin.search.spaces.recurrent_space import RecurrentSpace
 
 SPACES: dict[str, tuple[Space, dict[str, object]]] = {
     "general": (GeneralSpace(), {"num_cells": 3}),
@@ -102,7 +102,7 @@ def test_limits_add_up_and_none_is_the_space_itself() -> None:
     assert costs.limits(space) is space
     both = costs.limits(space, parameters=260, multiply_adds=3000, latency=60.0)
     assert {str(cell)[15:].split("(")[0] for cell in both.enumerate()} == {"zero", "identity", "max3", "avg3"}
-    with pytest.raises(OptionError, match="the least found has 102"):
+    with pytest.raises(OptionError, match="the lowest found is 102"):
         costs.limits(space, parameters=50).sample(torch.Generator())
 
 

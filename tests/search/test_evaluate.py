@@ -12,9 +12,9 @@ from nearkin.core.state import State
 from nearkin.nets.evaluate import evaluate
 from nearkin.nets.functional import multiply_adds, num_parameters
 from nearkin.nets.recipe import Recipe
-from nearkin.search.evaluate import Evaluated, TrainedObjective, evaluate_genotype
+from nearkin.search.genotype_evaluation import GenotypeEvaluation, TrainedObjective, evaluate_genotype
 from nearkin.search.genotypes.genotype import Genotype
-from nearkin.search.networks.auxiliary import AuxiliaryLoss, InTraining
+from nearkin.search.networks.auxiliary import AuxiliaryLoss, CellNetworkInTraining
 from nearkin.search.networks.build import CellNetwork, Skeleton, build_network
 from nearkin.tasks.derive import held_out
 from nearkin.tasks.likelihood import Categorical, Gaussian
@@ -51,7 +51,7 @@ def text() -> Task:
     return language_task("song", "la la li lo\n" * 60, "la la li lo\n" * 10, {"length": "4"})
 
 
-def states_equal(one: Evaluated, other: Evaluated) -> bool:
+def states_equal(one: GenotypeEvaluation, other: GenotypeEvaluation) -> bool:
     mine, others = one.network.state_dict(), other.network.state_dict()
     return mine.keys() == others.keys() and all(torch.equal(mine[key], others[key]) for key in mine)
 
@@ -123,7 +123,7 @@ def test_checkpoints_of_another_evaluation_are_refused(task: Task) -> None:
         (PAIR, replace(SMALL, channels=5), None),
         (PAIR, SMALL, 0.5),
     ):
-        with pytest.raises(TrainingError, match="start anew"):
+        with pytest.raises(TrainingError, match="start again"):
             evaluate_genotype(genotype, task, skeleton, QUICK, 0, saved, validation=validation)
 
 
@@ -186,10 +186,10 @@ def test_the_loss_of_a_pair_is_that_of_the_first_and_a_share_of_the_second() -> 
     assert AuxiliaryLoss(Gaussian(), 0.4).metric == "r2"
 
 
-def in_training(skeleton: Skeleton, total: int = 10) -> tuple[CellNetwork, InTraining]:
+def in_training(skeleton: Skeleton, total: int = 10) -> tuple[CellNetwork, CellNetworkInTraining]:
     network = build_network(PAIR, skeleton, (1, 6, 6), 3)
     assert isinstance(network, CellNetwork)
-    return network, InTraining(network, skeleton, 3, total, seed=0)
+    return network, CellNetworkInTraining(network, skeleton, 3, total, seed=0)
 
 
 def test_in_evaluation_the_wrapper_is_the_network() -> None:
@@ -247,12 +247,12 @@ def test_tasks_and_genotypes_of_two_kinds_are_refused(task: Task, text: Task) ->
     for genotype, wrong, skeleton, message in (
         (CELLS, dense, SMALL, "images as outputs"),
         (CELLS, task, replace(SMALL, dense=True), "images as outputs"),
-        (CHAIN, dense, replace(SMALL, dense=True), "chains end in one vector"),
-        (CELLS, text, SMALL, "recurrent cells go with text"),
-        (RECURRENT, task, SMALL, "recurrent cells go with text"),
+        (CHAIN, dense, replace(SMALL, dense=True), "a chain has no images as outputs"),
+        (CELLS, text, SMALL, "recurrent cells for text"),
+        (RECURRENT, task, SMALL, "recurrent cells for text"),
         (CELLS, table, SMALL, "images"),
-        (CHAIN, task, replace(SMALL, auxiliary=True), "are for cells"),
-        (CHAIN, task, replace(SMALL, drop_path=0.1), "are for cells"),
+        (CHAIN, task, replace(SMALL, auxiliary=True), "are only for cells"),
+        (CHAIN, task, replace(SMALL, drop_path=0.1), "are only for cells"),
     ):
         with pytest.raises((OptionError, MismatchError), match=message):
             evaluate_genotype(genotype, wrong, skeleton, QUICK)

@@ -8,7 +8,7 @@ import nearkin as nk
 from nearkin.core.errors import OptionError
 from nearkin.core.options import read_options
 from nearkin.search.networks.build import Skeleton
-from nearkin.search.registry import METHODS, Ask, searcher
+from nearkin.search.registry import METHODS, SearchProblem, searcher
 from nearkin.search.spaces.general import GeneralSpace
 
 ASK = {"space": GeneralSpace((3,), ("zero", "identity", "conv3")), "skeleton": Skeleton(channels=4, num_cells=2)}
@@ -23,13 +23,13 @@ def task() -> nk.Task:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_option_is_described_and_changes_the_search(method: str, task: nk.Task) -> None:
     """The settings of a searcher decide which checkpoints it continues: an option that is not among them is lost."""
-    plain = searcher(method, Ask(task=task, **ASK)).settings()
+    plain = searcher(method, SearchProblem(task=task, **ASK)).settings()
     for option in METHODS[method].options:
         assert option.summary, option.name
         given = {option.name: str(OTHER[option.kind](option.default)).lower()}
         if option.name in ("tournament", "order", "channel_fraction"):  # bounded by others
             given[option.name] = {"tournament": "3", "order": "2", "channel_fraction": "0.5"}[option.name]
-        changed = searcher(method, Ask(task=task, options=given, **ASK)).settings()
+        changed = searcher(method, SearchProblem(task=task, options=given, **ASK)).settings()
         assert changed != plain, option.name
 
 
@@ -43,13 +43,13 @@ def test_every_option_is_described_and_changes_the_search(method: str, task: nk.
         ("darts", {"exact": "yes"}, "option exact of darts is 'yes', expected true or false"),
         ("darts", {"clip": "nan"}, "option clip of darts is 'nan', expected a number"),
         ("darts", {"max_skips": "few"}, "option max_skips of darts is 'few', expected a whole number or none"),
-        ("darts", {"order": 3}, "the architecture step is of order 1 or 2, got 3"),
-        ("fuse", {"candidates": "0"}, "at least 1 new candidate, got 0"),
+        ("darts", {"order": 3}, "order must be 1 or 2, got 3"),
+        ("fuse", {"candidates": "0"}, "candidates must be 1 or more, got 0"),
     ],
 )
 def test_bad_options_are_refused_in_one_line(method: str, given: dict[str, Any], message: str, task: nk.Task) -> None:
     with pytest.raises(OptionError, match=message) as refused:
-        searcher(method, Ask(task=task, options=given, **ASK))
+        searcher(method, SearchProblem(task=task, options=given, **ASK))
     assert "\n" not in str(refused.value)
 
 

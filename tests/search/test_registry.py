@@ -35,16 +35,18 @@ def test_a_method_that_begins_with_no_cells_is_refused_by_solve_and_others_are_n
             with pytest.raises(OptionError, match=f"{name} trains one network for a whole space") as refused:
                 Plan(method=name)
             advised = str(refused.value).partition("; use ")[2]
-            assert all((other in advised) == (METHODS[other].kin_cells != "none") for other in ("fuse", "local", "kin"))
+            assert all(
+                (other in advised) == (METHODS[other].kin_cells != "none") for other in ("fuse", "local", "warm-start")
+            )
         else:
             assert Plan(method=name).method == name
-    assert Plan(method="warm-start").method == "kin"
-    assert Plan(measures=("short-finetune", "logme")).measures == ("kin", "logme")
+    assert Plan(method="kin").method == "warm-start"
+    assert Plan(measures=("kin", "logme")).measures == ("short-finetune", "logme")
 
 
 def test_a_task_that_a_method_cannot_search_for_is_refused_and_others_are_named() -> None:
     x = torch.rand(12, 1, 8, 8)
     dense = nk.Task.from_arrays("squares", x, x.square(), likelihood="dense")
-    with pytest.raises(MismatchError, match=r"darts searches for images .* values, and squares .* use fuse,"):
+    with pytest.raises(MismatchError, match=r"darts searches for images .* values, and 'squares' .* use fuse,"):
         METHODS["darts"].require_suited(dense)
     assert METHODS["evolution"].full_space(dense) == "general"

@@ -11,7 +11,7 @@ import nearkin as nk
 from laws.searcher import SearcherLaws, searched
 from nearkin.core.budget import Budget
 from nearkin.core.errors import OptionError, TrainingError
-from nearkin.core.events import Work, finish
+from nearkin.core.events import Checkpoint, Work, finish
 from nearkin.core.state import State
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.methods.evolution import evolution
@@ -19,24 +19,27 @@ from nearkin.search.methods.local_search import local_search
 from nearkin.search.methods.random_search import random_search
 from nearkin.search.methods.sampling import Sampling
 from nearkin.search.methods.shared_random import PathObjective, PathTraining, SharedRandom
-from nearkin.search.methods.warm_start import kin_search
-from nearkin.search.objective import Measured, Objective
+from nearkin.search.methods.warm_start import warm_start_search
+from nearkin.search.objective import Objective, ObjectiveValue
+from nearkin.search.searcher import SearchResult, run_search
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.darts import DartsSpace
 from nearkin.search.spaces.general import GeneralSpace
-from nearkin.search.spaces.limited import limited
+from nearkin.search.spaces.limited import limit_space
 from nearkin.search.spaces.mobile import MobileSpace
-from nearkin.search.spaces.recurrent import RecurrentSpace
+from nearkin.search.spaces.recurrent_space import RecurrentSpace
 from nearkin.search.supernet.reference import Frame
 
 
 class Letters(Objective):
     """An objective that is different for almost all genotypes, and a little rugged."""
 
-    def measure(self, genotype: Genotype) -> Work[Measured]:
+    def measure(self, genotype: Genotype) -> Work[ObjectiveValue]:
         yield from ()
         text = str(genotype)
-        return Measured(text.count("3") + sum(map(ord, text)) % 17 / 20, {"length": float(len(text)), "kind": "toy"})
+        return ObjectiveValue(
+            text.count("3") + sum(map(ord, text)) % 17 / 20, {"length": float(len(text)), "kind": "toy"}
+        )
 
     def settings(self) -> dict[str, float]:
         return {"toy": 1.0}
@@ -49,7 +52,7 @@ SPACES: dict[str, Space] = {
     "darts": DartsSpace(num_nodes=2),
     "mobile": MobileSpace((2, 2)),
     "recurrent": RecurrentSpace(4),
-    "limited": limited(GeneralSpace((3,)), lambda cell: str(cell).count("conv7"), 1, name="conv7"),
+    "limited": limit_space(GeneralSpace((3,)), lambda cell: str(cell).count("conv7"), 1, name="conv7"),
 }
 KIN = {name: [space.at(7), space.at(0)] for name, space in SPACES.items()}
 WAYS: dict[str, Callable[[str], Sampling]] = {
@@ -58,12 +61,16 @@ WAYS: dict[str, Callable[[str], Sampling]] = {
     "local": lambda name: local_search(SPACES[name], Letters()),
     "evolution from kin": lambda name: evolution(SPACES[name], Letters(), population=3, tournament=2, first=KIN[name]),
     "local from kin": lambda name: local_search(SPACES[name], Letters(), first=KIN[name]),
-    "kin": lambda name: kin_search(SPACES[name], Letters(), KIN[name]),
+    "warm-start": lambda name: warm_start_search(SPACES[name], Letters(), KIN[name]),
 }
 CASES = [
     ("tiny", "random"),
     *(("small", way) for way in WAYS),
-    *((name, way) for name in ("general", "darts", "mobile", "recurrent", "limited") for way in ("kin", "local")),
+    *(
+        (name, way)
+        for name in ("general", "darts", "mobile", "recurrent", "limited")
+        for way in ("warm-start", "local")
+    ),
 ]
 
 
@@ -114,9 +121,9 @@ def test_measuring_paths_leaves_the_supernet_as_it_is_and_gives_each_the_same_ag
     searcher = shared(digits)
     state = finish(searcher.step(searcher.init(0)))
     before = {name: value.clone() for name, value in state.net.state_dict().items()}
-    objective = PathObjective(state.net, searcher.parts)
+    objective = PathObjective(state.net, searcher.split)
     cells = [SMALL.at(index) for index in (0, 3, 40, 67)]
-    scores = [[objective.measured(cell).facts["shared loss"] for cell in order] for order in (cells, cells[::-1])]
+    scores = [[objective.evaluate(cell).facts["shared loss"] for cell in order] for order in (cells, cells[::-1])]
     assert scores[0] == scores[1][::-1]
     assert all(torch.equal(value, before[name]) for name, value in state.net.state_dict().items())
 
@@ -124,10 +131,10 @@ def test_measuring_paths_leaves_the_supernet_as_it_is_and_gives_each_the_same_ag
 def test_a_smaller_cell_measures_what_its_larger_twin_does(digits: nk.Task) -> None:
     searcher = shared(digits)
     state = finish(searcher.step(searcher.init(0)))
-    objective = PathObjective(state.net, searcher.parts)
+    objective = PathObjective(state.net, searcher.split)
     small = Genotype.parse("normal(0): 1 = conv3(0); out = 1")
     large = Genotype.parse("normal(0): 1 = conv3(0); 2 = zero(0) + identity(1); out = 2")
-    assert objective.measured(small) == objective.measured(large)
+    assert objective.evaluate(small) == objective.evaluate(large)
 
 
 def test_the_supernet_learns_and_paths_with_weights_come_out_ahead(digits: nk.Task) -> None:
@@ -140,9 +147,9 @@ def test_the_supernet_learns_and_paths_with_weights_come_out_ahead(digits: nk.Ta
 
 
 def test_spaces_that_no_supernet_holds_are_refused(digits: nk.Task) -> None:
-    with pytest.raises(OptionError, match="a supernet is made of cells"):
+    with pytest.raises(OptionError, match="a supernet consists of cells"):
         shared(digits, space=MobileSpace((2, 2)))
-    with pytest.raises(OptionError, match="where the space has an identity"):
+    with pytest.raises(OptionError, match="no identity to extend the smaller ones"):
         shared(digits, space=GeneralSpace((2, 3), ("zero", "conv3")))
 
 
@@ -159,3 +166,18 @@ def test_settings_of_another_objective_space_or_way_are_refused() -> None:
             searched(other, Budget(steps=3), resume=checkpoint)
     with pytest.raises(TrainingError, match="made with another method"):
         searched(random_search(SPACES["general"], Letters()), Budget(steps=3), resume=checkpoint)
+
+
+def test_searches_that_were_stored_under_the_former_name_of_a_method_are_read() -> None:
+    searcher = WAYS["warm-start"]("small")
+    saved: list[State] = []
+
+    def interrupt(event: object) -> None:
+        if isinstance(event, Checkpoint):
+            saved.append(event.capture())
+
+    whole = finish(run_search.work(searcher, Budget(steps=4)), interrupt)
+    old = {**saved[1].facts, "search": {**saved[1].facts["search"], "method": "kin"}}
+    resumed = run_search(searcher, Budget(steps=4), resume=State(saved[1].tensors, old))
+    assert (resumed.best, resumed.history, resumed.method) == (whole.best, whole.history, "warm-start")
+    assert SearchResult.from_dict({**whole.to_dict(), "method": "kin"}).method == "warm-start"

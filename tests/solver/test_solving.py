@@ -46,7 +46,7 @@ def test_the_whole_way(kin_zoo: nk.Zoo, target: nk.Task, quick: Plan) -> None:
     assert solution.metric == pytest.approx(evaluate(solution.model, _seen(solution, target), target.form).metric)
     assert solution.metric == pytest.approx(solution.finals[best.name])
     assert solution.interval[0] <= solution.metric <= solution.interval[1]
-    assert {"frechet", "kin", "logme"} == set(solution.relations.rankings)
+    assert {"frechet", "short-finetune", "logme"} == set(solution.relations.rankings)
     assert solution.relations.cells_of in ("even", "high")
 
     # the zoo has one task more, with everything that kin are asked for
@@ -236,7 +236,7 @@ def test_what_cannot_be_solved_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"method": "darts"}, "does not begin with a kin's cells"),
+        ({"method": "darts"}, "does not start from the cells of a kin"),
         ({"validation": 1.0}, "between 0 and 1"),
         ({"trials": 0}, "1 or more"),
         ({"width": 0.0}, "width is a factor above 0 and at most 4, got 0.0"),

@@ -81,9 +81,9 @@ def test_closed_form_is_compared_with_fine_tuning() -> None:
 
 
 def test_measures_agree_when_they_name_the_same_kin() -> None:
-    rows = {name: [{"name": first}] for name, first in (("frechet", "a"), ("kin", "a"))}
+    rows = {name: [{"name": first}] for name, first in (("frechet", "a"), ("short-finetune", "a"))}
     assert claim("same nearest task", held([], Relations(rankings=rows))) is True
-    rows["kin"] = [{"name": "b"}]
+    rows["short-finetune"] = [{"name": "b"}]
     assert claim("same nearest task", held([], Relations(rankings=rows))) is False
 
 
@@ -124,3 +124,9 @@ def test_a_simple_model_that_wins_is_recommended() -> None:
 def test_the_order_is_by_validation_and_leaves_out_who_did_not_run() -> None:
     gone = Result(name="gone", title="", kind="made", refused="no time")
     assert [one.name for one in ordered([gone, DRAWN, KIN, FULL])] == ["kin-search", "full-search", "random-search"]
+
+
+def test_rankings_stored_under_earlier_names_of_measures_are_recognised() -> None:
+    old = Relations(rankings={"frechet": [], "kin": []}, agreement={"frechet, kin": 0.5})
+    assert list(old.rankings) == ["frechet", "short-finetune"]
+    assert old.agreement == {"frechet, short-finetune": 0.5}

@@ -23,7 +23,7 @@ from nearkin.transfer.closed_form import closed_form
 from nearkin.transfer.finetune import BASELINES, linear_head, run_baselines
 from nearkin.transfer.labels.classes import Classes
 from nearkin.transfer.outcome import score_classes, score_values
-from nearkin.zoo.transfer import Transferring, with_shots
+from nearkin.zoo.transfer import TransferOptions, with_shots
 from nearkin.zoo.zoo import Zoo
 
 
@@ -94,16 +94,16 @@ def test_shots_are_drawn_by_the_seed_and_nested(lines: Task) -> None:
 
 
 def test_bad_requests_end_in_one_line(lines: Task, values: Task, model: nn.Module) -> None:
-    with pytest.raises(DataError, match=r"class [01] has \d+ training samples, 99 a class were asked for"):
+    with pytest.raises(DataError, match=r"class [01] has \d+ training samples, got shots=99"):
         with_shots(lines, 99)
-    with pytest.raises(DataError, match="60 training samples, 61 were asked for"):
+    with pytest.raises(DataError, match="60 training samples, got shots=61"):
         with_shots(values, 61)
     with pytest.raises(OptionError, match="shots must be 1 or more"):
         with_shots(lines, 0)
     with pytest.raises(OptionError, match="dirichlet or laplace"):
-        Transferring(method="exact")  # type: ignore[arg-type]
+        TransferOptions(method="exact")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="mean or sampled"):
-        Transferring(how="median")  # type: ignore[arg-type]
+        TransferOptions(how="median")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="steps must be 1 or more"):
         finish(run_baselines(model, lines, 0))
     images = Task.from_arrays("images", torch.rand(6, 1, 4, 4), torch.rand(6, 1, 4, 4), likelihood="dense")

@@ -16,11 +16,11 @@ from nearkin.core.state import State
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.networks.named import network_string
 from nearkin.search.networks.skeleton import Skeleton
-from nearkin.search.searcher import Best
+from nearkin.search.searcher import ScoredGenotype
 from nearkin.store.catalogue import Catalogue
 from nearkin.store.records import NewArtifact, NewTask
 from nearkin.web.server import address, open_socket, serve
-from nearkin.zoo.cells import KeptCells
+from nearkin.zoo.best_cells import BestCells
 
 CELL = Genotype.parse("normal(0): 1 = conv3(0); 2 = max3(0) + conv5(1); out = 2")
 NAMES = ("zero", "six", "some")
@@ -50,7 +50,7 @@ def weights(steps: int = 300) -> list[NewArtifact]:
 
 def filled(path: Path) -> Path:
     """A zoo of three tasks: all compared with each other, one with cells, one with a searched network."""
-    cells = KeptCells("general", {"channels": 8}, "evolution", (Best(CELL, 0.93, {"parameters": 300}),) * 4)
+    cells = BestCells("general", {"channels": 8}, "evolution", (ScoredGenotype(CELL, 0.93, {"parameters": 300}),) * 4)
     network = network_string(CELL, Skeleton(channels=8, num_cells=2))
     with Catalogue(path) as zoo:
         for name in NAMES:

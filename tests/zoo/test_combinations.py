@@ -10,10 +10,10 @@ from nearkin.core.events import Event, Progress, finish
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.networks.build import Skeleton
 from nearkin.search.registry import METHODS
-from nearkin.search.searcher import Best
+from nearkin.search.searcher import ScoredGenotype
 from nearkin.search.spaces.registry import space as space_named
 from nearkin.tasks.readers.language import language_task
-from nearkin.zoo.cells import KeptCells
+from nearkin.zoo.best_cells import BestCells
 from nearkin.zoo.search import Search
 from nearkin.zoo.zoo import Zoo
 
@@ -63,7 +63,7 @@ def zoo(tmp_path_factory: pytest.TempPathFactory, tasks: dict[str, nk.Task]) -> 
         zoo.add(renamed, network, trials=1, recipe=nk.Recipe(steps=1))
         space = "recurrent?nodes=2" if name == "text" else "general"
         cell = space_named(space).at(0) if name == "text" else Genotype.parse(CELL_OF_IMAGES)
-        zoo.keep_cells(name, KeptCells(space, {}, "random", (Best(cell, 0.5),)))
+        zoo.keep_cells(name, BestCells(space, {}, "random", (ScoredGenotype(cell, 0.5),)))
     return zoo
 
 

@@ -120,7 +120,7 @@ def test_by_the_notes_alone_the_metric_is_found_again(searched: Solved, images: 
     raw, labels = images.test.inputs.take(torch.arange(len(images.test))), images.test.labels()
     model = module_of(tmp_path / "net.py").load(str(tmp_path / "net.safetensors"))
     accuracy = (model((raw - mean) / deviation).argmax(1) == labels).double().mean().item()
-    assert f"On the {len(labels)} test examples of noise: accuracy {accuracy:.4f}." in told
+    assert f"On the {len(labels)} test examples of 'noise': accuracy {accuracy:.4f}." in told
     assert r'the classes "cat", "the \"dog\"", "c\\d", in this order' in told
 
 
@@ -130,13 +130,13 @@ def test_both_kinds_of_weights_tell_the_same(searched: Solved, plain: Solved, tm
         facts = State.load(tmp_path / "net.safetensors").facts
         assert facts["notes"] == notes(solved)
         assert facts["task"] == solved.facts
-        assert "(x − mean) / deviation, channel by channel" in facts["notes"][0]
+        assert "(x − mean) / deviation for each channel" in facts["notes"][0]
 
 
 def test_values_are_told_with_the_way_back_to_their_units() -> None:
     x = torch.randn(30, 2, generator=torch.Generator().manual_seed(0))
     inputs, outputs, metric = notes(solved_by("mlp?hidden=2", nk.Task.from_arrays("line", x, 50 + 9 * x[:, :1])))
-    assert "column by column" in inputs
+    assert "for each column" in inputs
     assert "output · deviation + mean: mean" in outputs
     assert "r2" in metric
     as_they_are = nk.Task.from_arrays("raw", x, torch.arange(30) % 2, standardise=False)
@@ -149,7 +149,7 @@ def test_of_a_vocabulary_the_beginning_is_told() -> None:
     cell = Genotype.parse("recurrent(0): 1 = tanh(0); out = mean(1)")
     solved = solved_by(network_string(cell, Skeleton(channels=2)), task)
     inputs, outputs, _ = notes(solved)
-    assert "numbers of tokens" in inputs
+    assert "indices of tokens" in inputs
     assert outputs.count('"') == 2 * MANY
     assert f"({len(task.classes)} in all" in outputs
 
@@ -161,10 +161,10 @@ def test_what_cannot_be_written_is_said_in_one_line(searched: Solved, plain: Sol
     wrong: list[tuple[Solved, str, str, int, type[NearkinError], str]] = [
         (searched, "torch", "net.py", 0, OptionError, r"ends in \.safetensors, got .*net\.py"),
         (searched, "python", "net", 0, OptionError, r"ends in \.py"),
-        (searched, "keras", "net.h5", 0, OptionError, "torch, onnx, python; got 'keras'"),
-        (searched, "torch", "net.safetensors", 2, OptionError, "noise has trials 0 to 1, got 2"),
-        (searched, "python", "net.py", -1, OptionError, "noise has trials 0 to 1, got -1"),
-        (plain, "python", "net.py", 0, MismatchError, "solved by mlp.*use --to onnx or --to torch"),
+        (searched, "keras", "net.h5", 0, OptionError, "torch, onnx, python, got 'keras'"),
+        (searched, "torch", "net.safetensors", 2, OptionError, "'noise' has trials 0 to 1, got 2"),
+        (searched, "python", "net.py", -1, OptionError, "'noise' has trials 0 to 1, got -1"),
+        (plain, "python", "net.py", 0, MismatchError, "has the network mlp.*use --to onnx or --to torch"),
     ]
     for solved, to, name, trial, error, message in wrong:
         with pytest.raises(error, match=message) as said:

@@ -188,7 +188,7 @@ def test_broken_files_are_refused(tmp_path: Path) -> None:
     model, genotype, skeleton, shape = made("general")
     file = tmp_path / "a.safetensors"
     State({}, {}).save(file)
-    with pytest.raises(DataError, match="no exported network"):
+    with pytest.raises(DataError, match="is not an exported network"):
         load_network(file)
     export_torch(model, file, genotype, skeleton, shape, 6)
     state = State.load(file)

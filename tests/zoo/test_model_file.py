@@ -72,7 +72,9 @@ def test_another_call_starts_anew_and_says_so(
     with pytest.raises(Stop):
         trained(task, out, stop=2)
     found, notes = trained(task, out, **changes)
-    assert notes == [f"{out}.part is of a training with other {word}; this one starts anew and replaces it"]
+    assert notes == [
+        f"{out}.part belongs to a training with other {word}; this one starts from the beginning and replaces it"
+    ]
     assert same(found, trained(task, tmp_path / "alone.safetensors", **changes)[0])
 
 

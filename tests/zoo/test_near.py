@@ -112,7 +112,7 @@ def test_where_labels_cannot_be_padded_the_label_free_form_is_used_and_said(tmp_
         assert {kin.name: kin.form for kin in ranking} == {"others": str(DEFAULT), "classes": str(FALLBACK)}
         assert ranking.form == ""
         assert ranking.to_dict()["form"] is None
-        assert any(isinstance(event, Caution) and "unlike forms" in event.text for event in events)
+        assert any(isinstance(event, Caution) and "different forms" in event.text for event in events)
         matrix = zoo.matrix()
         told = matrix.to_dict()
         assert told["form"] is None
@@ -131,7 +131,7 @@ def test_networks_that_did_not_start_alike_are_named_and_compared_without_labels
             connection.execute(table.update().where(table.c.name == "six").values(facts=json.dumps(facts)))
         ranking, events = heard(zoo, "zero", "frechet")
         assert {kin.name: kin.form for kin in ranking} == {"six": str(FALLBACK), "all": str(DEFAULT)}
-        assert any(isinstance(event, Caution) and "networks of six did not start" in event.text for event in events)
+        assert any(isinstance(event, Caution) and "networks of 'six' did not start" in event.text for event in events)
         assert zoo.near("zero", "frechet", reading="padded").form == str(DEFAULT)  # asked for, it is measured
 
 
@@ -143,7 +143,7 @@ def test_task_embeddings_are_measured_once_a_task(zoo: Zoo, monkeypatch: pytest.
         fitted.append(sight.task.name)
         return refitted(sight, **options)
 
-    monkeypatch.setattr("nearkin.distance.probing.refitted", counted)
+    monkeypatch.setattr("nearkin.distance.probe_embedding.refitted", counted)
     target = nk.task("digits?detect=3&limit=300", name="three")
     first = zoo.near(target, "task2vec", trials=1, samples=150)
     assert fitted.count("three") == 1
@@ -177,7 +177,7 @@ def test_a_new_target_is_solved_from_the_same_start_and_costs_one_pass_a_source(
     assert any(isinstance(event, Note) and "training mlp" in event.text for event in events)
     again, events = heard(zoo, target, "frechet", trials=1, reading="padded", aggregate="weight")
     assert [kin.trials for kin in again] == [kin.trials for kin in ranking]
-    assert any(isinstance(event, Note) and "was done before" in event.text for event in events)
+    assert any(isinstance(event, Note) and "was finished before" in event.text for event in events)
     assert set(ranking.nearest.beside) == {"logme"}
 
 
@@ -230,16 +230,16 @@ def test_every_measure_ranks_the_same_images_with_the_same_labels_first(zoo: Zoo
         assert {kin.name: -kin.distance for kin in ranking} == {
             name: zoo.solved(name).trials[0].scores.metric for name in ("zero", "all")
         }
-    if measure in ("kin", "logme", "leep", "nce"):
+    if measure in ("short-finetune", "logme", "leep", "nce"):
         twin = zoo.near(nk.task(TASKS["zero"], name="twin"), measure, samples=200, trials=2)
         assert twin.nearest.name == "zero"
 
 
 def test_options_of_a_measure_change_its_value_and_events_of_training_are_passed_on(zoo: Zoo) -> None:
-    short, events = heard(zoo, "six", "short-finetune", samples=100, trials=1, steps="3")
-    assert short.measure == "kin"
+    short, events = heard(zoo, "six", "kin", samples=100, trials=1, steps="3")
+    assert short.measure == "short-finetune"
     assert short.nearest.distance != zoo.near("six", samples=100, trials=1).nearest.distance
-    steps = [event for event in events if isinstance(event, Progress) and event.stage == "kin"]
+    steps = [event for event in events if isinstance(event, Progress) and event.stage == "short-finetune"]
     assert [event.done for event in steps] == [1, 2, 3] * 2
 
 
@@ -260,7 +260,7 @@ def test_images_of_another_size_and_colour_are_compared_and_tables_refused(zoo: 
     colours = nk.Task.from_arrays("colours", torch.rand(80, 3, 12, 12), torch.arange(80) % 2)
     assert len(zoo.near(colours, "logme", trials=1)) == 3
     table = nk.Task.from_arrays("table", torch.randn(80, 5), torch.arange(80) % 2)
-    with pytest.raises(ZooError, match=r"no task of the zoo can be compared with table; zero: .*only images"):
+    with pytest.raises(ZooError, match=r"no task of the zoo can be compared with 'table'; 'zero': .*only images"):
         zoo.near(table, "logme")
 
 
@@ -281,10 +281,10 @@ def test_regression_and_image_tasks_find_kin(tmp_path: Path) -> None:
             assert set(ranking.refused) == {"edges", "same"}
         images = zoo.near("edges", "frechet")
         assert [kin.name for kin in images] == ["same"]
-        assert [kin.name for kin in zoo.near("edges")] == ["same"]  # kin knows images too
+        assert [kin.name for kin in zoo.near("edges")] == ["same"]  # short-finetune supports images too
         with pytest.raises(
             NearkinError,
-            match="targets that are categorical, not dense; use kin, kin-drawn, frechet, source, random, finetune",
+            match="supports categorical targets, got a dense one; use short-finetune, short-finetune-drawn, frechet",
         ):
             zoo.near("edges", "leep")
 
@@ -321,15 +321,15 @@ def test_bad_questions_get_one_line(zoo: Zoo, tmp_path: Path) -> None:
         zoo.near("zero", "frechet", reading="none")
     with pytest.raises(OptionError, match="the measure logme has no option reading; it has none"):
         zoo.near("zero", "logme", reading="model")
-    with pytest.raises(OptionError, match="the measure kin is measured on every task; leave screen=1 out"):
+    with pytest.raises(OptionError, match="the measure short-finetune cannot screen tasks, got screen=1; leave it out"):
         zoo.near("zero", "kin", screen=1)
     with pytest.raises(NearkinError, match="is named twice"):
         zoo.matrix(["zero", "zero"])
-    with pytest.raises(ZooError, match="two tasks or more"):
+    with pytest.raises(ZooError, match="expected two or more for a matrix"):
         zoo.matrix(["zero"])
     with Zoo(tmp_path / "lonely") as lonely:
         lonely.add(nk.task(TASKS["zero"], name="zero"), "mlp?hidden=8", trials=1, recipe=QUICK)
-        with pytest.raises(ZooError, match="no other task to compare zero with"):
+        with pytest.raises(ZooError, match="no other task to compare 'zero' with"):
             lonely.near("zero", "logme")
 
 

@@ -57,7 +57,7 @@ def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path, task: nk.Tas
     (file,) = (tmp_path / "zoo" / "work").glob("search-*")
     state = State.load(file)
     State(state.tensors, {**state.facts, "search": {**state.facts["search"], "version": 0}}).save(file)
-    with pytest.raises(TrainingError, match="version 0, this is 1"):
+    with pytest.raises(TrainingError, match="version 0, expected 1"):
         zoo.search(task, HOW)
     found = zoo.search(task, HOW, restart=True)
     assert found.outcome.evaluations == 4
@@ -77,10 +77,10 @@ def test_other_questions_do_not_continue_it_and_say_so(tmp_path: Path, task: nk.
     (file,) = (tmp_path / "zoo" / "work").glob("search-*")
     for other in (replace(HOW, method="random"), replace(HOW, options={"population": 3, "tournament": 2})):
         _, notes = heard(zoo, task, other)
-        assert f"this one starts anew, and the other one is kept in {file.name}" in " ".join(notes)
-        assert not any("going on" in note for note in notes)
+        assert f"this one starts from the beginning, and the other one is kept in {file.name}" in " ".join(notes)
+        assert not any("resumed after" in note for note in notes)
     found, notes = heard(zoo, task, HOW)
-    assert any("going on after step 2" in note for note in notes)
+    assert any("resumed after step 2" in note for note in notes)
     assert figures(found) == figures(whole)
 
 
@@ -91,7 +91,7 @@ def test_a_larger_budget_continues_the_search_and_restart_does_not(tmp_path: Pat
         with pytest.raises(Stop):
             finish(zoo.search.work(task, HOW), stopping_at(2))  # type: ignore[arg-type]
         found, notes = heard(zoo, task, more, **options)
-        assert any("going on" in note for note in notes) is continued
+        assert any("resumed after" in note for note in notes) is continued
         assert found.outcome.evaluations == 5
 
 
@@ -137,11 +137,11 @@ def test_cells_are_kept_and_the_nearest_with_cells_gives_them(tmp_path: Path, ta
     zoo.search_cells("six", SKELETON, Budget(evaluations=2), seed=1)
     assert zoo.cells("zero") == kept
     nearest = zoo.near(task, "frechet").nearest.name
-    found = zoo.search(task, replace(HOW, method="kin", space="nearest", budget=Budget(evaluations=3)))
-    assert found.ground.kin == nearest
+    found = zoo.search(task, replace(HOW, method="warm-start", space="nearest", budget=Budget(evaluations=3)))
+    assert found.domain.kin == nearest
     wanted = zoo.cells(nearest)
     assert wanted is not None
-    assert found.ground.first == wanted.genotypes
+    assert found.domain.first == wanted.genotypes
     assert found.outcome.history[0][0] == 1
 
 
@@ -153,7 +153,7 @@ def test_without_seed_cells_random_is_a_pure_control(tmp_path: Path, task: nk.Ta
     seeded, plain = (zoo.search(task, replace(control, seed_cells=given)) for given in (True, False))
     assert {best.genotype for best in seeded.outcome.found} == set(cells.genotypes)
     assert {best.facts["origin"] for best in plain.outcome.found} == {"drawn"}
-    assert plain.ground.space.name == seeded.ground.space.name
+    assert plain.domain.space.name == seeded.domain.space.name
     assert (seeded.to_dict()["seed_cells"], plain.to_dict()["seed_cells"]) == (True, False)
 
 

@@ -110,8 +110,8 @@ def readers(canary: Canary, folder: Path) -> dict[str, Callable[[], Any]]:
         contest = type("Contest", (), {"outcomes": {}, "results": [], "learn": task()})()
         ranking = {"frechet": [{"name": "evil", "distance": 0.1, "trials": [0.1]}]}
         row = replace(zoo.record("zero"), name="evil", network=network)
-        shelf = type("Shelf", (nk.Zoo,), {"record": lambda self, name: row})(folder / "zoo")
-        return finish(join_zoo(shelf, task("new"), Plan(), contest, Relations(rankings=ranking)))  # type: ignore[arg-type]
+        edited = type("EditedZoo", (nk.Zoo,), {"record": lambda self, name: row})(folder / "zoo")
+        return finish(join_zoo(edited, task("new"), Plan(), contest, Relations(rankings=ranking)))  # type: ignore[arg-type]
 
     return {
         "solved": solved.model,

@@ -100,7 +100,7 @@ def test_data_that_changed_since_is_not_mistaken_for_what_it_was(zoo: Zoo, tmp_p
     np.savez(file, x_train=x, y_train=(x[:, 0] > 0).astype(int))
     zoo.add(nk.task(f"npz:{file}", name="d"), trials=1, recipe=QUICK)
     np.savez(file, x_train=x + 1, y_train=(x[:, 1] > 0).astype(int))
-    with pytest.raises(DataError, match="not what it was when the task was added"):
+    with pytest.raises(DataError, match="have changed since the task was added"):
         zoo.task("d")
 
 
@@ -132,7 +132,7 @@ def test_more_trials_of_unfinished_work_use_those_that_are_done(zoo: Zoo) -> Non
     with pytest.raises(KeyboardInterrupt):
         finish(zoo.add.work(task, trials=2, recipe=QUICK), stop_in_the_second)
     finish(zoo.add.work(task, trials=3, recipe=QUICK), seen.append)
-    assert any(isinstance(event, Note) and "trial 1 of 3 was done before" in event.text for event in seen)
+    assert any(isinstance(event, Note) and "trial 1 of 3 was finished before" in event.text for event in seen)
     assert len(zoo.solved("t").trials) == 3
 
 

@@ -74,7 +74,7 @@ def transfer(
     require(not page.is_dir(), f"{page} is a folder, expected a file; choose another --out")
     with nk.Zoo(settings.zoo_path, create=False) as zoo:
         page.parent.mkdir(parents=True, exist_ok=True)  # an unwritable folder is an error before the work starts
-        how = transferring.Transferring(
+        how = transferring.TransferOptions(
             shots=shots, method=cast(Any, method), weights=weights, how=cast(Any, probabilities), trial=trial,
             samples=samples, steps=steps, baselines=baselines,
         )  # fmt: skip

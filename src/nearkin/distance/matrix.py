@@ -1,4 +1,4 @@
-"""Distances of all pairs of tasks, over several trials."""
+"""Matrix of the distances of all pairs of tasks, over several trials."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ class DistanceMatrix:
 
     Attributes:
         tasks: names of the K tasks.
-        measure: what was measured; smaller is nearer.
-        trials: `[T, K, K]` float64; NaN where a pair could not be compared.
-        reasons: why not, by (source, target).
-        forms: of the Fréchet distance, which form each pair is (`distance.forms`), by (source, target).
+        measure: name of the measure; smaller is nearer.
+        trials: `[T, K, K]` float64; NaN for pairs that could not be compared.
+        reasons: why they could not be compared, by (source, target).
+        forms: of the Fréchet distance (`distance.fisher_based.forms`), by (source, target).
 
-    >>> found = DistanceMatrix(("a", "b"), "frechet", torch.tensor([[[0.0, 0.2], [0.4, 0.0]], [[0, 0.4], [0.4, 0]]]))
-    >>> round(found.mean[0, 1].item(), 4), round(found.std[0, 1].item(), 4), found.nearest()
+    >>> matrix = DistanceMatrix(("a", "b"), "frechet", torch.tensor([[[0.0, 0.2], [0.4, 0.0]], [[0, 0.4], [0.4, 0]]]))
+    >>> round(matrix.mean[0, 1].item(), 4), round(matrix.std[0, 1].item(), 4), matrix.nearest()
     (0.3, 0.1414, {'a': 'b', 'b': 'a'})
     """
 
@@ -36,7 +36,7 @@ class DistanceMatrix:
         size = len(self.tasks)
         require(
             self.trials.dim() == 3 and tuple(self.trials.shape[1:]) == (size, size),
-            f"distances have shape {tuple(self.trials.shape)}, {size} tasks want (trials, {size}, {size})",
+            f"distances have shape {tuple(self.trials.shape)}, expected (trials, {size}, {size}) for {size} tasks",
             MismatchError,
         )
 
@@ -47,15 +47,15 @@ class DistanceMatrix:
 
     @property
     def std(self) -> Tensor:
-        """Standard deviation over the trials that could be compared `[K, K]`; 0 where that is one."""
+        """Standard deviation over the compared trials `[K, K]`; 0 for a single one."""
         counts = (~self.trials.isnan()).sum(0)
         squares = (self.trials - self.mean).square().nansum(0)
-        found: Tensor = (squares / (counts - 1).clamp_min(1)).sqrt().masked_fill(counts == 0, torch.nan)
-        return found
+        std: Tensor = (squares / (counts - 1).clamp_min(1)).sqrt().masked_fill(counts == 0, torch.nan)
+        return std
 
     @property
     def form(self) -> str:
-        """The form of the Fréchet distance that all pairs have in common; empty where forms differ or there are none.
+        """The common form of the Fréchet distance; empty if forms differ or there are none.
 
         >>> DistanceMatrix(("a",), "frechet", torch.zeros(1, 1, 1), forms={("a", "a"): "padded/mixed"}).form
         'padded/mixed'
@@ -70,18 +70,22 @@ class DistanceMatrix:
         return f"{self.measure}, {' and '.join(forms)}" if forms else self.measure
 
     def nearest(self) -> dict[str, str]:
-        """For every target the other task whose mean distance is smallest; targets with no such task are left out."""
+        """For every target the other task with the smallest mean distance; targets without one are left out."""
         others = self.mean.clone().fill_diagonal_(torch.nan).nan_to_num(nan=torch.inf, posinf=torch.inf)
         known = others.isfinite().any(0)
         return {name: self.tasks[int(others[:, b].argmin())] for b, name in enumerate(self.tasks) if known[b]}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; what could not be compared is null."""
+        """Plain JSON values; null for pairs that could not be compared."""
         return {
             "tasks": list(self.tasks),
             "measure": self.measure,
             "form": self.form or None,
-            **({"forms": self._forms()} if self.forms and not self.form else {}),
+            **(
+                {"forms": [[self.forms.get((a, b)) for b in self.tasks] for a in self.tasks]}
+                if self.forms and not self.form
+                else {}
+            ),
             "trials": len(self.trials),
             "mean": _plain(self.mean),
             "std": _plain(self.std),
@@ -91,7 +95,7 @@ class DistanceMatrix:
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any], trials: Tensor) -> "DistanceMatrix":
-        """The inverse of `to_dict`, which has no single trials.
+        """The inverse of `to_dict`, which does not contain the values of single trials.
 
         >>> matrix = DistanceMatrix(("a",), "frechet", torch.zeros(1, 1, 1), {}, {("a", "a"): "padded/mixed"})
         >>> DistanceMatrix.from_dict(matrix.to_dict(), matrix.trials).forms
@@ -103,11 +107,6 @@ class DistanceMatrix:
         pairs = {(a, b): form for a, row in zip(tasks, table, strict=True) for b, form in zip(tasks, row, strict=True)}
         forms = {pair: str(form) for pair, form in pairs.items() if form and pair not in reasons}
         return cls(tasks, facts["measure"], trials, reasons, forms or None)
-
-    def _forms(self) -> list[list[str | None]]:
-        """The form of each pair, rows are sources."""
-        forms = self.forms or {}
-        return [[forms.get((a, b)) for b in self.tasks] for a in self.tasks]
 
 
 def _plain(values: Tensor) -> list[list[float | None]]:

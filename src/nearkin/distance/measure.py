@@ -1,8 +1,7 @@
-"""Measure: how near a source is to a target, as a value of a registry.
+"""Measure: a formula for how near a source is to a target, with its requirements and its description.
 
-A measure is a formula with its facts: what it needs, which tasks it knows, how it is described. A formula is a function
-of a `Pair` that yields events and returns a number, smaller for nearer. Where it is a dataclass, its plain fields are
-the options of the measure.
+A formula is a function of a `Pair` that yields events and returns a number, smaller for nearer. If it is a dataclass,
+its plain fields are the options of the measure.
 """
 
 import math
@@ -10,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, TypeAlias
 
 from nearkin.core.errors import MismatchError, require
 from nearkin.core.events import Operation, Work
@@ -21,16 +20,6 @@ from nearkin.tasks.task import Task
 
 Formula: TypeAlias = Callable[[Pair], Work[float]]
 
-
-@runtime_checkable
-class HasForms(Protocol):
-    """A formula of several forms, one of which is chosen for each pair."""
-
-    def form(self, source: Source, target: Task) -> object:
-        """The form for a pair; its text is shown."""
-        ...
-
-
 CLASSES = ("categorical",)
 LABELLED = ("categorical", "gaussian")
 VALUES = ("categorical", "gaussian", "heteroscedastic")
@@ -38,7 +27,7 @@ EVERY = (*VALUES, "dense", "language")
 
 
 class Need(StrEnum):
-    """What must exist for a measure."""
+    """Something that must exist for a measure."""
 
     WEIGHTS = "source weights"
     FEATURES = "source features"
@@ -56,17 +45,18 @@ class Measure:
 
     Attributes:
         name: in commands and tables.
-        summary: what its value is, in one line.
-        formula: yields events and returns the value of a pair; smaller is nearer.
+        summary: meaning of its value, in one line.
+        formula: yields events and returns the value of a pair; smaller is nearer. A formula with several forms has a
+            method `form(source, target)`, which gives the form for a pair.
         needs: what must exist.
-        targets: likelihoods of targets that it knows.
-        sources: likelihoods of sources that it knows.
-        title: name for readers of a report; the name itself where empty.
-        about: what its values mean, for readers of a report; the summary where empty.
+        targets: supported likelihoods of targets.
+        sources: supported likelihoods of sources.
+        title: name in reports (default: the name).
+        about: meaning of its values in reports (default: the summary).
         beside: names of cheap measures that are shown beside it.
         screens: whether a few sources can be selected first, by the tasks' own Fisher information and by values on a
             share of the samples.
-        aliases: further names.
+        aliases: further names; the last is the first that the measure ever had.
     """
 
     name: str
@@ -83,50 +73,57 @@ class Measure:
 
     @cached_property
     def options(self) -> tuple[Option, ...]:
-        """What can be set."""
+        """Options that can be set by name."""
         return options_of([self.formula]) if is_dataclass(self.formula) else ()
 
-    def with_options(self, given: Mapping[str, Any]) -> "Measure":
+    @property
+    def stored_name(self) -> str:
+        """Name in keys of stored results, which never changes."""
+        return (self.name, *self.aliases)[-1]
+
+    def with_options(self, options: Mapping[str, Any]) -> "Measure":
         """The measure with other options, as text or in their types; unknown ones are refused."""
-        values = read_options(self.options, given, f"the measure {self.name}")
+        values = read_options(self.options, options, f"the measure {self.name}")
         return replace(self, formula=replace(self.formula, **values)) if values else self  # type: ignore[type-var]
 
     def knows(self, source: str, target: str) -> bool:
-        """Whether it can compare tasks of these likelihoods."""
+        """Whether it supports a source and a target of these likelihoods."""
         return source in self.sources and target in self.targets
 
     @property
     def has_forms(self) -> bool:
-        """Whether there are several forms of it."""
-        return isinstance(self.formula, HasForms)
+        """Whether the measure has several forms."""
+        return hasattr(self.formula, "form")
 
     def form(self, source: Source, target: Task) -> str:
-        """Which form of the measure applies to a pair; empty for a measure of one form. Forms are not comparable."""
-        return str(self.formula.form(source, target)) if isinstance(self.formula, HasForms) else ""
+        """The form of the measure for a pair; empty for a measure with one form. Forms are not comparable."""
+        return str(self.formula.form(source, target)) if hasattr(self.formula, "form") else ""
 
     def check(self, pair: Pair) -> None:
-        """Refuse a pair that lacks what the measure needs, or whose target has inputs that the network cannot read."""
+        """Refuse a pair without what the measure needs, or with inputs that the source's network cannot read."""
         source, target = pair.source, pair.target
-        for side, likelihood, known in (
+        for side, likelihood, supported in (
             ("targets", target.task.likelihood, self.targets),
             ("sources", source.likelihood, self.sources),
         ):
             require(
-                likelihood in known,
-                f"the measure {self.name} knows {side} that are {' or '.join(known)}, not {likelihood}",
+                likelihood in supported,
+                f"the measure {self.name} supports {' and '.join(supported)} {side}, got a {likelihood} one; use "
+                f"another measure",
                 MismatchError,
             )
-        for need, name, there in (
+        for need, name, exists in (
             (Need.SOURCE_DATA, source.name, source.load_task is not None),
             (Need.TARGET_NETWORK, target.name, target.has_networks),
         ):
             require(
-                there or need not in self.needs,
-                f"the measure {self.name} needs {need}, which {name} does not have; add it to a zoo with its data",
+                exists or need not in self.needs,
+                f"the measure {self.name} needs {need}, which '{name}' does not have; add it to a zoo with its data",
                 MismatchError,
             )
-
-        if Need.TARGET_NETWORK not in self.needs:  # such a measure asks for networks, which can train missing ones
+        if (
+            Need.TARGET_NETWORK not in self.needs
+        ):  # a measure that needs them calls `networks`, which can train missing ones
             source.require_trials(pair.trials)
         target.seen_as(source.input_shape)
 
@@ -136,7 +133,7 @@ class Measure:
         value = yield from self.formula(pair)
         require(
             math.isfinite(value),
-            f"the measure {self.name} of {pair.target.name} is {value}; the source's weights diverged: add it anew",
+            f"the measure {self.name} of '{pair.target.name}' is {value}; the source's weights diverged: add it again",
             MismatchError,
         )
         return value
@@ -157,5 +154,5 @@ def at_once(score: Callable[[Pair], float]) -> Formula:
 
 
 def of_view(score: Callable[[SourceOnTarget], float]) -> Formula:
-    """The formula of a score of the target through the source's network."""
+    """The formula of a score of the source's network on the target."""
     return at_once(lambda pair: score(pair.view))

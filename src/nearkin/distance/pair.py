@@ -1,7 +1,7 @@
-"""A source and a target as measures see them.
+"""A source and a target, from which measures are computed.
 
-`Source` and `Target` here hold everything in memory. A zoo has its own, which load networks and data when a measure
-asks for them, train the networks that are missing, and keep what was measured.
+`Source` and `Target` hold everything in memory. A zoo has subclasses of them, which load networks and data when a
+measure needs them, train missing networks, and store measured values.
 """
 
 import math
@@ -15,7 +15,7 @@ from nearkin.core.errors import MismatchError, require
 from nearkin.core.events import Work
 from nearkin.core.types import Params
 from nearkin.distance.fisher_based.readings import information
-from nearkin.distance.probing import embedding
+from nearkin.distance.probe_embedding import probe_embedding
 from nearkin.distance.source_on_target import SourceOnTarget
 from nearkin.fisher.values import FisherDiagonal
 from nearkin.nets.solved import Solved
@@ -37,7 +37,7 @@ class Source:
         seed: of the weights that training started from.
         trials: number of trained networks.
         load: loads the networks.
-        load_task: loads the task's data; None where they are not known.
+        load_task: loads the task's data; None if they are not known.
         shared_start: whether trial t started from the weights that every task's trial t starts from.
     """
 
@@ -54,7 +54,7 @@ class Source:
 
     @classmethod
     def of(cls, solved: Solved, task: Task | None = None) -> "Source":
-        """A source in memory, with its own data where they are given."""
+        """A source in memory, with its own data if `task` is given."""
         return cls(
             name=solved.name,
             network=solved.network,
@@ -81,31 +81,30 @@ class Source:
     def task(self) -> Task:
         """The task with its data."""
         if self.load_task is None:
-            raise MismatchError(f"the data of {self.name} are not known; give its task")
+            raise MismatchError(f"the data of '{self.name}' are not known; give its task")
         return self.load_task()
 
     def require_trials(self, trials: int) -> None:
-        """Refuse more trials than there are."""
+        """Refuse a number of trials that the source does not have."""
         require(
             self.trials >= trials,
-            f"{self.name} has {self.trials} trials, {trials} were asked for; ask for fewer, or add it anew with more",
+            f"'{self.name}' has {self.trials} trials, but {trials} are needed; use fewer, or add it again with more",
             MismatchError,
         )
 
     def networks(self, trials: int) -> Work[Solved]:
-        """At least so many trained networks."""
+        """The trained networks, `trials` or more."""
         self.require_trials(trials)
         yield from ()
         return self.solved
 
     def embedding(self, trial: int, samples: int) -> Work[Params]:
-        """Task2Vec embedding of the source's own task in its network at the start of a trial."""
-        task = fitted_to(self.task, self.input_shape)
-        return (yield from embedding(task, self.network, self.seed, trial, samples))
+        """Task2Vec embedding of the source's own task in its network at initialisation."""
+        return probe_embedding(fitted_to(self.task, self.input_shape), self.network, self.seed, trial, samples)
 
 
 class Target:
-    """A task that sources are compared with, and what is measured of it once for all of them.
+    """A task that sources are compared with; what all comparisons need is computed once.
 
     Args:
         task: the target.
@@ -126,7 +125,7 @@ class Target:
 
     @property
     def has_networks(self) -> bool:
-        """Whether `networks` can be had."""
+        """Whether `networks` returns networks."""
         return self._solved is not None
 
     def is_source(self, source: Source) -> bool:
@@ -134,15 +133,15 @@ class Target:
         return self._solved is not None and source.solved is self._solved
 
     def seen_as(self, input_shape: tuple[int, ...]) -> Task:
-        """The task in another input shape."""
+        """The task with inputs of another shape."""
         if input_shape not in self._seen:
             self._seen[input_shape] = fitted_to(self.task, input_shape)
         return self._seen[input_shape]
 
     def networks(self, source: Source, trials: int) -> Work[Solved]:
-        """The target's own networks, of the source's kind, trained from the weights that the source started from."""
+        """The target's own networks of the source's architecture, trained from the same initial weights."""
         if self._solved is None:
-            raise MismatchError(f"{self.name} has no network of its own; solve it first")
+            raise MismatchError(f"'{self.name}' has no network of its own; solve it first")
         yield from ()
         Source.of(self._solved).require_trials(trials)
         return self._solved
@@ -150,40 +149,40 @@ class Target:
     def information(
         self, key: object, view: SourceOnTarget, reading: str, width: int, share: float
     ) -> Work[FisherDiagonal]:
-        """Fisher information of one of its own networks, measured once for each key."""
+        """Fisher information of one of the target's own networks, measured once for each key."""
         if key not in self._informations:
             self._informations[key] = yield from information(view, reading, width)
             self.passes += share
         return self._informations[key]
 
     def embedding(self, source: Source, trial: int, samples: int) -> Work[Params]:
-        """Its Task2Vec embedding in the source's network at the start of a trial, measured once."""
+        """Task2Vec embedding of the target in the source's network at initialisation, measured once."""
         key = (*source.probe, trial, samples)
         if key not in self._embeddings:
             task = self.seen_as(source.input_shape)
-            self._embeddings[key] = yield from embedding(task, source.network, source.seed, trial, samples)
+            self._embeddings[key] = yield from probe_embedding(task, source.network, source.seed, trial, samples)
             self.passes += 1
         return self._embeddings[key]
 
     def recall(self, key: str, source: Source, trial: int) -> Mapping[str, float]:
-        """Values that were kept of this pair under a key; empty where there are none."""
+        """Stored values of a pair under a key; empty if there are none."""
         return {}
 
     def remember(self, key: str, source: Source, trial: int, values: Mapping[str, float]) -> None:
-        """Keep values of this pair under a key, where there is a store for them."""
+        """Store values of a pair under a key, if there is a store."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """One trial of a source beside a target: what a measure is computed from.
+    """One trial of a source with a target.
 
     Attributes:
         source: the source.
-        target: the target, shared by all pairs of it.
-        trial: which of the source's networks.
-        trials: how many trials are compared in all; networks that are missing are trained for all of them at once.
-        samples: training samples of the target that networks see.
-        share: of these samples, for a first look at many sources.
+        target: the target, shared by all its pairs.
+        trial: index of the source's network.
+        trials: number of compared trials; missing networks are trained for all of them at once.
+        samples: number of the target's training samples.
+        share: of these samples that is used; below 1 to screen many sources.
     """
 
     source: Source
@@ -195,7 +194,7 @@ class Pair:
 
     @property
     def num_samples(self) -> int:
-        """Training samples of the target that are used for this pair."""
+        """Number of the target's training samples that are used for this pair."""
         return math.ceil(self.share * self.samples)
 
     @property
@@ -205,7 +204,7 @@ class Pair:
 
     @cached_property
     def view(self) -> SourceOnTarget:
-        """The target through the source's network."""
+        """Features and outputs of the source's network on the target."""
         own = likelihood(self.source.likelihood)
         return SourceOnTarget(self.source.solved.model(self.trial), self.task, own, self.num_samples)
 
@@ -221,19 +220,19 @@ class Pair:
 
     @property
     def num_classes(self) -> int | None:
-        """Classes of the target; None for other targets."""
+        """Number of classes of the target; None for targets without classes."""
         return len(self.task.classes) if self.task.likelihood == "categorical" else None
 
     def embeddings(self) -> Work[tuple[Params, Params]]:
         """Task2Vec embeddings of the source's own task and of the target, in one network."""
-        own = yield from self.source.embedding(self.trial, self.samples)
-        return own, (yield from self.target.embedding(self.source, self.trial, self.samples))
+        of_source = yield from self.source.embedding(self.trial, self.samples)
+        return of_source, (yield from self.target.embedding(self.source, self.trial, self.samples))
 
     def recall(self, key: str) -> Mapping[str, float]:
-        """Values that were kept of this pair under a key; empty where there are none."""
+        """Stored values of this pair under a key; empty if there are none."""
         return self.target.recall(key, self.source, self.trial)
 
     def remember(self, key: str, values: Mapping[str, float]) -> None:
-        """Keep values that were measured on all samples."""
+        """Store values, if they were measured on all samples."""
         if self.share == 1:
             self.target.remember(key, self.source, self.trial, values)

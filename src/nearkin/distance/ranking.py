@@ -1,4 +1,4 @@
-"""Ranking: kin in order, with the spread over trials and how sure the order is."""
+"""Ranking of sources by their distance to a target, with the spread over trials and the stability of ranks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,15 +14,15 @@ RESAMPLES = 1000
 
 @dataclass(frozen=True)
 class Kin:
-    """One source, as seen from a target.
+    """A source and its distance to a target.
 
     Attributes:
         name: of the source.
         trials: its distance in every trial; smaller is nearer.
-        wins: share of trials in which it is the nearest of all.
-        sure: share of resampled sets of trials in which it stands at this very rank.
-        beside: other measures of the same pair, each smaller for nearer.
-        form: of the Fréchet distance, which form it is (`distance.forms`); empty for other measures.
+        wins: share of trials in which it is the nearest source.
+        sure: share of bootstrap samples of the trials in which it has the same rank.
+        beside: values of other measures of the same pair, smaller for nearer.
+        form: of the Fréchet distance (`distance.fisher_based.forms`); empty for other measures.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Kin:
 
     @property
     def distance(self) -> float:
-        """Mean over trials, which the order goes by."""
+        """Mean over trials, by which sources are ranked."""
         return float(torch.tensor(self.trials, dtype=torch.float64).mean())
 
     @property
@@ -49,15 +49,15 @@ class Ranking:
 
     Attributes:
         target: name of the target.
-        measure: what was measured.
+        measure: name of the measure.
         kin: the sources.
-        refused: why others could not be compared, by name.
+        refused: sources that could not be compared, with the reason.
         weak: sources whose network is not within ε of perfect, with their metric.
-        seconds: what the measurement took.
-        passes: Fisher passes of a network over all samples of a task that it took.
+        seconds: duration of the measurement.
+        passes: number of Fisher passes over all samples of a task.
 
-    >>> found = Ranking.of("new", "frechet", {"far": [0.5, 0.7], "near": [0.2, 0.4]})
-    >>> [(kin.name, round(kin.distance, 3), kin.wins) for kin in found], found.nearest.name
+    >>> ranking = Ranking.of("new", "frechet", {"far": [0.5, 0.7], "near": [0.2, 0.4]})
+    >>> [(kin.name, round(kin.distance, 3), kin.wins) for kin in ranking], ranking.nearest.name
     ([('near', 0.3, 1.0), ('far', 0.6, 0.0)], 'near')
     """
 
@@ -80,32 +80,29 @@ class Ranking:
         forms: Mapping[str, str] | None = None,
         **facts: Any,
     ) -> "Ranking":
-        """The ranking of distances by source and trial; every source has the same number of trials."""
-        require(bool(trials), f"there is nothing to compare {target} with; add tasks to the zoo first", MismatchError)
+        """The ranking for distances by source and trial; every source has the same number of trials."""
+        require(bool(trials), f"there is no task to compare '{target}' with; add tasks to the zoo first", MismatchError)
         lengths = {len(values) for values in trials.values()}
-        require(len(lengths) == 1, f"sources have {sorted(lengths)} trials; give each the same number", MismatchError)
+        require(
+            len(lengths) == 1,
+            f"sources have {sorted(lengths)} trials, expected the same number for all; leave trials out",
+            MismatchError,
+        )
         values = torch.tensor([list(row) for row in trials.values()], dtype=torch.float64)
-        bad = [name for name, row in zip(trials, values, strict=True) if not bool(row.isfinite().all())]
+        bad = [f"'{name}'" for name, row in zip(trials, values, strict=True) if not bool(row.isfinite().all())]
         require(
             not bad,
-            f"the {measure} distance from {', '.join(bad[:3])} is not a number; its weights diverged: add it anew",
+            f"the {measure} distance from {', '.join(bad[:3])} is not a number; its weights diverged: add it again",
             MismatchError,
         )
         order = values.mean(1).argsort(stable=True)
         wins, sure = _wins(values[order]), _stability(values[order], seed)
         names = list(trials)
-        kin = tuple(
-            Kin(
-                names[i],
-                tuple(values[i].tolist()),
-                float(wins[r]),
-                float(sure[r]),
-                dict((beside or {}).get(names[i], {})),
-                (forms or {}).get(names[i], ""),
-            )
-            for r, i in enumerate(order.tolist())
-        )
-        return cls(target, measure, kin, **facts)
+        kin = []
+        for rank, i in enumerate(order.tolist()):
+            others, form = (beside or {}).get(names[i], {}), (forms or {}).get(names[i], "")
+            kin.append(Kin(names[i], tuple(values[i].tolist()), float(wins[rank]), float(sure[rank]), others, form))
+        return cls(target, measure, tuple(kin), **facts)
 
     def __iter__(self) -> Iterator[Kin]:
         return iter(self.kin)
@@ -115,12 +112,12 @@ class Ranking:
 
     @property
     def nearest(self) -> Kin:
-        """The first."""
+        """The first source."""
         return self.kin[0]
 
     @property
     def form(self) -> str:
-        """The form of the Fréchet distance that all have in common; empty where forms differ, and for other measures.
+        """The common form of the Fréchet distance; empty if forms differ, and for other measures.
 
         >>> Ranking.of("t", "frechet", {"a": [0.1], "b": [0.2]}, forms={"a": "padded/mixed", "b": "model/sorted"}).form
         ''
@@ -129,11 +126,11 @@ class Ranking:
         return forms.pop() if len(forms) == 1 else ""
 
     def top(self, count: int | None) -> "Ranking":
-        """The same with the nearest so many only."""
+        """The ranking with the nearest `count` sources only."""
         return self if count is None else Ranking(**{**vars(self), "kin": self.kin[:count]})
 
     def rows(self) -> list[dict[str, Any]]:
-        """One plain dictionary a source."""
+        """One plain dictionary for each source."""
         return [
             {
                 "name": kin.name,
@@ -162,12 +159,12 @@ class Ranking:
         }
 
     def to_pandas(self) -> Any:
-        """A data frame with one row a source; measures beside are columns of their own."""
+        """A data frame with one row for each source; other measures have their own columns."""
         pandas = optional("pandas", "frames", "a data frame")
         return pandas.DataFrame([{**row, **row.pop("beside", {})} for row in self.rows()]).set_index("name")
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Head and rows of a table for people; the columns `kin` and `form` are text, all others numbers."""
+        """Header and rows of a table; the columns `kin` and `form` are text, all others numbers."""
         beside = list(dict.fromkeys(name for kin in self.kin for name in kin.beside))
         several = len(self.nearest.trials) > 1
         unlike = not self.form and any(kin.form for kin in self.kin)

@@ -1,17 +1,16 @@
-"""Measures by name; smaller is nearer for all of them.
+"""Registry of all measures by name; smaller is nearer for all of them.
 
-Scores whose papers say "larger is better" are negated. Measures see the target's training set only, never its test set.
-To add one, write a formula and an entry: commands, help, reports and the documentation take everything else from here.
+Scores whose papers say "larger is better" are negated. Measures use the target's training set only, never its test set.
+To add one, write a formula and an entry here: commands, help, reports and documentation are derived from it.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from nearkin.core.errors import MismatchError, OptionError, require
 from nearkin.core.events import Work
 from nearkin.core.types import Params
-from nearkin.distance.baselines.closed_form import cka, kernel_evidence
 from nearkin.distance.baselines.dataset import fid, mmd
+from nearkin.distance.baselines.frozen_features import cka, kernel_evidence
 from nearkin.distance.baselines.gradient import gradient_norm
 from nearkin.distance.baselines.hscore import hscore
 from nearkin.distance.baselines.leep import leep, nce
@@ -21,48 +20,20 @@ from nearkin.distance.baselines.neighbours import knn_accuracy, knn_r2
 from nearkin.distance.baselines.order import random_value
 from nearkin.distance.baselines.task2vec import embedding_asymmetric, embedding_distance
 from nearkin.distance.fisher_based.between_tasks import FrechetDistance
-from nearkin.distance.kin_score import Pace, Start, kin_score
 from nearkin.distance.measure import CLASSES, LABELLED, VALUES, Formula, Measure, Need, at_once, of_view
 from nearkin.distance.pair import Pair
+from nearkin.distance.short_finetune import ShortFinetune
 from nearkin.distance.source_on_target import SourceOnTarget
 from nearkin.fisher.tangent import tangent_kernel
 from nearkin.nets.heads import with_head
 
 KERNEL_SAMPLES = 150  # of a tangent kernel, as in benchmarks/prediction.py
 
-DEFAULT = "kin"
-"""Of `near`: predicts the cost of fine-tuning best (`benchmarks/prediction.py`)."""
+DEFAULT = "short-finetune"
+"""Default of `near`: predicts the cost of fine-tuning best (`benchmarks/prediction.py`)."""
 
 STRUCTURE = "frechet"
-"""Of search spaces and maps: compares what networks have learned, not how well they transfer."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShortFinetune(Pace):
-    """Mean loss over a short fine-tuning run of the source's network.
-
-    Attributes:
-        steps: of Adam.
-        batch_size: samples a step; all samples where there are fewer.
-        learning_rate: of Adam.
-        head: new last layer: `zero` or `drawn`.
-    """
-
-    head: Start = "zero"
-
-    def __call__(self, pair: Pair) -> Work[float]:
-        """The loss of one pair."""
-        view, task = pair.view, pair.task
-        return (
-            yield from kin_score.work(
-                view.model,
-                *view.train,
-                num_outputs=task.num_outputs,
-                likelihood=task.likelihood,
-                head=self.head,
-                pace=self,
-            )
-        )
+"""Default for search spaces and maps: compares what networks have learned, not how well they transfer."""
 
 
 def _logme(pair: Pair) -> float:
@@ -70,29 +41,13 @@ def _logme(pair: Pair) -> float:
     return -logme_regression(features, y) if pair.num_classes is None else -logme(features, y, pair.num_classes)
 
 
-def _leep(view: SourceOnTarget) -> float:
-    return -leep(view.train_outputs.softmax(-1), view.train.y, len(view.task.classes))
-
-
-def _nce(view: SourceOnTarget) -> float:
-    return -nce(view.train_outputs.argmax(-1), view.train.y)
-
-
-def _hscore(view: SourceOnTarget) -> float:
-    return -hscore(view.train_features, view.train.y, shrinkage=True)
-
-
 def _knn(view: SourceOnTarget) -> float:
     score = knn_accuracy if view.task.likelihood == "categorical" else knn_r2
     return -score(view.train_features, view.train.y)
 
 
-def _cka(view: SourceOnTarget) -> float:
-    return 1 - cka(view.train_features, view.train.y)
-
-
 def _evidence(view: SourceOnTarget) -> float:
-    """Of one output of a drawn head: outputs differ by their rows of the head alone."""
+    """Uses one output of a drawn head, since outputs differ by their rows of the head only."""
     model = with_head(view.model, 1, 0, view.head).eval()
     x, y = (values[:KERNEL_SAMPLES] for values in view.train)
     return -kernel_evidence(tangent_kernel(model, x, outputs=0), y)
@@ -105,8 +60,8 @@ def _head(pair: Pair) -> float:
 
 def _gradient_norm(pair: Pair) -> float:
     view, form = pair.view, pair.task.form
-    fitted = fitted_head(view.train_features, view.train.y, form, num_classes=pair.num_classes)
-    return gradient_norm(view.model, *view.train, form, fitted)
+    head = fitted_head(view.train_features, view.train.y, form, num_classes=pair.num_classes)
+    return gradient_norm(view.model, *view.train, form, head)
 
 
 def _of_embeddings(distance: Callable[[Params, Params], float]) -> Formula:
@@ -126,36 +81,40 @@ MEASURES: Mapping[str, Measure] = {
     measure.name: measure
     for measure in (
         Measure(
-            "kin", "mean loss of a short fine-tuning, few and large steps, all sources on the same batches",
-            ShortFinetune(), TUNED, title="a short fine-tuning", aliases=("short-finetune",),
-            about="Mean loss over a short fine-tuning of the kin’s network on the target",
+            "short-finetune", "mean loss of a short fine-tuning, few and large steps, all sources on the same batches",
+            ShortFinetune(), TUNED, title="a short fine-tuning", aliases=("kin",),
+            about="Mean loss over a short fine-tuning run of the kin’s network on the target",
         ),
         Measure(
-            "kin-drawn", "as kin, from eight heads drawn as `nn.Linear` draws them: for fine-tuning from such a head",
-            ShortFinetune(head="drawn"), TUNED,
+            "short-finetune-drawn", "short-finetune from eight heads that `nn.Linear` draws, to predict fine-tuning "
+            "from such a head",
+            ShortFinetune(head="drawn"), TUNED, aliases=("kin-drawn",),
         ),
         Measure(
             "frechet", "Fréchet distance between the Fisher information of both networks, in [0, 1]",
             FrechetDistance(), (Need.WEIGHTS, Need.TARGET_NETWORK, Need.LABELS), title="Fréchet distance",
             about="Distance between the Fisher information of the source’s network and of the target’s own, both on "
-            "the target’s training data and at unit trace: 0 where both rest on the same weights in the same measure, "
-            "1 where they share none",
+            "the target’s training data and at unit trace: 0 if both are equal, 1 if they share no weight",
             beside=("logme",), screens=True,
         ),
         Measure(
-            "logme", "− log evidence of a linear model on the features, a sample (You et al. 2021)",
+            "logme", "− log evidence per sample of a linear model on the features (You et al. 2021)",
             at_once(_logme), PROBED, LABELLED, VALUES, title="LogME",
-            about="Minus the log evidence of a linear model on the kin’s features, a sample",
+            about="Minus the log evidence per sample of a linear model on the kin’s features",
         ),
         Measure(
             "leep", "− log expected empirical prediction (Nguyen et al. 2020)",
-            of_view(_leep), ANSWERED, CLASSES, CLASSES,
+            of_view(lambda view: -leep(view.train_outputs.softmax(-1), view.train.y, len(view.task.classes))),
+            ANSWERED, CLASSES, CLASSES,
         ),
         Measure(
-            "nce", "entropy of the labels given the source's answers (Tran et al. 2019)",
-            of_view(_nce), ANSWERED, CLASSES, CLASSES,
+            "nce", "entropy of the labels given the source's predictions (Tran et al. 2019)",
+            of_view(lambda view: -nce(view.train_outputs.argmax(-1), view.train.y)), ANSWERED, CLASSES, CLASSES,
         ),
-        Measure("hscore", "− H-score (Bao et al. 2019), covariance shrunk", of_view(_hscore), PROBED, CLASSES, VALUES),
+        Measure(
+            "hscore", "− H-score (Bao et al. 2019), covariance shrunk",
+            of_view(lambda view: -hscore(view.train_features, view.train.y, shrinkage=True)), PROBED, CLASSES, VALUES,
+        ),
         Measure(
             "knn", "− leave-one-out accuracy (R²) of five neighbours in the features",
             of_view(_knn), PROBED, LABELLED, VALUES,
@@ -166,7 +125,7 @@ MEASURES: Mapping[str, Measure] = {
             about="Loss of a linear head on the kin’s features",
         ),
         Measure(
-            "gradnorm", "norm of the backbone's gradient once a head is fitted",
+            "gradnorm", "norm of the backbone's gradient under a fitted head",
             at_once(_gradient_norm), (Need.WEIGHTS, *PROBED), VALUES, VALUES,
         ),
         Measure(
@@ -174,7 +133,7 @@ MEASURES: Mapping[str, Measure] = {
             _of_embeddings(embedding_distance), EMBEDDED, VALUES, VALUES,
         ),
         Measure(
-            "task2vec-asymmetric", "task2vec less 0.15 times the source's distance from the trivial task",
+            "task2vec-asymmetric", "task2vec minus 0.15 times the source's distance from the trivial task",
             _of_embeddings(embedding_asymmetric), EMBEDDED, VALUES, VALUES,
         ),
         Measure(
@@ -183,7 +142,7 @@ MEASURES: Mapping[str, Measure] = {
         ),
         Measure(
             "cka", "1 − centred alignment of features and labels (Kornblith et al. 2019)",
-            of_view(_cka), PROBED, LABELLED, VALUES,
+            of_view(lambda view: 1 - cka(view.train_features, view.train.y)), PROBED, LABELLED, VALUES,
         ),
         Measure(
             "mmd", "squared maximum mean discrepancy of the features of both data sets (Gretton et al. 2012)",
@@ -195,7 +154,7 @@ MEASURES: Mapping[str, Measure] = {
         ),
         Measure("source", "− the source's metric on its own task", at_once(lambda pair: -pair.metric), (Need.METRIC,)),
         Measure(
-            "random", "a number drawn by the names of both tasks: what every other measure must beat",
+            "random", "a random number that depends on the names of both tasks: the chance level of all measures",
             at_once(lambda pair: random_value(pair.source.name, pair.task.name)), (),
         ),
         Measure(
@@ -204,48 +163,57 @@ MEASURES: Mapping[str, Measure] = {
         ),
     )
 }  # fmt: skip
-"""By name."""
+"""All measures by name."""
 
-_NAMED = {name: measure for measure in MEASURES.values() for name in (measure.name, *measure.aliases)}
+_BY_NAME = {name: measure for measure in MEASURES.values() for name in (measure.name, *measure.aliases)}
 
 
 def measure_named(name: str) -> Measure:
     """The measure of a name or an alias.
 
-    >>> measure_named("short-finetune").name
-    'kin'
+    >>> measure_named("kin").name
+    'short-finetune'
     """
-    if name not in _NAMED:
+    if name not in _BY_NAME:
         raise OptionError(f"unknown measure {name!r}; choose one of {', '.join(MEASURES)}")
-    return _NAMED[name]
+    return _BY_NAME[name]
+
+
+def current_name(name: str) -> str:
+    """The present name of a measure that is stored under a name or an alias; unknown names are returned unchanged.
+
+    >>> current_name("kin"), current_name("frechet"), current_name("own measure")
+    ('short-finetune', 'frechet', 'own measure')
+    """
+    return _BY_NAME[name].name if name in _BY_NAME else name
 
 
 def require_target(measure: Measure, likelihood: str) -> None:
-    """Refuse a target that a measure does not know, and name the measures that do."""
+    """Refuse a target that a measure does not support, and name the measures that do."""
     others = [other.name for other in MEASURES.values() if likelihood in other.targets]
     require(
         likelihood in measure.targets,
-        f"the measure {measure.name} knows targets that are {' or '.join(measure.targets)}, not {likelihood}; use "
+        f"the measure {measure.name} supports {' and '.join(measure.targets)} targets, got a {likelihood} one; use "
         f"{', '.join(others)}",
         MismatchError,
     )
 
 
 def title_of(name: str) -> str:
-    """A measure's title with its name; the name alone where it has no title or is not registered.
+    """A measure's title with its name; the name alone if it has no title or is not registered.
 
     >>> title_of("frechet"), title_of("leep")
     ('Fréchet distance (frechet)', 'leep')
     """
-    measure = _NAMED.get(name)
-    return f"{measure.title} ({name})" if measure is not None and measure.title else name
+    measure = _BY_NAME.get(name)
+    return f"{measure.title} ({measure.name})" if measure is not None and measure.title else current_name(name)
 
 
 def about(name: str) -> str:
-    """What a measure's values mean, as a sentence; empty for a name that is not registered.
+    """Meaning of a measure's values, as a sentence; empty for a name that is not registered.
 
     >>> about("source")
     "− the source's metric on its own task."
     """
-    measure = _NAMED.get(name)
+    measure = _BY_NAME.get(name)
     return f"{measure.about or measure.summary}." if measure is not None else ""

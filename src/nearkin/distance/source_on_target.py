@@ -1,8 +1,7 @@
 """Features and outputs of a source network on a target task.
 
-Networks and tasks meet in one input shape. Images of another size or number of channels are brought to the network's
-(`fitted_to`): resized, reduced to their luma, or grey repeated as red, green and blue. What cannot be brought there
-is refused with a reason.
+Images of another size or number of channels are converted to the input shape of the network (`fitted_to`): resized,
+reduced to their luma, or grey repeated as red, green and blue. Other inputs that do not fit are refused with a reason.
 """
 
 from dataclasses import dataclass
@@ -29,8 +28,8 @@ class SourceOnTarget:
         model: a network in evaluation mode.
         task: the target, in the input shape of the network.
         own: the likelihood that the network was trained with.
-        num_train: training samples that are used, a fixed subset. The test set is never used, so no measure can depend
-            on its labels.
+        num_train: number of training samples that are used, a fixed subset. The test set is never used, so no measure
+            can depend on its labels.
     """
 
     model: nn.Module
@@ -60,7 +59,7 @@ class SourceOnTarget:
             outputs = torch.cat([self.model(batch) for batch in self.train.x.split(PASS)])
         require(
             bool(outputs.isfinite().all()),
-            f"outputs of the source's network on {self.task.name} are not finite; its weights diverged: add it anew",
+            f"outputs of the source's network on '{self.task.name}' are not finite; its weights diverged: add it again",
             MismatchError,
         )
         return outputs

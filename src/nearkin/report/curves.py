@@ -11,6 +11,7 @@ from nearkin.report.axes import NARROW, Field, Scale, frame, scale_around
 from nearkin.report.html import HtmlTable
 from nearkin.report.labels import labels, spread, text_width
 from nearkin.report.svg import Canvas, Point
+from nearkin.search.searcher import current_method
 from nearkin.solver.result import Result
 from nearkin.solver.solution import Solution
 
@@ -123,7 +124,7 @@ def searches_table(solution: Solution) -> HtmlTable | None:
             score = facts.get("best", {}).get("score")
             rows.append((
                 plain(result.title),
-                plain(str(facts.get("method", MISSING))),
+                plain(current_method(str(facts.get("method", MISSING)))),
                 counted(facts.get("evaluations", 0)),
                 number(float(facts.get("seconds", math.nan)), 1),
                 MISSING if score is None else number(float(score), metric_places(solution.quality.count)),

@@ -70,8 +70,8 @@ def run_table(solution: Solution) -> HtmlTable:
 def setting(value: object) -> str:
     """A setting as the text of a table cell.
 
-    >>> setting({"minutes": 5.0}), setting(["frechet", "kin"]), setting(0.2)
-    ('minutes: 5', 'frechet, kin', '0.2')
+    >>> setting({"minutes": 5.0}), setting(["frechet", "short-finetune"]), setting(0.2)
+    ('minutes: 5', 'frechet, short-finetune', '0.2')
     """
     if isinstance(value, Mapping):
         return ", ".join(f"{plain(str(key))}: {setting(item)}" for key, item in value.items()) or MISSING

@@ -1,24 +1,24 @@
-"""Architecture search: genotypes, spaces, networks, methods, supernets."""
+"""Architecture search: genotypes, search spaces, networks, methods and supernets."""
 
 from typing import TYPE_CHECKING
 
 from nearkin.core.lazy import exports
 
 if TYPE_CHECKING:
-    from nearkin.search.evaluate import Evaluated as Evaluated
-    from nearkin.search.evaluate import evaluate_genotype as evaluate_genotype
+    from nearkin.search.genotype_evaluation import GenotypeEvaluation as GenotypeEvaluation
+    from nearkin.search.genotype_evaluation import evaluate_genotype as evaluate_genotype
     from nearkin.search.genotypes.genotype import Cells as Cells
     from nearkin.search.genotypes.genotype import Chain as Chain
     from nearkin.search.genotypes.genotype import Genotype as Genotype
     from nearkin.search.genotypes.genotype import Recurrent as Recurrent
     from nearkin.search.objective import Objective as Objective
     from nearkin.search.registry import METHODS as METHODS
-    from nearkin.search.registry import Ask as Ask
     from nearkin.search.registry import Method as Method
+    from nearkin.search.registry import SearchProblem as SearchProblem
     from nearkin.search.registry import method_named as method_named
-    from nearkin.search.searcher import Best as Best
-    from nearkin.search.searcher import Outcome as Outcome
+    from nearkin.search.searcher import ScoredGenotype as ScoredGenotype
     from nearkin.search.searcher import Searcher as Searcher
+    from nearkin.search.searcher import SearchResult as SearchResult
     from nearkin.search.searcher import run_search as run_search
     from nearkin.search.spaces.base import Space as Space
 else:

@@ -1,4 +1,4 @@
-"""What a black-box searcher asks: how good is this genotype?"""
+"""Objectives: functions that score a genotype, for searchers that measure one genotype at a time."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -10,12 +10,12 @@ from nearkin.search.genotypes.genotype import Genotype
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The worth of one genotype.
+class ObjectiveValue:
+    """Score of one genotype.
 
     Attributes:
         score: larger is better.
-        facts: plain figures beside it: a loss, parameters, seconds.
+        facts: further figures as plain values: a loss, parameters, seconds.
     """
 
     score: float
@@ -23,12 +23,12 @@ class Measured:
 
 
 class Objective(ABC):
-    """A measure of genotypes: a look into a table, or a training from scratch."""
+    """A function that scores genotypes, by a lookup in a table or by training from scratch."""
 
     @abstractmethod
-    def measure(self, genotype: Genotype) -> Work[Measured]:
-        """Measure one genotype; what takes long yields events. The same genotype gives the same score."""
+    def measure(self, genotype: Genotype) -> Work[ObjectiveValue]:
+        """Score one genotype and yield events if it takes long. The same genotype gets the same score."""
 
     @abstractmethod
     def settings(self) -> Mapping[str, Any]:
-        """Plain JSON values that decide what is measured; a checkpoint made with others is refused."""
+        """Plain JSON values that determine the score; a checkpoint with other settings is refused."""

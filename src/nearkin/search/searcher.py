@@ -1,15 +1,15 @@
-"""What every searcher is, and the one driver that runs, saves, resumes and stops them all.
+"""Interface of searchers, and the driver that runs, saves, resumes and stops them.
 
-A searcher is a value without memory: all that a search knows is in its state, which the driver hands from step to step
-and captures between steps. Law (tests/laws/searcher.py): killed after any step and resumed, a search ends in the same
-genotype and the same history, bit for bit.
+A searcher stores nothing itself: everything that a search has learned is in its state. The driver passes the state from
+step to step and saves it in between. Law (tests/laws/searcher.py): a search that is killed after any step and resumed
+ends in the same genotype and the same history, bit for bit.
 """
 
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Generic, TypedDict, TypeVar, cast
+from typing import Any, Generic, TypedDict, TypeVar
 
 from nearkin.core.budget import Budget
 from nearkin.core.errors import TrainingError, require
@@ -22,20 +22,37 @@ from nearkin.search.genotypes.genotype import Genotype
 S = TypeVar("S")
 
 VERSION = 1
-"""Of the checkpoints that the driver writes."""
+"""Version of the checkpoints that the driver writes."""
 
-KEPT = 10
-"""Genotypes that an outcome names, at the most."""
+NUM_BEST = 10
+"""Largest number of genotypes in a search result."""
+
+FORMER_METHODS = {"kin": "warm-start"}
+"""Current names of methods by the names that older checkpoints, results and zoos have."""
+
+
+def current_method(name: str) -> str:
+    """Current name of a method that is read from a file."""
+    return FORMER_METHODS.get(name, name)
+
+
+def stored_method(name: str) -> str:
+    """Name of a method in identifiers of stored work, which do not change when a method is renamed.
+
+    >>> stored_method("warm-start"), stored_method("random"), current_method("kin")
+    ('kin', 'random', 'warm-start')
+    """
+    return next((former for former, current in FORMER_METHODS.items() if current == name), name)
 
 
 @dataclass(frozen=True)
-class Best:
-    """A genotype and what speaks for it.
+class ScoredGenotype:
+    """A genotype with its score.
 
     Attributes:
-        genotype: the best of a search so far.
-        score: larger is better; what it is, a searcher says (validation accuracy, weight among candidates).
-        facts: plain figures beside it.
+        genotype: the architecture.
+        score: larger is better; its meaning depends on the searcher (validation accuracy, weight among candidates).
+        facts: further figures as plain values.
     """
 
     genotype: Genotype
@@ -43,110 +60,113 @@ class Best:
     facts: Mapping[str, float | str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; `Best.from_dict` makes it again."""
+        """Plain JSON values, read by `from_dict`."""
         return {"genotype": str(self.genotype), "score": self.score, "facts": dict(self.facts)}
 
     @classmethod
-    def from_dict(cls, facts: Mapping[str, Any]) -> "Best":
+    def from_dict(cls, facts: Mapping[str, Any]) -> "ScoredGenotype":
         """The inverse of `to_dict`."""
         return typed(cls, dict(facts), "the best genotype of a search")
 
 
 class Searcher(ABC, Generic[S]):
-    """A way of looking for a genotype, in steps over a state of its own."""
+    """A search method for one task and space, which works in steps on a state."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """What the method is called."""
+        """Name of the method."""
 
     @abstractmethod
     def settings(self) -> Mapping[str, Any]:
-        """Plain JSON values that decide what the search does; a checkpoint made with others is refused."""
+        """Plain JSON values that determine the search; a checkpoint with other settings is refused."""
 
     @abstractmethod
     def init(self, seed: int) -> S:
-        """The state before the first step."""
+        """Return the state before the first step."""
 
     @abstractmethod
     def step(self, state: S) -> Work[S]:
-        """One step further; long ones yield events. The state given may be changed and must not be used again."""
+        """Take one step and yield events if it is long. The given state may be changed; do not use it again."""
 
     @abstractmethod
-    def best(self, state: S) -> Best | None:
-        """The best so far; None before there is any."""
+    def best(self, state: S) -> ScoredGenotype | None:
+        """Best genotype so far; None before the first one."""
 
     @abstractmethod
     def ended(self, state: S) -> str:
-        """Why the search has come to an end of its own accord, in words; empty while it has not."""
+        """Reason why the search has converged or cannot continue; empty while it can."""
 
     @abstractmethod
     def evaluations(self, state: S) -> int:
-        """Genotypes whose worth was measured so far."""
+        """Number of genotypes that were measured so far."""
 
     @abstractmethod
     def capture(self, state: S) -> State:
-        """A copy of the whole state."""
+        """Copy the whole state."""
 
     @abstractmethod
     def restore(self, saved: State) -> S:
-        """The state that was captured."""
+        """Return the state that `capture` copied."""
 
-    def several(self, state: S, count: int) -> list[Best]:
-        """The best few, best first; those that know of one only give that one."""
+    def top(self, state: S, count: int) -> list[ScoredGenotype]:
+        """Best genotypes, best first; a searcher that tracks one genotype returns only that one."""
         best = self.best(state)
         return [] if best is None else [best]
 
     def figures(self, state: S) -> Mapping[str, float]:
-        """Figures of the moment for whoever watches: entropy of the architecture weights, a loss."""
+        """Current figures for progress displays: a loss, the entropy of the architecture weights."""
         return {}
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a search came to.
+class SearchResult:
+    """Result of a finished search.
 
     Attributes:
-        best: genotype, score and facts.
-        method: the searcher's name.
-        steps: taken.
-        evaluations: genotypes whose worth was measured.
-        seconds: of work, added up over interruptions.
-        reason: why it ended.
-        history: after each step the evaluations so far and the best score.
-        found: the best few, best first.
+        best: best genotype with score and facts.
+        method: name of the searcher.
+        steps: number of steps.
+        evaluations: number of genotypes that were measured.
+        seconds: computing time, summed over interruptions.
+        reason: why the search ended.
+        history: after each step, the evaluations so far and the best score.
+        found: the best genotypes, best first.
     """
 
-    best: Best
+    best: ScoredGenotype
     method: str
     steps: int
     evaluations: int
     seconds: float
     reason: str
     history: tuple[tuple[int, float], ...] = ()
-    found: tuple[Best, ...] = ()
+    found: tuple[ScoredGenotype, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "method", current_method(self.method))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; `Outcome.from_dict` makes it again."""
+        """Plain JSON values, read by `from_dict`."""
         plain = {name: getattr(self, name) for name in ("method", "steps", "evaluations", "seconds", "reason")}
-        history, found = [list(row) for row in self.history], [one.to_dict() for one in self.found]
+        history, found = [list(row) for row in self.history], [scored.to_dict() for scored in self.found]
         return {"best": self.best.to_dict(), **plain, "history": history, "found": found}
 
     @classmethod
-    def from_dict(cls, facts: Mapping[str, Any]) -> "Outcome":
+    def from_dict(cls, facts: Mapping[str, Any]) -> "SearchResult":
         """The inverse of `to_dict`.
 
-        >>> best = Best(Genotype.parse("chain: skip"), 0.5, {"loss": 1.0})
-        >>> outcome = Outcome(best, "random", 3, 3, 1.5, "3 steps", ((1, 0.25), (2, 0.5)), (best,))
-        >>> Outcome.from_dict(outcome.to_dict()) == outcome
+        >>> best = ScoredGenotype(Genotype.parse("chain: skip"), 0.5, {"loss": 1.0})
+        >>> result = SearchResult(best, "random", 3, 3, 1.5, "3 steps", ((1, 0.25), (2, 0.5)), (best,))
+        >>> SearchResult.from_dict(result.to_dict()) == result
         True
         """
-        return typed(cls, dict(facts), "the outcome of a search")
+        return typed(cls, dict(facts), "the result of a search")
 
 
 @dataclass
 class _Run:
-    """What the driver adds to a searcher's state."""
+    """Progress of a search that the driver counts."""
 
     steps: int = 0
     seconds: float = 0.0
@@ -154,21 +174,23 @@ class _Run:
 
 
 @operation
-def run_search(searcher: Searcher[S], budget: Budget, *, seed: int = 0, resume: State | None = None) -> Work[Outcome]:
-    """Run a searcher to its end or that of its budget; after every step a `Progress` and a `Checkpoint`.
+def run_search(
+    searcher: Searcher[S], budget: Budget, *, seed: int = 0, resume: State | None = None
+) -> Work[SearchResult]:
+    """Run a searcher until it ends or its budget is used; yields a `Progress` and a `Checkpoint` after every step.
 
     Args:
-        searcher: any.
-        budget: what ends the search besides itself.
-        seed: the one seed.
-        resume: what a `Checkpoint` of the same searcher and seed captured.
+        searcher: the search method with its task and space.
+        budget: limits on time, steps and evaluations.
+        seed: seed of all random choices.
+        resume: state from a `Checkpoint` of the same searcher and seed.
     """
     run = _Run()
     if resume is None:
         state = searcher.init(seed)
     else:
         run, state = _resumed(searcher, seed, resume)
-        yield Note(f"going on after step {run.steps}")
+        yield Note(f"resumed after step {run.steps}")
     while not (reason := searcher.ended(state) or budget.spent(run.seconds, run.steps, searcher.evaluations(state))):
         start = time.perf_counter()
         state = yield from searcher.step(state)
@@ -181,16 +203,14 @@ def run_search(searcher: Searcher[S], budget: Budget, *, seed: int = 0, resume: 
         yield Checkpoint(lambda state=state: _captured(searcher, state, run, seed))  # type: ignore[misc]
     best = searcher.best(state)
     if best is None:
-        raise TrainingError(
-            f"{searcher.name} ended ({reason}) before it had measured anything; give it a larger budget"
-        )
-    found = tuple(searcher.several(state, KEPT))
-    return Outcome(
+        raise TrainingError(f"{searcher.name} ended ({reason}) before it measured a genotype; give it a larger budget")
+    found = tuple(searcher.top(state, NUM_BEST))
+    return SearchResult(
         best, searcher.name, run.steps, searcher.evaluations(state), run.seconds, reason, tuple(run.history), found
     )
 
 
-def _progress(searcher: Searcher[S], state: S, run: _Run, budget: Budget, best: Best | None) -> Progress:
+def _progress(searcher: Searcher[S], state: S, run: _Run, budget: Budget, best: ScoredGenotype | None) -> Progress:
     values = {**({} if best is None else {"best": best.score}), **searcher.figures(state)}
     values["MiB"] = resident_mebibytes()
     share = budget.share(run.seconds, run.steps, searcher.evaluations(state))
@@ -206,7 +226,7 @@ def _captured(searcher: Searcher[S], state: S, run: _Run, seed: int) -> State:
 
 
 class _RunFacts(TypedDict):
-    """What the driver's part of a checkpoint says."""
+    """Entries of a checkpoint that the driver writes."""
 
     version: int
     method: str
@@ -218,20 +238,20 @@ class _RunFacts(TypedDict):
 
 
 def _resumed(searcher: Searcher[S], seed: int, saved: State) -> tuple[_Run, S]:
-    require("search" in saved.facts, "this checkpoint is not one of a search; start anew without it", TrainingError)
+    require("search" in saved.facts, "this checkpoint is not one of a search; start again without it", TrainingError)
     facts = typed(_RunFacts, saved.facts["search"], saved.origin)
     require(
         facts["version"] == VERSION,
-        f"the checkpoint is of version {facts['version']}, this is {VERSION}; begin again (--restart), or use "
-        f"the version that wrote it",
+        f"the checkpoint has version {facts['version']}, expected {VERSION}; start again (--restart), or use the "
+        f"version that wrote it",
         TrainingError,
     )
-    for name, mine in (("method", searcher.name), ("seed", seed), ("settings", dict(searcher.settings()))):
-        given = cast(Mapping[str, Any], facts)[name]
+    stored = {**facts, "method": current_method(facts["method"])}
+    for name, expected in (("method", searcher.name), ("seed", seed), ("settings", dict(searcher.settings()))):
         require(
-            given == mine,
-            f"the checkpoint was made with another {name} ({given}, not {mine}); begin again (--restart), or give that "
-            f"one",
+            stored[name] == expected,
+            f"the checkpoint was made with another {name}: {stored[name]}, expected {expected}; start again "
+            f"(--restart), or use the stored {name}",
             TrainingError,
         )
     run = _Run(facts["steps"], facts["seconds"], facts["history"])

@@ -1,4 +1,4 @@
-"""Tables of measured architectures: any searcher runs on them in no time, and its regret is known exactly."""
+"""Tables of measured architectures: searchers run on them without training, and their regret is known exactly."""
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
@@ -11,12 +11,12 @@ from nearkin.core.errors import DataError, OptionError, require
 from nearkin.core.events import Work
 from nearkin.core.opening import read_file
 from nearkin.search.genotypes.genotype import Genotype
-from nearkin.search.objective import Measured, Objective
+from nearkin.search.objective import Objective, ObjectiveValue
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.nasbench201 import nasbench201, nasbench201_cell, transnas101, transnas101_cell
 
 ARCH = "arch_str"
-"""The column of the architectures' texts."""
+"""Column with the architecture strings."""
 
 _KINDS: dict[str, tuple[Callable[[], Space], Callable[[str], Genotype]]] = {
     "|": (nasbench201, nasbench201_cell),
@@ -25,14 +25,14 @@ _KINDS: dict[str, tuple[Callable[[], Space], Callable[[str], Genotype]]] = {
 _NUMBERS = ("arch_index", "unique_index")
 
 
-class Listed(Space):
-    """Genotypes of a space that are all at hand, numbered as listed; keys and neighbours are found once.
+class ListedSpace(Space):
+    """A list of genotypes of a space, numbered in the order of the list; keys and neighbours are computed once.
 
-    With `single` every genotype counts as an architecture of its own.
+    With `single`, every genotype counts as a different architecture.
 
     >>> from nearkin.search.spaces.general import GeneralSpace
     >>> whole = GeneralSpace((2,), ("zero", "conv3", "conv5"))
-    >>> some = Listed(whole, [whole.at(2), whole.at(0)])
+    >>> some = ListedSpace(whole, [whole.at(2), whole.at(0)])
     >>> some.size(), [str(cell) for cell in some.neighbours(some.at(0))]
     (2, ['normal(0): 1 = zero(0); out = 1'])
     """
@@ -40,110 +40,113 @@ class Listed(Space):
     def __init__(self, space: Space, genotypes: Sequence[Genotype], *, single: bool = False) -> None:
         self.space, self.single = space, single
         self._genotypes = tuple(genotypes)
-        self._places = {genotype: place for place, genotype in enumerate(self._genotypes)}
+        self._indices = {genotype: index for index, genotype in enumerate(self._genotypes)}
         self._keys: dict[int, str] = {}
         self._neighbours: dict[int, tuple[Genotype, ...]] = {}
-        require(len(self._genotypes) > 0, f"a list of genotypes of {space.name} has at least one, got none", DataError)
         require(
-            len(self._places) == len(self._genotypes),
-            f"{len(self._genotypes) - len(self._places)} genotypes of {space.name} are listed twice; list each once",
+            len(self._genotypes) > 0, f"the list of genotypes of {space.name} is empty; give at least one", DataError
+        )
+        require(
+            len(self._indices) == len(self._genotypes),
+            f"{len(self._genotypes) - len(self._indices)} genotypes of {space.name} are listed twice; list each once",
             DataError,
         )
 
     @property
     def name(self) -> str:
-        """That of the space."""
+        """Name of the space."""
         return self.space.name
 
     def size(self) -> int:
-        """How many are listed."""
+        """Number of listed genotypes."""
         return len(self._genotypes)
 
     def at(self, index: int) -> Genotype:
-        """In the order of the list."""
+        """Genotype with a number, in the order of the list."""
         if not 0 <= index < len(self._genotypes):
             raise OptionError(f"there is no genotype {index}; they are numbered from 0 to {len(self._genotypes) - 1}")
         return self._genotypes[index]
 
-    def place(self, genotype: Genotype) -> int:
-        """The number of a genotype."""
-        if genotype not in self._places:
+    def index(self, genotype: Genotype) -> int:
+        """Number of a genotype."""
+        if genotype not in self._indices:
             self.require_member(genotype)
-        return self._places[genotype]
+        return self._indices[genotype]
 
     def objection(self, genotype: Genotype) -> str:
-        """Why a genotype is not listed."""
-        return "" if genotype in self._places else self.space.objection(genotype) or "it is not in the list"
+        """Why a genotype is not in the list."""
+        return "" if genotype in self._indices else self.space.objection(genotype) or "it is not in the list"
 
     def neighbours(self, genotype: Genotype) -> tuple[Genotype, ...]:
-        """Those of the space that are listed."""
-        place = self.place(genotype)
-        if place not in self._neighbours:
-            found = (self._places.get(other) for other in self.space.neighbours(genotype))
-            self._neighbours[place] = tuple(self._genotypes[other] for other in found if other is not None)
-        return self._neighbours[place]
+        """Neighbours in the space that are in the list."""
+        index = self.index(genotype)
+        if index not in self._neighbours:
+            others = (self._indices.get(other) for other in self.space.neighbours(genotype))
+            self._neighbours[index] = tuple(self._genotypes[other] for other in others if other is not None)
+        return self._neighbours[index]
 
     def unique_key(self, genotype: Genotype) -> str:
-        """That of the space; its text where every genotype counts."""
-        place = self.place(genotype)
-        if place not in self._keys:
-            self._keys[place] = str(genotype) if self.single else self.space.unique_key(genotype)
-        return self._keys[place]
+        """Key in the space; with `single`, the text of the genotype."""
+        index = self.index(genotype)
+        if index not in self._keys:
+            self._keys[index] = str(genotype) if self.single else self.space.unique_key(genotype)
+        return self._keys[index]
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
-    """Genotypes and what was measured of each.
+class ArchitectureTable:
+    """Genotypes and their measured values.
 
-    A class of genotypes with one `unique_key` has one value in each column, that of its first member in the list:
-    tables hold a training run for every member, and runs differ.
+    Genotypes with the same `unique_key` have one value in each column, that of the first of them in the list: tables
+    contain a training run of every genotype, and runs differ.
 
     Attributes:
-        name: what the table is called.
+        name: name of the table.
         space: the genotypes.
-        columns: by name a value for each of them, larger is better.
+        columns: by name, a value for each genotype; larger is better.
     """
 
     name: str
-    space: Listed
+    space: ListedSpace
     columns: Mapping[str, Sequence[float]]
 
     def __post_init__(self) -> None:
         for name, values in self.columns.items():
             require(
                 len(values) == self.space.size(),
-                f"{self.name}: column {name} has {len(values)} values for {self.space.size()} genotypes",
+                f"{self.name}: column {name} has {len(values)} values, expected one for each of {self.space.size()} "
+                f"genotypes; correct the column",
                 DataError,
             )
 
     def column(self, name: str) -> Sequence[float]:
-        """The values of a column by the genotypes' numbers."""
+        """Values of a column in the order of the genotypes."""
         if name not in self.columns:
             raise OptionError(f"{self.name} has no column {name!r}; choose one of {', '.join(self.columns)}")
         return self.columns[name]
 
     @cached_property
     def first(self) -> tuple[int, ...]:
-        """For every genotype the number of the first of its class."""
+        """For every genotype, the number of the first one with the same key."""
         seen: dict[str, int] = {}
         keys = (self.space.unique_key(self.space.at(index)) for index in range(self.space.size()))
         return tuple(seen.setdefault(key, index) for index, key in enumerate(keys))
 
     def value(self, genotype: Genotype, column: str) -> float:
-        """What the genotype's class measured."""
-        return self.column(column)[self.first[self.space.place(genotype)]]
+        """Value of a genotype in a column."""
+        return self.column(column)[self.first[self.space.index(genotype)]]
 
     def best(self, column: str) -> float:
-        """The highest value of any class."""
+        """Highest value of a column."""
         values = self.column(column)
         return max(values[index] for index in set(self.first))
 
     def regret(self, genotype: Genotype, column: str) -> float:
-        """How much the best class has more than this genotype's; 0 at the best."""
+        """Difference between the best value and that of a genotype; 0 for the best."""
         return self.best(column) - self.value(genotype, column)
 
     def top(self, column: str, count: int) -> list[Genotype]:
-        """The best genotypes, one of each class, best first: what a kin hands on."""
+        """The best genotypes, one for each key, best first."""
         values = self.column(column)
         order = sorted(set(self.first), key=lambda index: (-values[index], index))
         return [self.space.at(index) for index in order[:count]]
@@ -151,49 +154,51 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class TabularObjective(Objective):
-    """A look into one column of a table."""
+    """Objective that reads one column of a table."""
 
-    table: Table
+    table: ArchitectureTable
     column: str
 
     def __post_init__(self) -> None:
         self.table.column(self.column)
 
-    def measure(self, genotype: Genotype) -> Work[Measured]:
-        """The value in the table."""
+    def measure(self, genotype: Genotype) -> Work[ObjectiveValue]:
+        """Value of a genotype in the table."""
         yield from ()
-        return Measured(self.table.value(genotype, self.column))
+        return ObjectiveValue(self.table.value(genotype, self.column))
 
     def settings(self) -> dict[str, Any]:
-        """Names of the table and the column."""
+        """Names of table and column."""
         return {"table": self.table.name, "column": self.column}
 
 
-def read_table(path: Path, *, single: bool = False) -> Table:
-    """The table of a file `name.csv` or `name.csv.gz` of NAS-Bench-201 or TransNAS-Bench-101 (micro).
+def read_table(path: Path, *, single: bool = False) -> ArchitectureTable:
+    """Read a table from `name.csv` or `name.csv.gz` of NAS-Bench-201 or TransNAS-Bench-101 (micro).
 
-    The header names `arch_str` and columns of numbers. In NAS-Bench-201's, `params_m` and `flops_m` are among them.
-    With `single` every cell counts, and not every class of cells.
+    The header has `arch_str` and columns of numbers; those of NAS-Bench-201 include `params_m` and `flops_m`. With
+    `single`, every cell counts as a different architecture.
     """
     rows = _rows(path)
     name = path.name.split(".")[0]
-    require(len(rows) > 0 and ARCH in rows[0], f"{path} has no rows with a column {ARCH}; give another file", DataError)
+    require(len(rows) > 0 and ARCH in rows[0], f"{path} has no rows with a column {ARCH}; use another file", DataError)
     kind = rows[0][ARCH][:1]
-    require(kind in _KINDS, f"{path}: {rows[0][ARCH]!r} is of no known table (NAS-Bench-201, TransNAS-Bench-101)",
+    require(kind in _KINDS, f"{path}: {rows[0][ARCH]!r} is of no known table; use NAS-Bench-201 or TransNAS-Bench-101",
             DataError)  # fmt: skip
     space, cell = _KINDS[kind]
-    listed = Listed(space(), [cell(row[ARCH]) for row in rows], single=single)
+    listed = ListedSpace(space(), [cell(row[ARCH]) for row in rows], single=single)
     names = [column for column in rows[0] if column not in (ARCH, *_NUMBERS)]
     try:
         columns = {column: tuple(float(row[column]) for row in rows) for column in names}
     except (TypeError, ValueError) as broken:
-        raise DataError(f"{path} has a cell that is not a number ({broken}); mend or fetch it again") from broken
-    return Table(name, listed, columns)
+        raise DataError(
+            f"{path} has a value that is not a number ({broken}); correct the file or download it again"
+        ) from broken
+    return ArchitectureTable(name, listed, columns)
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
     try:
         text = read_file(path).decode()
     except UnicodeDecodeError as broken:
-        raise DataError(f"cannot read the table {path}: {broken}; check the path or fetch it again") from broken
+        raise DataError(f"cannot read the table {path}: {broken}; check the path or download it again") from broken
     return list(csv.DictReader(text.splitlines()))

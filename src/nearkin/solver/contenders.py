@@ -28,7 +28,7 @@ from nearkin.solver.simple.models import fit_simple
 from nearkin.solver.sizing import SizedNetwork
 from nearkin.tasks.batches import num_batches
 from nearkin.tasks.task import Task
-from nearkin.zoo.search import Ground
+from nearkin.zoo.search import SearchDomain
 
 HAND_MADE = {"vgg16": "VGG-16", "resnet18": "ResNet-18", "densenet121": "DenseNet-121"}
 TITLES = {**HAND_MADE, "lenet": "LeNet", "mlp": "multilayer perceptron"}
@@ -66,7 +66,7 @@ class Contender:
     title: str
     kind: str
     task: Task
-    domain: Ground | None = None
+    domain: SearchDomain | None = None
     method: str = ""
     networks: tuple[str, ...] = ()
     usual: int = 0

@@ -11,8 +11,8 @@ from nearkin.core.state import State
 from nearkin.nets.registry import default_network
 from nearkin.nets.solved import Solved
 from nearkin.run.stages import StageCache
-from nearkin.search.registry import PROXY, Ask, searcher
-from nearkin.search.searcher import Outcome, run_search
+from nearkin.search.registry import PROXY, SearchProblem, searcher
+from nearkin.search.searcher import SearchResult, run_search, stored_method
 from nearkin.solver.contenders import (
     HAND_MADE,
     TITLES,
@@ -40,7 +40,7 @@ from nearkin.tasks.metrics import CONFIDENCE
 from nearkin.tasks.pixels import fitted_to
 from nearkin.tasks.prediction import Prediction
 from nearkin.tasks.task import Task
-from nearkin.zoo.search import Ground
+from nearkin.zoo.search import SearchDomain
 
 FEWEST_FOR_TEMPERATURE = 50  # validation samples; with fewer the temperature is 1
 
@@ -68,7 +68,7 @@ class Contest:
     results: list[Result] = field(default_factory=list)
     contenders: dict[str, Contender] = field(default_factory=dict)
     solved: dict[str, Solved] = field(default_factory=dict)
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    outcomes: dict[str, SearchResult] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.learn = self._learn_in(self.task.input_shape)
@@ -95,7 +95,7 @@ class Contest:
         for contender in contenders:
             yield from self._judge(replace(contender, seconds=self.allowance))
 
-    def search(self, name: str, title: str, domain: Ground, method: str) -> Contender:
+    def search(self, name: str, title: str, domain: SearchDomain, method: str) -> Contender:
         """Contender with a searched architecture."""
         return Contender(
             name=name, title=title, kind="searched", task=self.learn, domain=domain, method=method,
@@ -198,23 +198,25 @@ class Contest:
         work = lambda start: train_contender(contender, start, self.plan.device)  # noqa: E731
         return (yield from self.stages.stage(stage, contender.facts(), work, key=f"train-{contender.name}"))
 
-    def _searched(self, contender: Contender, domain: Ground) -> Work[Contender]:
+    def _searched(self, contender: Contender, domain: SearchDomain) -> Work[Contender]:
         """The contender with the best architecture of its search."""
         skeleton, budget = search_skeleton(self.learn), self.plan.search_budget(self.allowance)
         own = derived_seed(self.plan.seed, "solve", contender.name)  # each search has its own draws
-        ask = Ask(task=self.learn, space=domain.space, skeleton=skeleton, first=domain.first, seed=self.plan.seed)
+        problem = SearchProblem(
+            task=self.learn, space=domain.space, skeleton=skeleton, first=domain.first, seed=self.plan.seed
+        )
         inputs: dict[str, Any] = {
-            "data": self.learn.fingerprint(), "method": contender.method, "space": domain.space.name,
+            "data": self.learn.fingerprint(), "method": stored_method(contender.method), "space": domain.space.name,
             "first": [str(genotype) for genotype in domain.first], "skeleton": skeleton.to_dict(),
             "proxy": PROXY.to_dict(), "budget": vars(budget), "seed": own,
         }  # fmt: skip
 
         def work(start: State | None) -> Work[State]:
-            outcome = yield from run_search.work(searcher(contender.method, ask), budget, seed=own, resume=start)
+            outcome = yield from run_search.work(searcher(contender.method, problem), budget, seed=own, resume=start)
             return State({}, outcome.to_dict())
 
         done = yield from self.stages.stage(contender.title, inputs, work, key=f"search-{contender.name}")
-        outcome = done.read(Outcome)
+        outcome = done.read(SearchResult)
         self.outcomes[contender.name] = outcome
         best = outcome.best.genotype
         settings = {"space": domain.space.name, "seed_cells": bool(domain.first)}

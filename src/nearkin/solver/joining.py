@@ -6,7 +6,7 @@ from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.registry import STRUCTURE
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import default_network
-from nearkin.search.searcher import KEPT, Best
+from nearkin.search.searcher import NUM_BEST, ScoredGenotype
 from nearkin.solver.contenders import search_skeleton
 from nearkin.solver.contest import Contest
 from nearkin.solver.kin import GAIN
@@ -14,7 +14,7 @@ from nearkin.solver.plan import Plan
 from nearkin.solver.relations import Relations
 from nearkin.store.records import TaskRecord
 from nearkin.tasks.task import Task
-from nearkin.zoo.cells import KeptCells
+from nearkin.zoo.best_cells import BestCells
 from nearkin.zoo.comparison import Comparison
 from nearkin.zoo.search import CELLS
 from nearkin.zoo.zoo import Zoo
@@ -33,7 +33,7 @@ def join_zoo(zoo: Zoo, task: Task, plan: Plan, contest: Contest, relations: Rela
     cells = _best_cells(contest)
     if cells:
         skeleton = search_skeleton(contest.learn).to_dict()
-        zoo.keep_cells(task.name, KeptCells(CELLS, skeleton, plan.method, tuple(cells)))
+        zoo.keep_cells(task.name, BestCells(CELLS, skeleton, plan.method, tuple(cells)))
     gain = _gain(contest)
     if relations.cells_of is not None and relations.distance is not None and gain is not None:
         facts = {"distance": relations.distance, "gain": gain, "form": relations.form}
@@ -79,11 +79,11 @@ def _like_kin(zoo: Zoo, task: Task, plan: Plan, relations: Relations) -> tuple[s
     return record.network, recipe, record.seed, len(rows[0]["trials"])
 
 
-def _best_cells(contest: Contest) -> list[Best]:
+def _best_cells(contest: Contest) -> list[ScoredGenotype]:
     """The best distinct cells of all searches."""
     every = [cell for outcome in contest.outcomes.values() for cell in outcome.found]
     by_text = {str(cell.genotype): cell for cell in sorted(every, key=lambda cell: cell.score)}
-    return sorted(by_text.values(), key=lambda cell: -cell.score)[:KEPT]
+    return sorted(by_text.values(), key=lambda cell: -cell.score)[:NUM_BEST]
 
 
 def _gain(contest: Contest) -> float | None:

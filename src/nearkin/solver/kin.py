@@ -10,18 +10,18 @@ from nearkin.distance.fisher_based.forms import DEFAULT, FALLBACK
 from nearkin.distance.measure import Need
 from nearkin.distance.ranking import Ranking
 from nearkin.distance.registry import DEFAULT as DEFAULT_MEASURE
-from nearkin.distance.registry import STRUCTURE, measure_named, title_of
+from nearkin.distance.registry import STRUCTURE, current_name, measure_named, title_of
 from nearkin.run.stages import StageCache
 from nearkin.search.spaces.registry import space as space_named
-from nearkin.search.spaces.restricted import restricted
+from nearkin.search.spaces.restricted import restrict_space
 from nearkin.solver.nearness import Threshold, Trial, shipped, threshold
 from nearkin.solver.plan import Plan
 from nearkin.solver.relations import RankingRow, Relations, agreements
 from nearkin.store.records import TaskRecord
 from nearkin.tasks.task import Task
-from nearkin.zoo.comparison import Comparison, Part
+from nearkin.zoo.comparison import Comparison
 from nearkin.zoo.near import rank_sources
-from nearkin.zoo.search import CELLS, FULL, NEAREST, Ground
+from nearkin.zoo.search import CELLS, FULL, NEAREST, SearchDomain
 from nearkin.zoo.zoo import Zoo
 
 FEW_KIN = 12  # in larger zoos, measures that can screen compare this many tasks exactly
@@ -47,11 +47,12 @@ def relate(zoo: Zoo, task: Task, plan: Plan, stages: StageCache) -> Work[Relatio
         why = "there was no time to look for related tasks" if others else "the zoo has no other task"
         return Relations(why=f"{why}, so the search has no cells to start from")
     known = [[record.name, record.fingerprint, record.network, record.trials] for record in others]
-    inputs = {"data": task.fingerprint(), "zoo": known, "measures": list(plan.measures), "trials": _trials(plan),
+    measures = [measure_named(name).stored_name for name in plan.measures]
+    inputs = {"data": task.fingerprint(), "zoo": known, "measures": measures, "trials": _trials(plan),
               "hurry": plan.seconds is not None, "form": [str(DEFAULT), str(FALLBACK)]}  # fmt: skip
     done = yield from stages.stage("kin", inputs, lambda _: _ranked(zoo, task, plan))
     facts = done.read(_Ranked)
-    rankings, missing = facts["rankings"], facts["missing"]
+    rankings, missing = {current_name(name): rows for name, rows in facts["rankings"].items()}, facts["missing"]
     if not rankings:
         yield Caution(missing[0])
         return Relations(
@@ -70,15 +71,15 @@ def relate(zoo: Zoo, task: Task, plan: Plan, stages: StageCache) -> Work[Relatio
     return (yield from _choose_cells(zoo, task.name, plan, relations))
 
 
-def search_domains(zoo: Zoo, relations: Relations) -> tuple[Ground | None, Ground]:
+def search_domains(zoo: Zoo, relations: Relations) -> tuple[SearchDomain | None, SearchDomain]:
     """The search domain of the chosen related task, if any, and the full one."""
-    whole = Ground(space_named(CELLS))
+    whole = SearchDomain(space_named(CELLS))
     if relations.cells_of is None:
         return None, whole
     cells = zoo.cells(relations.cells_of)
     assert cells is not None
-    space = restricted(space_named(cells.space), cells.genotypes)
-    return Ground(space, cells.genotypes, relations.cells_of), whole
+    space = restrict_space(space_named(cells.space), cells.genotypes)
+    return SearchDomain(space, cells.genotypes, relations.cells_of), whole
 
 
 def own_trials(zoo: Zoo, target: str) -> tuple[Trial, ...]:
@@ -105,7 +106,7 @@ def _ranked(zoo: Zoo, task: Task, plan: Plan) -> Work[State]:
         screen = FEW_KIN if measure_named(measure).screens and len(sources) > FEW_KIN else None
         how = Comparison(measure=measure, trials=_trials(plan), screen=screen, device=plan.device)
         try:
-            rankings.append((yield from rank_sources(Part(zoo, sources, own), own or task, zoo.work, how)))
+            rankings.append((yield from rank_sources(zoo, own or task, how, sources)))
         except NearkinError as error:
             missing.append(f"no ranking by {measure}: {error}")
     refused = {name: why for ranking in rankings for name, why in ranking.refused.items()}

@@ -7,6 +7,7 @@ from typing import Any, NotRequired, TypedDict
 
 from nearkin.core.lazy import Lazy
 from nearkin.distance.ranking import Ranking
+from nearkin.distance.registry import current_name
 
 stats = Lazy("scipy.stats")
 
@@ -50,6 +51,12 @@ class Relations:
     tuned: str | None = None
     seconds: float = 0.0
     form: str = ""
+
+    def __post_init__(self) -> None:
+        rankings = {current_name(measure): rows for measure, rows in self.rankings.items()}  # stored under old names
+        object.__setattr__(self, "rankings", rankings)
+        pairs = {", ".join(map(current_name, pair.split(", "))): value for pair, value in self.agreement.items()}
+        object.__setattr__(self, "agreement", pairs)
 
     @property
     def nearest(self) -> dict[str, str]:

@@ -13,7 +13,7 @@ from nearkin.nets.trusted_code import refusal
 from nearkin.report.drawing.genotype_drawing import draw_genotype
 from nearkin.report.glossary import glossary
 from nearkin.report.html import HtmlTable
-from nearkin.search.networks.named import parsed
+from nearkin.search.networks.named import parse_network
 from nearkin.solver.solution import KIND
 from nearkin.store.read_only import ReadOnlyStore
 from nearkin.store.records import ArtifactRecord, TaskRecord
@@ -21,7 +21,7 @@ from nearkin.tasks.metrics import R2, metric_title
 from nearkin.web.frame import command, render, task_link
 from nearkin.web.sparkline import Sparkline, sparkline
 from nearkin.web.stored_distances import aggregates, ranking
-from nearkin.zoo.cells import KeptCells
+from nearkin.zoo.best_cells import BestCells
 
 DRAWN_CELLS = 3
 SHOWN_CLASSES = 40
@@ -148,7 +148,7 @@ def _cells(zoo: ReadOnlyStore, artifacts: Sequence[ArtifactRecord]) -> dict[str,
     record = next((item for item in artifacts if item.kind == "cells"), None)
     if record is None:
         return None
-    cells = KeptCells.from_state(State.from_bytes(zoo.blob(record), record.task), plain(record.task))
+    cells = BestCells.from_state(State.from_bytes(zoo.blob(record), record.task), plain(record.task))
     return {
         "about": plain(f"Found by {cells.method} in the space {cells.space}, best first."),
         "drawn": [
@@ -169,7 +169,7 @@ def _searched(artifacts: Sequence[ArtifactRecord]) -> dict[str, Any] | None:
     if record is None:
         return None
     text = str(record.facts.get("network", ""))
-    genotype, skeleton = parsed(text)
+    genotype, skeleton = parse_network(text)
     return {
         "picture": Markup(draw_genotype(genotype, name="searched")),
         "text": plain(str(genotype)),

@@ -1,14 +1,13 @@
-"""How tasks are compared: options, and sources and targets that load from a zoo and keep what is measured in it."""
+"""Options of a comparison of tasks; sources and targets that are loaded from a zoo and store measured values in it."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from nearkin.core.errors import NearkinError, require
 from nearkin.core.events import Note, Work
@@ -17,84 +16,29 @@ from nearkin.core.types import Params
 from nearkin.distance.measure import Measure
 from nearkin.distance.pair import Pair, Source, Target
 from nearkin.distance.registry import DEFAULT, measure_named
-from nearkin.distance.screening import Embedding
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.solved import Solved
-from nearkin.run.checkpoints import Checkpoints
 from nearkin.store.records import TaskRecord
 from nearkin.tasks.likelihood import likelihood
 from nearkin.tasks.task import Task
+from nearkin.zoo.solved_tasks import SolvedTasks
 from nearkin.zoo.trials import TrialCache
 
-EMBEDDING = "task2vec"  # word under which the zoo keeps the embedding of a task, with trial and samples
-
-
-class Shelf(Protocol):
-    """What of a zoo is needed here."""
-
-    def records(self) -> list[TaskRecord]:
-        """Every task's row."""
-        ...
-
-    def record(self, name: str) -> TaskRecord:
-        """One task's row."""
-        ...
-
-    def task(self, name: str) -> Task:
-        """A task with its data."""
-        ...
-
-    def solved(self, name: str) -> Solved:
-        """A task with its weights."""
-        ...
-
-    def kept(self, name: str, kind: str) -> State | None:
-        """What was kept beside a task under that word."""
-        ...
-
-    def keep(self, name: str, kind: str, state: State, facts: dict[str, Any] | None = None) -> None:
-        """Keep a state beside a task."""
-        ...
-
-    def point(self, name: str, trials: int, embedding: Embedding) -> Tensor:
-        """Where a task's own information of the first trials lies."""
-        ...
-
-    def pairs(self, measure: str, target: str) -> dict[tuple[str, int], dict[str, Any]]:
-        """What was measured between sources and a target, by source and trial."""
-        ...
-
-    def keep_pair(self, measure: str, source: str, target: str, trial: int, facts: dict[str, Any]) -> None:
-        """Keep what was measured between two tasks."""
-        ...
-
-
-class Part:
-    """A shelf with some of its tasks only, and the target's own if it has one."""
-
-    def __init__(self, shelf: Shelf, records: Sequence[TaskRecord], own: str | None) -> None:
-        self._shelf, self._records = shelf, [*records, *([shelf.record(own)] if own is not None else [])]
-
-    def records(self) -> list[TaskRecord]:
-        """Those."""
-        return self._records
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._shelf, name)
+EMBEDDING = "task2vec"  # kind under which the zoo stores the embedding of a task, with trial and samples
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """How tasks are compared.
+    """Options of a comparison of tasks.
 
     Attributes:
         measure: a name of `nearkin.distance.registry`.
         options: of the measure, checked against `Measure.options`.
-        samples: training samples of the target that networks see.
+        samples: number of the target's training samples.
         screen: number of tasks that are measured on all samples, selected by a race (`zoo.shortlist`).
-        trials: how many; by default as many as all that are compared have.
-        epsilon: sources whose metric is below 1 − ε are named.
-        device: where networks that are missing are trained.
+        trials: number of trials (default: as many as all compared tasks have).
+        epsilon: a warning names the sources whose metric is below 1 − ε.
+        device: where missing networks are trained.
     """
 
     measure: str = DEFAULT
@@ -108,21 +52,20 @@ class Comparison:
     def __post_init__(self) -> None:
         chosen = self.chosen
         object.__setattr__(self, "measure", chosen.name)
-        require(self.samples >= 2, f"two samples or more tell tasks apart, got {self.samples}")
-        for what, count in (("trials", self.trials), ("screen", self.screen)):
-            require(count is None or count >= 1, f"{what} must be 1 or more, got {count}")
+        require(self.samples >= 2, f"samples must be 2 or more, got {self.samples}")
+        for name, count in (("trials", self.trials), ("screen", self.screen)):
+            require(count is None or count >= 1, f"{name} must be 1 or more, got {count}")
         require(
             self.screen is None or chosen.screens,
-            f"the measure {chosen.name} is measured on every task; leave screen={self.screen} out",
+            f"the measure {chosen.name} cannot screen tasks, got screen={self.screen}; leave it out",
         )
-        require(0 <= self.epsilon <= 1, f"epsilon lies between 0 and 1, got {self.epsilon}")
+        require(0 <= self.epsilon <= 1, f"epsilon must be between 0 and 1, got {self.epsilon}")
 
     @classmethod
     def of(cls, measure: str, **options: Any) -> "Comparison":
-        """A comparison with options of its own and of the measure, told apart by their names."""
-        own = {item.name for item in fields(cls)}
-        given = {name: value for name, value in options.items() if name not in own}
-        return cls(measure=measure, options=given, **{name: options[name] for name in options if name in own})
+        """A comparison with its own options and those of the measure, distinguished by their names."""
+        own = {item.name: options.pop(item.name) for item in fields(cls) if item.name in options}
+        return cls(measure=measure, options=options, **own)
 
     @cached_property
     def chosen(self) -> Measure:
@@ -137,7 +80,7 @@ class Comparison:
 def shares_start(source: TaskRecord) -> bool:
     """Whether a source's networks started from the weights that its seed and trial give.
 
-    Networks trained by a zoo did, and their recipe is known; of weights that came from elsewhere nothing is known.
+    Networks that a zoo trained did, and their recipe is stored; the start of other networks is not known.
     """
     return "recipe" in source.facts
 
@@ -146,14 +89,13 @@ def shares_start(source: TaskRecord) -> bool:
 class StoredSource(Source):
     """A task of a zoo as a source."""
 
-    shelf: Shelf
+    zoo: SolvedTasks
     record: TaskRecord
-    work: Checkpoints
     device: torch.device
 
     @classmethod
-    def stored(cls, shelf: Shelf, record: TaskRecord, work: Checkpoints, device: torch.device) -> "StoredSource":
-        """The source of a task's row."""
+    def stored(cls, zoo: SolvedTasks, record: TaskRecord, device: torch.device) -> "StoredSource":
+        """The source for a task's row."""
         return cls(
             name=record.name,
             network=record.network,
@@ -162,45 +104,44 @@ class StoredSource(Source):
             num_outputs=likelihood(record.likelihood).num_outputs(record.num_classes),
             seed=record.seed,
             trials=record.trials,
-            load=lambda: shelf.solved(record.name),
-            load_task=lambda: shelf.task(record.name),
+            load=lambda: zoo.solved(record.name),
+            load_task=lambda: zoo.task(record.name),
             shared_start=shares_start(record),
-            shelf=shelf,
+            zoo=zoo,
             record=record,
-            work=work,
             device=device,
         )
 
     def networks(self, trials: int) -> Work[Solved]:
-        """At least so many trained networks; those that the zoo does not have are trained."""
+        """The trained networks, `trials` or more; those that the zoo does not have are trained."""
         if self.trials >= trials:
             return self.solved
-        return (yield from StoredTarget(self.shelf, self.name, self.work, self.device).networks(self, trials))
+        return (yield from StoredTarget(self.zoo, self.name, self.device).networks(self, trials))
 
     def embedding(self, trial: int, samples: int) -> Work[Params]:
-        """Task2Vec embedding of the source's own task; it is kept, so that it is measured once."""
+        """Task2Vec embedding of the source's own task; it is stored, so that it is computed once."""
         kind = f"{EMBEDDING} {trial} {samples}"
-        state = self.shelf.kept(self.name, kind)
+        state = self.zoo.kept(self.name, kind)
         if state is None:
             state = State((yield from super().embedding(trial, samples)))
-            with suppress(NearkinError):  # a zoo that cannot be written to measures again the next time
-                self.shelf.keep(self.name, kind, state)
+            with suppress(NearkinError):  # a read-only zoo computes it again the next time
+                self.zoo.keep(self.name, kind, state)
         return dict(state.tensors)
 
 
 class StoredTarget(Target):
-    """A target beside a zoo: one of its tasks, or a new one."""
+    """A task of a zoo, or a new task, as a target."""
 
-    def __init__(self, shelf: Shelf, given: Task | str, work: Checkpoints, device: torch.device) -> None:
-        self.record = shelf.record(given) if isinstance(given, str) else None
-        super().__init__(shelf.task(given) if isinstance(given, str) else given)
-        self.shelf, self.work, self.device = shelf, work, device
+    def __init__(self, zoo: SolvedTasks, task: Task | str, device: torch.device) -> None:
+        self.record = zoo.record(task) if isinstance(task, str) else None
+        super().__init__(zoo.task(task) if isinstance(task, str) else task)
+        self.zoo, self.device = zoo, device
         self._own: dict[object, Solved] = {}
-        self._kept: dict[str, dict[tuple[str, int], dict[str, Any]]] = {}
+        self._stored: dict[str, dict[tuple[str, int], dict[str, Any]]] = {}
 
     @property
     def has_networks(self) -> bool:
-        """True: a network that is missing is trained."""
+        """True: missing networks are trained."""
         return True
 
     def is_source(self, source: Source) -> bool:
@@ -209,41 +150,41 @@ class StoredTarget(Target):
 
     def source(self, record: TaskRecord) -> StoredSource:
         """A task of the same zoo as a source."""
-        return StoredSource.stored(self.shelf, record, self.work, self.device)
+        return StoredSource.stored(self.zoo, record, self.device)
 
     def networks(self, source: Source, trials: int) -> Work[Solved]:
-        """The target's own networks, of the kind that the source has, from the same weights and trained alike."""
+        """The target's own networks of the source's architecture, from the same initial weights and trained equally."""
         assert isinstance(source, StoredSource)
-        task, facts, mine = self.seen_as(source.input_shape), source.record.facts, self.record
-        stored = mine is not None and (mine.network, mine.input_shape, mine.seed) == source.probe
-        if mine is not None and stored and shares_start(mine):
-            recipe = Recipe(**mine.facts["recipe"])
+        task, facts, record = self.seen_as(source.input_shape), source.record.facts, self.record
+        stored = record is not None and (record.network, record.input_shape, record.seed) == source.probe
+        if record is not None and stored and shares_start(record):
+            recipe = Recipe(**record.facts["recipe"])
         elif source.shared_start:
             recipe = Recipe(**facts["recipe"]).like(facts["num_train"], len(task.train))
         else:
             recipe = Recipe.suited(task)
         key = (*source.probe, json.dumps(recipe.to_dict()))
-        kept = self._own.get(key)
-        if kept is not None and len(kept.trials) >= trials:
-            return kept
-        fits = list(self.shelf.solved(self.name).trials[:trials]) if stored else []
+        known = self._own.get(key)
+        if known is not None and len(known.trials) >= trials:
+            return known
+        fits = list(self.zoo.solved(self.name).trials[:trials]) if stored else []
         if len(fits) < trials:
-            cache = TrialCache.of(self.work, task, source.network, recipe, source.seed)
-            yield Note(f"training {source.network} on '{task.name}', which the measure needs; it is kept")
+            cache = TrialCache.of(self.zoo.work, task, source.network, recipe, source.seed)
+            yield Note(f"training {source.network} on '{task.name}', which the measure needs; the result is stored")
             for trial in range(len(fits), trials):
                 fits.append((yield from cache.trial(trial, trials, self.device)))
         self._own[key] = Solved(task.name, source.network, task.facts(), source.seed, tuple(fits))
         return self._own[key]
 
     def recall(self, key: str, source: Source, trial: int) -> Mapping[str, float]:
-        """Values that the zoo keeps of this pair under a key; of a new task it keeps none."""
+        """Values that the zoo stores for a pair under a key; for a new task there are none."""
         if self.record is None:
             return {}
-        if key not in self._kept:
-            self._kept[key] = self.shelf.pairs(key, self.name)
-        return self._kept[key].get((source.name, trial), {})
+        if key not in self._stored:
+            self._stored[key] = self.zoo.pairs(key, self.name)
+        return self._stored[key].get((source.name, trial), {})
 
     def remember(self, key: str, source: Source, trial: int, values: Mapping[str, float]) -> None:
-        """Keep values in the zoo, if the target is one of its tasks."""
+        """Store values in the zoo, if the target is one of its tasks."""
         if self.record is not None:
-            self.shelf.keep_pair(key, source.name, self.name, trial, dict(values))
+            self.zoo.keep_pair(key, source.name, self.name, trial, dict(values))

@@ -1,4 +1,4 @@
-"""A trained network out of the house: safetensors weights, one standalone Python file, ONNX; each checked to agree."""
+"""Export formats: safetensors weights, ONNX, and a standalone Python file; outputs are compared with the network's."""
 
 import logging
 import warnings
@@ -24,13 +24,13 @@ from nearkin.zoo.python_source import python_source
 
 TOLERANCE = 1e-5
 VERSION = 1
-"""Of the facts beside exported weights."""
+"""Version of the facts in an exported safetensors file."""
 
 
-def agreement(model: nn.Module, x: Tensor, outputs: Tensor, what: str = "the export") -> float:
-    r"""$\max |f(x) - g(x)| / \max(1, \max |f(x)|)$ of a network and another's outputs for the same inputs.
+def agreement(model: nn.Module, x: Tensor, outputs: Tensor, origin: str = "the export") -> float:
+    r"""$\max |f(x) - g(x)| / \max(1, \max |f(x)|)$ of a network f and other outputs g for the same inputs.
 
-    Raises where it is above 1e-5, or where shapes differ.
+    Raises an error if it is above 1e-5, or if shapes differ.
 
     >>> model = nn.Linear(2, 1)
     >>> x = torch.ones(3, 2)
@@ -41,13 +41,13 @@ def agreement(model: nn.Module, x: Tensor, outputs: Tensor, what: str = "the exp
         wanted = model(x)
     require(
         wanted.shape == outputs.shape,
-        f"{what} gives outputs of shape {tuple(outputs.shape)}, the network {tuple(wanted.shape)}; do not use it",
+        f"{origin} gives outputs of shape {tuple(outputs.shape)}, the network {tuple(wanted.shape)}; do not use it",
         MismatchError,
     )
     difference = float((outputs.detach().to(wanted) - wanted).abs().max() / wanted.abs().max().clamp_min(1))
     require(
         difference <= TOLERANCE,
-        f"{what} differs from the network by {difference:.2g}, at most {TOLERANCE:g} is allowed; do not use it",
+        f"{origin} differs from the network by {difference:.2g}, at most {TOLERANCE:g} is allowed; do not use it",
         MismatchError,
     )
     return difference
@@ -62,25 +62,25 @@ def export_torch(
     num_outputs: int,
     facts: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the weights as safetensors, with genotype and skeleton beside them; `load_network` reads them.
+    """Write the weights as safetensors, with genotype and skeleton; `load_network` reads them.
 
     Args:
-        model: made by `build_network` from the same values.
+        model: built by `build_network` from the same values.
         path: of the file.
-        genotype: what the network is made of.
-        skeleton: what the genotype is set into.
+        genotype: of the network.
+        skeleton: macro-architecture of the network.
         input_shape: shape of one input.
         num_outputs: width of the head.
-        facts: further plain values to keep, such as the names of classes and the scaling of inputs.
+        facts: further plain values to store, such as the names of classes and the scaling of inputs.
     """
-    mine = {
+    network = {
         "version": VERSION,
         "genotype": str(genotype),
         "skeleton": skeleton.to_dict(),
         "input_shape": list(input_shape),
         "num_outputs": num_outputs,
     }
-    State(dict(model.state_dict()), {"network": mine, **(facts or {})}).save(path)
+    State(dict(model.state_dict()), {"network": network, **(facts or {})}).save(path)
 
 
 def load_network(path: Path) -> nn.Module:
@@ -88,10 +88,10 @@ def load_network(path: Path) -> nn.Module:
     state = State.load(path)
     facts = state.facts.get("network")
     if not isinstance(facts, dict):
-        raise DataError(f"{path} holds no exported network; write one with export-model --to torch")
+        raise DataError(f"{path} is not an exported network; write one with export-model --to torch")
     require(
         facts.get("version") == VERSION,
-        f"{path} is of version {facts.get('version')}, this is {VERSION}; export it again",
+        f"{path} has version {facts.get('version')}, expected {VERSION}; export it again",
         DataError,
     )
     known = typed(_NetworkFacts, facts, str(path))
@@ -102,13 +102,13 @@ def load_network(path: Path) -> nn.Module:
         model = build_network(genotype, skeleton, shape, num_outputs)
     try:
         model.load_state_dict(dict(state.tensors))
-    except RuntimeError as strange:
-        raise DataError(f"{path}: the weights do not fit the genotype beside them; export it again") from strange
+    except RuntimeError as mismatch:
+        raise DataError(f"{path}: the weights do not fit the genotype in the file; export it again") from mismatch
     return model.eval()
 
 
 class _NetworkFacts(TypedDict):
-    """What an exported file says of its network."""
+    """Facts of the network in an exported file."""
 
     genotype: str
     skeleton: dict[str, Any]
@@ -117,9 +117,9 @@ class _NetworkFacts(TypedDict):
 
 
 def export_onnx(model: nn.Module, path: Path, input_shape: Sequence[int]) -> float:
-    """Write an ONNX file whose first axis, the batch, may have any size; returns its difference from the network.
+    """Write an ONNX file with a batch axis of any size; returns its difference from the network.
 
-    The file is run with onnxruntime on two batches before it is written, and must agree to 1e-5.
+    Before it is written it is run with onnxruntime on two batches, and must agree to 1e-5.
     """
     for package in ("onnx", "onnxscript"):
         optional(package, "export", "writing ONNX")
@@ -144,7 +144,7 @@ def export_onnx(model: nn.Module, path: Path, input_shape: Sequence[int]) -> flo
 
 @contextmanager
 def _quiet(logger: str) -> Iterator[None]:
-    """Without warnings, and without messages of a logger that are none of the user's business."""
+    """Suppress warnings, and messages of a logger below errors."""
     log = logging.getLogger(logger)
     level = log.level
     log.setLevel(logging.ERROR)
@@ -160,10 +160,10 @@ def export_python(
     model: nn.Module, path: Path, genotype: Genotype, skeleton: Skeleton, input_shape: Sequence[int], num_outputs: int,
     *, notes: Sequence[str] = (),
 ) -> float:  # fmt: skip
-    """Write `python_source` to a file after a check that it makes the same network; returns its difference from it.
+    """Write `python_source` to a file, after a check that it builds the same network; returns the difference.
 
-    The weights are not in it: write them with `export_torch`, the file's `load` reads them. The notes are sentences for
-    its head.
+    The weights are not in it: write them with `export_torch`; `load` in the file reads them. The notes are sentences
+    for its docstring.
     """
     source = python_source(genotype, skeleton, input_shape, num_outputs, notes=notes)
     module = ModuleType(path.stem)
@@ -178,6 +178,6 @@ def export_python(
 
 
 def sample(model: nn.Module, input_shape: Sequence[int], size: int) -> Tensor:
-    """Inputs to compare by: noise, or tokens that any vocabulary has."""
+    """Inputs for a comparison: noise, or tokens that every vocabulary has."""
     x = blank(model, input_shape, size).cpu()
     return torch.randn(x.shape, generator=torch.Generator().manual_seed(0)) if x.is_floating_point() else x

@@ -1,4 +1,4 @@
-"""A trained network as one safetensors file: weights, and the facts that rebuild the network around them."""
+"""Model files: a trained network as one safetensors file, with the facts to build the network."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build, default_network
 from nearkin.nets.solved import Solved, fit_facts, fit_state, solved_from
 from nearkin.nets.spec import NetworkSpec
-from nearkin.nets.training_loop import fit
+from nearkin.nets.training_loop import fit as train_network
 from nearkin.nets.trusted_code import remember
 from nearkin.run.checkpoints import FolderCheckpoints, resume
 from nearkin.tasks.task import Task
@@ -28,65 +28,67 @@ def train(
 ) -> Work[Solved]:
     """Train one network on a task and write it to `out`.
 
-    Until then the checkpoint is beside it, in `out` with `.part` appended. The same call continues from there; a
-    checkpoint of another task, network, recipe or seed is not used, and neither is any with `restart`.
+    The checkpoint of an unfinished training is in the same folder, named `out` with `.part` appended. The same call
+    resumes from it; a checkpoint of another task, network, recipe or seed is not used, and none is with `restart`.
     """
     spec = str(NetworkSpec.parse(network or default_network(task)).anchored())
     model = build(spec, task.input_shape, task.num_outputs, seed)
     check(model, task.input_shape, task.num_outputs, task.likelihood)
-    question = {
+    facts = {
         "data": task.fingerprint(), "network": spec, "recipe": recipe.to_dict(), "seed": seed,
         "torch": torch.__version__,
     }  # fmt: skip
-    beside, checkpoint = FolderCheckpoints(out.parent), f"{out.name}.part"
+    folder, checkpoint = FolderCheckpoints(out.parent), f"{out.name}.part"
     if restart:
-        beside.remove(checkpoint)
+        folder.remove(checkpoint)
 
     def trained(start: State | None) -> Work[Solved]:
-        changed = [] if start is None else _changes(start, question)
+        changed = [] if start is None else _changes(start, facts)
         if changed:
             yield Note(
-                f"{out.parent / checkpoint} is of a training with other {', '.join(changed)}; this one starts anew and "
-                f"replaces it"
+                f"{out.parent / checkpoint} belongs to a training with other {', '.join(changed)}; this one starts "
+                f"from the beginning and replaces it"
             )
             start = None
         model = build(spec, task.input_shape, task.num_outputs, seed)
-        result = yield from fit.work(model, task, recipe, seed=seed, device=device, resume=start)
+        result = yield from train_network.work(model, task, recipe, seed=seed, device=device, resume=start)
         solved = Solved(task.name, spec, task.facts(), seed, (result,))
         saved(solved, out)  # before `resume` removes the checkpoint
         if warning := remember(spec):
             yield Caution(warning)
         return solved
 
-    return (yield from resume(beside, checkpoint, lambda start: add_facts(trained(start), {"question": question})))
+    return (yield from resume(folder, checkpoint, lambda start: add_facts(trained(start), {"question": facts})))
 
 
-def _changes(checkpoint: State, question: Mapping[str, Any]) -> list[str]:
-    """Names of what differs between the training that wrote a checkpoint and this one."""
-    asked = checkpoint.facts.get("question")
-    known = asked if isinstance(asked, dict) else {}
-    return sorted(name for name in question if known.get(name) != question[name])
+def _changes(checkpoint: State, facts: Mapping[str, Any]) -> list[str]:
+    """Names of facts that differ between the training of a checkpoint and this one."""
+    stored = checkpoint.facts.get("question")
+    known = stored if isinstance(stored, dict) else {}
+    return sorted(name for name in facts if known.get(name) != facts[name])
 
 
 def saved(solved: Solved, file: Path, trial: int = 0) -> None:
     """Write one trial of a solved task to a file."""
-    done = solved.trials[trial]
+    fit = solved.trials[trial]
     facts = {
         "format": FORMAT, "name": solved.name, "network": solved.network, "task": dict(solved.facts),
-        "seed": solved.seed, "trial": trial, "fit": fit_facts(done),
+        "seed": solved.seed, "trial": trial, "fit": fit_facts(fit),
     }  # fmt: skip
-    State(fit_state(done).tensors, facts).save(file)
+    State(fit_state(fit).tensors, facts).save(file)
 
 
 def facts_of(file: Path) -> Mapping[str, Any]:
-    """What a file says of itself, its format first."""
+    """The facts of a model file or a solution file."""
     return State.load(file).facts
 
 
 def loaded(file: Path) -> Solved:
-    """A solved task of one trial from such a file."""
+    """Read a solved task with one trial from a model file."""
     state = State.load(file)
     require(
-        state.facts.get("format") == FORMAT, f"{file} holds no model of nearkin; nearkin train writes one", DataError
+        state.facts.get("format") == FORMAT,
+        f"{file} is not a model file of nearkin; write one with nearkin train",
+        DataError,
     )
     return solved_from(state, state.facts)

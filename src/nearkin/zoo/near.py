@@ -1,8 +1,8 @@
-"""Near kin: the distance of a target to every task of a zoo, and of all tasks to each other.
+"""Distances of a target to all tasks of a zoo, and of all tasks to each other.
 
-Two tasks are compared through one probe: a network, an input shape and a seed, those of the source. The target's images
-are brought to that shape. A measure that needs the target's own network of that kind takes it from the zoo if it is
-there; else it is trained as the source was, from the weights that the source's trial started from.
+Two tasks are compared with the network, the input shape and the seed of the source. The target's images are converted
+to that shape. If a measure needs a network of that kind for the target, it is loaded from the zoo; if the zoo has none,
+it is trained like the source's, from the same initial weights.
 """
 
 import time
@@ -19,31 +19,41 @@ from nearkin.distance.pair import Source
 from nearkin.distance.ranking import Ranking
 from nearkin.distance.registry import measure_named, require_target
 from nearkin.nets.trusted_code import refusal
-from nearkin.run.checkpoints import Checkpoints
 from nearkin.store.records import TaskRecord
 from nearkin.tasks.task import Task
-from nearkin.zoo.comparison import Comparison, Shelf, StoredTarget, shares_start
+from nearkin.zoo.comparison import Comparison, StoredTarget, shares_start
 from nearkin.zoo.shortlist import every_trial, shortlisted
+from nearkin.zoo.solved_tasks import SolvedTasks
 
 
-def rank_sources(shelf: Shelf, given: Task | str, work: Checkpoints, how: Comparison) -> Work[Ranking]:
-    """The ranking of a zoo's tasks by their distance to a target, a name of the zoo or a new task."""
-    begun, target, measure = time.monotonic(), StoredTarget(shelf, given, work, how.device), how.chosen
-    records = [record for record in shelf.records() if target.record is None or record.name != target.name]
+def rank_sources(
+    zoo: SolvedTasks, task: Task | str, how: Comparison, sources: Sequence[TaskRecord] | None = None
+) -> Work[Ranking]:
+    """Rank tasks of a zoo by their distance to a target.
+
+    Args:
+        zoo: the zoo.
+        task: the target: a new task, or the name of one in the zoo.
+        how: options.
+        sources: tasks that are compared (default: all of the zoo).
+    """
+    start, target, measure = time.monotonic(), StoredTarget(zoo, task, how.device), how.chosen
+    records = zoo.records() if sources is None else sources
+    records = [record for record in records if target.record is None or record.name != target.name]
     require(
         bool(records),
-        f"the zoo has no other task to compare {target.name} with; add some: nearkin add NAME DATA",
+        f"the zoo has no other task to compare '{target.name}' with; add some: nearkin add NAME DATA",
         ZooError,
     )
     require_target(measure, target.task.likelihood)
     trials = how.trials or min(record.trials for record in (*records, *([target.record] if target.record else [])))
     weak = {record.name: record.metric for record in records if record.epsilon > how.epsilon}
     if weak:
-        named = ", ".join(f"{name} ({metric:.2f})" for name, metric in list(weak.items())[:5])
-        yield Caution(f"networks below 1 − ε = {1 - how.epsilon:.2f} know their own task badly: {named}")
+        names = ", ".join(f"'{name}' ({metric:.2f})" for name, metric in list(weak.items())[:5])
+        yield Caution(f"networks with a metric below 1 − ε = {1 - how.epsilon:.2f} on their own task: {names}")
     if how.screen is not None and how.screen < len(records):
         records = yield from shortlisted(records, target, trials, how)
-    yield from _warned(measure, records)
+    yield from _start_cautions(measure, records)
     values: dict[str, list[float]] = {}
     beside: dict[str, dict[str, float]] = {}
     refused: dict[str, str] = {}
@@ -58,39 +68,41 @@ def rank_sources(shelf: Shelf, given: Task | str, work: Checkpoints, how: Compar
             refused[source.name] = str(error)
             values.pop(source.name, None)
         yield Progress(f"{how.measure} distances", number, len(records))
-        yield Checkpoint(_nothing)  # what was measured is in the zoo
+        yield Checkpoint(_nothing)  # measured values are stored in the zoo already
     if not values:
         name, reason = next(iter(refused.items()))
-        raise ZooError(f"no task of the zoo can be compared with {target.name}; {name}: {reason}")
+        raise ZooError(f"no task of the zoo can be compared with '{target.name}'; '{name}': {reason}")
     used = sorted(set(forms.values()))
     if len(used) > 1:
-        yield Caution(f"distances of unlike forms ({', '.join(used)}) stand in one ranking; compare within a form only")
+        yield Caution(f"the ranking has distances of different forms ({', '.join(used)}), which cannot be compared")
     return Ranking.of(
         target.name, how.measure, values, beside, forms=forms, refused=refused, weak=weak,
-        seconds=time.monotonic() - begun, passes=target.passes,
+        seconds=time.monotonic() - start, passes=target.passes,
     )  # fmt: skip
 
 
-def compare_all(shelf: Shelf, names: Sequence[str], work: Checkpoints, how: Comparison) -> Work[DistanceMatrix]:
-    """Distances of all pairs of the zoo's tasks; what was measured before is not measured again.
+def compare_all(zoo: SolvedTasks, names: Sequence[str], how: Comparison) -> Work[DistanceMatrix]:
+    """Distances of all pairs of tasks of a zoo; stored values are not measured again.
 
     Tasks whose networks need code that is not trusted are left out, with the reason.
     """
-    require(len(names) >= 2, f"a matrix compares two tasks or more, got {len(names)}; add some to the zoo", ZooError)
-    doubled = sorted({name for name in names if list(names).count(name) > 1})
-    require(not doubled, f"{', '.join(doubled)} is named twice; name each task once")
-    asked = [shelf.record(name) for name in names]
-    reasons = {(record.name, record.name): reason for record in asked if (reason := refusal(record.network))}
-    records = [record for record in asked if (record.name, record.name) not in reasons]
+    require(
+        len(names) >= 2, f"got {len(names)} tasks, expected two or more for a matrix; add some to the zoo", ZooError
+    )
+    repeated = sorted({f"'{name}'" for name in names if list(names).count(name) > 1})
+    require(not repeated, f"{', '.join(repeated)} is named twice; name each task once")
+    records = [zoo.record(name) for name in names]
+    reasons = {(record.name, record.name): reason for record in records if (reason := refusal(record.network))}
+    records = [record for record in records if (record.name, record.name) not in reasons]
     names = [record.name for record in records]
-    first = "".join(f"; {name}: {reason}" for (name, _), reason in list(reasons.items())[:1])
-    require(len(names) >= 2, f"a matrix compares two tasks or more, {len(names)} can be compared{first}", ZooError)
+    first = "".join(f"; '{name}': {reason}" for (name, _), reason in list(reasons.items())[:1])
+    require(len(names) >= 2, f"{len(names)} tasks can be compared, expected two or more for a matrix{first}", ZooError)
     trials = how.trials or min(record.trials for record in records)
     values = torch.full((trials, len(names), len(names)), torch.nan, dtype=torch.float64)
     forms: dict[tuple[str, str], str] = {}
-    yield from _warned(how.chosen, records)
+    yield from _start_cautions(how.chosen, records)
     for b, name in enumerate(names):
-        target = StoredTarget(shelf, name, work, how.device)
+        target = StoredTarget(zoo, name, how.device)
         for a, record in enumerate(records):
             source = target.source(record)
             try:
@@ -104,14 +116,14 @@ def compare_all(shelf: Shelf, names: Sequence[str], work: Checkpoints, how: Comp
     return DistanceMatrix(tuple(names), how.measure, values, reasons, forms or None)
 
 
-def _warned(measure: Measure, sources: Sequence[TaskRecord]) -> Work[None]:
-    """Name the sources whose networks did not start from the weights that the target's own start from."""
-    others = [record.name for record in sources if not shares_start(record)]
+def _start_cautions(measure: Measure, sources: Sequence[TaskRecord]) -> Work[None]:
+    """Name the sources whose networks did not start from the weights of the target's own network."""
+    others = [f"'{record.name}'" for record in sources if not shares_start(record)]
     if others and Need.TARGET_NETWORK in measure.needs:
-        advice = "; the label-free form is used where none was asked for" if measure.has_forms else ""
+        advice = "; by default the label-free form is used" if measure.has_forms else ""
         yield Caution(
-            f"networks of {', '.join(others[:5])} did not start from the weights that the target's network starts "
-            f"from, so weights do not correspond{advice}"
+            f"networks of {', '.join(others[:5])} did not start from the same weights as the target's network, so "
+            f"weights do not correspond{advice}"
         )
 
 
@@ -120,9 +132,9 @@ def _nothing() -> State:
 
 
 def _beside(source: Source, target: StoredTarget, how: Comparison) -> Work[dict[str, float]]:
-    """Cheap measures of the first trial, where they apply."""
-    pair, found = how.pair(source, target), {}
+    """Values of cheap measures in the first trial, if they support the pair."""
+    pair, values = how.pair(source, target), {}
     for measure in map(measure_named, how.chosen.beside):
         if measure.knows(source.likelihood, target.task.likelihood):
-            found[measure.name] = yield from measure.work(pair)
-    return found
+            values[measure.name] = yield from measure.work(pair)
+    return values

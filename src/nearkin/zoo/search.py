@@ -1,18 +1,19 @@
-"""Architecture search beside a zoo: in a whole space, in what a named task's cells used, or in the nearest kin's.
+"""Architecture search with a zoo: in a whole space, or in the space of the cells of a named or the nearest task.
 
-The way of it: a space and genotypes to begin with, a searcher, its best genotype trained from scratch, one result. All
-of it is one `Work`; what is not finished lies in the zoo's `work/` and goes on from there.
+Steps: select a space and initial genotypes, search, train the best genotype from scratch. All of it is one `Work`;
+unfinished work is stored in the zoo's `work/` and resumed from there.
 """
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from nearkin.core.budget import Budget
-from nearkin.core.errors import NearkinError, ZooError, require
+from nearkin.core.errors import ZooError, require
 from nearkin.core.events import Caution, Note, Work
 from nearkin.core.options import read_options
 from nearkin.core.state import State, copied
@@ -24,51 +25,44 @@ from nearkin.nets.solved import Solved
 from nearkin.nets.training_loop import Fit
 from nearkin.run.checkpoints import SUFFIX, Checkpoints, facts_digest, read_stored, resume
 from nearkin.search.cost import Costs
-from nearkin.search.evaluate import Evaluated, evaluate_genotype
+from nearkin.search.genotype_evaluation import GenotypeEvaluation, evaluate_genotype
 from nearkin.search.genotypes.genotype import Genotype, Recurrent
 from nearkin.search.networks.build import Skeleton
 from nearkin.search.networks.named import network_string
-from nearkin.search.registry import PROXY, Ask, method_named, searcher
-from nearkin.search.searcher import Outcome, run_search
+from nearkin.search.registry import PROXY, SearchProblem, method_named, searcher
+from nearkin.search.searcher import SearchResult, run_search, stored_method
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.registry import space as space_named
-from nearkin.search.spaces.restricted import restricted
+from nearkin.search.spaces.restricted import restrict_space
 from nearkin.tasks.task import Task
-from nearkin.zoo.cells import KeptCells
-from nearkin.zoo.comparison import Comparison, Part, Shelf
+from nearkin.zoo.best_cells import BestCells
+from nearkin.zoo.comparison import Comparison
 from nearkin.zoo.near import rank_sources
+from nearkin.zoo.solved_tasks import SolvedTasks
 
 NEAREST = "nearest"
 FULL = "full"
 
 
-class Cellar(Shelf, Protocol):
-    """What of a zoo is needed here besides: the cells of its tasks."""
-
-    def cells(self, name: str) -> KeptCells | None:
-        """The best cells that were searched for a task."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """What is asked of a search.
+    """Options of an architecture search.
 
     Attributes:
         method: a name of `nearkin.search.registry`.
         space: `full` (the method's whole space), `nearest` (that of the nearest task of the zoo that has cells), the
             name of such a task, or a space string.
-        budget: what ends it besides itself.
-        skeleton: what genotypes are set into while they are compared.
-        final: what the best one is set into at last; the same where nothing is said.
-        proxy: how methods that ask about one genotype at a time train it.
-        recipe: how the best one is trained at last; one that suits the task where nothing is said.
-        measure: what `nearest` means.
-        parameters: the most that a network may have, in `skeleton`.
-        multiply_adds: the most for one input.
-        latency: the most seconds for one input.
-        options: of the method, checked against `Method.options`; text is read in the option's type.
-        seed_cells: whether a search in a kin's space begins with the kin's own cells. Without them `random` is the
+        budget: limit of the search.
+        skeleton: macro-architecture in which genotypes are compared.
+        final: macro-architecture of the best one (default: `skeleton`).
+        proxy: recipe of the trainings that compare genotypes one at a time.
+        recipe: of the training of the best one (default: one that suits the task).
+        measure: distance that defines `nearest`.
+        parameters: maximal number of a network's parameters, in `skeleton`.
+        multiply_adds: maximal number for one input.
+        latency: maximal seconds for one input.
+        options: of the method, checked against `Method.options`; text is converted to the option's type.
+        seed_cells: whether a search in a kin's space starts with the kin's own cells. Without them `random` is the
             paper's control: draws from the nearest task's space, and nothing else.
     """
 
@@ -92,9 +86,10 @@ class Search:
         object.__setattr__(self, "options", read_options(method.options, self.options, method.name))
 
     def facts(self) -> dict[str, Any]:
-        """All that decides where the search goes, but for its budget."""
-        names = ("method", "space", "measure", "parameters", "multiply_adds", "latency", "seed_cells")
+        """All options that affect the course of the search, except its budget."""
+        names = ("space", "measure", "parameters", "multiply_adds", "latency", "seed_cells")
         return {
+            "method": stored_method(self.method),
             **{name: getattr(self, name) for name in names},
             "skeleton": self.skeleton.to_dict(),
             "proxy": self.proxy.to_dict(),
@@ -103,8 +98,8 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Ground:
-    """Where a search looks: a space, genotypes to begin with, and whose they are."""
+class SearchDomain:
+    """Domain of a search: a space, initial genotypes, and the task that they come from."""
 
     space: Space
     first: tuple[Genotype, ...] = ()
@@ -113,35 +108,37 @@ class Ground:
 
 @dataclass(frozen=True, eq=False)
 class Architecture:
-    """What a search came to, trained.
+    """Result of a finished search, with the trained network.
 
     Attributes:
         outcome: of the search.
-        evaluated: of the best genotype, trained from scratch and measured on the test part.
-        ground: where it was looked for.
-        skeleton: what it is set into.
+        evaluated: the best genotype, trained from scratch and measured on the test set.
+        domain: of the search.
+        skeleton: macro-architecture of the network.
     """
 
-    outcome: Outcome
-    evaluated: Evaluated
-    ground: Ground
+    outcome: SearchResult
+    evaluated: GenotypeEvaluation
+    domain: SearchDomain
     skeleton: Skeleton
+
+    @property
+    def ground(self) -> SearchDomain:
+        """Old name of `domain`."""
+        warnings.warn("Architecture.ground is now Architecture.domain", DeprecationWarning, stacklevel=2)
+        return self.domain
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         figures = self.evaluated.to_dict()
         return {
-            "genotype": figures["genotype"],
-            "metric": figures["metric"],
-            "loss": figures["loss"],
-            "parameters": figures["parameters"],
-            "multiply_adds": figures["multiply_adds"],
+            **{name: figures[name] for name in ("genotype", "metric", "loss", "parameters", "multiply_adds")},
             "seconds": self.outcome.seconds + figures["seconds"],
             "evaluations": self.outcome.evaluations,
             "method": self.outcome.method,
-            "space": self.ground.space.name,
-            "kin": self.ground.kin,
-            "seed_cells": bool(self.ground.first),
+            "space": self.domain.space.name,
+            "kin": self.domain.kin,
+            "seed_cells": bool(self.domain.first),
             "search": {
                 "score": self.outcome.best.score,
                 "facts": dict(self.outcome.best.facts),
@@ -155,61 +152,59 @@ class Architecture:
         }
 
 
-def solved(found: Architecture, task: Task, seed: int) -> Solved:
-    """The trained network as a task's solution, as model files and the zoo keep them."""
-    model, done = found.evaluated.network, found.evaluated
+def solved(architecture: Architecture, task: Task, seed: int) -> Solved:
+    """The trained network as a solved task, for model files and the zoo."""
+    model, done = architecture.evaluated.network, architecture.evaluated
     params, buffers = copied(dict(model.named_parameters())), copied(dict(model.named_buffers()))
     scores = Scores(done.metric, done.loss, done.count)
     fit = Fit(params, buffers, History(torch.zeros(0)), scores, done.seconds, reached=True)
-    return Solved(task.name, network_string(done.genotype, found.skeleton), task.facts(), seed, (fit,))
+    return Solved(task.name, network_string(done.genotype, architecture.skeleton), task.facts(), seed, (fit,))
 
 
 def search_architecture(
-    cellar: Cellar,
+    zoo: SolvedTasks,
     target: Task | str,
-    work: Checkpoints,
     how: Search,
     *,
     seed: int = 0,
     device: torch.device | None = None,
     restart: bool = False,
 ) -> Work[Architecture]:
-    """Search an architecture for a task and train it; interrupted, the same call continues.
+    """Search an architecture for a task and train it; the same call resumes an interrupted one.
 
     Args:
-        cellar: the zoo.
+        zoo: the zoo.
         target: a new task, or the name of one in the zoo.
-        work: where unfinished work is stored.
-        how: what is asked.
-        seed: the one seed.
+        how: options.
+        seed: of all random numbers.
         device: where the best network is trained.
-        restart: discard what an interrupted call left, and begin again.
+        restart: discard the unfinished work of an interrupted call.
     """
-    task = cellar.task(target) if isinstance(target, str) else target
+    task, work = zoo.task(target) if isinstance(target, str) else target, zoo.work
     method_named(how.method).require_suited(task)
-    ground = yield from search_domain(cellar, target, work, how)
+    domain = yield from search_domain(zoo, target, how)
     final, recipe = how.final or how.skeleton, how.recipe or Recipe.suited(task)
-    asked = _question(task, how, seed)
-    with_budget = {**asked, "budget": vars(how.budget)}
+    facts = _facts(task, how, seed)
+    with_budget = {**facts, "budget": vars(how.budget)}
     with_training = {**with_budget, "final": final.to_dict(), "recipe": recipe.to_dict()}
-    unfinished = _name("search", asked)
-    found = _name("found", with_budget)
+    unfinished = _name("search", facts)
+    finished = _name("found", with_budget)
     training = _name("training", with_training)
     if restart:
-        for name in (unfinished, found, training):
+        for name in (unfinished, finished, training):
             work.remove(name)
-    outcome = yield from read_stored(work, found, lambda state: state.read(Outcome))
+    outcome = yield from read_stored(work, finished, lambda state: state.read(SearchResult))
     if outcome is not None:
         yield Note("the search is finished; continuing with the training of its best genotype")
     else:
-        outcome = yield from _searched(task, ground, how, seed, work, unfinished)
-        work.write(found, State({}, outcome.to_dict()))
+        outcome = yield from _search(task, domain, how, seed, work, unfinished)
+        work.write(finished, State({}, outcome.to_dict()))
     best = outcome.best.genotype
     evaluated = yield from resume(
         work, training, lambda start: evaluate_genotype.work(best, task, final, recipe, seed, start, device=device)
     )
-    work.remove(found)
-    return Architecture(outcome, evaluated, ground, final)
+    work.remove(finished)
+    return Architecture(outcome, evaluated, domain, final)
 
 
 CELLS = "general"
@@ -227,99 +222,90 @@ def search_cells(
     proxy: Recipe = PROXY,
     seed: int = 0,
     restart: bool = False,
-) -> Work[KeptCells]:
-    """A task's best cells in the general space, of text the recurrent one; interrupted, the same call continues."""
+) -> Work[BestCells]:
+    """Search a task's best cells in the general space, for text in the recurrent one; the same call resumes."""
     space = "recurrent" if task.likelihood == "language" else CELLS
     how = Search(method=method, space=space, budget=budget, skeleton=skeleton, proxy=proxy, options=options or {})
-    unfinished = _name("cells", _question(task, how, seed))
+    unfinished = _name("cells", _facts(task, how, seed))
     if restart:
         work.remove(unfinished)
-    outcome = yield from _searched(task, Ground(space_named(space)), how, seed, work, unfinished)
-    return KeptCells(space, skeleton.to_dict(), outcome.method, outcome.found)
+    outcome = yield from _search(task, SearchDomain(space_named(space)), how, seed, work, unfinished)
+    return BestCells(space, skeleton.to_dict(), outcome.method, outcome.found)
 
 
-def _searched(task: Task, ground: Ground, how: Search, seed: int, work: Checkpoints, name: str) -> Work[Outcome]:
-    """The search alone, from its checkpoint if there is one."""
+def _search(
+    task: Task, domain: SearchDomain, how: Search, seed: int, work: Checkpoints, name: str
+) -> Work[SearchResult]:
+    """The search alone, resumed from its checkpoint if there is one."""
     costs = Costs(how.skeleton, task.input_shape, task.num_outputs)
-    space = costs.limits(ground.space, parameters=how.parameters, multiply_adds=how.multiply_adds, latency=how.latency)
-    ask = Ask(task=task, space=space, skeleton=how.skeleton, first=ground.first, proxy=how.proxy, seed=seed,
+    space = costs.limits(domain.space, parameters=how.parameters, multiply_adds=how.multiply_adds, latency=how.latency)
+    ask = SearchProblem(task=task, space=space, skeleton=how.skeleton, first=domain.first, proxy=how.proxy, seed=seed,
               options=dict(how.options))  # fmt: skip
     chosen = searcher(how.method, ask)
     names = work.names()
     others = [other for other in names if other.startswith(name.rpartition("-")[0]) and other.endswith(SUFFIX)]
     if name not in names and others:
         yield Note(
-            f"an interrupted search for {task.name} had other options; this one starts anew, and the other one is kept "
-            f"in {others[0]}"
+            f"an interrupted search for '{task.name}' had other options; this one starts from the beginning, and the "
+            f"other one is kept in {others[0]}"
         )
     return (yield from resume(work, name, lambda start: run_search.work(chosen, how.budget, seed=seed, resume=start)))
 
 
-def search_domain(cellar: Cellar, target: Task | str, work: Checkpoints, how: Search) -> Work[Ground]:
-    """Where to look: the space that `how` names, and what to begin with."""
-    task = cellar.task(target) if isinstance(target, str) else target
+def search_domain(zoo: SolvedTasks, target: Task | str, how: Search) -> Work[SearchDomain]:
+    """The space that `how` names, and the initial genotypes."""
+    task = zoo.task(target) if isinstance(target, str) else target
     method = method_named(how.method)
     if how.space == FULL:
-        return Ground(space_named(method.full_space(task)))
-    if how.space != NEAREST and not _is_task(cellar, how.space):
+        return SearchDomain(space_named(method.full_space(task)))
+    if how.space != NEAREST and how.space not in zoo:
         space = space_named(how.space)
         method.require_suited(task, space)
-        return Ground(space)
+        return SearchDomain(space)
     method.require_cells("--space full")
-    kin = how.space if how.space != NEAREST else (yield from _nearest(cellar, target, work, how))
-    cells = cellar.cells(kin)
+    kin = how.space if how.space != NEAREST else (yield from _nearest(zoo, target, task, how))
+    cells = zoo.cells(kin)
     if cells is None:
-        raise ZooError(f"{kin} has no cells in the zoo; search them with nearkin add NAME DATA --cell")
+        raise ZooError(f"'{kin}' has no cells in the zoo; search them with nearkin add NAME DATA --cell")
     whole = space_named(cells.space)
     method.require_suited(task, whole)
     first = cells.genotypes if how.seed_cells else ()
-    begun = f"beginning with its {len(first)} cells" if first else "without its own cells"
+    start = f"starting with its {len(first)} cells" if first else "without its own cells"
     if method.kin_cells == "free":
-        yield Note(f"in the whole space {whole.name}, {begun}; the kin is {kin}")
-        return Ground(whole, first, kin)
-    yield Note(f"in the space of the {len(cells.found)} cells of {kin}, {begun}")
-    return Ground(restricted(whole, cells.genotypes), first, kin)
+        yield Note(f"searching the whole space {whole.name}, {start}; the kin is '{kin}'")
+        return SearchDomain(whole, first, kin)
+    yield Note(f"searching the space of the {len(cells.found)} cells of '{kin}', {start}")
+    return SearchDomain(restrict_space(whole, cells.genotypes), first, kin)
 
 
-def _nearest(cellar: Cellar, target: Task | str, work: Checkpoints, how: Search) -> Work[str]:
-    own = target if isinstance(target, str) else None
-    task = cellar.task(target) if isinstance(target, str) else target
-    known = [record for record in cellar.records() if record.name != own and _suits(cellar.cells(record.name), task)]
+def _nearest(zoo: SolvedTasks, target: Task | str, task: Task, how: Search) -> Work[str]:
+    """Name of the nearest other task that has cells for the target's kind of inputs."""
+    known = [record for record in zoo.records() if record.name != target and _suits(zoo.cells(record.name), task)]
     require(
         bool(known),
         "no other task of the zoo has cells; add one with nearkin add NAME DATA --cell, or search with --space full",
         ZooError,
     )
     if len(known) == 1:
-        yield Caution(f"{known[0].name} is the only task with cells, so it is the nearest; add more with --cell")
+        yield Caution(f"'{known[0].name}' is the only task with cells, so it is the nearest; add more with --cell")
         return known[0].name
-    ranking = yield from rank_sources(Part(cellar, known, own), target, work, Comparison(measure=how.measure))
+    ranking = yield from rank_sources(zoo, target, Comparison(measure=how.measure), known)
     nearest = ranking.nearest
-    yield Note(f"nearest by {how.measure}: {nearest.name} at {nearest.distance:.3f} ± {nearest.std:.3f}")
-    return str(nearest.name)
+    yield Note(f"nearest by {how.measure}: '{nearest.name}' at {nearest.distance:.3f} ± {nearest.std:.3f}")
+    return nearest.name
 
 
-def _suits(cells: KeptCells | None, task: Task) -> bool:
-    """Whether there are cells that read the task's inputs: recurrent ones for text, others for images."""
-    if cells is None:
-        return False
-    return isinstance(cells.genotypes[0], Recurrent) == (task.likelihood == "language")
+def _suits(cells: BestCells | None, task: Task) -> bool:
+    """Whether there are cells for the task's inputs: recurrent ones for text, others for images."""
+    return cells is not None and isinstance(cells.genotypes[0], Recurrent) == (task.likelihood == "language")
 
 
-def _is_task(cellar: Cellar, name: str) -> bool:
-    try:
-        cellar.record(name)
-    except NearkinError:
-        return False
-    return True
-
-
-def _question(task: Task, how: Search, seed: int) -> dict[str, Any]:
-    """All that decides the course of a search, but for its budget: a longer one continues a shorter one."""
+def _facts(task: Task, how: Search, seed: int) -> dict[str, Any]:
+    """All that affects the course of a search, except its budget: a longer search resumes a shorter one."""
     versions = {"nearkin": version("nearkin"), "torch": torch.__version__}
     return {"task": task.fingerprint(), "seed": seed, **how.facts(), "versions": versions}
 
 
-def _name(kind: str, question: Mapping[str, Any]) -> str:
-    """The name of unfinished work on this very question; it begins with the kind and the task."""
-    return f"{kind}-{question['task'][:16]}-{facts_digest(question)}{SUFFIX}"
+def _name(kind: str, facts: Mapping[str, Any]) -> str:
+    """Name of unfinished work with these facts; it starts with the kind and the task."""
+    return f"{kind}-{facts['task'][:16]}-{facts_digest(facts)}{SUFFIX}"

@@ -1,4 +1,4 @@
-"""Transfer: the network of a solved task, linearized, learns another task from few labels, beside the usual ways."""
+"""Closed-form transfer of a solved task's linearized network to another task with few labels, and baselines."""
 
 import hashlib
 import math
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,35 +29,24 @@ from nearkin.transfer.labels.classes import Classes, Method
 from nearkin.transfer.labels.probabilities import How
 from nearkin.transfer.outcome import TransferScores
 from nearkin.transfer.subset import Weights
+from nearkin.zoo.solved_tasks import SolvedTasks
 
-LABELS = 2000  # that are learned from where no number is given
-
-
-class Shelf(Protocol):
-    """What of a zoo is needed here."""
-
-    def task(self, name: str) -> Task:
-        """A task with its data."""
-        ...
-
-    def solved(self, name: str) -> Solved:
-        """A task with its weights."""
-        ...
+LABELS = 2000  # at most, if no number is given
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transferring:
-    """How to transfer.
+class TransferOptions:
+    """Options of closed-form transfer.
 
     Attributes:
-        shots: labels a class, for values samples in all; all that are there, but 2,000 at most, if None.
+        shots: labels per class, for values samples in all (default: all, but at most 2,000).
         method: for classes, `dirichlet` or `laplace`.
-        weights: that are free to move: `all`, `head`, `norm`, `adapters`, names or a regular expression.
-        how: class probabilities are taken: `mean` or `sampled`.
+        weights: that are fitted: `all`, `head`, `norm`, `adapters`, names or a regular expression.
+        how: class probabilities are computed: `mean` or `sampled`.
         trial: whose network is the source.
-        samples: test samples at the most that judge.
+        samples: maximal number of test samples.
         steps: of the baselines that train in steps.
-        baselines: whether to measure them.
+        baselines: whether to run them.
     """
 
     shots: int | None = None
@@ -72,46 +61,41 @@ class Transferring:
     def __post_init__(self) -> None:
         require(self.shots is None or self.shots >= 1, f"shots must be 1 or more, got {self.shots}")
         Classes(method=self.method, how=self.how)  # checks both
-        require(self.samples >= 1, f"one test sample or more judges, got {self.samples}")
+        require(self.samples >= 1, f"samples must be 1 or more, got {self.samples}")
         require(self.steps >= 1, f"steps must be 1 or more, got {self.steps}")
 
     def facts(self) -> dict[str, Any]:
-        """What was asked for beside the task, as plain JSON values."""
+        """Plain JSON values of all options except shots."""
         weights = self.weights if isinstance(self.weights, str) else list(self.weights)
-        return {
-            "method": self.method,
-            "how": self.how,
-            "weights": weights,
-            "trial": self.trial,
-            "samples": self.samples,
-            "steps": self.steps if self.baselines else None,
-        }
+        steps = self.steps if self.baselines else None
+        return {"method": self.method, "how": self.how, "weights": weights, "trial": self.trial,
+                "samples": self.samples, "steps": steps}  # fmt: skip
 
     @property
     def classes(self) -> Classes:
-        """What of it is particular to classes."""
+        """The options for targets with classes."""
         return Classes(method=self.method, how=self.how)
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """What closed-form transfer from a solved task to another came to.
+    """Result of closed-form transfer from a solved task to another.
 
     Attributes:
         source: name of the solved task.
-        target: name of the other.
+        target: name of the other task.
         network: of the source.
         metric_name: `accuracy` or `r2`.
-        shots: labels a class that were asked for.
-        num_train: labels that were learned from.
-        num_test: samples that judged.
+        shots: labels per class as given in the options.
+        num_train: number of labels used for training.
+        num_test: number of test samples.
         guess: the test metric of the majority class of all training labels; for values that of their mean.
         outcome: of the closed form.
-        baselines: outcomes of the usual ways.
-        origin: what is known of the source, as plain JSON values: its data, its own metric and so on.
-        made: how it was asked for, as plain JSON values: weights, trial, samples, steps and seed; `given` is the
-            target's data string, None for a task of the zoo, empty for arrays.
-        best_constant: the metric of the best constant answer, which only the test labels tell; None where unknown.
+        baselines: outcomes of the baselines.
+        origin: facts of the source, as plain JSON values: its data, its own metric and so on.
+        made: the options, as plain JSON values: weights, trial, samples, steps and seed; `given` is the target's data
+            string, None for a task of the zoo, empty for arrays.
+        best_constant: the metric of the best constant prediction for the test labels; None if unknown.
     """
 
     source: str
@@ -130,7 +114,7 @@ class Transfer:
 
     @property
     def metric(self) -> float:
-        """Accuracy or R² on the test part."""
+        """Accuracy or R² on the test set."""
         return self.outcome.metric
 
     @property
@@ -145,72 +129,70 @@ class Transfer:
 
     @property
     def seconds(self) -> float:
-        """Of fitting and predicting in closed form."""
+        """Duration of fitting and predicting in closed form."""
         return self.outcome.seconds
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: the closed form's own figures at the top, the others in `baselines`."""
-        mine: Mapping[str, Any] = self.outcome.to_dict()
+        closed_form: Mapping[str, Any] = self.outcome.to_dict()
+        names = ("source", "target", "network", "shots", "num_train", "num_test", "metric_name", "guess")
         return {
-            "source": self.source,
-            "target": self.target,
-            "network": self.network,
-            "shots": self.shots,
-            "num_train": self.num_train,
-            "num_test": self.num_test,
-            "metric_name": self.metric_name,
-            "guess": self.guess,
-            "best_constant": self.best_constant,
-            **{key: mine[key] for key in ("metric", "nll", "ece", "seconds", "bins", "facts")},
-            "baselines": [one.to_dict() for one in self.baselines],
+            **{name: getattr(self, name) for name in (*names, "best_constant")},
+            **{key: closed_form[key] for key in ("metric", "nll", "ece", "seconds", "bins", "facts")},
+            "baselines": [outcome.to_dict() for outcome in self.baselines],
             "origin": dict(self.origin),
             "made": dict(self.made),
         }
 
 
 def transfer_network(
-    shelf: Shelf, source: str, given: Task | str, how: Transferring, seed: int = 0, stages: StageCache | None = None
+    zoo: SolvedTasks,
+    source: str,
+    target: Task | str,
+    how: TransferOptions,
+    seed: int = 0,
+    stages: StageCache | None = None,
 ) -> Work[Transfer]:
-    """The work of transfer from a task of the zoo to another of it, or to a new one.
+    """Transfer from a task of the zoo to another task of it, or to a new one.
 
-    With `stages` every finished part, the closed form and each baseline, is kept there and read by the next run.
+    With `stages` the closed form and each baseline are stored there when they are finished, and read by the next run.
     """
-    solved = shelf.solved(source)
+    solved = zoo.solved(source)
     model = solved.model(how.trial)
-    target = shelf.task(given) if isinstance(given, str) else given
+    given = None if isinstance(target, str) else target.source
+    target = zoo.task(target) if isinstance(target, str) else target
     require_classes_or_values(target)
     if target.name == source:
-        yield Caution(f"{source} is its own source: its network has seen these labels")
+        yield Caution(f"'{source}' is its own source: its network was trained on these labels")
     task = fitted_to(target, tuple(solved.facts["input_shape"]))
     if task is not target:
-        yield Note(f"{target.name}: inputs of shape {target.input_shape} are brought to {task.input_shape}")
-    few = yield from _few(task, how.shots, seed)
+        yield Note(f"'{target.name}': inputs of shape {target.input_shape} are converted to {task.input_shape}")
+    few = yield from _with_few_labels(task, how.shots, seed)
     few = replace(few, test=few.test.chosen(subset_index(len(few.test), how.samples)))
     means = source_means(solved)
-    asked_for = {**how.facts(), "shots": how.shots, "seed": seed, "source": source, "network": _digest(solved, model)}
-    part = run_each if stages is None else partial(_kept, stages, asked_for)
-    found = yield from part(
+    inputs = {**how.facts(), "shots": how.shots, "seed": seed, "source": source, "network": _digest(solved, model)}
+    run = run_each if stages is None else partial(_cached, stages, inputs)
+    outcome = yield from run(
         "closed form",
         lambda: closed_form(
             model, few, weights=how.weights, options=how.classes, seed=derived_seed(seed, "closed form"), means=means
         ),
     )
-    yield Note(f"{found.name}: {task.form.metric} {found.metric:.4f} in {found.seconds:.1f} s")
-    asked = None if isinstance(given, str) else target.source
-    others: tuple[TransferScores, ...] = ()
+    yield Note(f"{outcome.name}: {task.form.metric} {outcome.metric:.4f} in {outcome.seconds:.1f} s")
+    baselines: tuple[TransferScores, ...] = ()
     if how.baselines:
-        others = yield from run_baselines(model, few, how.steps, derived_seed(seed, "baselines"), means, part)
+        baselines = yield from run_baselines(model, few, how.steps, derived_seed(seed, "baselines"), means, run)
     return Transfer(
         source, target.name, solved.network, task.form.metric, how.shots, len(few.train), len(few.test),
-        replace(task, test=few.test).majority_baseline(), found, others, _origin(solved, how.trial, model),
-        how.facts() | {"seed": seed, "given": asked}, few.best_constant(),
+        replace(task, test=few.test).majority_baseline(), outcome, baselines, _origin(solved, how.trial, model),
+        how.facts() | {"seed": seed, "given": given}, few.best_constant(),
     )  # fmt: skip
 
 
-def _kept(
+def _cached(
     stages: StageCache, inputs: Mapping[str, Any], name: str, work: Callable[[], Work[TransferScores]]
 ) -> Work[TransferScores]:
-    """The outcome of one part: read if an earlier run finished it, else worked out and kept."""
+    """An outcome, read from the cache if an earlier run finished it."""
 
     def state(_: State | None) -> Work[State]:
         return State({}, (yield from work()).to_dict())
@@ -228,7 +210,7 @@ def _digest(solved: Solved, model: nn.Module) -> str:
 
 
 def _origin(solved: Solved, trial: int, model: nn.Module) -> dict[str, Any]:
-    known, facts = solved.trials[trial].scores, solved.facts
+    scores, facts = solved.trials[trial].scores, solved.facts
     return {
         "data": facts.get("source"),
         "num_train": facts.get("num_train"),
@@ -238,16 +220,16 @@ def _origin(solved: Solved, trial: int, model: nn.Module) -> dict[str, Any]:
         "trial": trial,
         "trials": len(solved.trials),
         "metric_name": facts.get("metric_name"),
-        "metric": known.metric,
-        "num_test": known.count,
+        "metric": scores.metric,
+        "num_test": scores.count,
         "parameters": num_parameters(model),
     }
 
 
 def with_shots(task: Task, shots: int, seed: int = 0) -> Task:
-    """The task with so many labels of every class, drawn by the seed; for values, so many samples in all.
+    """The task with `shots` random labels of every class; for values, with `shots` samples in all.
 
-    More shots of one seed hold the fewer ones.
+    A larger number of shots with the same seed includes the labels of a smaller one.
 
     >>> toy = Task.from_arrays("toy", torch.randn(40, 2), torch.arange(40) % 2)
     >>> torch.bincount(with_shots(toy, 3).train.labels())
@@ -258,7 +240,7 @@ def with_shots(task: Task, shots: int, seed: int = 0) -> Task:
     if task.likelihood != "categorical":
         require(
             shots <= len(task.train),
-            f"{task.name} has {len(task.train):,} training samples, {shots} were asked for; ask for fewer",
+            f"'{task.name}' has {len(task.train):,} training samples, got shots={shots}; use fewer",
             DataError,
         )
         return replace(task, train=task.train.chosen(_drawn(torch.arange(len(task.train)), shots, streams, "values")))
@@ -267,8 +249,8 @@ def with_shots(task: Task, shots: int, seed: int = 0) -> Task:
         members = torch.nonzero(labels == number).flatten()
         require(
             shots <= len(members),
-            f"{task.name}: class {name} has {len(members)} training samples, {shots} a class were asked for; ask for "
-            f"{int(torch.bincount(labels).min())} at the most",
+            f"'{task.name}': class {name} has {len(members)} training samples, got shots={shots}; use at most "
+            f"{int(torch.bincount(labels).min())}",
             DataError,
         )
         chosen.append(_drawn(members, shots, streams, name))
@@ -279,12 +261,12 @@ def _drawn(members: Tensor, count: int, streams: Streams, name: str) -> Tensor:
     return members[torch.randperm(len(members), generator=streams.at("shots", name))[:count]]
 
 
-def _few(task: Task, shots: int | None, seed: int) -> Work[Task]:
-    """The task with as many labels as were asked for, or as are wise."""
+def _with_few_labels(task: Task, shots: int | None, seed: int) -> Work[Task]:
+    """The task with `shots` labels per class, by default with as many as memory and time allow."""
     if shots is not None:
         return with_shots(task, shots, seed)
-    room = math.isqrt(NUMBERS // len(task.classes)) if task.likelihood == "categorical" else LABELS
-    most = max(min(LABELS, room), len(task.classes))
+    fitting = math.isqrt(NUMBERS // len(task.classes)) if task.likelihood == "categorical" else LABELS
+    most = max(min(LABELS, fitting), len(task.classes))
     if len(task.train) > most:
-        yield Caution(f"{most:,} of {len(task.train):,} labels are learned from; say how many a class with shots")
+        yield Caution(f"{most:,} of {len(task.train):,} labels are used; set shots for another number per class")
     return limited(task, most, seed)

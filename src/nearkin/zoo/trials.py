@@ -1,4 +1,4 @@
-"""Resumable cache of training trials: those that are finished, and the one that was interrupted."""
+"""Resumable cache of training trials: finished ones, and an interrupted one."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ from nearkin.tasks.task import Task
 
 @dataclass(frozen=True)
 class TrialCache:
-    """The trials of one training; the name of the cache holds all that decides their outcome."""
+    """Trials of one task, network, recipe and seed; the name of the cache is a digest of these."""
 
     checkpoints: Checkpoints
     task: Task
@@ -32,10 +32,7 @@ class TrialCache:
     def of(
         cls, work: Checkpoints, task: Task, network: str, recipe: Recipe, seed: int, *, restart: bool = False
     ) -> "TrialCache":
-        """The cache for these facts; with `restart` what it holds is discarded.
-
-        A network whose code is not trusted leaves no trace.
-        """
+        """The cache for these facts; `restart` clears it. A network whose code is not trusted is refused first."""
         require_trusted(network)
         facts: dict[str, Any] = {
             "name": task.name,
@@ -53,12 +50,12 @@ class TrialCache:
         return cache
 
     def trial(self, trial: int, trials: int, device: torch.device) -> Work[Fit]:
-        """One trial: as it was finished before, from where it stopped, or from the beginning."""
+        """Result of one trial: read if it is finished, resumed if it was interrupted, else trained from scratch."""
         done = yield from read_stored(
             self.checkpoints, f"trial-{trial}{SUFFIX}", lambda state: fit_from(state, state.facts)
         )
         if done is not None:
-            yield Note(f"{self.task.name}: trial {trial + 1} of {trials} was done before")
+            yield Note(f"'{self.task.name}': trial {trial + 1} of {trials} was finished before")
             return done
 
         def begin(start: State | None) -> Work[Fit]:
@@ -79,5 +76,5 @@ class TrialCache:
         return result
 
     def clear(self) -> None:
-        """Remove everything: the trials are in the zoo."""
+        """Remove all trials."""
         self.checkpoints.clear()

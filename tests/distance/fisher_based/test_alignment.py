@@ -111,7 +111,7 @@ def test_inputs_and_outputs_stay(name: str) -> None:
     model, x = network(name), samples(name, 2)
     groups = unit_groups(model, x)
     names = [name for name, _ in model.named_parameters()]
-    placed = {(place.tensor, place.axis) for group in groups for place in group.places}
+    placed = {(item.tensor, item.axis) for group in groups for item in group.slices}
     assert (names[0], 1) not in placed
     assert (names[-1], 0) not in placed  # the bias of the last layer
     assert (names[-2], 1 if name.startswith("auto") else 0) not in placed
@@ -369,7 +369,7 @@ def test_code_that_hides_is_found_out_by_trying() -> None:
             y = y * torch.arange(4.0)
         return m.b(y)
 
-    with pytest.raises(MismatchError, match="hides"):
+    with pytest.raises(MismatchError, match="cannot be traced"):
         unit_groups(Written(seen, a=nn.Linear(3, 4), b=nn.Linear(4, 2)).double(), noise(2, 3))
 
 
@@ -379,7 +379,7 @@ def test_networks_samples_and_options_that_do_not_fit_are_refused() -> None:
         aligned(small(0, 5), small(0, 6), x)
     with pytest.raises(OptionError, match="activations, weights"):
         aligned(small(0), small(1), x, by="magic")
-    with pytest.raises(DataError, match="two samples"):
+    with pytest.raises(DataError, match="expected two or more to match units"):
         aligned(small(0), small(1), x[:1])
     with pytest.raises(MismatchError, match="cannot read"):
         aligned(small(0), small(1), noise(4, 2))
@@ -391,5 +391,5 @@ def test_networks_samples_and_options_that_do_not_fit_are_refused() -> None:
     groups = unit_groups(small(0), x)
     with pytest.raises(OptionError, match="each of 0 to 4 once"):
         permuted(view(small(0)).params, groups, {"0.weight": torch.tensor([0, 0, 1, 2, 3])})
-    with pytest.raises(MismatchError, match="take groups and values from one network"):
+    with pytest.raises(MismatchError, match="use groups and values of one network"):
         permuted(view(small(0, 4)).params, groups, {})

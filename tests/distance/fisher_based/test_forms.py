@@ -3,14 +3,14 @@
 import pytest
 
 from nearkin.core.errors import OptionError
-from nearkin.distance.fisher_based.forms import AUTO, DEFAULT, FALLBACK, Answers, Form, can_pad, form_for
+from nearkin.distance.fisher_based.forms import AUTO, DEFAULT, FALLBACK, Form, OutputType, can_pad, form_for
 from nearkin.distance.fisher_based.frechet import AGGREGATES
 from nearkin.distance.fisher_based.readings import READINGS
 
-TWO, TEN = Answers("categorical", 2), Answers("categorical", 10)
-REAL, REALS, SPREAD = Answers("gaussian", 1), Answers("gaussian", 3), Answers("heteroscedastic", 2)
+TWO, TEN = OutputType("categorical", 2), OutputType("categorical", 10)
+REAL, REALS, SPREAD = OutputType("gaussian", 1), OutputType("gaussian", 3), OutputType("heteroscedastic", 2)
 EDGES, COLOURS, WORDS, MORE_WORDS = (
-    Answers("dense", 1), Answers("dense", 3), Answers("language", 20), Answers("language", 30),
+    OutputType("dense", 1), OutputType("dense", 3), OutputType("language", 20), OutputType("language", 30),
 )  # fmt: skip
 
 
@@ -24,10 +24,10 @@ def test_the_default_is_a_padded_form_and_the_fall_back_needs_no_labels() -> Non
     [
         (TWO, TEN, True), (TEN, TWO, True), (REAL, REALS, True), (EDGES, COLOURS, True), (COLOURS, EDGES, True),
         (SPREAD, SPREAD, True), (WORDS, WORDS, True), (TWO, REAL, False), (TWO, EDGES, False), (EDGES, TEN, False),
-        (WORDS, MORE_WORDS, False), (SPREAD, Answers("heteroscedastic", 4), False), (REAL, SPREAD, False),
+        (WORDS, MORE_WORDS, False), (SPREAD, OutputType("heteroscedastic", 4), False), (REAL, SPREAD, False),
     ],
 )  # fmt: skip
-def test_labels_are_padded_where_they_can_be(source: Answers, target: Answers, padded: bool) -> None:
+def test_labels_are_padded_where_they_can_be(source: OutputType, target: OutputType, padded: bool) -> None:
     assert can_pad(source, target) is padded
     assert form_for(source, target) == (DEFAULT if padded else FALLBACK)
     assert form_for(source, target, shared_start=False) == FALLBACK

@@ -282,7 +282,7 @@ def test_outputs_that_cannot_be_widened_are_refused_with_a_way_out() -> None:
     x = torch.randn(30, 4)
     task = Task.from_arrays("values", x, x[:, :1], likelihood="heteroscedastic")
     seen = SourceOnTarget(nk.build("mlp?hidden=8", (4,), task.num_outputs, 0).eval(), task, task.form)
-    with pytest.raises(MismatchError, match="cannot be widened to 4 in a heteroscedastic task; use reading='model'"):
+    with pytest.raises(MismatchError, match="cannot be padded to 4 in a heteroscedastic task; use reading='model'"):
         finish(information(seen, "padded", 4))
 
 
@@ -306,5 +306,5 @@ def test_images_are_brought_to_the_networks_shape_or_refused(ten: Task) -> None:
 
 
 def test_unknown_readings_are_named(ten: Task) -> None:
-    with pytest.raises(OptionError, match="a reading is one of padded, model, refit"):
+    with pytest.raises(OptionError, match="reading is one of padded, model, refit"):
         finish(information(sight(ten, 10), "plain", 10))

@@ -19,7 +19,7 @@ from nearkin.search.spaces.darts import DartsSpace
 from nearkin.search.spaces.general import GeneralSpace
 from nearkin.search.spaces.mobile import MobileSpace
 from nearkin.search.spaces.nasbench201 import nasbench201
-from nearkin.search.spaces.recurrent import RecurrentSpace
+from nearkin.search.spaces.recurrent_space import RecurrentSpace
 
 SVG = "{http://www.w3.org/2000/svg}"
 SPACES: list[Space] = [
@@ -165,7 +165,7 @@ def test_every_role_has_its_colour_in_both_schemes() -> None:
 
 
 def test_names_that_would_break_out_of_an_id_are_refused() -> None:
-    with pytest.raises(OptionError, match="a drawing is named by letters"):
+    with pytest.raises(OptionError, match="a drawing must be a name of letters"):
         draw_genotype(GENOTYPES[0], name='"><script>')
 
 

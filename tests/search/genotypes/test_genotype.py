@@ -87,31 +87,31 @@ def test_damaged_text_is_read_or_refused_in_one_line(genotype: Genotype, data: s
         assert Genotype.parse(str(Genotype.parse(damaged))) == Genotype.parse(damaged)
     except NearkinError as refused:
         refusal = str(refused)
-    assert not refusal or re.fullmatch(r"genotype, position \d+: wanted .+, got .+", refusal)
+    assert not refusal or re.fullmatch(r"genotype, position \d+: expected .+, got .+", refusal)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "position 0: wanted normal(…), chain or recurrent(0), got the end"),
-        ("cell(0): out = 0", "position 0: wanted normal(…), chain or recurrent(0), got 'cell(0): out = 0'"),
-        ("normal: out = 0", "position 6: wanted '(', got ': out = 0'"),
-        ("normal(1): out = 0", "position 7: wanted input 0, got '1): out = 0'"),
-        ("normal(0): 2 = a(0); out = 2", "position 11: wanted node 1 or out, got '2 = a(0); out = 2'"),
-        ("normal(0): 1 = a(1); out = 1", "position 17: wanted a node before 1, got '1); out = 1'"),
-        ("normal(0): 1 = ; out = 1", "position 15: wanted an operation or nothing, got '; out = 1'"),
-        ("normal(0): 1 = a(0) out = 1", "position 20: wanted ';', got 'out = 1'"),
-        ("normal(0): 1 = a(0); out = 7", "wanted concat(…), sum(…), nothing or a node before 2, got '7'"),
-        ("normal(0): 1 = a(0); out = sum(0, 0)", "position 34: wanted a node from 0 to 1, each once, got '0)'"),
-        ("normal(0): 1 = a(0); out = 1 |", "position 30: wanted reduction(…), got the end"),
-        ("normal(0): 1 = a(0); out = 1; 2", "position 28: wanted the end, got '; 2'"),
-        ("chain: mbconv(kernel=)", "position 21: wanted a number or name for kernel, got ')'"),
-        ("chain: a(k=1.2.3)", "position 11: wanted a number or name for k, got '1.2.3)'"),
-        ("chain: a(k=1e999)", "position 11: wanted a number or name for k, got '1e999)'"),
-        ("chain: a(k=1, k=2)", "position 14: wanted an option that was not given before, got 'k=2)'"),
-        ("recurrent(0): out = mean(1)", "position 14: wanted node 1, got 'out = mean(1)'"),
-        ("recurrent(0): 1 = relu(0); out = mean(2)", "position 38: wanted a node from 1 to 1, each once"),
-        ("normal(0): 1 = a(" + "9" * 5000, "position 17: wanted a node before 1, got '99999999999999999999…'"),
+        ("", "position 0: expected normal(…), chain or recurrent(0), got the end"),
+        ("cell(0): out = 0", "position 0: expected normal(…), chain or recurrent(0), got 'cell(0): out = 0'"),
+        ("normal: out = 0", "position 6: expected '(', got ': out = 0'"),
+        ("normal(1): out = 0", "position 7: expected input 0, got '1): out = 0'"),
+        ("normal(0): 2 = a(0); out = 2", "position 11: expected node 1 or out, got '2 = a(0); out = 2'"),
+        ("normal(0): 1 = a(1); out = 1", "position 17: expected a node before 1, got '1); out = 1'"),
+        ("normal(0): 1 = ; out = 1", "position 15: expected an operation or nothing, got '; out = 1'"),
+        ("normal(0): 1 = a(0) out = 1", "position 20: expected ';', got 'out = 1'"),
+        ("normal(0): 1 = a(0); out = 7", "expected concat(…), sum(…), nothing or a node before 2, got '7'"),
+        ("normal(0): 1 = a(0); out = sum(0, 0)", "position 34: expected a node from 0 to 1, each once, got '0)'"),
+        ("normal(0): 1 = a(0); out = 1 |", "position 30: expected reduction(…), got the end"),
+        ("normal(0): 1 = a(0); out = 1; 2", "position 28: expected the end, got '; 2'"),
+        ("chain: mbconv(kernel=)", "position 21: expected a number or name for kernel, got ')'"),
+        ("chain: a(k=1.2.3)", "position 11: expected a number or name for k, got '1.2.3)'"),
+        ("chain: a(k=1e999)", "position 11: expected a number or name for k, got '1e999)'"),
+        ("chain: a(k=1, k=2)", "position 14: expected an option that was not given before, got 'k=2)'"),
+        ("recurrent(0): out = mean(1)", "position 14: expected node 1, got 'out = mean(1)'"),
+        ("recurrent(0): 1 = relu(0); out = mean(2)", "position 38: expected a node from 1 to 1, each once"),
+        ("normal(0): 1 = a(" + "9" * 5000, "position 17: expected a node before 1, got '99999999999999999999…'"),
     ],
 )
 def test_bad_text_is_refused_with_what_was_wanted_and_where(text: str, message: str) -> None:
@@ -124,18 +124,18 @@ def test_bad_text_is_refused_with_what_was_wanted_and_where(text: str, message: 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Cell(0, 2, (), ()), "a cell has inputs, got 0"),
+        (lambda: Cell(0, 2, (), ()), "a cell has at least one input, got 0"),
         (lambda: Cell(2, 1, (), ()), "got 2 among 1 nodes"),
         (lambda: Cell(1, 3, (Edge(2, 1, "a"),), (1,)), "edges go from a node to a later one"),
         (lambda: Cell(2, 3, (Edge(0, 1, "a"),), (1,)), "to a later one from 2 to 2"),
-        (lambda: Cell(1, 2, (Edge(0, 1, "a b"),), (1,)), "an operation is named by letters"),
-        (lambda: Cell(1, 2, (Edge(0, 1, "nothing"),), (1,)), "an operation is named by letters"),
+        (lambda: Cell(1, 2, (Edge(0, 1, "a b"),), (1,)), "an operation must be a name of letters"),
+        (lambda: Cell(1, 2, (Edge(0, 1, "nothing"),), (1,)), "an operation must be a name of letters"),
         (lambda: Cell(1, 2, (), (2,)), "the output names nodes from 0 to 1"),
         (lambda: Cell(1, 2, (), (1, 1)), "each once"),
         (lambda: Cell(1, 2, (), (0, 1), "mean"), "merged by concat or sum, got 'mean'"),
         (lambda: Chain(()), "a chain has at least one block"),
         (lambda: Block("a", {"k": math.nan}), "finite number or a name, got nan"),
-        (lambda: Block("a", {"k": "3 4"}), "value of a's option k is named"),
+        (lambda: Block("a", {"k": "3 4"}), "value of a's option k must be a name"),
         (lambda: Block("a", [("k", 1), ("k", 2)]), "given twice"),
         (lambda: Recurrent(()), "at least one node"),
         (lambda: Recurrent((RecurrentNode(1, "tanh"),)), "node 1 follows an earlier one, got 1"),

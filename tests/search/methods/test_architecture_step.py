@@ -8,11 +8,17 @@ from torch.func import functional_call
 
 from nearkin.core.errors import OptionError
 from nearkin.core.rng import seeded
-from nearkin.search.methods.darts.architecture_step import Tensors, difference, first_order, second_order, valued
+from nearkin.search.methods.darts.architecture_step import (
+    Tensors,
+    finite_difference,
+    first_order,
+    loss_and_gradient,
+    second_order,
+)
 from nearkin.search.spaces.darts import DartsSpace
 from nearkin.search.supernet.fused.supernet import Supernet
-from nearkin.search.supernet.layout import Layout
 from nearkin.search.supernet.reference import Frame
+from nearkin.search.supernet.supernet_layout import SupernetLayout
 
 RATE = 0.3
 
@@ -80,7 +86,7 @@ def ahead(weights: Tensors, architecture: Tensors, drift: Tensors | None = None)
 
 def test_first_order_is_the_slope_at_the_weights_as_they_are(weights: Tensors, architecture: Tensors) -> None:
     truth = numerical(lambda moved: smooth(toy(3))(weights, moved), architecture)
-    loss, slopes = valued(smooth(toy(3)), weights, architecture)
+    loss, slopes = loss_and_gradient(smooth(toy(3)), weights, architecture)
     assert worst(slopes, truth) <= 1e-8
     assert worst(first_order(smooth(toy(3)), weights, architecture), slopes) == 0
     assert loss == pytest.approx(float(smooth(toy(3))(weights, architecture)))
@@ -118,7 +124,7 @@ def test_the_finite_difference_tends_to_the_exact_product_with_the_square_of_its
 def test_at_rate_zero_both_orders_are_one(weights: Tensors, architecture: Tensors) -> None:
     for exact in (True, False):
         ahead_of_nothing = second_order(smooth(toy(1)), smooth(toy(3)), weights, architecture, 0.0, exact=exact)
-        assert worst(ahead_of_nothing[1], valued(smooth(toy(3)), weights, architecture)[1]) <= 1e-15
+        assert worst(ahead_of_nothing[1], loss_and_gradient(smooth(toy(3)), weights, architecture)[1]) <= 1e-15
 
 
 def test_a_validation_loss_that_is_flat_in_the_weights_needs_no_correction(
@@ -135,7 +141,7 @@ def test_a_validation_loss_that_is_flat_in_the_weights_needs_no_correction(
 def test_what_is_given_stays_as_it_is(weights: Tensors, architecture: Tensors) -> None:
     kept = {name: value.clone() for name, value in {**weights, **architecture}.items()}
     second_order(smooth(toy(1)), smooth(toy(3)), weights, architecture, RATE)
-    difference(smooth(toy(1)), weights, architecture, weights)
+    finite_difference(smooth(toy(1)), weights, architecture, weights)
     assert all(torch.equal(value, kept[name]) for name, value in {**weights, **architecture}.items())
     assert not any(value.requires_grad for value in {**weights, **architecture}.values())
 
@@ -149,7 +155,7 @@ def test_a_negative_rate_is_refused(weights: Tensors, architecture: Tensors) -> 
 def test_on_a_supernet_the_exact_product_is_that_of_the_plain_form_and_of_small_differences(fraction: float) -> None:
     """The fast convolution and batch norm have second derivatives of their own; the plain form has torch's."""
     operations = ("none", "skip_connect", "avg_pool_3x3", "sep_conv_3x3", "dil_conv_3x3")
-    layout = Layout.of(DartsSpace(operations, num_nodes=2))
+    layout = SupernetLayout.of(DartsSpace(operations, num_nodes=2))
     with seeded(0):
         fast = Supernet(layout, (1, 6, 6), 3, Frame(channels=4, num_cells=2, channel_fraction=fraction)).double()
     plain = fast.plain()

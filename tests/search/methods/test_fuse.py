@@ -14,14 +14,14 @@ from nearkin.core.errors import MismatchError, OptionError, TrainingError
 from nearkin.core.events import Caution, Event, Progress, Work, finish
 from nearkin.core.rng import Streams
 from nearkin.search.genotypes.genotype import Genotype
-from nearkin.search.methods.fuse.candidates import Candidates, Parts
+from nearkin.search.methods.fuse.candidates import Candidates, SearchSplit
 from nearkin.search.methods.fuse.fuse import Fuse
-from nearkin.search.methods.fuse.rounds import Contest, Fusion, SideBySide, Verdict, entropy, mixture
+from nearkin.search.methods.fuse.rounds import CandidateSelection, Fusion, RoundResult, SideBySide, entropy, mixture
 from nearkin.search.networks.build import Skeleton, build_network
 from nearkin.search.searcher import run_search
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.general import GeneralSpace
-from nearkin.search.spaces.limited import limited
+from nearkin.search.spaces.limited import limit_space
 
 SPACE = GeneralSpace((3,), ("zero", "identity", "conv3", "max3"))
 SKELETON = Skeleton(channels=4, num_cells=1, reductions=())
@@ -39,7 +39,7 @@ def digits() -> nk.Task:
 
 
 @dataclass(frozen=True)
-class ByWeights(Contest):
+class ByWeights(CandidateSelection):
     """The candidate of most weights wins; no training."""
 
     name: str = "by-weights"
@@ -47,20 +47,22 @@ class ByWeights(Contest):
     def settings(self) -> Mapping[str, Any]:
         return {}
 
-    def judge(self, model: Candidates, parts: Parts, streams: Streams, stage: str) -> Work[Verdict]:
+    def judge(self, model: Candidates, split: SearchSplit, streams: Streams, stage: str) -> Work[RoundResult]:
         yield Progress(stage, 1, 1)
         sizes = tuple(float(sum(p.numel() for p in network.parameters())) for network in model.networks)
-        return Verdict(sizes, sizes, sizes)
+        return RoundResult(sizes, sizes, sizes)
 
 
-def fuse(task: nk.Task, contest: Contest = QUICK, space: Space = SPACE, **changes: Any) -> Fuse:
-    return replace(Fuse(space, task, SKELETON, contest, candidates=2, patience=2), **changes)
+def fuse(task: nk.Task, selection: CandidateSelection = QUICK, space: Space = SPACE, **changes: Any) -> Fuse:
+    return replace(Fuse(space, task, SKELETON, selection, candidates=2, patience=2), **changes)
 
 
 class TestLaws(SearcherLaws):
     STEPS = 4
 
-    @pytest.fixture(params=[QUICK, SideBySide(steps=2, batch_size=16), ByWeights()], ids=lambda contest: contest.name)
+    @pytest.fixture(
+        params=[QUICK, SideBySide(steps=2, batch_size=16), ByWeights()], ids=lambda selection: selection.name
+    )
     def make(self, request: pytest.FixtureRequest, digits: nk.Task) -> Callable[[], Fuse]:
         return lambda: fuse(digits, request.param, skeleton=replace(SKELETON, dropout=0.2), first=(SPACE.at(40),))
 
@@ -102,27 +104,27 @@ def test_candidates_without_a_common_stem_stand_alone() -> None:
     assert torch.equal(Candidates(networks)(x), torch.stack([network(x) for network in networks]))
 
 
-def parts_of(task: nk.Task) -> Parts:
-    return fuse(task).parts
+def split_of(task: nk.Task) -> SearchSplit:
+    return fuse(task).split
 
 
 def test_the_first_step_of_alpha_is_its_rate_towards_the_smaller_validation_loss(digits: nk.Task) -> None:
     """Adam's first step has the length of its rate; the crippled candidate's output is a constant."""
-    contest = Fusion(alternations=1, weight_steps=30, alpha_steps=1, alpha_rate=0.25)
+    selection = Fusion(alternations=1, weight_steps=30, alpha_steps=1, alpha_rate=0.25)
     model = Candidates([network(GOOD, digits, 0), network(CRIPPLED[0], digits, 1)])
-    verdict = finish(contest.judge(model, parts_of(digits), Streams(0), "round"))
-    assert verdict.scores[0] == pytest.approx(1 / (1 + math.exp(-0.5)), abs=1e-5)
-    assert sum(verdict.scores) == pytest.approx(1)
+    result = finish(selection.judge(model, split_of(digits), Streams(0), "round"))
+    assert result.scores[0] == pytest.approx(1 / (1 + math.exp(-0.5)), abs=1e-5)
+    assert sum(result.scores) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_planted_good_cell_wins_against_crippled_ones(digits: nk.Task, seed: int) -> None:
     model = Candidates([network(text, digits, 10 * seed + place) for place, text in enumerate((*CRIPPLED, GOOD))])
-    verdict = finish(Fusion().judge(model, parts_of(digits), Streams(seed), "round"))
-    assert verdict.winner == 2
-    assert verdict.scores[2] >= 0.95
-    assert verdict.facts["ended"] == "certain"
-    assert verdict.facts["alternations"] < 12, "the number that was fixed before"
+    result = finish(Fusion().judge(model, split_of(digits), Streams(seed), "round"))
+    assert result.winner == 2
+    assert result.scores[2] >= 0.95
+    assert result.facts["ended"] == "certain"
+    assert result.facts["alternations"] < 12, "the number that was fixed before"
 
 
 @pytest.mark.parametrize(
@@ -137,8 +139,8 @@ def test_a_planted_good_cell_wins_against_crippled_ones(digits: nk.Task, seed: i
 def test_a_round_ends_when_alpha_has_converged(digits: nk.Task, settings: Fusion, ended: str, turns: int) -> None:
     model = Candidates([network(GOOD, digits, 0), network(CRIPPLED[0], digits, 1)])
     events: list[Event] = []
-    verdict = finish(settings.judge(model, parts_of(digits), Streams(0), "round"), events.append)
-    assert verdict.facts == {"alternations": turns, "ended": ended}
+    result = finish(settings.judge(model, split_of(digits), Streams(0), "round"), events.append)
+    assert result.facts == {"alternations": turns, "ended": ended}
     assert [event.done for event in events if isinstance(event, Progress)] == list(range(1, turns + 1))
 
 
@@ -150,8 +152,8 @@ def test_the_weights_rest_after_their_cycle(digits: nk.Task) -> None:
     )
     models = [Candidates([network(GOOD, digits, 0), network(CRIPPLED[1], digits, 1)]) for _ in range(2)]
     verdicts = [
-        finish(contest.judge(model, parts_of(digits), Streams(0), "round"))
-        for contest, model in zip((short, long), models, strict=True)
+        finish(selection.judge(model, split_of(digits), Streams(0), "round"))
+        for selection, model in zip((short, long), models, strict=True)
     ]
     for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
@@ -161,10 +163,10 @@ def test_the_weights_rest_after_their_cycle(digits: nk.Task) -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_so_it_does_side_by_side(digits: nk.Task, seed: int) -> None:
     model = Candidates([network(text, digits, 10 * seed + place) for place, text in enumerate((*CRIPPLED, GOOD))])
-    verdict = finish(SideBySide().judge(model, parts_of(digits), Streams(seed), "round"))
-    assert verdict.winner == 2
-    assert verdict.scores == tuple(-loss for loss in verdict.losses)
-    assert verdict.metrics[2] == max(verdict.metrics) > 0.2
+    result = finish(SideBySide().judge(model, split_of(digits), Streams(seed), "round"))
+    assert result.winner == 2
+    assert result.scores == tuple(-loss for loss in result.losses)
+    assert result.metrics[2] == max(result.metrics) > 0.2
 
 
 class Broken(nn.Module):
@@ -182,22 +184,22 @@ def test_a_candidate_without_numbers_loses_side_by_side_and_stops_a_fusion(digit
     def model() -> Candidates:
         return Candidates([Broken(), nn.Sequential(nn.Flatten(), nn.Linear(64, 10))])
 
-    verdict = finish(SideBySide(steps=3).judge(model(), parts_of(digits), Streams(0), "round"))
-    assert verdict.winner == 1
+    result = finish(SideBySide(steps=3).judge(model(), split_of(digits), Streams(0), "round"))
+    assert result.winner == 1
     with pytest.raises(TrainingError, match="diverged; lower the learning rate"):
-        finish(QUICK.judge(model(), parts_of(digits), Streams(0), "round"))
+        finish(QUICK.judge(model(), split_of(digits), Streams(0), "round"))
 
 
 # The search
 
 
 def test_data_to_learn_from_and_to_judge_by_are_apart_and_make_up_the_training_part(digits: nk.Task) -> None:
-    parts = fuse(digits, validation=0.25).parts
-    images = [{x.numpy().tobytes() for x in part.all().x} for part in (parts.learn, parts.judge)]
+    split = fuse(digits, validation=0.25).split
+    images = [{x.numpy().tobytes() for x in examples.all().x} for examples in (split.train, split.validation)]
     whole = {x.numpy().tobytes() for x in digits.train.all().x}
     assert not images[0] & images[1]
     assert images[0] | images[1] == whole
-    assert len(parts.judge) == pytest.approx(0.25 * len(digits.train), abs=10)
+    assert len(split.validation) == pytest.approx(0.25 * len(digits.train), abs=10)
 
 
 def test_the_test_part_is_not_touched(digits: nk.Task) -> None:
@@ -218,7 +220,7 @@ def test_the_incumbent_is_the_best_seen_and_the_search_converges_when_it_wins_in
         assert best is not None
         sizes.append(best.score)
     assert sizes == sorted(sizes)
-    assert [found.score for found in searcher.several(state, 99)] == sorted(set(sizes), reverse=True)
+    assert [found.score for found in searcher.top(state, 99)] == sorted(set(sizes), reverse=True)
     assert streaks[-4:] == [0, 1, 2, 3]
     assert searcher.ended(state) == "the incumbent won 3 rounds in a row"
     assert searcher.evaluations(state) == 2 * len(sizes)
@@ -241,14 +243,14 @@ def test_an_architecture_takes_part_once_besides_as_incumbent(digits: nk.Task) -
 
 
 def test_genotypes_given_take_part_first_and_those_a_limit_forbids_are_passed_over(digits: nk.Task) -> None:
-    space = limited(SPACE, lambda cell: str(cell).count("conv3"), 1, name="convolutions")
+    space = limit_space(SPACE, lambda cell: str(cell).count("conv3"), 1, name="convolutions")
     kin = tuple(map(Genotype.parse, (GOOD, CRIPPLED[0])))
     events: list[Event] = []
     searcher = fuse(digits, ByWeights(), space, first=kin)
     state = finish(searcher.step(searcher.init(0)), events.append)
     assert state.seen[0] == SPACE.unique_key(kin[1])
     assert "its convolutions is 2, at most 1 are allowed" in next(e.text for e in events if isinstance(e, Caution))
-    with pytest.raises(MismatchError, match="not of the space general"):
+    with pytest.raises(MismatchError, match="not in the space general"):
         fuse(digits, first=(Genotype.parse("chain: skip"),))
 
 
@@ -264,9 +266,9 @@ def test_rounds_tell_how_far_they_are(digits: nk.Task) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"candidates": 0}, "at least 1 new candidate, got 0"),
-        ({"patience": 0}, "a number of rounds from 1 on, got 0"),
-        ({"validation": 1.0}, "a share between 0 and 1, got 1.0"),
+        ({"candidates": 0}, "candidates must be 1 or more, got 0"),
+        ({"patience": 0}, "patience must be 1 round or more, got 0"),
+        ({"validation": 1.0}, "a fraction between 0 and 1, got 1.0"),
     ],
 )
 def test_impossible_settings_are_refused(digits: nk.Task, changes: dict[str, Any], message: str) -> None:

@@ -14,16 +14,16 @@ from nearkin.core.errors import MismatchError, OptionError, TrainingError
 from nearkin.core.events import Note, finish
 from nearkin.core.state import State
 from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.methods.darts.gradient_options import PARTIAL, GradientOptions
 from nearkin.search.methods.darts.gradient_search import Darts, GradientSearch, PCDarts
+from nearkin.search.methods.darts.gradient_state import GradientSearchState, drift, stateless_loss
 from nearkin.search.methods.darts.guards import Guards
-from nearkin.search.methods.darts.options import PARTIAL, GradientOptions
-from nearkin.search.methods.darts.state import Search, drift, quiet_loss
 from nearkin.search.networks.operations import OPERATIONS, register
 from nearkin.search.searcher import run_search
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.darts import DartsSpace
 from nearkin.search.spaces.general import GeneralSpace
-from nearkin.search.spaces.limited import limited
+from nearkin.search.spaces.limited import limit_space
 from nearkin.search.spaces.mobile import MobileSpace
 from nearkin.search.supernet.reference import Frame
 from nearkin.tasks.task import Task
@@ -49,7 +49,7 @@ def stripes(count: int = 32) -> Task:
 TASK = stripes()
 
 
-def stepped(searcher: GradientSearch, steps: int, seed: int = 0) -> Search:
+def stepped(searcher: GradientSearch, steps: int, seed: int = 0) -> GradientSearchState:
     state = searcher.init(seed)
     for _ in range(steps):
         state = finish(searcher.step(state))
@@ -101,7 +101,7 @@ class TestWithinALimit(SearcherLaws):
 
     @pytest.fixture
     def space(self) -> Space:
-        return limited(COMPLETE, lambda genotype: str(genotype).count("conv3"), 1, name="convolutions")
+        return limit_space(COMPLETE, lambda genotype: str(genotype).count("conv3"), 1, name="convolutions")
 
 
 # Whole runs
@@ -213,7 +213,7 @@ def test_the_second_order_looks_ahead_by_momentum_and_decay_too() -> None:
     weights = {name: value.detach().clone() for name, value in state.weights.items()}
     held = {name: value.detach() for name, value in state.architecture.items()}
     free = {name: value.requires_grad_() for name, value in weights.items()}
-    slopes = torch.autograd.grad(quiet_loss(state, TASK.form, batch)(free, held), list(free.values()))
+    slopes = torch.autograd.grad(stateless_loss(state, TASK.form, batch)(free, held), list(free.values()))
     ahead = {
         name: value - rate * (slope + extra[name]) for (name, value), slope in zip(free.items(), slopes, strict=True)
     }
@@ -246,7 +246,8 @@ def test_a_search_that_sharpens_ends_with_the_architecture_of_before(monkeypatch
         state = finish(searcher.step(state))
         courses.append({name: value.detach().clone() for name, value in state.architecture.items()})
     assert searcher.ended(state) == (
-        "the largest eigenvalue has grown to 5.0 times that of 1 epochs ago; gone back to the architecture of then"
+        "the largest eigenvalue has grown to 5.0 times that of 1 epochs ago; "
+        "the architecture weights of that epoch are used"
     )
     assert len(courses) == 6  # three epochs of two steps
     assert all(torch.equal(value, courses[3][name]) for name, value in state.architecture.items())
@@ -265,11 +266,15 @@ def test_figures_tell_entropy_losses_and_memory() -> None:
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: GradientOptions(warmup=50), OptionError, "warm-up takes fewer epochs than the search, got 50 of 50"),
-        (lambda: GradientOptions(order=3), OptionError, "of order 1 or 2, got 3"),
-        (lambda: GradientOptions(validation=1.0), OptionError, "share between 0 and 1"),
+        (
+            lambda: GradientOptions(warmup=50),
+            OptionError,
+            "warmup must be 0 or more and less than the 50 epochs, got 50",
+        ),
+        (lambda: GradientOptions(order=3), OptionError, "order must be 1 or 2, got 3"),
+        (lambda: GradientOptions(validation=1.0), OptionError, "fraction between 0 and 1"),
         (lambda: GradientOptions(learning_rate=0.0), OptionError, "learning_rate must be above 0"),
-        (lambda: Darts(TASK, MobileSpace(), SMALL), OptionError, "a supernet is made of cells"),
+        (lambda: Darts(TASK, MobileSpace(), SMALL), OptionError, "a supernet consists of cells"),
         (
             lambda: Darts(Task.from_arrays("t", torch.randn(9, 2), torch.arange(9) % 2), COMPLETE),
             MismatchError,
@@ -285,7 +290,7 @@ def test_what_cannot_be_is_refused_in_one_line(make: Callable[[], Any], error: t
 
 def test_a_search_that_diverges_says_what_to_do() -> None:
     searcher = Darts(TASK, COMPLETE, replace(SMALL, learning_rate=1e30, clip=0.0))
-    with pytest.raises(TrainingError, match=r"loss became (nan|inf) at step \d+; lower the learning rate"):
+    with pytest.raises(TrainingError, match=r"loss is (nan|inf) at step \d+; lower the learning rate"):
         stepped(searcher, 6)
 
 

@@ -13,22 +13,29 @@ from nearkin.search.methods.darts.guards import Guards, dominant_eigenvalue, ent
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.darts import DartsSpace
 from nearkin.search.spaces.general import GeneralSpace
-from nearkin.search.spaces.limited import limited
+from nearkin.search.spaces.limited import limit_space
 from nearkin.search.spaces.nasbench201 import nasbench201
-from nearkin.search.spaces.restricted import restricted
-from nearkin.search.supernet.choice import certainty, chosen, num_skips, strength, strengths, strongest
-from nearkin.search.supernet.layout import Layout
+from nearkin.search.spaces.restricted import restrict_space
+from nearkin.search.supernet.choice import (
+    choose_genotype,
+    edge_weights,
+    log_weight,
+    mean_share,
+    num_skips,
+    strongest_genotype,
+)
+from nearkin.search.supernet.supernet_layout import SupernetLayout
 
 SPACES = (DartsSpace(), DartsSpace(num_nodes=2, reduction=False), GeneralSpace(), nasbench201())
 
 
-def weighed(space: Space, seed: int = 0, edges: bool = True) -> tuple[Layout, dict[str, Tensor]]:
-    layout = Layout.of(space)
+def weighed(space: Space, seed: int = 0, edges: bool = True) -> tuple[SupernetLayout, dict[str, Tensor]]:
+    layout = SupernetLayout.of(space)
     drawn = layout.initial(torch.Generator().manual_seed(seed), edges=edges, scale=2.0)
-    return layout, strengths(layout, drawn)
+    return layout, edge_weights(layout, drawn)
 
 
-def skipping(seed: int = 0) -> tuple[Layout, dict[str, Tensor]]:
+def skipping(seed: int = 0) -> tuple[SupernetLayout, dict[str, Tensor]]:
     """A supernet that has collapsed: skip connections lead on every edge."""
     layout, found = weighed(DartsSpace(), seed)
     for table in found.values():
@@ -43,42 +50,42 @@ def skipping(seed: int = 0) -> tuple[Layout, dict[str, Tensor]]:
 def test_the_strongest_genotype_is_a_member_and_no_neighbour_is_stronger(space: Space) -> None:
     for seed in range(3):
         layout, found = weighed(space, seed)
-        best = chosen(space, layout, found)
+        best = choose_genotype(space, layout, found)
         assert space.contains(best)
-        mine = strength(layout, found, best)
-        assert all(strength(layout, found, other) <= mine + 1e-12 for other in space.neighbours(best)
+        mine = log_weight(layout, found, best)
+        assert all(log_weight(layout, found, other) <= mine + 1e-12 for other in space.neighbours(best)
                    if isinstance(other, Cells))  # fmt: skip
 
 
 def test_in_a_small_space_it_is_the_strongest_of_all() -> None:
     space = GeneralSpace((3,), ("zero", "identity", "conv3"))
     layout, found = weighed(space)
-    best = max(space.enumerate(), key=lambda one: strength(layout, found, one))  # type: ignore[arg-type]
-    assert chosen(space, layout, found) == best
+    best = max(space.enumerate(), key=lambda one: log_weight(layout, found, one))  # type: ignore[arg-type]
+    assert choose_genotype(space, layout, found) == best
 
 
 def test_nodes_keep_the_edges_whose_best_operation_besides_none_is_strongest() -> None:
-    layout = Layout.of(DartsSpace(("none", "conv3", "conv5"), num_nodes=2, reduction=False))
+    layout = SupernetLayout.of(DartsSpace(("none", "conv3", "conv5"), num_nodes=2, reduction=False))
     table = torch.tensor([[0.9, 0.06, 0.04], [0.1, 0.2, 0.7], [0.8, 0.15, 0.05], [0.5, 0.1, 0.4], [0.5, 0.3, 0.2]])
     text = "normal(0, 1): 2 = conv3(0) + conv5(1); 3 = conv5(1) + conv3(2); out = concat(2, 3)"
-    assert strongest(layout, {"normal": table}) == Genotype.parse(text)
+    assert strongest_genotype(layout, {"normal": table}) == Genotype.parse(text)
 
 
 def test_weights_of_edges_decide_which_edges_stay() -> None:
-    layout = Layout.of(DartsSpace(("none", "conv3"), num_nodes=2, reduction=False))
+    layout = SupernetLayout.of(DartsSpace(("none", "conv3"), num_nodes=2, reduction=False))
     given = {"alpha/normal": torch.zeros(5, 2), "beta/normal": torch.tensor([0.0, 0.0, 3.0, -3.0, 2.0])}
-    cell = strongest(layout, strengths(layout, given)).normal
+    cell = strongest_genotype(layout, edge_weights(layout, given)).normal
     assert {edge.source for edge in cell.entering(3)} == {0, 2}
 
 
 def test_what_is_certain_has_certainty_one_and_what_is_not_the_share_of_a_guess() -> None:
-    layout = Layout.of(DartsSpace())
-    even = strengths(layout, {f"alpha/{part}": torch.zeros(14, 8) for part in layout.operations})
-    assert certainty(layout, even, strongest(layout, even)) == pytest.approx(1 / 7)
+    layout = SupernetLayout.of(DartsSpace())
+    even = edge_weights(layout, {f"alpha/{part}": torch.zeros(14, 8) for part in layout.operations})
+    assert mean_share(layout, even, strongest_genotype(layout, even)) == pytest.approx(1 / 7)
     sure = torch.zeros(14, 8)
     sure[:, 4] = 50
-    found = strengths(layout, {f"alpha/{part}": sure for part in layout.operations})
-    assert certainty(layout, found, strongest(layout, found)) == pytest.approx(1)
+    found = edge_weights(layout, {f"alpha/{part}": sure for part in layout.operations})
+    assert mean_share(layout, found, strongest_genotype(layout, found)) == pytest.approx(1)
 
 
 # Limits
@@ -87,15 +94,15 @@ def test_what_is_certain_has_certainty_one_and_what_is_not_the_share_of_a_guess(
 @pytest.mark.parametrize("most", [0, 1, 2, 5, 8])
 def test_no_more_skip_connections_are_chosen_than_allowed(most: int) -> None:
     layout, found = skipping()
-    assert num_skips(strongest(layout, found)) == 8
-    best = chosen(DartsSpace(), layout, found, most)
+    assert num_skips(strongest_genotype(layout, found)) == 8
+    best = choose_genotype(DartsSpace(), layout, found, most)
     assert num_skips(best) == most
     assert DartsSpace().contains(best)
 
 
 def test_the_strongest_skip_connections_stay_and_the_reduction_cell_is_left_alone() -> None:
     layout, found = skipping(3)
-    free, bound = (chosen(DartsSpace(), layout, found, most) for most in (None, 3))
+    free, bound = (choose_genotype(DartsSpace(), layout, found, most) for most in (None, 3))
     assert bound.reduction == free.reduction
     kept = {edge[:2] for edge in bound.normal.edges if edge.operation == "skip_connect"}
     before = [edge[:2] for edge in free.normal.edges]
@@ -106,7 +113,7 @@ def test_the_strongest_skip_connections_stay_and_the_reduction_cell_is_left_alon
 def test_where_only_skip_connections_can_be_chosen_they_are() -> None:
     space = DartsSpace(("none", "skip_connect"), num_nodes=2, reduction=False)
     layout, found = weighed(space)
-    assert num_skips(chosen(space, layout, found, 0)) == 4
+    assert num_skips(choose_genotype(space, layout, found, 0)) == 4
 
 
 def test_a_limit_of_the_space_is_kept_to_by_the_strongest_that_does() -> None:
@@ -117,21 +124,21 @@ def test_a_limit_of_the_space_is_kept_to_by_the_strongest_that_does() -> None:
 
     layout, found = weighed(space)
     found["normal"][:, 2:] += 1
-    assert convolutions(chosen(space, layout, found)) == 3
-    bound = limited(space, convolutions, 1, name="convolutions")
-    best = max(bound.enumerate(), key=lambda one: strength(layout, found, one))  # type: ignore[arg-type]
-    assert chosen(bound, layout, found) == best
+    assert convolutions(choose_genotype(space, layout, found)) == 3
+    bound = limit_space(space, convolutions, 1, name="convolutions")
+    best = max(bound.enumerate(), key=lambda one: log_weight(layout, found, one))  # type: ignore[arg-type]
+    assert choose_genotype(bound, layout, found) == best
 
 
 def test_a_restricted_space_gives_one_of_its_own() -> None:
     space = GeneralSpace((3, 4), ("zero", "identity", "conv3", "conv5"))
-    part = restricted(space, [space.at(27), space.at(64 + 1_234), space.at(64 + 4_000)])
+    part = restrict_space(space, [space.at(27), space.at(64 + 1_234), space.at(64 + 4_000)])
     for seed in range(3):
         layout, found = weighed(part, seed)
-        best = chosen(part, layout, found)
+        best = choose_genotype(part, layout, found)
         assert part.contains(best)
         four = [one for one in part.enumerate() if isinstance(one, Cells) and one.normal.num_nodes == 4]
-        assert strength(layout, found, best) == max(strength(layout, found, one) for one in four)
+        assert log_weight(layout, found, best) == max(log_weight(layout, found, one) for one in four)
 
 
 def test_zeros_are_chosen_in_complete_cells_and_never_in_those_of_darts() -> None:
@@ -139,7 +146,7 @@ def test_zeros_are_chosen_in_complete_cells_and_never_in_those_of_darts() -> Non
         layout, found = weighed(space)
         for table in found.values():
             table[:, 0] += 10
-        names = [name for part in chosen(space, layout, found).operations().values() for name in part]
+        names = [name for part in choose_genotype(space, layout, found).operations().values() for name in part]
         assert sum(name in ZEROS for name in names) == zeros
 
 

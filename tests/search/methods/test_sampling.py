@@ -14,12 +14,12 @@ from nearkin.search.methods.evolution import CHILD, Evolution, evolution
 from nearkin.search.methods.local_search import local_search
 from nearkin.search.methods.random_search import DRAWN, random_search
 from nearkin.search.methods.sampling import GIVEN, Sampling, Trials
-from nearkin.search.methods.warm_start import kin_search
-from nearkin.search.objective import Measured, Objective
+from nearkin.search.methods.warm_start import warm_start_search
+from nearkin.search.objective import Objective, ObjectiveValue
 from nearkin.search.searcher import run_search
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.general import GeneralSpace
-from nearkin.search.spaces.limited import limited
+from nearkin.search.spaces.limited import limit_space
 
 SPACE = GeneralSpace((3,), ("zero", "identity", "conv3", "max3"))
 PLAIN = GeneralSpace((2,), ("conv3", "conv5", "conv7", "max3", "avg3", "dil3", "dil5"))
@@ -28,7 +28,7 @@ MAKES: dict[str, Callable[[Space, Objective, Iterable[Genotype]], Sampling]] = {
     "random": lambda space, objective, first: random_search(space, objective, first=first),
     "evolution": lambda space, objective, first: evolution(space, objective, population=4, tournament=2, first=first),
     "local": lambda space, objective, first: local_search(space, objective, first=first),
-    "kin": kin_search,
+    "warm-start": warm_start_search,
 }
 
 
@@ -39,10 +39,10 @@ class Counting(Objective):
         self.function = function
         self.asked: list[Genotype] = []
 
-    def measure(self, genotype: Genotype) -> Work[Measured]:
+    def measure(self, genotype: Genotype) -> Work[ObjectiveValue]:
         yield from ()
         self.asked.append(genotype)
-        return Measured(self.function(genotype))
+        return ObjectiveValue(self.function(genotype))
 
     def settings(self) -> dict[str, float]:
         return {}
@@ -85,7 +85,7 @@ def test_a_class_is_measured_once_and_all_are_before_the_search_ends(make: Make)
 
 
 def test_limits_are_kept(make: Make) -> None:
-    space = limited(LARGE, lambda cell: str(cell).count("conv"), 2, name="convolutions")
+    space = limit_space(LARGE, lambda cell: str(cell).count("conv"), 2, name="convolutions")
     objective = Counting(hashed)
     run_search(make(space, objective, ()), Budget(steps=40))
     assert len(objective.asked) == 40
@@ -97,12 +97,12 @@ def test_what_is_given_comes_first_in_its_order_and_each_class_once(make: Make) 
     objective = Counting(hashed)
     state = trials_of(make(SPACE, objective, twins), 6)
     assert objective.asked[:3] == [SPACE.at(5), SPACE.at(9), SPACE.at(30)]
-    assert [record.origin for record in state.records][:3] == [GIVEN] * 3
-    assert GIVEN not in [record.origin for record in state.records][3:]
+    assert [record.facts["origin"] for record in state.records][:3] == [GIVEN] * 3
+    assert GIVEN not in [record.facts["origin"] for record in state.records][3:]
 
 
 def test_given_genotypes_that_a_limit_forbids_are_passed_over_with_a_caution(make: Make) -> None:
-    space = limited(SPACE, convolutions, 1, name="convolutions")
+    space = limit_space(SPACE, convolutions, 1, name="convolutions")
     dear, cheap = SPACE.at(SPACE.operations.index("conv3") * 21), SPACE.at(0)
     events: list[Event] = []
     searcher = make(space, Counting(hashed), [dear, cheap])
@@ -114,7 +114,7 @@ def test_given_genotypes_that_a_limit_forbids_are_passed_over_with_a_caution(mak
 
 
 def test_given_genotypes_of_another_space_are_refused(make: Make) -> None:
-    with pytest.raises(MismatchError, match="not of the space general"):
+    with pytest.raises(MismatchError, match="not in the space general"):
         make(SPACE, Counting(hashed), [Genotype.parse("chain: skip")])
 
 
@@ -137,7 +137,7 @@ def test_a_genotype_whose_training_fails_is_worse_than_any_and_the_search_goes_o
     state = finish(searcher.step(state), events.append)
     assert (state.records[0].score, state.best) == (-math.inf, 1)
     assert [event.text.split(":")[0] for event in events if isinstance(event, Caution)] == [
-        "a genotype counts as worst, the loss became nan"
+        "training of a genotype failed, it counts as the worst (the loss became nan)"
     ]
     assert searcher.restore(State.from_bytes(searcher.capture(state).to_bytes())).records == state.records
 
@@ -166,8 +166,8 @@ def test_the_population_is_the_latest_and_children_are_neighbours_of_its_members
         living = [state.records[place].genotype for place in state.marks]
         state = finish(searcher.step(state))
         newest = state.records[-1]
-        assert newest.origin == (GIVEN if step == 0 else DRAWN if step < 5 else CHILD)
-        if newest.origin == CHILD:
+        assert newest.facts["origin"] == (GIVEN if step == 0 else DRAWN if step < 5 else CHILD)
+        if newest.facts["origin"] == CHILD:
             assert any(newest.genotype in LARGE.neighbours(member) for member in living)
     assert state.marks[-1] == 39
     assert len(state.marks) == 5
@@ -178,7 +178,7 @@ def test_the_best_of_the_living_has_the_child_where_a_tournament_meets_them_all(
     state = trials_of(searcher, 4)
     for _ in range(10):
         best = max((state.records[place] for place in state.marks), key=lambda record: record.score)
-        child, _ = searcher.way.propose(state, LARGE)
+        child, _ = searcher.proposer.propose(state, LARGE)
         assert child in LARGE.neighbours(best.genotype)
 
 
@@ -187,7 +187,7 @@ def test_the_oldest_dies_however_good_it_is_and_what_is_not_new_does_not_join() 
     state = trials_of(searcher, 8)
     assert state.marks == [5, 6, 7]
     state.repeats = 1
-    searcher.way.met(state, 0)
+    searcher.proposer.observe(state, 0)
     assert state.marks == [5, 6, 7]
 
 
@@ -200,7 +200,7 @@ def test_local_search_climbs_a_slope_without_measuring_more_than_the_neighbours_
         state = searcher.init(seed)
         while state.best < 0 or state.records[state.best].score < 3:
             state = finish(searcher.step(state))
-            assert [record.origin for record in state.records].count(DRAWN) == 1
+            assert [record.facts["origin"] for record in state.records].count(DRAWN) == 1
         assert state.records[state.best].genotype == summit
         assert len(state.records) <= 1 + 3 * len(space.neighbours(summit))
 
@@ -213,8 +213,8 @@ def test_local_search_leaves_a_foothold_for_a_better_neighbour_or_from_a_summit(
         before = state.records[state.marks[0]]
         keys = set(map(SPACE.unique_key, SPACE.neighbours(before.genotype)))
         state = finish(searcher.step(state))
-        known = [state.records[state.places[key]].score for key in keys if key in state.places]
-        if state.records[-1].origin == CHILD:
+        known = [state.records[state.index_of[key]].score for key in keys if key in state.index_of]
+        if state.records[-1].facts["origin"] == CHILD:
             assert state.records[state.marks[0]].score >= before.score
         else:
             restarts += 1
@@ -231,17 +231,17 @@ def test_local_search_from_kin_starts_at_the_best_of_them() -> None:
 def test_at_most_half_of_the_first_population_is_the_kins_and_the_rest_is_drawn() -> None:
     rng = Generator().manual_seed(3)
     kin = [LARGE.sample(rng) for _ in range(20)]
-    state = trials_of(kin_search(LARGE, Counting(hashed), kin), 30)
-    origins = [record.origin for record in state.records]
+    state = trials_of(warm_start_search(LARGE, Counting(hashed), kin), 30)
+    origins = [record.facts["origin"] for record in state.records]
     assert origins == [GIVEN] * 5 + [DRAWN] * 5 + [CHILD] * 20
 
 
 def test_half_a_population_of_kin_is_found_behind_those_that_a_limit_forbids() -> None:
-    space = limited(LARGE, lambda cell: str(cell).count("conv"), 0, name="convolutions")
+    space = limit_space(LARGE, lambda cell: str(cell).count("conv"), 0, name="convolutions")
     cells = [LARGE.at(number) for number in range(0, 4_000, 10)]
     kin = [cell for cell in cells if not space.contains(cell)][:3] + [cell for cell in cells if space.contains(cell)]
     objective = Counting(hashed)
-    trials_of(kin_search(space, objective, kin), 5)
+    trials_of(warm_start_search(space, objective, kin), 5)
     assert objective.asked == kin[3:8]
 
 
@@ -257,7 +257,7 @@ def test_far_kin_is_left_and_near_kin_is_kept() -> None:
     late = {}
     for sign in (1, -1):
         objective = Counting(lambda genotype, sign=sign: sign * likeness(genotype) + 0.01 * hashed(genotype))
-        trials_of(kin_search(space, objective, [kin]), 60)
+        trials_of(warm_start_search(space, objective, [kin]), 60)
         late[sign] = statistics.fmean(map(likeness, objective.asked[30:]))
     assert late[1] > 3
     assert late[-1] < 1

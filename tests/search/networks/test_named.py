@@ -6,7 +6,7 @@ import torch
 import nearkin as nk
 from nearkin.core.errors import MismatchError
 from nearkin.search.networks.build import Skeleton
-from nearkin.search.networks.named import network_string, parsed
+from nearkin.search.networks.named import network_string, parse_network
 from nearkin.search.spaces.registry import space
 
 SKELETONS = (
@@ -26,7 +26,7 @@ def test_strings_are_read_back_as_they_were_written(name: str, skeleton: Skeleto
     rng = torch.Generator().manual_seed(0)
     for _ in range(20):
         genotype = space(name).sample(rng)
-        assert parsed(network_string(genotype, skeleton)) == (genotype, skeleton)
+        assert parse_network(network_string(genotype, skeleton)) == (genotype, skeleton)
 
 
 def test_a_searched_network_is_a_network_like_any_other() -> None:
@@ -45,5 +45,5 @@ def test_a_searched_network_is_a_network_like_any_other() -> None:
 
 
 def test_other_networks_are_refused() -> None:
-    with pytest.raises(MismatchError, match="no network that was searched"):
-        parsed("lenet")
+    with pytest.raises(MismatchError, match="is not a searched network"):
+        parse_network("lenet")

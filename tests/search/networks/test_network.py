@@ -14,14 +14,14 @@ from nearkin.nets.functional import blank, evaluation_mode, num_parameters
 from nearkin.nets.heads import head_name, with_head
 from nearkin.search.genotypes.genotype import Cells, Genotype
 from nearkin.search.networks.build import CellNetwork, Skeleton, build_network
-from nearkin.search.networks.cells import wired
+from nearkin.search.networks.cells import live_wiring
 from nearkin.search.networks.chains import stage_strides, stage_widths
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.darts import DartsSpace
 from nearkin.search.spaces.general import GeneralSpace
 from nearkin.search.spaces.mobile import MobileSpace
 from nearkin.search.spaces.nasbench201 import nasbench201, nasbench201_cell
-from nearkin.search.spaces.recurrent import RecurrentSpace
+from nearkin.search.spaces.recurrent_space import RecurrentSpace
 
 SMALL = {"channels": 4, "num_cells": 3}
 SPACES: dict[str, tuple[Space, dict[str, Any], tuple[int, ...]]] = {
@@ -56,7 +56,7 @@ def inputs(model: nn.Module, shape: tuple[int, ...], size: int = 8) -> Tensor:
 
 
 def live(genotype: Genotype) -> bool:
-    return not isinstance(genotype, Cells) or all(wired(cell).output for cell in genotype.parts().values())
+    return not isinstance(genotype, Cells) or all(live_wiring(cell).output for cell in genotype.parts().values())
 
 
 @pytest.mark.parametrize("name", IMAGES)
@@ -335,7 +335,7 @@ def test_skipped_blocks_cost_nothing() -> None:
         ("recurrent(0): 1 = tanh(0); out = mean(1)", (1, 8, 8), "tokens"),
         ("recurrent(0): 1 = sine(0); out = mean(1)", (5,), "no activation 'sine'"),
         ("normal(0): 1 = conv4(0); out = 1", (1, 8, 8), "no operation 'conv4'"),
-        ("normal(0, 1, 2): 3 = conv3(0); out = 3", (1, 8, 8), "one input or two"),
+        ("normal(0, 1, 2): 3 = conv3(0); out = 3", (1, 8, 8), "networks have cells with 1 or 2"),
     ],
 )
 def test_what_does_not_fit_is_refused(text: str, shape: tuple[int, ...], message: str) -> None:

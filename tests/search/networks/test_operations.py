@@ -15,7 +15,7 @@ from nearkin.search.networks.operations import (
     OPERATIONS,
     FactorizedReduction,
     ResidualReduction,
-    dropped,
+    drop_samples,
     operation,
     register,
 )
@@ -144,7 +144,7 @@ def test_residual_reduction_halves_any_side(height: int, width: int) -> None:
 def test_dropped_samples_are_whole_and_keep_the_mean(rate: float) -> None:
     count = 20_000
     with seeded(0):
-        outputs = dropped(torch.ones(count, 2, 3, 1), rate)
+        outputs = drop_samples(torch.ones(count, 2, 3, 1), rate)
     assert torch.equal(outputs.amax((1, 2, 3)), outputs.amin((1, 2, 3)))
     assert outputs.max().item() == pytest.approx(1 / (1 - rate))
     spread = math.sqrt(rate / (1 - rate) / count)

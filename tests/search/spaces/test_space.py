@@ -17,7 +17,7 @@ from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.spaces.base import Space, uniform_index
 from nearkin.search.spaces.darts import DARTS_OPERATIONS, DartsSpace
 from nearkin.search.spaces.general import GENERAL_OPERATIONS, GeneralSpace
-from nearkin.search.spaces.limited import Limit, limited
+from nearkin.search.spaces.limited import Limit, limit_space
 from nearkin.search.spaces.mobile import MobileSpace
 from nearkin.search.spaces.nasbench201 import (
     NASBENCH201_OPERATIONS,
@@ -29,8 +29,8 @@ from nearkin.search.spaces.nasbench201 import (
     transnas101_arch,
     transnas101_cell,
 )
-from nearkin.search.spaces.recurrent import RecurrentSpace
-from nearkin.search.spaces.restricted import restricted, structure
+from nearkin.search.spaces.recurrent_space import RecurrentSpace
+from nearkin.search.spaces.restricted import restrict_space, structure
 
 THREE = ("zero", "identity", "conv3")
 PLAIN: dict[str, Space] = {
@@ -76,10 +76,10 @@ def middle(space: Space) -> float:
 
 SPACES: dict[str, Space] = {
     **PLAIN,
-    **{f"{name}, restricted": restricted(space, some_of(space, 2)) for name, space in PLAIN.items()},
-    **{f"{name}, limited": limited(space, letters, middle(space)) for name, space in PLAIN.items()},
-    "restricted and limited": limited(
-        restricted(PLAIN["three nodes"], some_of(PLAIN["three nodes"], 4)), letters, 27, name="letters"
+    **{f"{name}, restricted": restrict_space(space, some_of(space, 2)) for name, space in PLAIN.items()},
+    **{f"{name}, limited": limit_space(space, letters, middle(space)) for name, space in PLAIN.items()},
+    "restricted and limited": limit_space(
+        restrict_space(PLAIN["three nodes"], some_of(PLAIN["three nodes"], 4)), letters, 27, name="letters"
     ),
 }
 
@@ -167,31 +167,31 @@ def test_indices_of_many_digits_are_uniform_in_every_part() -> None:
     assert all(0 <= index < size for index in drawn)
     assert is_uniform([sum(index >> 100 == third for index in drawn) for third in range(3)])
     assert is_uniform([sum(index % 7 == rest for index in drawn) for rest in range(7)])
-    with pytest.raises(OptionError, match="nothing to draw from"):
+    with pytest.raises(OptionError, match="no genotype to draw"):
         uniform_index(0, generator)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: GeneralSpace(()), "wants numbers of nodes, each once; got none"),
-        (lambda: GeneralSpace((3, 3)), "wants numbers of nodes, each once; got 3, 3"),
+        (lambda: GeneralSpace(()), "needs numbers of nodes, each once; got none"),
+        (lambda: GeneralSpace((3, 3)), "needs numbers of nodes, each once; got 3, 3"),
         (lambda: GeneralSpace((1,)), "at least 2 nodes"),
-        (lambda: GeneralSpace((3,), ("a", "a")), "wants operations, each once; got a, a"),
+        (lambda: GeneralSpace((3,), ("a", "a")), "needs operations, each once; got a, a"),
         (lambda: DartsSpace(("none",)), "operations besides zeros, each once; got none"),
-        (lambda: DartsSpace(num_predecessors=3), "has 2 earlier ones, got 3 predecessors"),
+        (lambda: DartsSpace(num_predecessors=3), "a node has 1 to 2 predecessors"),
         (lambda: DartsSpace(num_nodes=0), "at least one node"),
         (lambda: MobileSpace((2, 0)), "at least one block"),
         (lambda: MobileSpace(()), "at least one block"),
-        (lambda: MobileSpace(kernels=()), "wants kernels"),
+        (lambda: MobileSpace(kernels=()), "needs kernels"),
         (lambda: RecurrentSpace(0), "at least one node"),
-        (lambda: restricted(GeneralSpace(), []), "got none"),
-        (lambda: restricted(limited(GeneralSpace(), letters, 50), []), "got none"),
+        (lambda: restrict_space(GeneralSpace(), []), "got none"),
+        (lambda: restrict_space(limit_space(GeneralSpace(), letters, 50), []), "got none"),
         (
-            lambda: restricted(limited(GeneralSpace(), letters, 99), [GeneralSpace().at(0)]),
+            lambda: restrict_space(limit_space(GeneralSpace(), letters, 99), [GeneralSpace().at(0)]),
             "restrict first, then limit",
         ),
-        (lambda: limited(GeneralSpace(), letters, math.nan), "is a number, got nan"),
+        (lambda: limit_space(GeneralSpace(), letters, math.nan), "must be a number, got nan"),
     ],
 )
 def test_impossible_options_are_refused(make: Callable[[], Space], message: str) -> None:
@@ -213,7 +213,7 @@ def test_impossible_options_are_refused(make: Callable[[], Space], message: str)
         (
             DartsSpace(num_nodes=1, reduction=False),
             "normal(0, 1): 2 = skip_connect(0) + skip_connect(0); out = 2",
-            "has not 2 different predecessors",
+            "does not have 2 different predecessors",
         ),
         (DartsSpace(num_nodes=1, reduction=False), "normal(0, 1): 2 = none(0) + none(1); out = 2", "operation 'none'"),
         (
@@ -228,7 +228,7 @@ def test_impossible_options_are_refused(make: Callable[[], Space], message: str)
         (
             RecurrentSpace(2, loose_ends=True),
             "recurrent(0): 1 = tanh(0); 2 = tanh(1); out = mean(1, 2)",
-            "not the mean of nodes that no other follows",
+            "not the mean of nodes without successors",
         ),
     ],
 )
@@ -250,7 +250,7 @@ def test_a_restricted_space_has_the_structures_and_operations_that_were_used_and
     space = PLAIN[name]
     everything = list(space.enumerate())
     used = data.draw(st.lists(st.sampled_from(everything), min_size=1, max_size=4))
-    part = restricted(space, used)
+    part = restrict_space(space, used)
     absent = {"zero", "none", "skip"}
 
     def live(genotype: Genotype) -> dict[str, set[str]]:
@@ -280,8 +280,8 @@ def test_a_restricted_space_has_the_structures_and_operations_that_were_used_and
 def test_restricting_again_to_fewer_gives_less() -> None:
     space = GeneralSpace()
     several = some_of(space, 5)
-    once = restricted(space, several)
-    twice = restricted(once, several[:2])
+    once = restrict_space(space, several)
+    twice = restrict_space(once, several[:2])
     assert twice.size() <= once.size() <= space.size()
     assert all(once.contains(genotype) for genotype in some_of(twice, 20))
     assert all(twice.contains(genotype) for genotype in several[:2])
@@ -298,7 +298,7 @@ def test_restricted_size_in_closed_form_where_enumeration_is_out_of_reach() -> N
         "5 = max_pool_3x3(0) + avg_pool_3x3(1); out = concat(2, 3, 4, 5)"
     )
     used = [Genotype.parse(text.format("sep_conv_3x3", "skip_connect", "dil_conv_3x3", source)) for source in (0, 1)]
-    part = restricted(space, used)
+    part = restrict_space(space, used)
     assert part.size() == 2 * 3**8 * 2**8
     assert all(part.contains(genotype) and space.contains(genotype) for genotype in some_of(part, 20))
     names = {name for genotype in some_of(part, 50) for several in genotype.operations().values() for name in several}
@@ -306,10 +306,13 @@ def test_restricted_size_in_closed_form_where_enumeration_is_out_of_reach() -> N
 
 
 def test_restricting_refuses_genotypes_of_another_space() -> None:
-    with pytest.raises(MismatchError, match="is not of the space general"):
-        restricted(GeneralSpace(), [MobileSpace().at(0)])
-    part = restricted(GeneralSpace((2,)), [GeneralSpace((2,)).at(4)])
-    assert part.objection(GeneralSpace((2,)).at(0)) == "its structure was not used: normal(0): 1 = zero(0); out = 1"
+    with pytest.raises(MismatchError, match="is not in the space general"):
+        restrict_space(GeneralSpace(), [MobileSpace().at(0)])
+    part = restrict_space(GeneralSpace((2,)), [GeneralSpace((2,)).at(4)])
+    assert (
+        part.objection(GeneralSpace((2,)).at(0))
+        == "the space does not have its structure: normal(0): 1 = zero(0); out = 1"
+    )
     assert part.objection(GeneralSpace((2,)).at(2)) == "it has the operation 'max3', the space has conv3"
     assert str(structure(GeneralSpace((2,)).at(4))) == "normal(0): 1 = any(0); out = 1"
 
@@ -318,7 +321,7 @@ def test_restricting_refuses_genotypes_of_another_space() -> None:
 
 
 def test_limits_hold_in_everything_that_a_searcher_asks_for() -> None:
-    space = limited(GeneralSpace(), letters, 32, name="letters")
+    space = limit_space(GeneralSpace(), letters, 32, name="letters")
     generator = rng(2)
     genotype = space.sample(generator)
     for _ in range(30):
@@ -336,7 +339,7 @@ def test_two_limits() -> None:
         return sum(name != "zero" for name in genotype.operations()["normal"])
 
     space = GeneralSpace((3,), THREE)
-    both = limited(limited(space, letters, 22, name="letters"), edges, 2, name="edges")
+    both = limit_space(limit_space(space, letters, 22, name="letters"), edges, 2, name="edges")
     expected = {found for found in space.enumerate() if letters(found) <= 22 and edges(found) <= 2}
     assert set(both.enumerate()) == expected
     assert set(some_of(both, 200)) == expected
@@ -350,24 +353,24 @@ def test_a_cost_is_asked_for_once_for_each_genotype() -> None:
         asked.append(genotype)
         return letters(genotype)
 
-    space = limited(GeneralSpace((3,), THREE), cost, 22)
+    space = limit_space(GeneralSpace((3,), THREE), cost, 22)
     some_of(space, 300)
     assert len(asked) == len(set(asked)) <= 27
 
 
 @pytest.mark.parametrize("space", [GeneralSpace((3,)), GeneralSpace(), DartsSpace()], ids=lambda space: space.name)
 def test_an_impossible_limit_is_refused_in_one_line(space: Space) -> None:
-    with pytest.raises(OptionError, match=r"no genotype of \w+ has letters <= 3; the least found has") as refused:
-        limited(space, letters, 3, name="letters").sample(rng(0))
+    with pytest.raises(OptionError, match=r"no genotype of \w+ has letters <= 3; the lowest found is") as refused:
+        limit_space(space, letters, 3, name="letters").sample(rng(0))
     assert "\n" not in str(refused.value)
 
 
 def test_the_least_that_a_refusal_names_is_the_least_of_a_small_space() -> None:
     space = GeneralSpace((3,))
     least = min(map(letters, space.enumerate()))
-    with pytest.raises(OptionError, match=f"the least found has {least}"):
-        limited(space, letters, least - 1).sample(rng(0))
-    assert letters(limited(space, letters, least).sample(rng(0))) == least
+    with pytest.raises(OptionError, match=f"the lowest found is {least}"):
+        limit_space(space, letters, least - 1).sample(rng(0))
+    assert letters(limit_space(space, letters, least).sample(rng(0))) == least
 
 
 def test_a_limit_that_few_keep_to_is_still_met() -> None:
@@ -376,7 +379,7 @@ def test_a_limit_that_few_keep_to_is_still_met() -> None:
     def others(genotype: Genotype) -> float:
         return sum(name != "skip_connect" for names in genotype.operations().values() for name in names)
 
-    space = limited(DartsSpace(), others, 0)
+    space = limit_space(DartsSpace(), others, 0)
     assert {others(space.sample(rng(seed))) for seed in range(2)} == {0}
 
 
@@ -417,7 +420,7 @@ def test_bad_architecture_strings_are_refused(read: Callable[[str], Genotype], t
 def test_architecture_strings_with_strange_operations_are_refused() -> None:
     with pytest.raises(MismatchError, match="it has the operation 'conv', the space has none, skip_connect"):
         nasbench201_cell("|conv~0|+|none~0|none~1|+|none~0|none~1|none~2|")
-    with pytest.raises(MismatchError, match="not of the space transnas101"):
+    with pytest.raises(MismatchError, match="not in the space transnas101"):
         transnas101_arch(nasbench201_cell("|avg_pool_3x3~0|+|none~0|none~1|+|none~0|none~1|none~2|"))
 
 

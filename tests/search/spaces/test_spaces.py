@@ -6,7 +6,7 @@ from nearkin.search.spaces.darts import DartsSpace
 from nearkin.search.spaces.general import GeneralSpace
 from nearkin.search.spaces.mobile import MobileSpace
 from nearkin.search.spaces.nasbench201 import nasbench201, transnas101
-from nearkin.search.spaces.recurrent import RecurrentSpace
+from nearkin.search.spaces.recurrent_space import RecurrentSpace
 from nearkin.search.spaces.registry import SPACES, register_space, space
 
 

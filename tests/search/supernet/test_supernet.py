@@ -18,17 +18,17 @@ from nearkin.search.networks.operations import OPERATIONS, register
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.darts import DARTS_OPERATIONS, DartsSpace
 from nearkin.search.spaces.general import GENERAL_OPERATIONS, GeneralSpace
-from nearkin.search.spaces.limited import limited
+from nearkin.search.spaces.limited import limit_space
 from nearkin.search.spaces.mobile import MobileSpace
 from nearkin.search.spaces.nasbench201 import NASBENCH201_OPERATIONS, nasbench201
-from nearkin.search.spaces.restricted import restricted
-from nearkin.search.supernet.fused.convolution import convolution, fixed_weights
-from nearkin.search.supernet.fused.mixed import Fan
-from nearkin.search.supernet.fused.norm import normalised
+from nearkin.search.spaces.restricted import restrict_space
+from nearkin.search.supernet.fused.fused_convolution import convolution, fixed_weights
+from nearkin.search.supernet.fused.mixed import MixedEdges
+from nearkin.search.supernet.fused.norm import batch_norm
 from nearkin.search.supernet.fused.supernet import Supernet
-from nearkin.search.supernet.fused.weighted_sum import weighted
-from nearkin.search.supernet.layout import Layout
-from nearkin.search.supernet.reference import Frame, PlainSupernet, searched
+from nearkin.search.supernet.fused.weighted_sum import weighted_sum
+from nearkin.search.supernet.reference import Frame, PlainSupernet, supernet_operation
+from nearkin.search.supernet.supernet_layout import SupernetLayout
 
 EVERYTHING = tuple(dict.fromkeys(GENERAL_OPERATIONS + DARTS_OPERATIONS + NASBENCH201_OPERATIONS))
 
@@ -37,11 +37,11 @@ def both(
     space: Space, frame: Frame, shape: tuple[int, ...] = (2, 6, 6), dtype: torch.dtype = torch.float64
 ) -> tuple[Supernet, PlainSupernet]:
     with seeded(0):
-        fast = Supernet(Layout.of(space), shape, 3, frame).to(dtype)
+        fast = Supernet(SupernetLayout.of(space), shape, 3, frame).to(dtype)
         return fast, fast.plain()
 
 
-def architecture(layout: Layout, edges: bool = True, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+def architecture(layout: SupernetLayout, edges: bool = True, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
     drawn = layout.initial(torch.Generator().manual_seed(1), edges=edges, scale=0.7)
     return {name: value.to(dtype).requires_grad_() for name, value in drawn.items()}
 
@@ -204,7 +204,7 @@ def test_there_and_back_the_weights_are_the_same() -> None:
 
 
 def test_one_seed_gives_both_the_same_weights() -> None:
-    layout, frame = Layout.of(nasbench201()), Frame(channels=4, num_cells=2)
+    layout, frame = SupernetLayout.of(nasbench201()), Frame(channels=4, num_cells=2)
     with seeded(7):
         fast = Supernet(layout, (1, 6, 6), 3, frame)
     with seeded(7):
@@ -213,12 +213,12 @@ def test_one_seed_gives_both_the_same_weights() -> None:
 
 
 def test_it_has_as_many_weights_as_that_of_pc_darts() -> None:
-    net = Supernet(Layout.of(DartsSpace()), (3, 16, 16), 10, Frame(channel_fraction=0.25))
+    net = Supernet(SupernetLayout.of(DartsSpace()), (3, 16, 16), 10, Frame(channel_fraction=0.25))
     assert sum(value.numel() for value in net.parameters()) == 299_578
 
 
 def test_weights_of_edges_and_operations_are_probabilities() -> None:
-    layout = Layout.of(DartsSpace())
+    layout = SupernetLayout.of(DartsSpace())
     for alpha, beta in layout.weights(architecture(layout)).values():
         torch.testing.assert_close(alpha.sum(1), torch.ones(14, dtype=torch.float64))
         sums = [float(beta[layout.entering(node)].detach().sum()) for node in range(2, 6)]
@@ -229,7 +229,7 @@ def test_weights_of_edges_and_operations_are_probabilities() -> None:
 
 def test_an_operation_of_weight_one_is_that_operation_alone() -> None:
     """With α far from zero a mixed edge is the one operation; β is none where a node has one edge."""
-    layout = Layout.of(GeneralSpace((2,), EVERYTHING))
+    layout = SupernetLayout.of(GeneralSpace((2,), EVERYTHING))
     net = Supernet(layout, (1, 6, 6), 3, Frame(channels=4, num_cells=2)).double()
     x, _ = data((1, 6, 6))
     for place in range(len(EVERYTHING)):
@@ -241,8 +241,8 @@ def test_an_operation_of_weight_one_is_that_operation_alone() -> None:
 
 def test_pools_run_once_for_all_edges_and_zeros_never(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    edges = [[searched(name, 4, 1) for name in DARTS_OPERATIONS] for _ in range(5)]
-    fan = Fan(edges, 4, 1)
+    edges = [[supernet_operation(name, 4, 1) for name in DARTS_OPERATIONS] for _ in range(5)]
+    fan = MixedEdges(edges, 4, 1)
     for module in [*fan.pools, *(op for edge in edges for op in edge)]:
         module.register_forward_hook(lambda module, *_: calls.append(type(module).__name__))
     fan(torch.randn(2, 4, 6, 6), torch.ones(5, 8))
@@ -259,10 +259,10 @@ def test_second_derivatives_of_the_batch_norm_are_those_of_finite_differences() 
         torch.randn(*size, generator=rng, dtype=torch.float64).requires_grad_() for size in ((3, 2, 3, 2), (2,))
     )
     zero, one = torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
-    assert doubled(lambda x, weight: normalised(x, zero.clone(), one.clone(), weight, True), x, weight)
-    assert doubled(lambda x: normalised(x, zero.clone(), one.clone(), None, True), x)
+    assert doubled(lambda x, weight: batch_norm(x, zero.clone(), one.clone(), weight, True), x, weight)
+    assert doubled(lambda x: batch_norm(x, zero.clone(), one.clone(), None, True), x)
     torch.testing.assert_close(
-        normalised(x, zero.clone(), one.clone(), weight, True), F.batch_norm(x, None, None, weight, None, True)
+        batch_norm(x, zero.clone(), one.clone(), weight, True), F.batch_norm(x, None, None, weight, None, True)
     )
 
 
@@ -272,8 +272,8 @@ def test_second_derivatives_of_the_weighted_sum_are_those_of_finite_differences(
         torch.randn(*size, generator=rng, dtype=torch.float64).requires_grad_()
         for size in ((3,), (2, 3), (2, 3), (2, 3))
     )
-    assert doubled(lambda weights, *terms: weighted(weights, terms), weights, *terms)
-    torch.testing.assert_close(weighted(weights, terms), sum(w * x for w, x in zip(weights, terms, strict=True)))
+    assert doubled(lambda weights, *terms: weighted_sum(weights, terms), weights, *terms)
+    torch.testing.assert_close(weighted_sum(weights, terms), sum(w * x for w, x in zip(weights, terms, strict=True)))
 
 
 @pytest.mark.parametrize(("stride", "dilation", "groups", "outputs"), [(1, 1, 4, 4), (2, 1, 2, 6), (1, 2, 1, 2)])
@@ -303,21 +303,21 @@ def test_running_statistics_follow_in_training_and_rest_in_evaluation() -> None:
 def test_restricted_and_limited_spaces_have_the_operations_that_are_left() -> None:
     space = GeneralSpace()
     kin = space.at(123)
-    part = restricted(space, [kin])
-    assert set(Layout.of(part).operations["normal"]) == set(kin.operations()["normal"])
-    assert Layout.of(limited(part, lambda _: 0.0, 1.0)) == Layout.of(part)
-    assert Layout.of(part).num_nodes == 3
+    part = restrict_space(space, [kin])
+    assert set(SupernetLayout.of(part).operations["normal"]) == set(kin.operations()["normal"])
+    assert SupernetLayout.of(limit_space(part, lambda _: 0.0, 1.0)) == SupernetLayout.of(part)
+    assert SupernetLayout.of(part).num_nodes == 3
 
 
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: Layout.of(MobileSpace()), OptionError, "made of cells"),
-        (lambda: Frame(channels=6, channel_fraction=0.25), OptionError, "1/K for a K that divides the 6 channels"),
-        (lambda: Frame(channel_fraction=0.0), OptionError, "channel_fraction lies in"),
+        (lambda: SupernetLayout.of(MobileSpace()), OptionError, "consists of cells"),
+        (lambda: Frame(channels=6, channel_fraction=0.25), OptionError, "1/K with K a divisor of 6 channels"),
+        (lambda: Frame(channel_fraction=0.0), OptionError, "channel_fraction must be in"),
         (lambda: Frame(num_cells=0), OptionError, "at least one cell"),
         (lambda: Frame(stem_stride=3), OptionError, "stem_stride"),
-        (lambda: Supernet(Layout.of(nasbench201()), (4,), 3, Frame()), OptionError, "reads images"),
+        (lambda: Supernet(SupernetLayout.of(nasbench201()), (4,), 3, Frame()), OptionError, "reads images"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(make: Callable[[], Any], error: type[Exception], message: str) -> None:
@@ -329,18 +329,18 @@ def test_what_cannot_be_is_refused_in_one_line(make: Callable[[], Any], error: t
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (GeneralSpace((4,), GENERAL_OPERATIONS), "is no path of the supernet: it has the operation"),
+        (GeneralSpace((4,), GENERAL_OPERATIONS), "is not a path of the supernet: it has the operation"),
         (GeneralSpace((3,), NASBENCH201_OPERATIONS), "inputs among 3 nodes"),
         (DartsSpace(), "inputs among 6 nodes"),
     ],
 )
 def test_a_genotype_of_another_space_is_refused(space: Space, message: str) -> None:
-    net = Supernet(Layout.of(nasbench201()), (1, 6, 6), 3, Frame(channels=4, num_cells=1))
+    net = Supernet(SupernetLayout.of(nasbench201()), (1, 6, 6), 3, Frame(channels=4, num_cells=1))
     with pytest.raises(MismatchError, match=re.escape(message)):
         net(torch.zeros(2, 1, 6, 6), space.sample(torch.Generator().manual_seed(1)))
 
 
 def test_architecture_weights_of_another_layout_are_refused() -> None:
-    net = Supernet(Layout.of(nasbench201()), (1, 6, 6), 3, Frame(channels=4, num_cells=1))
+    net = Supernet(SupernetLayout.of(nasbench201()), (1, 6, 6), 3, Frame(channels=4, num_cells=1))
     with pytest.raises(OptionError, match=r"alpha/normal have shape \(6, 4\), expected \(6, 5\)"):
         net(torch.zeros(2, 1, 6, 6), {"alpha/normal": torch.zeros(6, 4)})

@@ -1,21 +1,21 @@
 """Cheap measures of transferability, as pure functions of tensors.
 
-| measure | of | better |
+| measure | computed from | better |
 | --- | --- | --- |
-| `logme`, `logme_regression`, `kernel_evidence` | evidence of features or a kernel for targets | larger |
+| `logme`, `logme_regression`, `kernel_evidence` | features or a kernel, and targets | larger |
 | `leep`, `nce` | the source's predictions | larger |
 | `hscore`, `cka` (with labels), `knn_accuracy`, `knn_r2` | features and targets | larger |
 | `ridge_loo`, `gradient_flow`, `head_loss`, `cross_validated_loss`, `gradient_norm` | features and targets | smaller |
 | `task2vec_distance`, `task2vec_asymmetric` | Fisher diagonals of one network on two tasks | smaller |
 | `mmd`, `fid` | features of one network on two data sets | smaller |
-| `random_order` | nothing: the floor | |
+| `random_order` | nothing: the chance level | |
 
-All work in float64, none depends on the order of samples, none follows gradients. Features are those of the source on
-samples of the target.
+All compute in float64 without gradients, and none depends on the order of samples. Features are those of the source
+network on samples of the target.
 """
 
-from nearkin.distance.baselines.closed_form import cka, gradient_flow, kernel_evidence, ridge_loo
 from nearkin.distance.baselines.dataset import fid, mmd
+from nearkin.distance.baselines.frozen_features import cka, gradient_flow, kernel_evidence, ridge_loo
 from nearkin.distance.baselines.gradient import gradient_norm
 from nearkin.distance.baselines.hscore import hscore
 from nearkin.distance.baselines.leep import leep, nce

@@ -1,4 +1,4 @@
-r"""Distances between data sets, through features of one network on both; no labels are looked at.
+r"""Distances between data sets, from features of one network on both; no labels are used.
 
 Notation: N samples a, M samples b, D features.
 """
@@ -9,18 +9,18 @@ from torch import Tensor
 from nearkin.core.errors import MismatchError, require
 from nearkin.distance.baselines.inputs import rows
 
-SAME = 1e-12  # squared distances, in units of the largest length, that are rounding
+SAME = 1e-12  # squared distances, relative to the largest squared length, below which samples count as equal
 
 
 def mmd(features_a: Tensor, features_b: Tensor) -> float:
-    r"""Squared maximum mean discrepancy, without bias; symmetric, smaller is nearer.
+    r"""Squared maximum mean discrepancy, unbiased; symmetric, smaller is nearer.
 
     $$\frac{\sum_{n \ne n'} k(a_n, a_{n'})}{N(N-1)} + \frac{\sum_{m \ne m'} k(b_m, b_{m'})}{M(M-1)}
     - \frac{2 \sum_{n, m} k(a_n, b_m)}{NM}, \quad k(x, x') = e^{-\|x - x'\|^2/2h^2}$$
 
     (Gretton, Borgwardt, Rasch, Schölkopf, Smola 2012, "A Kernel Two-Sample Test".) The bandwidth h is the median of
-    the distances above 0 between all samples. At most 2, below 0 by chance where the distributions are alike, and
-    0 where all samples are. Holds all (N + M)² distances at once.
+    the distances above 0 between all samples. At most 2; below 0 by chance if the distributions are equal;
+    0 if all samples are equal. Holds all (N + M)² distances in memory.
 
     Args:
         features_a: `[N, D]`.
@@ -53,7 +53,7 @@ def fid(features_a: Tensor, features_b: Tensor) -> float:
 
     (Heusel, Ramsauer, Unterthiner, Nessler, Hochreiter 2017, "GANs Trained by a Two Time-Scale Update Rule Converge to
     a Local Nash Equilibrium"; the distance: Dowson, Landau 1982.) With $\Sigma = R^\top R$ of a QR decomposition the
-    last trace is the sum of singular values of $R_a R_b^\top$, so that fewer samples than features do no harm.
+    last trace is the sum of singular values of $R_a R_b^\top$, which works with fewer samples than features too.
 
     Args:
         features_a: `[N, D]`, two samples or more.
@@ -74,7 +74,7 @@ def _both(features_a: Tensor, features_b: Tensor) -> tuple[Tensor, Tensor]:
     a, b = rows(features_a, "first features"), rows(features_b, "second features")
     require(
         a.shape[1] == b.shape[1],
-        f"the first features have {a.shape[1]} columns, the second {b.shape[1]}; take both from one network",
+        f"the first features have {a.shape[1]} columns, the second {b.shape[1]}; compute both with one network",
         MismatchError,
     )
     return a, b

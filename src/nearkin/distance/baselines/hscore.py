@@ -1,4 +1,4 @@
-r"""H-score: how much of the features' spread lies between classes.
+r"""H-score: share of the variance of features that lies between classes.
 
 Notation: N samples, D features, C classes, n_c samples of class c.
 """
@@ -15,8 +15,8 @@ def hscore(features: Tensor, labels: Tensor, *, shrinkage: bool = False) -> floa
     $$H = \mathrm{tr}\left(\mathrm{cov}(f)^+\,\mathrm{cov}(\mathbb E[f \mid y])\right)$$
 
     (Bao, Li, Huang, Zhang, Zheng, Zamir, Guibas 2019, "An Information-Theoretic Approach to Transferability in Task
-    Transfer Learning".) Between 0 and min(D, C − 1); with as many features as samples it is C − 1 whatever they
-    are. With shrinkage (Ibrahim, Ponomareva, Mazumder 2022, "Newer is not always better") it tells those apart too:
+    Transfer Learning".) Between 0 and min(D, C − 1); with as many features as samples it is always
+    C − 1. With shrinkage (Ibrahim, Ponomareva, Mazumder 2022, "Newer is not always better") it differs there too:
 
     $$H_\alpha = \mathrm{tr}\left(\Sigma_\alpha^{-1} (1 - \alpha)\,\mathrm{cov}(\mathbb E[f \mid y])\right), \quad
     \Sigma_\alpha = (1 - \alpha)\,\mathrm{cov}(f) + \alpha \frac{\mathrm{tr}\,\mathrm{cov}(f)}{D} I$$
@@ -51,7 +51,7 @@ def ledoit_wolf(table: Tensor) -> float:
 
     $\alpha = \min(1, b^2/d^2)$, $d^2 = \|S - mI\|^2$, $b^2 = \frac{1}{N^2}\sum_n \|x_n x_n^\top - S\|^2$, S the
     covariance, m its mean eigenvalue (Ledoit and Wolf 2004, "A well-conditioned estimator for large-dimensional
-    covariance matrices"). Where every direction has the same spread already, 0.
+    covariance matrices"). It is 0 if the variance is equal in all directions.
 
     >>> ledoit_wolf(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]).double())
     0.0

@@ -1,4 +1,4 @@
-r"""LEEP and NCE: how well a source's own classes tell the target's, with nothing fitted.
+r"""LEEP and NCE: how well the source's predicted classes determine those of the target, without fitting.
 
 Notation: N samples, Z source classes z, C target classes y.
 """
@@ -10,7 +10,7 @@ from torch import Tensor
 from nearkin.core.errors import DataError, require
 from nearkin.distance.baselines.inputs import classes, rows
 
-SLACK = 1e-3  # how far from 1 a row of probabilities may sum before it is scaled to 1; half precision needs it
+SLACK = 1e-3  # allowed difference of a row's sum from 1 before it is scaled to 1; half precision needs it
 
 
 def leep(probabilities: Tensor, labels: Tensor, num_classes: int) -> float:
@@ -20,7 +20,7 @@ def leep(probabilities: Tensor, labels: Tensor, num_classes: int) -> float:
     \hat P(y, z) = \frac1N \sum_{n: y_n = y} \theta(x_n)_z$$
 
     (Nguyen, Hassner, Seeger, Archambeau 2020, "LEEP: A New Measure to Evaluate Transferability of Learned
-    Representations".) The likelihood of a classifier that draws a source class and then a target class. It is 0 where
+    Representations".) The likelihood of a classifier that draws a source class and then a target class. It is 0 if
     only one class is present, never below the negative entropy of the labels, and with one-hot θ it is the NCE. The
     paper's lower bound, NCE of hard labels plus their mean log probability, holds only with $\hat P(y \mid z)$ in both.
 
@@ -40,8 +40,8 @@ def leep(probabilities: Tensor, labels: Tensor, num_classes: int) -> float:
     low, off = float(theta.min()), float((total - 1).abs().max())
     require(
         low >= 0 and off <= SLACK,
-        f"probabilities must be >= 0 and sum to 1 in every row, got a least of {low:.3g} and sums off by {off:.3g}; "
-        f"give the softmax of the source's logits",
+        f"probabilities must be >= 0 and sum to 1 in every row, got a minimum of {low:.3g} and sums that differ from "
+        f"1 by {off:.3g}; give the softmax of the source's logits",
         DataError,
     )
     theta = theta / total
@@ -56,8 +56,8 @@ def nce(source_labels: Tensor, labels: Tensor) -> float:
 
     $$-H(Y \mid Z) = \sum_{y, z} \hat P(y, z) \log \hat P(y \mid z)$$
 
-    (Tran, Nguyen, Hassner 2019, "Transferability and Hardness of Supervised Classification Tasks".) It is 0 where each
-    source class meets one target class alone, and never below the negative entropy of the labels.
+    (Tran, Nguyen, Hassner 2019, "Transferability and Hardness of Supervised Classification Tasks".) It is 0 if each
+    source class occurs with one target class only, and never below the negative entropy of the labels.
 
     Args:
         source_labels: classes of the source on the target's samples `[N]`: its labels, or its predictions.
@@ -70,11 +70,11 @@ def nce(source_labels: Tensor, labels: Tensor) -> float:
     """
     require(
         source_labels.dim() == 1 and len(source_labels) >= 1,
-        f"source_labels have shape {tuple(source_labels.shape)}, wanted [N], one class a sample",
+        f"source_labels have shape {tuple(source_labels.shape)}, wanted [N]; give one class for each sample",
         DataError,
     )
-    z = classes(source_labels, len(source_labels), what="source_labels")
+    z = classes(source_labels, len(source_labels), name="source_labels")
     y = classes(labels, len(z))
     pairs = torch.stack([y, z]).unique(dim=1, return_counts=True)[1].double()
-    alone = z.unique(return_counts=True)[1].double()
-    return min(0.0, float((torch.xlogy(pairs, pairs).sum() - torch.xlogy(alone, alone).sum()) / len(y)))
+    marginal = z.unique(return_counts=True)[1].double()
+    return min(0.0, float((torch.xlogy(pairs, pairs).sum() - torch.xlogy(marginal, marginal).sum()) / len(y)))

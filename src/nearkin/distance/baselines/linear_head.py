@@ -6,8 +6,8 @@ The linear probe of Alain and Bengio (2016, "Understanding intermediate layers u
 
 $$\min_{W, b} \frac1N \sum_n -\log p(y_n \mid W f_n + b) + \frac r2 \|W'\|^2$$
 
-W' the weights for features that are centred and scaled to a mean variance of 1, so that one list of ridges r serves
-features of any size.
+W' the weights for features that are centred and scaled to a mean variance of 1, so that one list of ridges r suits
+features of any scale.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from nearkin.core.errors import MismatchError, require
 from nearkin.core.lazy import Lazy
-from nearkin.distance.baselines.inputs import centred, classes, rows, several
+from nearkin.distance.baselines.inputs import canonical_order, centred, classes, rows, several
 from nearkin.tasks.likelihood import Likelihood
 from nearkin.tasks.split import split_index
 
@@ -30,10 +30,10 @@ optimize = Lazy("scipy.optimize")
 
 FORMS = ("categorical", "gaussian", "heteroscedastic")
 RIDGES = (100.0, 10.0, 1.0, 0.1, 0.01, 0.001)
-HELD_OUT = 0.2  # of the training samples, to choose the ridge by
-FEWEST = 5  # samples that can be split so
-PATIENCE = 2  # ridges in a row that do worse than the best before the rest is left untried
-STEPS = 200  # of L-BFGS at most
+HELD_OUT = 0.2  # of the training samples, to select the ridge
+FEWEST = 5  # samples for which some are held out
+PATIENCE = 2  # ridges in a row with a higher loss than the best, after which the search ends
+STEPS = 200  # of L-BFGS, at most
 FOLDS = 5  # of a cross-validation
 
 
@@ -42,10 +42,10 @@ class Head:
     """A fitted linear head, in float64.
 
     Attributes:
-        weight: `[K, D]`, for features as they came.
+        weight: `[K, D]`, for unscaled features.
         bias: `[K]`.
         loss: mean loss on the training samples, without the ridge.
-        ridge: the one that was chosen.
+        ridge: the selected one.
 
     >>> Head(torch.tensor([[2.0]]), torch.tensor([1.0]), 0.0, 1.0)(torch.tensor([[3.0]]))
     tensor([[7.]])
@@ -70,38 +70,38 @@ def fitted_head(
     ridges: Sequence[float] = RIDGES,
     seed: int = 0,
 ) -> Head:
-    """The linear head of the ridge that does best on a held-out fifth of the samples, fitted on all of them.
+    """Fit a linear head on all samples, with the ridge that has the lowest loss on a held-out fifth of them.
 
-    Ridges are tried from the largest down until the held-out loss is worse twice in a row. With one ridge, fewer than
-    five samples, or one sample a class nothing is held out and the largest is taken. The outcome does not depend on
-    the order of samples. A heteroscedastic loss has no bound where the features tell every sample apart; a ridge too
-    small for them is left after 200 steps.
+    Ridges are tried from the largest to the smallest until the held-out loss is higher twice in a row. With one ridge,
+    fewer than five samples, or one sample per class, nothing is held out and the largest ridge is used. The result does
+    not depend on the order of samples. A heteroscedastic loss is unbounded if the features separate all samples; the
+    fit with a ridge that is too small then ends after 200 steps.
 
     Args:
         features_train: `[N, D]`.
         labels_train: classes `[N]`, two or more; or real targets `[N, P]`.
         form: categorical, gaussian or heteroscedastic.
-        num_classes: C, where not all classes are present.
+        num_classes: C, if not all classes are present.
         ridges: > 0.
-        seed: of the part that is held out.
+        seed: of the held-out split.
 
     >>> from nearkin.tasks.likelihood import Gaussian
     >>> f = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
-    >>> head = fitted_head(f, 2 * f + 1, Gaussian(), ridges=[1.0])  # ridge and variance alike: half the slope
+    >>> head = fitted_head(f, 2 * f + 1, Gaussian(), ridges=[1.0])  # the ridge equals the variance: half the slope
     >>> [round(float(head.weight), 6), round(float(head.bias), 6)]
     [1.0, 2.5]
     """
     require(len(ridges) >= 1 and min(ridges) > 0, f"ridges must be one number > 0 or more, got {tuple(ridges)}")
     table = rows(features_train)
     y = head_targets(labels_train, len(table), form, num_classes)
-    order = _canonical(table, several(y) if form.name == "categorical" else y)
+    order = canonical_order(table, (several(y) if form.name == "categorical" else y).double())
     table, y = table[order], y[order]
     size = y.shape[1] if y.dim() == 2 else num_classes or int(y.max()) + 1
     start, width, falling = None, form.num_outputs(size), sorted(ridges, reverse=True)
     if len(falling) > 1 and len(table) >= FEWEST:
-        keep, aside = split_index(y if y.dim() == 1 else None, len(table), HELD_OUT, seed)
-        if len(aside):
-            start = _chosen((table[keep], y[keep]), (table[aside], y[aside]), form, width, falling)
+        learn, judge = split_index(y if y.dim() == 1 else None, len(table), HELD_OUT, seed)
+        if len(judge):
+            start = _best_head((table[learn], y[learn]), (table[judge], y[judge]), form, width, falling)
     return _Axes.of(table).fitted(y, form, width, start.ridge if start else falling[0], start)
 
 
@@ -125,10 +125,10 @@ def head_loss(
         features_test: `[M, D]`.
         labels_test: `[M]` or `[M, P]`.
         form: categorical, gaussian or heteroscedastic.
-        part: whose loss: `test`, or `train` for the samples it was fitted on.
-        num_classes: C, where not all classes are present.
-        ridges: as of `fitted_head`.
-        seed: of the part that is held out to choose the ridge.
+        part: samples whose loss is returned: `test`, or `train` for those of the fit.
+        num_classes: C, if not all classes are present.
+        ridges: as in `fitted_head`.
+        seed: of the held-out split that selects the ridge.
 
     >>> from nearkin.tasks.likelihood import Categorical
     >>> f, y = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]]).repeat(4, 1), torch.tensor([0, 0, 1, 1]).repeat(4)
@@ -161,19 +161,19 @@ def cross_validated_loss(
     ridges: Sequence[float] = RIDGES,
     seed: int = 0,
 ) -> float:
-    """Mean loss of linear heads on samples that they were not fitted on; source -> target, smaller is better.
+    """Cross-validated mean loss of linear heads; source -> target, smaller is better.
 
-    The ridge is that of `fitted_head`; then each fold is judged by a head fitted on the other folds. Folds share
-    classes evenly, and do not depend on the order of samples. Needs no test samples.
+    The ridge is that of `fitted_head`; then the loss on each fold is that of a head fitted on the other folds. Classes
+    are spread evenly over folds, and folds do not depend on the order of samples. Needs no test samples.
 
     Args:
         features: `[N, D]`, two samples or more.
         labels: classes `[N]`, two or more; or real targets `[N, P]`.
         form: categorical, gaussian or heteroscedastic.
-        num_classes: C, where not all classes are present.
-        folds: parts of the samples, 2 or more; as many as samples (leave-one-out) where there are fewer samples.
-        ridges: as of `fitted_head`.
-        seed: of the part that is held out to choose the ridge.
+        num_classes: C, if not all classes are present.
+        folds: 2 or more; leave-one-out if there are fewer samples.
+        ridges: as in `fitted_head`.
+        seed: of the held-out split that selects the ridge.
 
     >>> from nearkin.tasks.likelihood import Categorical
     >>> f, y = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]]).repeat(4, 1), torch.tensor([0, 0, 1, 1]).repeat(4)
@@ -184,7 +184,7 @@ def cross_validated_loss(
     whole = fitted_head(features, labels, form, num_classes=num_classes, ridges=ridges, seed=seed)
     table = rows(features)
     y = head_targets(labels, len(table), form, num_classes)
-    order = _canonical(table, y)
+    order = canonical_order(table, y.double())
     order = order[y[order].argsort(stable=True)] if y.dim() == 1 else order
     fold = torch.arange(len(table)) % min(folds, len(table))
     total = 0.0
@@ -196,25 +196,19 @@ def cross_validated_loss(
 
 
 def head_targets(labels: Tensor, count: int, form: Likelihood, num_classes: int | None) -> Tensor:
-    """Classes `[N]` or real targets `[N, P]`, as a likelihood that a linear head is fitted for wants them."""
+    """Classes `[N]` or real targets `[N, P]`, checked for a likelihood that a linear head can be fitted for."""
     require(form.name in FORMS, f"a linear head is fitted for {', '.join(FORMS)}, not for {form.name}")
     if form.name == "categorical":
         return classes(labels, count, num_classes)
     y = rows(labels, "targets", 1)
-    require(len(y) == count, f"targets have {len(y)} rows, wanted {count}, one a sample", MismatchError)
+    require(len(y) == count, f"targets have {len(y)} rows, wanted {count}, one for each sample", MismatchError)
     return y
 
 
-def _canonical(table: Tensor, y: Tensor) -> Tensor:
-    """An order of the samples that depends on what they hold alone."""
-    joined = torch.cat([table, y.double().view(len(y), -1)], 1).contiguous().numpy()
-    return torch.from_numpy(joined.view(f"V{joined.shape[1] * joined.itemsize}").ravel().argsort(kind="stable"))
-
-
-def _chosen(
+def _best_head(
     learn: tuple[Tensor, Tensor], judge: tuple[Tensor, Tensor], form: Likelihood, width: int, ridges: Sequence[float]
 ) -> Head:
-    """The head that does best on other samples, the ridge falling until it does worse twice."""
+    """The head with the lowest loss on held-out samples."""
     axes, heads, losses = _Axes.of(learn[0]), list[Head](), list[float]()
     for ridge in ridges:
         heads.append(axes.fitted(learn[1], form, width, ridge, heads[-1] if heads else None))
@@ -227,16 +221,16 @@ def _chosen(
 
 @dataclass(frozen=True, eq=False)
 class _Axes:
-    """Features turned to their principal axes, centred and scaled by one number.
+    """Features rotated to their principal axes, centred and scaled by one number.
 
-    There the curvature of a squared loss is diagonal, and weights are measured in units of its root: L-BFGS then
-    needs a few steps where it needs hundreds on the features as they are.
+    There the curvature of a squared loss is diagonal, and weights are scaled by its root: L-BFGS then needs a few
+    steps instead of hundreds.
     """
 
     scores: Tensor  # [N, R]
     power: Tensor  # [R], mean squares of the scores
-    turn: Tensor  # [R, D], from features to scores
-    middle: Tensor  # [D]
+    rotation: Tensor  # [R, D], from features to scores
+    mean: Tensor  # [D]
 
     @classmethod
     def of(cls, table: Tensor) -> "_Axes":
@@ -252,21 +246,21 @@ class _Axes:
         return cls(scores, scores.square().mean(0), axes / scale, table.mean(0))
 
     def fitted(self, y: Tensor, form: Likelihood, width: int, ridge: float, start: Head | None = None) -> Head:
-        """The head of one ridge, begun at another head."""
+        """The head for one ridge; the fit starts from another head if one is given."""
         unit = (self.power + ridge).rsqrt()
         weight, bias = torch.zeros(width, len(unit), dtype=torch.float64), _constant(y, form, width)
         if start is not None:
-            back = self.turn / self.turn.square().sum(1, keepdim=True)
-            weight, bias = start.weight @ back.T / unit, start.bias + start.weight @ self.middle
+            back = self.rotation / self.rotation.square().sum(1, keepdim=True)
+            weight, bias = start.weight @ back.T / unit, start.bias + start.weight @ self.mean
         scores = self.scores * unit
         weight, bias = _minimised(scores, y, form, weight, bias, ridge * unit.square())
         loss = float(form.loss(F.linear(scores, weight, bias), y))
-        whole = weight * unit @ self.turn
-        return Head(whole, bias - whole @ self.middle, loss, ridge)
+        weight = weight * unit @ self.rotation
+        return Head(weight, bias - weight @ self.mean, loss, ridge)
 
 
 def _constant(y: Tensor, form: Likelihood, width: int) -> Tensor:
-    """The bias that is best without features, or near it: begin there."""
+    """The best bias without features, or one near it: the fit starts there."""
     if form.name == "categorical":
         return ((torch.bincount(y, minlength=width).double() + 0.5) / (len(y) + 0.5 * width)).log()
     if form.name == "gaussian":
@@ -275,26 +269,26 @@ def _constant(y: Tensor, form: Likelihood, width: int) -> Tensor:
 
 
 def _minimised(
-    x: Tensor, y: Tensor, form: Likelihood, weight: Tensor, bias: Tensor, price: Tensor
+    x: Tensor, y: Tensor, form: Likelihood, weight: Tensor, bias: Tensor, penalty: Tensor
 ) -> tuple[Tensor, Tensor]:
     r"""Weights `[K, R]` and bias `[K]` that minimise the mean loss $+ \frac12 \sum_r p_r w_{kr}^2$, by L-BFGS."""
     width, rank = weight.shape
 
-    def parts(flat: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
+    def weight_and_bias(flat: NDArray[np.float64]) -> tuple[Tensor, Tensor]:
         both = torch.from_numpy(flat).view(width, rank + 1)
         return both[:, :-1], both[:, -1]
 
     def value(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        w, b = parts(flat)
+        w, b = weight_and_bias(flat)
         outputs = F.linear(x, w, b).requires_grad_()
         with torch.enable_grad():
             loss = form.loss(outputs, y)
         (back,) = torch.autograd.grad(loss, outputs)
-        slope = torch.cat([back.T @ x + price * w, back.sum(0)[:, None]], 1)
-        return float(loss.detach() + 0.5 * (price * w.square()).sum()), slope.flatten().numpy()
+        slope = torch.cat([back.T @ x + penalty * w, back.sum(0)[:, None]], 1)
+        return float(loss.detach() + 0.5 * (penalty * w.square()).sum()), slope.flatten().numpy()
 
     start = torch.cat([weight, bias[:, None]], 1).flatten().numpy()
-    found = optimize.minimize(
+    result = optimize.minimize(
         value, start, jac=True, method="L-BFGS-B", options={"maxiter": STEPS, "gtol": 1e-6, "ftol": 1e-11}
     )
-    return parts(found.x)
+    return weight_and_bias(result.x)

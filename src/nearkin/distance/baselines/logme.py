@@ -1,4 +1,4 @@
-r"""LogME: the evidence that features give for labels, or for real targets.
+r"""LogME: evidence of a linear model on features for labels or real targets.
 
 Notation: N samples, D features, C classes, K target columns.
 
@@ -11,8 +11,8 @@ $$\frac1N \max_{\alpha, \beta} \left[ \tfrac N2 \log \beta + \tfrac D2 \log \alp
 \quad A = \alpha I + \beta F^\top F,\; m = \beta A^{-1} F^\top y$$
 
 for every column y of the targets, and the mean over columns. Features are neither centred nor scaled; the value does
-not depend on their scale. The paper's fixed point for α and β, where it converges, is a maximum of the same function;
-here β/α is found by a search over one number that cannot miss or diverge.
+not depend on their scale. The paper's fixed point for α and β, if it converges, is a maximum of the same function;
+here β/α is found by a search over one number, which always converges to the global maximum.
 """
 
 import torch
@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nearkin.core.errors import require
-from nearkin.distance.baselines.evidence import largest_evidence, of_features
+from nearkin.distance.baselines.gaussian_evidence import largest_evidence, of_features
 from nearkin.distance.baselines.inputs import classes, columns, rows, several
 
 
@@ -28,11 +28,11 @@ def logme(features: Tensor, labels: Tensor, num_classes: int) -> float:
     r"""LogME of features for classes; source -> target, larger is better.
 
     A column of targets is 1 for the samples of one class and 0 for the others; the mean is over classes that are
-    present. Features that are zero everywhere give the evidence of noise alone. Where a class lies exactly in the span
-    of fewer features than samples the evidence has no bound, and is that at a noise of 1e-12 of the largest signal.
+    present. Features that are all zero give the evidence of noise alone. If a class lies exactly in the span of fewer
+    features than samples, the evidence is unbounded; the value at a noise of 1e-12 of the largest signal is returned.
 
     Args:
-        features: of the source network on the target's samples `[N, D]`, usually what its head reads.
+        features: of the source network on the target's samples `[N, D]`, usually the inputs of its head.
         labels: classes of the target `[N]`, two or more of them present.
         num_classes: C.
 
@@ -54,7 +54,7 @@ def logme_regression(features: Tensor, targets: Tensor) -> float:
 
     Args:
         features: `[N, D]`.
-        targets: `[N, K]` or `[N]`, taken as they are: standardised ones make values of several tasks comparable.
+        targets: `[N, K]` or `[N]`, neither centred nor scaled; standardise them to compare values of several tasks.
 
     >>> f = torch.tensor([[1.0], [-1.0], [2.0], [-2.0]])
     >>> y = torch.tensor([[1.1], [-0.9], [2.1], [-1.9]])

@@ -1,4 +1,4 @@
-"""The order that knows nothing."""
+"""Random values and a random order, as the chance level for measures."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ from nearkin.core.rng import Streams, derived_seed
 
 
 def random_value(*names: str) -> float:
-    """A number in [0, 1) that depends on names alone.
+    """A number in [0, 1) that depends on the names only.
 
     >>> random_value("a", "b") == random_value("a", "b") != random_value("b", "a")
     True
@@ -17,9 +17,9 @@ def random_value(*names: str) -> float:
 
 
 def random_order(names: Iterable[str], seed: int) -> list[str]:
-    """Names in an order that depends on the seed and on which names there are, not on the order they came in.
+    """Names in a random order that depends on the seed and on the set of names, not on their given order.
 
-    The floor that every measure must clear: its Spearman correlation with anything is 0 in expectation.
+    Every measure must do better: the Spearman correlation of this order with any other is 0 in expectation.
 
     >>> random_order(["b", "a", "c"], 0) == random_order(["c", "a", "b"], 0)
     True
@@ -28,4 +28,4 @@ def random_order(names: Iterable[str], seed: int) -> list[str]:
     """
     known = sorted(names)
     drawn = torch.randperm(len(known), generator=Streams(seed).at("order"))
-    return [known[place] for place in drawn.tolist()]
+    return [known[index] for index in drawn.tolist()]

@@ -1,13 +1,12 @@
-r"""Task2Vec: tasks as diagonals of the Fisher information of one probe network.
+r"""Task2Vec: embeddings of tasks from the diagonal Fisher information of one probe network.
 
-Notation: F, G embeddings of two tasks, one entry a filter: the mean of the diagonal over the filter's weights.
+Notation: F, G embeddings of two tasks; each entry is the mean of the diagonal over the weights of one filter.
 
 Achille, Lam, Tewari, Ravichandran, Maji, Fowlkes, Soatto and Perona (2019, "Task2Vec: Task Embedding for
-Meta-Learning"). Both diagonals must come from one network, the head left out.
+Meta-Learning"). Both diagonals must come from one network, without its head.
 """
 
 import torch
-from torch import Tensor
 
 from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.types import Params
@@ -22,24 +21,27 @@ def task2vec_embedding(fisher: FisherDiagonal, head: str | None = None) -> Param
 
     Args:
         fisher: of the probe network on a task.
-        head: name of the layer to leave out, whose width differs between tasks; biases and norms are always left out.
+        head: name of the layer to leave out, since its width differs between tasks; biases and norms are always left
+            out.
 
     >>> fisher = FisherDiagonal({"0.weight": torch.tensor([[1.0, 3.0]]), "0.bias": torch.ones(1)}, "observed", 10)
     >>> task2vec_embedding(fisher)
     {'0.weight': tensor([2.], dtype=torch.float64)}
     """
     values = fisher.values if head is None else split(fisher.values, head)[0]
-    found = {name: value.double().cpu().flatten(1).mean(1) for name, value in values.items() if value.dim() >= 2}
+    embedding = {name: value.double().cpu().flatten(1).mean(1) for name, value in values.items() if value.dim() >= 2}
     require(
-        bool(found), "the Fisher diagonal has no filter, no weight of two axes; measure the layers' weights", DataError
+        bool(embedding),
+        "the Fisher diagonal has no weight with two axes or more, wanted one; measure the weights of layers",
+        DataError,
     )
-    entries = torch.cat(list(found.values()))
+    entries = torch.cat(list(embedding.values()))
     require(
         bool(entries.isfinite().all()) and float(entries.min()) >= 0 and float(entries.max()) > 0,
         "a Fisher diagonal is NaN, below 0 or zero everywhere, wanted >= 0 and > 0 somewhere; measure it again",
         DataError,
     )
-    return found
+    return embedding
 
 
 def task2vec_distance(f: FisherDiagonal, g: FisherDiagonal, *, head: str | None = None) -> float:
@@ -47,12 +49,12 @@ def task2vec_distance(f: FisherDiagonal, g: FisherDiagonal, *, head: str | None 
 
     $$d(F, G) = 1 - \cos\left(\frac{F}{F + G}, \frac{G}{F + G}\right)$$
 
-    Filters on which both are zero say nothing and are left out.
+    Filters with a value of zero for both tasks are left out.
 
     Args:
         f: of one task.
         g: of the other, from the same network.
-        head: name of the network's last layer, to be left out.
+        head: name of the network's last layer, which is left out.
 
     >>> f = FisherDiagonal({"w": torch.tensor([[1.0], [0.0]])}, "observed", 1)
     >>> g = FisherDiagonal({"w": torch.tensor([[0.0], [1.0]])}, "observed", 1)
@@ -72,14 +74,14 @@ def task2vec_asymmetric(
 ) -> float:
     r"""The asymmetric distance $d(F \to G) = d(F, G) - \alpha\, d(F, t)$; source -> target, smaller is nearer.
 
-    A source far from the trivial task t is a complex one, from which transfer is easier than d alone tells.
+    A source far from the trivial task t is complex, and transfer from it is easier than d alone predicts.
 
     Args:
         f: of the source.
         g: of the target.
-        head: name of the network's last layer, to be left out.
+        head: name of the network's last layer, which is left out.
         alpha: weight of the source's complexity; 0 gives the symmetric distance.
-        trivial: embedding t; by default one that prefers no filter: in every layer the mean of the source's.
+        trivial: of the trivial task t (default: in every layer the mean of the source's embedding for all filters).
 
     >>> f = FisherDiagonal({"w": torch.tensor([[2.0], [2.0]])}, "observed", 1)
     >>> g = FisherDiagonal({"w": torch.tensor([[4.0], [0.0]])}, "observed", 1)
@@ -103,13 +105,9 @@ def embedding_distance(a: Params, b: Params) -> float:
     if odd:
         raise MismatchError(
             f"the two Fisher diagonals differ in the filters of {odd[0][0]}; measure both with one network, and leave "
-            f"its last layer out with head="
+            f"out its last layer with head="
         )
     x, y = torch.cat(list(a.values())), torch.cat([b[name] for name in a])
-    x, y = _shares(x, y)
-    return min(1.0, max(0.0, 1 - float(x @ y / (x.norm() * y.norm()))))
-
-
-def _shares(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     total = (x + y).clamp_min(torch.finfo(torch.float64).tiny)
-    return x / total, y / total
+    x, y = x / total, y / total
+    return min(1.0, max(0.0, 1 - float(x @ y / (x.norm() * y.norm()))))

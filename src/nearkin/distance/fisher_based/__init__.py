@@ -1,1 +1,1 @@
-"""Distances on Fisher information: Fréchet distances, their forms, and aligned networks."""
+"""Distances between Fisher information matrices: Fréchet distances, their forms, and alignment of networks."""

@@ -1,11 +1,11 @@
-"""Fréchet distance between a source and a target: Fisher information of both networks on the target's data."""
+"""Fréchet distance between the Fisher information of a source's and a target's network on the target's data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nearkin.core.events import Work
 from nearkin.distance.fisher_based.alignment import aligned
-from nearkin.distance.fisher_based.forms import AUTO, Answers, Form, form_for, require_form
+from nearkin.distance.fisher_based.forms import AUTO, Form, OutputType, form_for, require_form
 from nearkin.distance.fisher_based.frechet import distances
 from nearkin.distance.fisher_based.readings import information
 from nearkin.distance.pair import Pair, Source
@@ -22,8 +22,9 @@ class FrechetDistance:
     """Fréchet distance from a source to a target.
 
     Attributes:
-        reading: whose labels the Fisher information is of: padded (the target's), model (the network's own), refit (the
-            target's, on a new head), or auto: padded where labels can be padded and starts are shared, else model.
+        reading: labels of the Fisher information: padded (the target's), model (sampled from the network's own
+            predictions), refit (the target's, with a new head), or auto: padded if labels can be padded and networks
+            start from the same weights, else model.
         aggregate: what is compared: weight, filter, layer, sorted, mixed, or auto: what suits the reading best.
         align: match neurons before weights are compared.
     """
@@ -36,17 +37,17 @@ class FrechetDistance:
         require_form(self.reading, self.aggregate)
 
     def form(self, source: Source, target: Task) -> Form:
-        """The form for a pair; the one function that resolves `auto`."""
-        answers = Answers(source.likelihood, source.num_outputs)
-        own = Answers(target.likelihood, target.num_outputs)
-        return form_for(answers, own, self.reading, self.aggregate, shared_start=source.shared_start)
+        """The form for a pair, without `auto`."""
+        of_source = OutputType(source.likelihood, source.num_outputs)
+        of_target = OutputType(target.likelihood, target.num_outputs)
+        return form_for(of_source, of_target, self.reading, self.aggregate, shared_start=source.shared_start)
 
     def key(self, reading: str, samples: int) -> str:
-        """Key of kept distances; one measurement gives all aggregates."""
+        """Key of stored distances; one measurement gives all aggregates."""
         return f"frechet {reading} train {samples}{' aligned' if self.align else ''}"
 
     def __call__(self, pair: Pair) -> Work[float]:
-        """The distance of one pair; kept distances are not measured again."""
+        """The distance of one pair; stored distances are not measured again."""
         form = self.form(pair.source, pair.target.task)
         key = self.key(form.reading, pair.samples)
         values = pair.recall(key)
@@ -56,7 +57,7 @@ class FrechetDistance:
         return float(values[form.aggregate])
 
     def _measured(self, pair: Pair, reading: str) -> Work[Mapping[str, float]]:
-        """The distance by every aggregate, both networks on the same samples."""
+        """Distances for all aggregates, both networks on the same samples."""
         source, target, task, trial, count = pair.source, pair.target, pair.task, pair.trial, pair.num_samples
         sources = yield from source.networks(pair.trials)
         own = yield from target.networks(source, pair.trials)

@@ -1,8 +1,8 @@
-"""Forms of the Fréchet distance: a reading and an aggregate, and which form suits a pair of tasks.
+"""Forms of the Fréchet distance: a reading and an aggregate, selected for a pair of tasks.
 
-The default is a `padded` form, which is asymmetric as the paper wants it; its aggregate was chosen on half of the tasks
-of `benchmarks/same_question.py`. It needs labels that both networks can be given, and networks that start from the same
-weights. Where one of these is missing, the label-free form `model` takes its place.
+The default is a `padded` form, which is asymmetric as in the paper; its aggregate was selected on half of the tasks of
+`benchmarks/same_question.py`. It needs labels that fit both networks, and networks that start from the same weights.
+Otherwise the label-free form `model` is used.
 """
 
 from dataclasses import dataclass
@@ -39,8 +39,8 @@ FALLBACK = Form("model", "sorted")
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What a network answers.
+class OutputType:
+    """Likelihood and number of outputs of a network.
 
     Attributes:
         likelihood: `categorical`, `gaussian`, `heteroscedastic`, `dense` or `language`.
@@ -51,10 +51,10 @@ class Answers:
     num_outputs: int
 
 
-def can_pad(source: Answers, target: Answers) -> bool:
-    """Whether the target's labels can be given to both networks, the narrower one widened.
+def can_pad(source: OutputType, target: OutputType) -> bool:
+    """Whether the target's labels fit both networks after the narrower one is widened.
 
-    >>> two, ten, real = Answers("categorical", 2), Answers("categorical", 10), Answers("gaussian", 1)
+    >>> two, ten, real = OutputType("categorical", 2), OutputType("categorical", 10), OutputType("gaussian", 1)
     >>> can_pad(two, ten), can_pad(two, real)
     (True, False)
     """
@@ -63,18 +63,18 @@ def can_pad(source: Answers, target: Answers) -> bool:
 
 
 def form_for(
-    source: Answers, target: Answers, reading: str = AUTO, aggregate: str = AUTO, *, shared_start: bool = True
+    source: OutputType, target: OutputType, reading: str = AUTO, aggregate: str = AUTO, *, shared_start: bool = True
 ) -> Form:
-    """The form by which two tasks are compared.
+    """The form for the comparison of two tasks.
 
     Args:
         source: of the source's network.
-        target: of the target's.
-        reading: one of `READINGS`, or `auto`: `padded` where labels can be padded and starts are shared, else `model`.
-        aggregate: one of `AGGREGATES`, or `auto`: the default's for labelled readings, the fall-back's for `model`.
+        target: of the target's network.
+        reading: one of `READINGS`, or `auto`: `padded` if labels can be padded and starts are shared, else `model`.
+        aggregate: one of `AGGREGATES`, or `auto`: `mixed` for readings with labels, `sorted` for `model`.
         shared_start: whether both networks start from the same weights.
 
-    >>> two, ten, real = Answers("categorical", 2), Answers("categorical", 10), Answers("gaussian", 1)
+    >>> two, ten, real = OutputType("categorical", 2), OutputType("categorical", 10), OutputType("gaussian", 1)
     >>> form_for(two, ten) == DEFAULT, form_for(two, real) == form_for(two, ten, shared_start=False) == FALLBACK
     (True, True)
     """
@@ -87,7 +87,7 @@ def form_for(
 
 
 def require_form(reading: str, aggregate: str) -> None:
-    """Refuse readings and aggregates that are unknown."""
-    for what, value, known in (("reading", reading, READINGS), ("aggregate", aggregate, AGGREGATES)):
+    """Refuse unknown readings and aggregates."""
+    for name, value, known in (("reading", reading, READINGS), ("aggregate", aggregate, AGGREGATES)):
         if value != AUTO and value not in known:
-            raise OptionError(f"{what} is one of {', '.join((AUTO, *known))}, got {value!r}")
+            raise OptionError(f"{name} is one of {', '.join((AUTO, *known))}, got {value!r}")

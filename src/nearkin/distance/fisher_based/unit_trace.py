@@ -1,8 +1,8 @@
-"""Hidden units followed through one pass of a network.
+"""Trace of hidden units through one forward pass of a network.
 
-The pass is watched function by function, so any Python code may call them. Layers with weights begin new units; sums
-tie two sets of units into one; concatenations lay sets side by side; a flattened map gives each unit a block of
-consecutive numbers; whatever treats channels alike keeps them. What is not known to do so is refused.
+All torch functions of the pass are intercepted, so the network may be any Python code. Layers with weights create new
+units; sums join two sets of units into one; concatenations put sets side by side; a flattened map gives each unit a
+block of consecutive entries; functions that treat all channels equally keep the units. Other functions are refused.
 """
 
 import math
@@ -16,9 +16,9 @@ from nearkin.core.errors import MismatchError
 
 CONVOLUTIONS = {f"conv{d}d": (1, 0) for d in (1, 2, 3)} | {f"conv_transpose{d}d": (0, 1) for d in (1, 2, 3)}
 LAYERS: Mapping[str, tuple[int | None, int]] = {"linear": (1, 0), "embedding": (None, 1), **CONVOLUTIONS}
-"""Functions that read units and write new ones, and the axes of their weight that count the ones and the others."""
+"""Functions that read units and compute new ones, with the weight axes of the read and of the computed units."""
 
-ALIKE = frozenset((
+POINTWISE = frozenset((
     "relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "hardswish", "hardsigmoid",
     "hardtanh", "softplus", "softsign", "sigmoid", "tanh", "logsigmoid", "threshold", "exp", "log", "sqrt", "rsqrt",
     "abs", "neg", "square", "pow", "rpow", "clamp", "add", "radd", "sub", "rsub", "mul", "rmul", "div", "rdiv",
@@ -29,11 +29,11 @@ BY_CHANNEL = frozenset({"batch_norm", "instance_norm", "prelu", "interpolate"})
 RESHAPING = frozenset({"flatten", "unflatten", "view", "reshape", "squeeze", "unsqueeze"})
 REDUCING = frozenset({"mean", "sum", "amax", "amin"})
 POOLING = {f"{kind}_pool{d}d": d for kind in ("max", "avg", "adaptive_max", "adaptive_avg", "lp") for d in (1, 2, 3)}
-QUESTIONS = frozenset({"get", "size", "dim", "len", "numel", "is_floating_point"})
+QUERIES = frozenset({"get", "size", "dim", "len", "numel", "is_floating_point"})
 
 
-class Place(NamedTuple):
-    """Where a tensor counts the units of a group: `size` numbers of an axis from `start` on, as many for each unit."""
+class UnitSlice(NamedTuple):
+    """Entries of a tensor for the units of a group: `size` on an axis from `start` on, equally many for each unit."""
 
     tensor: str
     axis: int
@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
 
 class _Units:
-    """Units under way; how many may be moved is known when all that reads them is. A single one stays in place."""
+    """A set of units; its number can shrink until the whole pass is traced. A single unit is not permuted."""
 
     def __init__(self, num: int) -> None:
         self._num, self._joined = num, self
@@ -53,65 +53,65 @@ class _Units:
     def num(self) -> int:
         return self.root()._num
 
-    def coarsen(self, parts: int) -> None:
-        """Join neighbours to larger units, until these also are parts of an axis that has so many."""
-        self.root()._num = math.gcd(self.num(), parts)
+    def coarsen(self, num: int) -> None:
+        """Merge neighbouring units until their number divides `num`."""
+        self.root()._num = math.gcd(self.num(), num)
 
     def join(self, other: "_Units") -> None:
         self.coarsen(other.num())
         other.root()._joined = self.root()
 
 
-Pieces: TypeAlias = tuple[tuple[_Units, int], ...]  # an axis from front to back: units, and how many numbers they take
+Pieces: TypeAlias = tuple[tuple[_Units, int], ...]  # along an axis: units, and their number of entries
 
 
 def _fixed(size: int) -> Pieces:
     return ((_Units(1), size),)
 
 
-def _tensors(things: Iterable[Any]) -> Iterator[Tensor]:
-    for thing in things:
-        if isinstance(thing, Tensor):
-            yield thing
-        elif isinstance(thing, list | tuple):
-            yield from _tensors(thing)
+def _tensors(arguments: Iterable[Any]) -> Iterator[Tensor]:
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            yield argument
+        elif isinstance(argument, list | tuple):
+            yield from _tensors(argument)
 
 
 class Trace(TorchFunctionMode):
-    """Follows hidden units through the functions of torch that are called inside of it."""
+    """Context manager that traces hidden units through the torch functions called inside it."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.network = type(model).__name__
         self.values = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         self._names = {id(value): name for name, value in self.values.items()}
-        self._places: dict[tuple[str, int], Pieces] = {}
-        self._axes: dict[int, tuple[int, Pieces, Tensor]] = {}  # the tensor too, lest its id be given away
+        self._pieces: dict[tuple[str, int], Pieces] = {}
+        self._axes: dict[int, tuple[int, Pieces, Tensor]] = {}  # the tensor is kept, so that its id stays unique
 
     def refuse(self, reason: str) -> NoReturn:
-        """Say in one line why there is no alignment, and what to do without."""
+        """Raise an error with the reason."""
         raise MismatchError(
-            f"the hidden units of {self.network} cannot be followed: {reason}; compare with aggregate='sorted' or "
+            f"the hidden units of {self.network} cannot be traced: {reason}; compare with aggregate='sorted' or "
             f"'layer', which need no alignment"
         )
 
-    def places(self) -> list[tuple[int, tuple[Place, ...]]]:
-        """For every set of units that may trade places how many they are, and where weights count them."""
-        found: dict[_Units, list[Place]] = {}
-        for (name, axis), pieces in self._places.items():
+    def slices(self) -> list[tuple[int, tuple[UnitSlice, ...]]]:
+        """For every set of units that can be permuted, their number and their slices of tensors."""
+        slices: dict[_Units, list[UnitSlice]] = {}
+        for (name, axis), pieces in self._pieces.items():
             start = 0
             for units, size in pieces:
                 if units.num() > 1:
-                    found.setdefault(units.root(), []).append(Place(name, axis, start, size))
+                    slices.setdefault(units.root(), []).append(UnitSlice(name, axis, start, size))
                 start += size
-        return [(units.num(), tuple(places)) for units, places in found.items()]
+        return [(units.num(), tuple(items)) for units, items in slices.items()]
 
     def units_of(self, tensor: Tensor) -> Pieces:
-        """The units that a tensor counts, none where it counts none."""
+        """The units of a tensor; empty if it has none."""
         return self._axes[id(tensor)][1] if id(tensor) in self._axes else ()
 
     def freeze(self, *axes: Pieces) -> None:
-        """Keep these units in place."""
+        """Exclude these units from permutation."""
         for units, _ in (piece for pieces in axes for piece in pieces):
             units.coarsen(1)
 
@@ -124,15 +124,15 @@ class Trace(TorchFunctionMode):
         return first
 
     def _record(self, value: Tensor, axis: int, pieces: Pieces) -> Pieces:
-        """An axis of a weight counts these units, and those of earlier calls."""
+        """Record the units on an axis of a weight, joined with those of earlier calls."""
         if id(value) not in self._names:
             self.refuse("one of its weights is computed from others")
-        place = (self._names[id(value)], axis)
-        self._places[place] = self._tie(self._places[place], pieces) if place in self._places else pieces
-        return self._places[place]
+        key = (self._names[id(value)], axis)
+        self._pieces[key] = self._tie(self._pieces[key], pieces) if key in self._pieces else pieces
+        return self._pieces[key]
 
     def _pin(self, tensors: Iterable[Tensor]) -> None:
-        """Weights among these are used in a way of their own and keep their order."""
+        """Exclude weights among these tensors from permutation."""
         for value in (value for value in tensors if id(value) in self._names):
             for axis, size in enumerate(value.shape):
                 self._record(value, axis, _fixed(size))
@@ -140,19 +140,19 @@ class Trace(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out, name = func(*args, **(kwargs or {})), str(getattr(func, "__name__", func)).strip("_")
         tensors = list(_tensors((args, list((kwargs or {}).values()))))
-        found: tuple[int, Pieces] | None = None
+        traced: tuple[int, Pieces] | None = None
         if name in LAYERS:
-            found = self._layer(name, tensors, (kwargs or {}).get("groups", args[6] if len(args) > 6 else 1), out)
+            traced = self._layer(name, tensors, (kwargs or {}).get("groups", args[6] if len(args) > 6 else 1), out)
         elif not any(id(tensor) in self._axes for tensor in tensors):
             self._pin(tensors)
         elif isinstance(out, Tensor):
             dim = (kwargs or {}).get("dim", args[1] if len(args) > 1 else None)
-            found = self._kept(name, tensors, dim, out)
-        elif name not in QUESTIONS:
-            self.refuse(f"{name} is not known to keep them")
+            traced = self._after(name, tensors, dim, out)
+        elif name not in QUERIES:
+            self.refuse(f"the function {name} is not supported")
         self._axes.pop(id(out), None)
-        if found is not None:
-            self._axes[id(out)] = (*found, out)
+        if traced is not None:
+            self._axes[id(out)] = (*traced, out)
         return out
 
     def _layer(self, name: str, tensors: list[Tensor], groups: int, out: Tensor) -> tuple[int, Pieces]:
@@ -160,10 +160,10 @@ class Trace(TorchFunctionMode):
         axis, groups = out.dim() + 1 - weight.dim(), groups if name in CONVOLUTIONS else 1
         where, before, _ = self._axes.get(id(x), (axis, _fixed(x.shape[axis]) if reads is not None else (), x))
         if where != axis:
-            self.refuse(f"{name} works across another axis than theirs")
+            self.refuse(f"{name} works on another axis than theirs")
         size = out.shape[axis]
         units: Pieces = ((_Units(size), size),)
-        if groups > 1 and groups == x.shape[axis] and writes == 0:  # each unit has descendants of its own
+        if groups > 1 and groups == x.shape[axis] and writes == 0:  # depthwise: each unit gives its own new units
             units = tuple((piece, count * size // groups) for piece, count in before)
         elif groups > 1:
             self.freeze(before, units)
@@ -175,34 +175,34 @@ class Trace(TorchFunctionMode):
             self._record(value, 0, units)
         return axis, units
 
-    def _kept(self, name: str, tensors: list[Tensor], dim: Any, out: Tensor) -> tuple[int, Pieces] | None:
-        """Axis and units of what a function without units of its own returns; None where they were summed up."""
+    def _after(self, name: str, tensors: list[Tensor], dim: Any, out: Tensor) -> tuple[int, Pieces] | None:
+        """Axis and units of the output of a function without weights; None if it reduces over the units."""
         x = tensors[0]
-        if name in ALIKE:
-            return self._alike(tensors, out)
+        if name in POINTWISE:
+            return self._pointwise(tensors, out)
         if name in ("cat", "concat", "concatenate"):
-            return self._joined(tensors, (dim or 0) % out.dim())
+            return self._concatenated(tensors, (dim or 0) % out.dim())
         axis, pieces, _ = self._axes.get(id(x), (-1, (), x))
         after: tuple[int, Pieces] | None = (axis, pieces)
         if name in BY_CHANNEL and axis == 1:
             for value in tensors[1:]:
                 self._record(value, 0, pieces if len(value) > 1 else _fixed(1))
         elif name in REDUCING and axis >= 0:
-            gone = [d % x.dim() for d in ([dim] if isinstance(dim, int) else dim or range(x.dim()))]
-            shift = sum(d < axis for d in gone) if out.dim() < x.dim() else 0
-            after = None if axis in gone else (axis - shift, pieces)
+            reduced = [d % x.dim() for d in ([dim] if isinstance(dim, int) else dim or range(x.dim()))]
+            shift = sum(d < axis for d in reduced) if out.dim() < x.dim() else 0
+            after = None if axis in reduced else (axis - shift, pieces)
         elif name in RESHAPING and axis >= 0:
             after = _reshaped(axis, pieces, x.shape, out.shape) or self.refuse(f"{name} mixes them with another axis")
         elif not 0 <= axis < x.dim() - POOLING.get(name, x.dim()):
-            self.refuse(f"{name} is not known to keep them")
+            self.refuse(f"the function {name} is not supported")
         return after
 
-    def _alike(self, tensors: list[Tensor], out: Tensor) -> tuple[int, Pieces] | None:
-        """Numbers that stand in one place are combined; tensors meet from their last axis on."""
-        followed = [(self._axes[id(t)][0] - t.dim(), t) for t in tensors if id(t) in self._axes]
-        spread = {axis: t for axis, t in followed if t.shape[axis] == out.shape[axis]}
+    def _pointwise(self, tensors: list[Tensor], out: Tensor) -> tuple[int, Pieces] | None:
+        """Axis and units of an elementwise function; axes are aligned from the last one, as in broadcasting."""
+        known = [(self._axes[id(t)][0] - t.dim(), t) for t in tensors if id(t) in self._axes]
+        spread = {axis: t for axis, t in known if t.shape[axis] == out.shape[axis]}
         if len(spread) > 1:
-            self.refuse("those of two axes are combined")
+            self.refuse("units of two axes are combined")
         for axis, t in spread.items():
             pieces = self.units_of(t)
             for other in (other for other in tensors if other.dim() >= -axis and other.shape[axis] > 1):
@@ -215,10 +215,10 @@ class Trace(TorchFunctionMode):
             return out.dim() + axis, pieces
         return None
 
-    def _joined(self, tensors: list[Tensor], dim: int) -> tuple[int, Pieces]:
+    def _concatenated(self, tensors: list[Tensor], dim: int) -> tuple[int, Pieces]:
         axes = {self._axes[id(t)][0] for t in tensors if id(t) in self._axes}
         if len(axes) > 1:
-            self.refuse("those of two axes are joined")
+            self.refuse("units of two axes are concatenated")
         (axis,) = axes
         sides = [self.units_of(t) or _fixed(t.shape[axis]) for t in tensors]
         if dim == axis:
@@ -229,7 +229,7 @@ class Trace(TorchFunctionMode):
 
 
 def _reshaped(axis: int, pieces: Pieces, before: Sequence[int], after: Sequence[int]) -> tuple[int, Pieces] | None:
-    """Axis and units in a new shape: divided into channels, or repeated and each made a block; None if neither."""
+    """Axis and units in a new shape: split into channels, or repeated with a block for each; None if neither."""
     left, size = math.prod(before[:axis]), before[axis]
     for new_axis, new in enumerate(after):
         outer = math.prod(after[:new_axis])

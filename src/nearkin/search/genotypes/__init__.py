@@ -1,1 +1,1 @@
-"""Genotypes: descriptions of architectures, written as one line of text."""
+"""Genotypes: descriptions of architectures as one line of text."""

@@ -1,4 +1,4 @@
-"""One block of a chain: a name and its options."""
+"""Block of a chain."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from nearkin.search.genotypes.notation import Scanner, Value, require_name
 
 @dataclass(frozen=True, init=False)
 class Block:
-    """One block of a chain: a name and options, which are kept in alphabetical order.
+    """Block of a chain: a name, and options in alphabetical order.
 
     >>> print(Block("mbconv", {"kernel": 5, "expansion": 3}))
     mbconv(expansion=3, kernel=5)
@@ -28,14 +28,14 @@ class Block:
 
     @staticmethod
     def parse(text: str) -> "Block":
-        """Read one block."""
+        """Read the text of a block."""
         scan = Scanner(text)
         block = read_block(scan)
         scan.end()
         return block
 
     def __getitem__(self, option: str) -> Value:
-        require(option in dict(self.options), f"{self} has no option {option!r}", MismatchError)
+        require(option in dict(self.options), f"{self} has no option {option!r}; add it to the block", MismatchError)
         return dict(self.options)[option]
 
     def __str__(self) -> str:
@@ -47,26 +47,26 @@ def read_block(scan: Scanner) -> Block:
     """Read `name` or `name(option=value, …)`."""
     name = scan.name("a block")
     options: list[tuple[str, Value]] = []
-    if scan.found("("):
-        while not options or scan.found(","):
-            place = scan.place
+    if scan.accept("("):
+        while not options or scan.accept(","):
+            position = scan.position
             option = scan.name("an option")
             if option in dict(options):
-                scan.fail("an option that was not given before", place)
-            scan.take("=")
+                scan.fail("an option that was not given before", position)
+            scan.expect("=")
             options.append((option, scan.value(f"a number or name for {option}")))
-        scan.take(")")
+        scan.expect(")")
     return Block(name, options)
 
 
 def _writable(block: str, option: str, value: Value) -> Value:
-    """A value that is read back as it was; a real number without fraction is a whole one, as are true and false."""
+    """Value that text represents without loss; a number without fraction, true and false become integers."""
     require_name(option, "an option")
     if isinstance(value, str):
         require_name(value, f"the value of {block}'s option {option}")
         return value
     require(
         isinstance(value, int) or math.isfinite(value),
-        f"{block}: option {option} wants a finite number or a name, got {value}",
+        f"{block}: option {option} must be a finite number or a name, got {value}",
     )
     return int(value) if value == int(value) else value

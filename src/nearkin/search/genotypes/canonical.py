@@ -1,7 +1,7 @@
-"""One graph for every class of isomorphic graphs.
+"""Canonical form of a graph: one graph for every class of isomorphic graphs.
 
-A graph is directed and acyclic. Its nodes are numbers, the first `num_inputs` of them inputs, which keep their numbers;
-every edge goes from a smaller to a larger one and bears the name of an operation. Two edges may join the same nodes.
+A graph is directed and acyclic. Its nodes are numbers; the first `num_inputs` are inputs and keep their numbers. Every
+edge goes from a smaller to a larger number and has the name of an operation. Two edges may join the same nodes.
 """
 
 import itertools
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Edge(NamedTuple):
-    """`target` adds up what the operations of its edges make of their sources."""
+    """An operation from a node to a later one; a node is the sum of its entering edges."""
 
     source: int
     target: int
@@ -18,7 +18,7 @@ class Edge(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """Nodes `0 … num_nodes - 1`, edges and the nodes that make the output."""
+    """Nodes `0 … num_nodes - 1`, edges, and output nodes."""
 
     num_inputs: int
     num_nodes: int
@@ -30,25 +30,25 @@ Form = tuple[tuple[int, int, str], ...]
 
 
 def canonical(graph: Graph, zeros: Collection[str] = (), identities: Callable[[Edge], bool] | None = None) -> Graph:
-    """The graph that stands for all that compute the same by the same edges, however their nodes are numbered.
+    """Canonical graph of all graphs that differ only in the numbers of their nodes and in useless edges.
 
-    Edges whose operation is a zero go, and so do nodes that no input reaches or that do not reach the output. Where
-    `identities` is given, edges it accepts are contracted wherever that changes no sum.
+    Edges with a zero operation are removed, and so are nodes that no input reaches or that do not reach the output.
+    With `identities`, the edges that it accepts are contracted wherever that changes no sum.
 
     >>> straight = Graph(1, 4, (Edge(0, 1, "a"), Edge(0, 2, "b"), Edge(1, 3, "c"), Edge(2, 3, "c")), (3,))
     >>> crossed = Graph(1, 4, (Edge(0, 1, "b"), Edge(0, 2, "a"), Edge(1, 3, "c"), Edge(2, 3, "c")), (3,))
     >>> canonical(straight) == canonical(crossed)
     True
     """
-    live = pruned(graph, zeros)
-    return labelled(live if identities is None else contracted(live, identities))
+    live = prune(graph, zeros)
+    return label_canonically(live if identities is None else contract_identities(live, identities))
 
 
-def pruned(graph: Graph, zeros: Collection[str] = ()) -> Graph:
-    """The graph without zeros, unreached nodes and nodes that reach no output; the order of nodes is kept.
+def prune(graph: Graph, zeros: Collection[str] = ()) -> Graph:
+    """Remove zeros, nodes that no input reaches and nodes that reach no output; the order of nodes is kept.
 
     >>> graph = Graph(1, 4, (Edge(0, 1, "a"), Edge(0, 2, "a"), Edge(1, 3, "zero"), Edge(2, 3, "a")), (3,))
-    >>> pruned(graph, {"zero"}).edges
+    >>> prune(graph, {"zero"}).edges
     (Edge(source=0, target=1, operation='a'), Edge(source=1, target=2, operation='a'))
     """
     edges = [edge for edge in graph.edges if edge.operation not in zeros]
@@ -65,14 +65,14 @@ def pruned(graph: Graph, zeros: Collection[str] = ()) -> Graph:
     return _renumbered(graph.num_inputs, live, kept, reached.intersection(graph.output))
 
 
-def contracted(graph: Graph, identities: Callable[[Edge], bool]) -> Graph:
-    """The graph with identity edges `u → v` contracted where they only hand on what is there already.
+def contract_identities(graph: Graph, identities: Callable[[Edge], bool]) -> Graph:
+    """Contract identity edges `u → v` that only copy a node.
 
-    That is where nothing else enters `v`, unless both are outputs, and where nothing else leaves `u`, which then is
-    neither input nor output: `v = u + …` takes over the edges that enter `u`.
+    This is the case if nothing else enters `v`, unless both are outputs; and if nothing else leaves `u`, which is
+    neither input nor output: then `v = u + …` gets the edges that enter `u`.
 
     >>> chain = Graph(1, 4, (Edge(0, 1, "a"), Edge(1, 2, "id"), Edge(2, 3, "b")), (3,))
-    >>> contracted(chain, lambda edge: edge.operation == "id").edges
+    >>> contract_identities(chain, lambda edge: edge.operation == "id").edges
     (Edge(source=0, target=1, operation='a'), Edge(source=1, target=2, operation='b'))
     """
     while True:
@@ -80,21 +80,21 @@ def contracted(graph: Graph, identities: Callable[[Edge], bool]) -> Graph:
             entering = [other for other in graph.edges if other.target == edge.target]
             leaving = [other for other in graph.edges if other.source == edge.source]
             if len(entering) == 1 and not {edge.source, edge.target} <= set(graph.output):
-                graph = _without(graph, edge, gone=edge.target, heir=edge.source)
+                graph = _without(graph, edge, removed=edge.target, kept=edge.source)
                 break
             if len(leaving) == 1 and edge.source >= graph.num_inputs and edge.source not in graph.output:
-                graph = _without(graph, edge, gone=edge.source, heir=edge.target)
+                graph = _without(graph, edge, removed=edge.source, kept=edge.target)
                 break
         else:
             return graph
 
 
-def labelled(graph: Graph) -> Graph:
-    """The graph with its nodes in an order that depends on nothing but its shape; every node must be reached.
+def label_canonically(graph: Graph) -> Graph:
+    """Number the nodes in an order that depends only on the structure; every node must be reachable.
 
-    Nodes are coloured by their depth, then by the colours around them until no colour splits any more. Where nodes
-    still look alike each is singled out in turn and the least result wins; of nodes that an automorphism exchanges,
-    which shows in equal results, one is enough.
+    Nodes are coloured by their depth, then by the colours of their neighbours until the partition is stable. If nodes
+    still have the same colour, each is individualised in turn and the smallest result is used. Of nodes that an
+    automorphism exchanges, which have equal results, one is enough.
     """
     depth = [0] * graph.num_nodes
     for edge in sorted(graph.edges, key=lambda edge: edge.target):
@@ -109,7 +109,7 @@ def labelled(graph: Graph) -> Graph:
 
 
 def _least(graph: Graph, colours: list[int]) -> tuple[Form, list[int]]:
-    """The least form and the colours, all different, that give it."""
+    """The smallest form, and the colours, all different, that give it."""
     tied = _tied(colours)
     if not tied:
         return _form(graph, colours), colours
@@ -121,19 +121,19 @@ def _least(graph: Graph, colours: list[int]) -> tuple[Form, list[int]]:
 
 
 def _any_form(graph: Graph, colours: list[int]) -> Form:
-    """The form at the end of one way down: equal ones prove that an automorphism exchanges where they began."""
+    """Form of one branch of the search; equal forms prove that an automorphism exchanges the first nodes."""
     while tied := _tied(colours):
         colours = _singled(graph, colours, tied[0])
     return _form(graph, colours)
 
 
 def _form(graph: Graph, colours: Sequence[int]) -> Form:
-    """The edges in colours instead of numbers."""
+    """Edges with colours instead of numbers."""
     return tuple(sorted((colours[target], colours[source], name) for source, target, name in graph.edges))
 
 
 def _tied(colours: Sequence[int]) -> list[int]:
-    """The nodes of the first colour that several share."""
+    """Nodes of the first colour that several nodes have."""
     shared = next((colour for colour in sorted(colours) if colours.count(colour) > 1), None)
     return [node for node, colour in enumerate(colours) if colour == shared]
 
@@ -143,7 +143,7 @@ def _singled(graph: Graph, colours: Sequence[int], chosen: int) -> list[int]:
 
 
 def _refined(graph: Graph, colours: list[int]) -> list[int]:
-    """Colours split by the colours of neighbours until they split no more."""
+    """Refine colours by the colours of neighbours until the partition is stable."""
     while True:
         entering: list[list[tuple[str, int]]] = [[] for _ in colours]
         leaving: list[list[tuple[str, int]]] = [[] for _ in colours]
@@ -157,25 +157,25 @@ def _refined(graph: Graph, colours: list[int]) -> list[int]:
 
 
 def _ranks(keys: Sequence[tuple[Any, ...]]) -> list[int]:
-    """The place of each key among the different ones."""
+    """Rank of each key among the distinct keys."""
     distinct = [key for key, _ in itertools.groupby(sorted(keys))]
     return [distinct.index(key) for key in keys]
 
 
-def _without(graph: Graph, edge: Edge, *, gone: int, heir: int) -> Graph:
-    """The graph without this edge and the node `gone`, whose other edges and place in the output its heir takes."""
+def _without(graph: Graph, edge: Edge, *, removed: int, kept: int) -> Graph:
+    """Remove an edge and a node; the kept node gets its other edges and its role as output."""
     rest = list(graph.edges)
     rest.remove(edge)
     moved = [
-        Edge(heir if source == gone else source, heir if target == gone else target, name)
+        Edge(kept if source == removed else source, kept if target == removed else target, name)
         for source, target, name in rest
     ]
-    order = [node for node in range(graph.num_nodes) if node != gone]
-    return _renumbered(graph.num_inputs, order, moved, {heir if node == gone else node for node in graph.output})
+    order = [node for node in range(graph.num_nodes) if node != removed]
+    return _renumbered(graph.num_inputs, order, moved, {kept if node == removed else node for node in graph.output})
 
 
 def _renumbered(num_inputs: int, order: Sequence[int], edges: Iterable[Edge], output: Iterable[int]) -> Graph:
-    number = {node: place for place, node in enumerate(order)}
+    number = {node: new for new, node in enumerate(order)}
     moved = sorted((number[target], number[source], name) for source, target, name in edges)
-    straight = tuple(Edge(source, target, name) for target, source, name in moved)
-    return Graph(num_inputs, len(order), straight, tuple(sorted(number[node] for node in output)))
+    renumbered = tuple(Edge(source, target, name) for target, source, name in moved)
+    return Graph(num_inputs, len(order), renumbered, tuple(sorted(number[node] for node in output)))

@@ -1,4 +1,4 @@
-"""One cell: operations on the edges of a small graph."""
+"""Cell: operations on the edges of a small graph."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,24 +8,24 @@ from nearkin.search.genotypes.canonical import Edge, Graph, canonical
 from nearkin.search.genotypes.notation import MAX_NODES, NOTHING, Scanner, read_nodes, require_count, require_name
 
 ZEROS = frozenset({"zero", "none"})
-"""Operations that carry nothing."""
+"""Operations whose output is zero."""
 
 IDENTITIES = frozenset({"identity", "skip_connect"})
-"""Operations that hand on what they get."""
+"""Operations that copy their input."""
 
 _MERGES = ("concat", "sum")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A directed acyclic graph whose nodes add up what the operations on their edges make of earlier nodes.
+    """A directed acyclic graph in which each node is the sum of operations on earlier nodes.
 
     Attributes:
-        num_inputs: nodes `0 … num_inputs - 1` are inputs.
-        num_nodes: all nodes, inputs among them.
-        edges: `(source, target, operation)` with source < target, kept in order of target, source and operation.
-        output: nodes that make the output; none gives zero.
-        merge: how: `concat` or `sum`.
+        num_inputs: number of inputs; they are the nodes `0 … num_inputs - 1`.
+        num_nodes: number of all nodes, including inputs.
+        edges: `(source, target, operation)` with source < target, in the order of target, source and operation.
+        output: output nodes; without any, the output is zero.
+        merge: how output nodes are merged: `concat` or `sum`.
 
     >>> print(Cell(1, 3, ((1, 2, "conv5"), (0, 1, "conv3"), (0, 2, "max3")), (1, 2)))
     (0): 1 = conv3(0); 2 = max3(0) + conv5(1); out = concat(1, 2)
@@ -39,8 +39,10 @@ class Cell:
 
     def __post_init__(self) -> None:
         first, last = self.num_inputs, self.num_nodes - 1
-        require(1 <= first <= last + 1, f"a cell has inputs, got {first} among {last + 1} nodes; give at least one")
-        require(last < MAX_NODES, f"a cell has {MAX_NODES} nodes at most, got {last + 1}")
+        require(
+            1 <= first <= last + 1, f"a cell has at least one input, got {first} among {last + 1} nodes; add an input"
+        )
+        require(last < MAX_NODES, f"a cell has at most {MAX_NODES} nodes, got {last + 1}")
         ordered = sorted((target, source, operation) for source, target, operation in self.edges)
         edges = tuple(Edge(source, target, operation) for target, source, operation in ordered)
         bad = next((e for e in edges if not (0 <= e.source < e.target <= last and e.target >= first)), None)
@@ -56,14 +58,14 @@ class Cell:
         object.__setattr__(self, "edges", edges)
         object.__setattr__(self, "output", output)
         if len(output) < 2:
-            object.__setattr__(self, "merge", _MERGES[0])  # one node is both
+            object.__setattr__(self, "merge", _MERGES[0])  # both are the same for one node
 
     def entering(self, node: int) -> tuple[Edge, ...]:
-        """The edges that enter a node."""
+        """Edges that enter a node."""
         return tuple(edge for edge in self.edges if edge.target == node)
 
     def canonical(self, *, fold_identities: bool = False, strided: bool = False) -> "Cell":
-        """The isomorphic cell that stands for all; where the cell is strided, identities of inputs are none."""
+        """Canonical form of the cell; in a strided cell, identities of inputs are not folded."""
         first = self.num_inputs if strided else 0
         folded = (lambda edge: edge.operation in IDENTITIES and edge.source >= first) if fold_identities else None
         graph = canonical(Graph(self.num_inputs, self.num_nodes, self.edges, self.output), ZEROS, folded)
@@ -91,42 +93,42 @@ class Cell:
 
 def read_cell(scan: Scanner) -> Cell:
     """Read `(0, …): node = operation(source) + …; …; out = …`."""
-    scan.take("(")
+    scan.expect("(")
     num_inputs = 0
-    while num_inputs == 0 or scan.found(","):
+    while num_inputs == 0 or scan.accept(","):
         scan.number(f"input {num_inputs}", (num_inputs,))
         num_inputs += 1
-    scan.take(")")
-    scan.take(":")
+    scan.expect(")")
+    scan.expect(":")
     edges: list[Edge] = []
     node = num_inputs
-    while not scan.found_name("out"):
+    while not scan.accept_name("out"):
         scan.number(f"node {node} or out", (node,))
-        scan.take("=")
+        scan.expect("=")
         edges.extend(_read_terms(scan, node))
-        scan.take(";")
+        scan.expect(";")
         node += 1
-    scan.take("=")
+    scan.expect("=")
     return Cell(num_inputs, node, tuple(edges), *_read_output(scan, node))
 
 
 def _read_terms(scan: Scanner, node: int) -> list[Edge]:
-    """The right side of `node = operation(source) + …`."""
-    if scan.found_name(NOTHING):
+    """Read the right side of `node = operation(source) + …`."""
+    if scan.accept_name(NOTHING):
         return []
     edges: list[Edge] = []
-    while not edges or scan.found("+"):
+    while not edges or scan.accept("+"):
         operation = scan.name(f"an operation or {NOTHING}" if not edges else "an operation")
-        scan.take("(")
+        scan.expect("(")
         edges.append(Edge(scan.number(f"a node before {node}", range(node)), node, operation))
-        scan.take(")")
+        scan.expect(")")
     return edges
 
 
 def _read_output(scan: Scanner, num_nodes: int) -> tuple[tuple[int, ...], str]:
-    if scan.found_name(NOTHING):
+    if scan.accept_name(NOTHING):
         return (), _MERGES[0]
-    merge = next((merge for merge in _MERGES if scan.found_name(merge)), None)
+    merge = next((merge for merge in _MERGES if scan.accept_name(merge)), None)
     if merge is not None:
         return read_nodes(scan, range(num_nodes)), merge
     return (scan.number(f"concat(…), sum(…), {NOTHING} or a node before {num_nodes}", range(num_nodes)),), _MERGES[0]

@@ -1,12 +1,12 @@
-"""Genotypes: what a search looks for, as small values that are written as text and read back without loss.
+"""Genotypes: architectures as small values that are written as text and read back without loss.
 
-There are three kinds: `Cells` (a normal and perhaps a reduction cell), `Chain` (blocks in a row) and `Recurrent` (the
-nodes of a recurrent cell). Two genotypes are equal when they are written alike, whatever order their edges came in;
-those that differ by no more than the numbers of nodes and by edges that carry nothing are equal after `canonical()`.
+There are three kinds: `Cells` (a normal and perhaps a reduction cell), `Chain` (a sequence of blocks) and `Recurrent`
+(the nodes of a recurrent cell). Two genotypes are equal if their texts are equal; the order of edges does not matter.
+Genotypes that differ only in the numbers of nodes and in useless edges are equal after `canonical()`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from nearkin.search.genotypes.cell import Cell, read_cell
 from nearkin.search.genotypes.notation import MAX_NODES, Scanner, read_nodes, require_count, require_name
 
 SKIP = "skip"
-"""The block of a chain that is left out."""
+"""Name of a skipped block of a chain."""
 
 
 class Genotype(ABC):
@@ -28,7 +28,7 @@ class Genotype(ABC):
     True
     >>> Genotype.parse("normal(0): 1 = conv3(2); out = 1")
     Traceback (most recent call last):
-    nearkin.core.errors.OptionError: genotype, position 21: wanted a node before 1, got '2); out = 1'
+    nearkin.core.errors.OptionError: genotype, position 21: expected a node before 1, got '2); out = 1'
     """
 
     @staticmethod
@@ -36,23 +36,19 @@ class Genotype(ABC):
         """Read the text of a genotype; white space does not matter."""
         scan = Scanner(text)
         kind = scan.one_of(("normal", "chain", "recurrent"), "normal(…), chain or recurrent(0)")
-        found: Genotype
-        if kind == "chain":
-            found = _read_chain(scan)
-        elif kind == "recurrent":
-            found = _read_recurrent(scan)
-        else:
-            found = _read_cells(scan)
+        read: Callable[[Scanner], Genotype]
+        read = {"chain": _read_chain, "recurrent": _read_recurrent, "normal": _read_cells}[kind]
+        genotype = read(scan)
         scan.end()
-        return found
+        return genotype
 
     @abstractmethod
     def canonical(self, *, fold_identities: bool = False) -> "Genotype":
-        """The one that stands for all its isomorphic kin; with `fold_identities`, for those of its identities too."""
+        """Canonical form of isomorphic genotypes; `fold_identities` also removes redundant identities."""
 
     @abstractmethod
     def operations(self) -> Mapping[str, tuple[str, ...]]:
-        """The operations of each part in the order in which they are written."""
+        """Operations of each part in the order of the text."""
 
     @abstractmethod
     def with_operations(self, operations: Mapping[str, Sequence[str]]) -> "Genotype":
@@ -61,7 +57,7 @@ class Genotype(ABC):
 
 @dataclass(frozen=True)
 class Cells(Genotype):
-    """A normal cell and, where the network has one, a reduction cell.
+    """A normal cell and, if there is one, a reduction cell.
 
     >>> mirrored = Genotype.parse("normal(0): 1 = b(0); 2 = a(0); 3 = c(1) + c(2); out = 3")
     >>> print(mirrored.canonical())
@@ -72,16 +68,16 @@ class Cells(Genotype):
     reduction: Cell | None = None
 
     def canonical(self, *, fold_identities: bool = False) -> "Cells":
-        """Both cells without zeros and nodes that no input reaches or no output needs, their nodes in one order.
+        """Both cells in canonical form, without zeros and useless nodes.
 
-        With `fold_identities` an identity that only hands on a node is contracted; in a reduction cell those of the
-        inputs stay, because they halve the sides.
+        `fold_identities` contracts identities that only copy a node; in a reduction cell, those of the inputs stay,
+        because they halve height and width.
         """
         reduction = self.reduction and self.reduction.canonical(fold_identities=fold_identities, strided=True)
         return Cells(self.normal.canonical(fold_identities=fold_identities), reduction)
 
     def operations(self) -> dict[str, tuple[str, ...]]:
-        """Those of `normal` and `reduction`."""
+        """Operations of `normal` and `reduction`."""
         return {part: tuple(edge.operation for edge in cell.edges) for part, cell in self.parts().items()}
 
     def with_operations(self, operations: Mapping[str, Sequence[str]]) -> "Cells":
@@ -89,9 +85,9 @@ class Cells(Genotype):
         return Cells(**{part: cell.with_operations(operations[part]) for part, cell in self.parts().items()})
 
     def parts(self) -> dict[str, Cell]:
-        """The cells that there are, by name."""
-        both = {"normal": self.normal}
-        return both if self.reduction is None else {**both, "reduction": self.reduction}
+        """Cells by name."""
+        cells = {"normal": self.normal}
+        return cells if self.reduction is None else {**cells, "reduction": self.reduction}
 
     def __str__(self) -> str:
         return " | ".join(f"{part}{cell}" for part, cell in self.parts().items())
@@ -99,7 +95,7 @@ class Cells(Genotype):
 
 @dataclass(frozen=True)
 class Chain(Genotype):
-    """Blocks one after the other.
+    """A sequence of blocks.
 
     >>> chain = Genotype.parse("chain: mbconv(kernel=3, expansion=6); skip")
     >>> first, second = chain.blocks[:2]
@@ -113,7 +109,7 @@ class Chain(Genotype):
         require(len(self.blocks) > 0, "a chain has at least one block, got none")
 
     def canonical(self, *, fold_identities: bool = False) -> "Chain":
-        """The chain itself: which of its places are alike is known to its space (`Space.unique_key`)."""
+        """The chain itself; its space knows which chains are equivalent (`Space.unique_key`)."""
         return self
 
     def operations(self) -> dict[str, tuple[str, ...]]:
@@ -130,7 +126,7 @@ class Chain(Genotype):
 
 
 class RecurrentNode(NamedTuple):
-    """An earlier node, and the activation of what a linear map makes of it."""
+    """An earlier node, and the activation after a linear map of it."""
 
     predecessor: int
     activation: str
@@ -141,8 +137,8 @@ class Recurrent(Genotype):
     """A recurrent cell: node 0 mixes input and hidden state, each further node follows one before it.
 
     Attributes:
-        nodes: those from 1 on.
-        output: nodes whose mean is the new hidden state; all where nothing is said.
+        nodes: nodes from 1 on.
+        output: nodes whose mean is the new hidden state (default: all).
 
     >>> print(Recurrent(((0, "tanh"), (1, "relu"))))
     recurrent(0): 1 = tanh(0); 2 = relu(1); out = mean(1, 2)
@@ -155,7 +151,7 @@ class Recurrent(Genotype):
         nodes = tuple(RecurrentNode(*node) for node in self.nodes)
         numbers = range(1, len(nodes) + 1)
         require(len(nodes) > 0, "a recurrent cell has at least one node, got none")
-        require(len(nodes) < MAX_NODES, f"a recurrent cell has {MAX_NODES - 1} nodes at most, got {len(nodes)}")
+        require(len(nodes) < MAX_NODES, f"a recurrent cell has at most {MAX_NODES - 1} nodes, got {len(nodes)}")
         bad = next((i for i, node in zip(numbers, nodes, strict=True) if not 0 <= node.predecessor < i), None)
         require(bad is None, f"node {bad} follows an earlier one, got {nodes[(bad or 1) - 1].predecessor}")
         for node in nodes:
@@ -173,12 +169,12 @@ class Recurrent(Genotype):
         return tuple(Edge(node.predecessor, number, node.activation) for number, node in enumerate(self.nodes, 1))
 
     def canonical(self, *, fold_identities: bool = False) -> "Recurrent":
-        """Without nodes that no output needs, in one order; an identity has weights of its own and is never folded."""
+        """Canonical form without useless nodes; identities have weights and are never folded."""
         graph = canonical(Graph(1, len(self.nodes) + 1, self.edges(), self.output))
         return Recurrent(tuple(RecurrentNode(edge.source, edge.operation) for edge in graph.edges), graph.output)
 
     def operations(self) -> dict[str, tuple[str, ...]]:
-        """The activations."""
+        """Activations of the nodes."""
         return {"nodes": tuple(node.activation for node in self.nodes)}
 
     def with_operations(self, operations: Mapping[str, Sequence[str]]) -> "Recurrent":
@@ -194,7 +190,7 @@ class Recurrent(Genotype):
 
 def _read_cells(scan: Scanner) -> Cells:
     normal = read_cell(scan)
-    if not scan.found("|"):
+    if not scan.accept("|"):
         return Cells(normal)
     scan.one_of(("reduction",), "reduction(…)")
     return Cells(normal, read_cell(scan))
@@ -202,25 +198,25 @@ def _read_cells(scan: Scanner) -> Cells:
 
 def _read_recurrent(scan: Scanner) -> Recurrent:
     for mark in ("(", "0", ")", ":"):
-        scan.take(mark)
+        scan.expect(mark)
     nodes: list[RecurrentNode] = []
-    while not nodes or not scan.found_name("out"):
+    while not nodes or not scan.accept_name("out"):
         node = len(nodes) + 1
         scan.number(f"node {node} or out" if nodes else "node 1", (node,))
-        scan.take("=")
+        scan.expect("=")
         activation = scan.name("an activation")
-        scan.take("(")
+        scan.expect("(")
         nodes.append(RecurrentNode(scan.number(f"a node before {node}", range(node)), activation))
-        scan.take(")")
-        scan.take(";")
-    scan.take("=")
-    scan.take("mean")
+        scan.expect(")")
+        scan.expect(";")
+    scan.expect("=")
+    scan.expect("mean")
     return Recurrent(tuple(nodes), read_nodes(scan, range(1, len(nodes) + 1)))
 
 
 def _read_chain(scan: Scanner) -> Chain:
-    scan.take(":")
+    scan.expect(":")
     blocks = [read_block(scan)]
-    while scan.found(";"):
+    while scan.accept(";"):
         blocks.append(read_block(scan))
     return Chain(tuple(blocks))

@@ -1,4 +1,4 @@
-"""Reading a line of text piece by piece, with errors that say what was wanted, what was got and where."""
+"""Scanner for the text of a genotype; errors say what was expected, what was found and where."""
 
 import math
 import re
@@ -11,16 +11,16 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 """Names of operations, blocks, options and activations."""
 
 NOTHING = "nothing"
-"""What is written where a node or an output gets nothing; no name of anything."""
+"""Word for a node or an output without any input; not allowed as a name."""
 
 Value = int | float | str
-"""What an option may be."""
+"""Value of an option."""
 
 MAX_TEXT = 20_000
-"""Most characters of a genotype; the longest that a search made had a few hundred."""
+"""Largest number of characters of a genotype; the longest of a search had a few hundred."""
 
 MAX_NODES = 32
-"""Most nodes of a cell; the canonical form of 32 that are all alike takes a few seconds, of 64 more than a minute."""
+"""Largest number of nodes; the canonical form of 32 equivalent ones takes a few seconds, of 64 over a minute."""
 
 _NUMBER = re.compile(r"[0-9]{1,9}(?![0-9])")
 _VALUE = re.compile(r"-?[0-9][0-9.]*(?:e[+-]?[0-9]+)?")
@@ -28,121 +28,121 @@ _SHOWN = 20
 
 
 class Scanner:
-    """A text and how far it was read; white space between pieces is passed over.
+    """A text and the position up to which it was read; white space is skipped.
 
     >>> scan = Scanner(" 1 = conv3(0)")
-    >>> scan.number("a node"), scan.take("="), scan.name("an operation"), scan.found("[")
+    >>> scan.number("a node"), scan.expect("="), scan.name("an operation"), scan.accept("[")
     (1, None, 'conv3', False)
-    >>> scan.take("[")
+    >>> scan.expect("[")
     Traceback (most recent call last):
-    nearkin.core.errors.OptionError: genotype, position 10: wanted '[', got '(0)'
+    nearkin.core.errors.OptionError: genotype, position 10: expected '[', got '(0)'
     """
 
     def __init__(self, text: str) -> None:
         require(isinstance(text, str), f"a genotype is text, got {text!r:.100}")
-        require(len(text) <= MAX_TEXT, f"a genotype has {MAX_TEXT:,} characters at most, got {len(text):,}")
+        require(len(text) <= MAX_TEXT, f"a genotype has at most {MAX_TEXT:,} characters, got {len(text):,}")
         self.text = text
-        self.place = 0
+        self.position = 0
         self._skip()
 
-    def found(self, mark: str) -> bool:
-        """Whether this mark comes next; it is read if so."""
-        if not self.text.startswith(mark, self.place):
+    def accept(self, mark: str) -> bool:
+        """Whether this mark is next; if so, it is read."""
+        if not self.text.startswith(mark, self.position):
             return False
-        self._go(self.place + len(mark))
+        self._go(self.position + len(mark))
         return True
 
-    def found_name(self, name: str) -> bool:
-        """Whether this name comes next, and not a longer one; it is read if so."""
-        match = NAME.match(self.text, self.place)
-        return match is not None and match[0] == name and self.found(name)
+    def accept_name(self, name: str) -> bool:
+        """Whether exactly this name is next; if so, it is read."""
+        match = NAME.match(self.text, self.position)
+        return match is not None and match[0] == name and self.accept(name)
 
-    def take(self, mark: str) -> None:
+    def expect(self, mark: str) -> None:
         """Read this mark."""
-        if not self.found(mark):
+        if not self.accept(mark):
             self.fail(repr(mark))
 
-    def name(self, wanted: str) -> str:
+    def name(self, expected: str) -> str:
         """Read a name."""
-        return self._match(NAME, wanted)
+        return self._match(NAME, expected)
 
-    def one_of(self, names: Container[str], wanted: str) -> str:
+    def one_of(self, names: Container[str], expected: str) -> str:
         """Read one of these names."""
-        place = self.place
-        name = self.name(wanted)
+        position = self.position
+        name = self.name(expected)
         if name not in names:
-            self.fail(wanted, place)
+            self.fail(expected, position)
         return name
 
-    def number(self, wanted: str, allowed: Container[int] | None = None) -> int:
+    def number(self, expected: str, allowed: Container[int] | None = None) -> int:
         """Read a whole number, one of those allowed."""
-        place = self.place
-        number = int(self._match(_NUMBER, wanted))
+        position = self.position
+        number = int(self._match(_NUMBER, expected))
         if allowed is not None and number not in allowed:
-            self.fail(wanted, place)
+            self.fail(expected, position)
         return number
 
-    def value(self, wanted: str) -> Value:
+    def value(self, expected: str) -> Value:
         """Read a whole number, a real number or a name."""
-        if not _VALUE.match(self.text, self.place):
-            return self.name(wanted)
-        place = self.place
-        text = self._match(_VALUE, wanted)
+        if not _VALUE.match(self.text, self.position):
+            return self.name(expected)
+        position = self.position
+        text = self._match(_VALUE, expected)
         try:
             value = float(text) if re.search("[.e]", text) else int(text)
         except ValueError:
-            self.fail(wanted, place)
+            self.fail(expected, position)
         if isinstance(value, float) and not math.isfinite(value):
-            self.fail(wanted, place)
+            self.fail(expected, position)
         return value
 
     def end(self) -> None:
-        """There is nothing more to read."""
-        if self.place < len(self.text):
+        """Raise if text is left."""
+        if self.position < len(self.text):
             self.fail("the end")
 
-    def fail(self, wanted: str, place: int | None = None) -> NoReturn:
-        """Say what was wanted and what stands there instead."""
-        place = self.place if place is None else place
-        rest = self.text[place:]
+    def fail(self, expected: str, position: int | None = None) -> NoReturn:
+        """Raise an error with the expected and the actual text."""
+        position = self.position if position is None else position
+        rest = self.text[position:]
         got = "the end" if not rest else repr(rest if len(rest) <= _SHOWN else rest[:_SHOWN] + "…")
-        raise OptionError(f"genotype, position {place}: wanted {wanted}, got {got}")
+        raise OptionError(f"genotype, position {position}: expected {expected}, got {got}")
 
-    def _match(self, pattern: re.Pattern[str], wanted: str) -> str:
-        match = pattern.match(self.text, self.place)
+    def _match(self, pattern: re.Pattern[str], expected: str) -> str:
+        match = pattern.match(self.text, self.position)
         if match is None:
-            self.fail(wanted)
+            self.fail(expected)
         self._go(match.end())
         return match[0]
 
-    def _go(self, place: int) -> None:
-        self.place = place
+    def _go(self, position: int) -> None:
+        self.position = position
         self._skip()
 
     def _skip(self) -> None:
-        while self.place < len(self.text) and self.text[self.place].isspace():
-            self.place += 1
+        while self.position < len(self.text) and self.text[self.position].isspace():
+            self.position += 1
 
 
 def read_nodes(scan: Scanner, allowed: range) -> tuple[int, ...]:
-    """Nodes in brackets, each once."""
-    scan.take("(")
+    """Read distinct nodes in brackets."""
+    scan.expect("(")
     free, nodes = set(allowed), list[int]()
-    while not nodes or scan.found(","):
+    while not nodes or scan.accept(","):
         nodes.append(scan.number(f"a node from {allowed.start} to {allowed.stop - 1}, each once", free))
         free.discard(nodes[-1])
-    scan.take(")")
+    scan.expect(")")
     return tuple(nodes)
 
 
-def require_name(name: str, wanted: str) -> None:
-    """Refuse what `Scanner.name` would not read back."""
+def require_name(name: str, expected: str) -> None:
+    """Raise if `Scanner.name` would not read the name."""
     require(
         NAME.fullmatch(name) is not None and name != NOTHING,
-        f"{wanted} is named by letters, digits, _, . and -, beginning with a letter; got {name!r}",
+        f"{expected} must be a name of letters, digits, _, . and - that starts with a letter; got {name!r}",
     )
 
 
 def require_count(given: Sequence[str], count: int, what: str) -> None:
-    """Refuse operations that are not one for each place."""
-    require(len(given) == count, f"there are {count} {what}, got {len(given)} operations", MismatchError)
+    """Raise unless there is one operation for each edge, block or node."""
+    require(len(given) == count, f"got {len(given)} operations for {count} {what}; give one for each", MismatchError)

@@ -1,1 +1,1 @@
-"""Search methods, one module or folder each; `search.registry` lists them by name."""
+"""Search methods, one module or folder each; `nearkin.search.registry` has one entry for each."""

@@ -1,4 +1,4 @@
-"""Regularised evolution (Real et al. 2019): children of tournament winners, and the oldest dies."""
+"""Regularised evolution (Real et al. 2019): children of tournament winners replace the oldest members."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,28 +7,24 @@ import torch
 
 from nearkin.core.errors import require
 from nearkin.search.genotypes.genotype import Genotype
-from nearkin.search.methods.random_search import DRAWN
-from nearkin.search.methods.sampling import Sampling, Trials, Way
+from nearkin.search.methods.sampling import CHILD, DRAWN, Proposer, Sampling, Trials
 from nearkin.search.objective import Objective
 from nearkin.search.spaces.base import Space
 
-CHILD = "child"
-"""Origin of a genotype that is another's neighbour."""
-
 PATIENCE = 50
-"""Children in a row that were measured before, after which a draw is proposed instead."""
+"""Number of repeated children in a row after which a genotype is drawn from the space instead."""
 
 
 @dataclass(frozen=True)
-class Evolution(Way):
-    """A population of the latest measured, each new one the neighbour of a tournament's winner.
+class Evolution(Proposer):
+    """A population of the latest measured genotypes; each new one is a neighbour of a tournament's winner.
 
-    The first members are those given, and draws from the space until the population is full. A child that was measured
-    before does not join, and costs nothing; after many of these in a row, a draw is proposed instead.
+    The population starts with the given genotypes and is filled with draws from the space. A child that was measured
+    before does not join and costs nothing.
 
     Attributes:
-        population: members alive; the oldest dies when another joins.
-        tournament: members drawn, the best of which has a child; all of them in the setting of NAS-Bench-201.
+        population: number of members; a new member replaces the oldest one.
+        tournament: number of members drawn, the best of which has a child; NAS-Bench-201 uses the whole population.
     """
 
     population: int = 10
@@ -42,12 +38,8 @@ class Evolution(Way):
             f"a tournament has 1 to {self.population} members, the population; got {self.tournament}",
         )
 
-    def settings(self) -> dict[str, int]:
-        """Both numbers."""
-        return {"population": self.population, "tournament": self.tournament}
-
     def propose(self, trials: Trials, space: Space) -> tuple[Genotype, str]:
-        """A draw while the population grows, then a child."""
+        """Draw while the population grows, then propose a child."""
         rng = trials.streams["draw"]
         if len(trials.marks) < self.population or trials.repeats >= PATIENCE:
             return space.sample(rng), DRAWN
@@ -55,19 +47,14 @@ class Evolution(Way):
         parent = max((trials.records[trials.marks[member]] for member in drawn), key=lambda record: record.score)
         return space.mutate(parent.genotype, rng), CHILD
 
-    def met(self, trials: Trials, place: int) -> None:
-        """What is new joins the population; the oldest leaves a full one."""
+    def observe(self, trials: Trials, index: int) -> None:
+        """Add a new genotype to the population and drop the oldest member if it is full."""
         if not trials.repeats:
-            trials.marks = [*trials.marks, place][-self.population :]
+            trials.marks = [*trials.marks, index][-self.population :]
 
 
 def evolution(
-    space: Space,
-    objective: Objective,
-    *,
-    population: int = 10,
-    tournament: int = 10,
-    first: Iterable[Genotype] = (),
+    space: Space, objective: Objective, *, population: int = 10, tournament: int = 10, first: Iterable[Genotype] = ()
 ) -> Sampling:
-    """Regularised evolution whose population begins with the genotypes given first."""
+    """Regularised evolution whose population starts with the given genotypes."""
     return Sampling(space, objective, Evolution(population, tournament), tuple(first))

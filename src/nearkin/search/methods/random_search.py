@@ -1,35 +1,25 @@
-"""Random search: every architecture drawn alike. The control that every other way must beat."""
+"""Random search: genotypes drawn uniformly. It is the baseline for every other method."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nearkin.search.genotypes.genotype import Genotype
-from nearkin.search.methods.sampling import Sampling, Trials, Way
+from nearkin.search.methods.sampling import DRAWN, Proposer, Sampling, Trials
 from nearkin.search.objective import Objective
 from nearkin.search.spaces.base import Space
 
-DRAWN = "drawn"
-"""Origin of a genotype that was drawn from the whole space."""
-
 
 @dataclass(frozen=True)
-class Drawing(Way):
-    """Draw from the space, all genotypes alike."""
+class RandomDraws(Proposer):
+    """Draw from the space, every genotype with the same probability."""
 
     name: str = "random"
 
-    def settings(self) -> dict[str, float]:
-        """Nothing to set."""
-        return {}
-
     def propose(self, trials: Trials, space: Space) -> tuple[Genotype, str]:
-        """Any genotype."""
+        """Draw a genotype."""
         return space.sample(trials.streams["draw"]), DRAWN
-
-    def met(self, trials: Trials, place: int) -> None:
-        """Nothing to learn."""
 
 
 def random_search(space: Space, objective: Objective, *, first: Iterable[Genotype] = ()) -> Sampling:
-    """Random search, after the genotypes given first."""
-    return Sampling(space, objective, Drawing(), tuple(first))
+    """Random search that measures the given genotypes first."""
+    return Sampling(space, objective, RandomDraws(), tuple(first))

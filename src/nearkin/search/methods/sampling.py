@@ -1,13 +1,14 @@
-"""Search by asking: genotypes are proposed one by one and measured by an objective; ways differ in what they propose.
+"""Search that measures one genotype per step: a proposer suggests genotypes, an objective scores them.
 
-An architecture counts once: what a space gives the same `unique_key` is measured once, and to propose it again costs
-nothing. A step is one measurement. All ways can start from genotypes that are given, such as a kin's best.
+Each architecture is measured once: genotypes with the same `unique_key` count as one, and a repeated proposal costs
+nothing. Every search of this kind can start from given genotypes, such as the best ones of a kin.
 """
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypedDict
 
 from nearkin.core.errors import DataError, TrainingError, require
@@ -15,95 +16,88 @@ from nearkin.core.events import Caution, Work
 from nearkin.core.rng import Streams
 from nearkin.core.state import State, copied
 from nearkin.search.genotypes.genotype import Genotype
-from nearkin.search.objective import Measured, Objective
-from nearkin.search.searcher import Best, Searcher
+from nearkin.search.objective import Objective, ObjectiveValue
+from nearkin.search.searcher import ScoredGenotype, Searcher
 from nearkin.search.spaces.base import Space
-from nearkin.search.spaces.limited import Limited
+from nearkin.search.spaces.limited import without_limits
 
 DRAWS = 1_000
-"""Proposals in a row without anything new after which a search ends."""
+"""Number of repeated proposals in a row after which a search ends."""
 
-_DESCRIBED = 3
+GIVEN, DRAWN, CHILD = "given", "drawn", "child"
+"""Origins of a genotype: given at the start, drawn from the whole space, or the neighbour of another one."""
 
-GIVEN = "given"
-"""Origin of the genotypes that a search starts from."""
+ORIGIN = "origin"
+"""Fact of a measured genotype: how it was proposed."""
 
-
-@dataclass(frozen=True)
-class Record:
-    """One measurement.
-
-    Attributes:
-        genotype: what was measured.
-        score: larger is better; minus infinity where the measure failed or was no number.
-        facts: plain figures beside it.
-        origin: how it was proposed, a word of the way's.
-    """
-
-    genotype: Genotype
-    score: float
-    facts: Mapping[str, float | str]
-    origin: str
+_SIGNATURE_DRAWS = 3
 
 
 @dataclass
 class Trials:
-    """The state of a search by asking.
+    """State of a search that measures one genotype per step.
 
     Attributes:
-        streams: the generators.
-        records: what was measured, in order.
-        places: where in `records` each class of genotypes is.
-        marks: places that the way goes on from: a population, a climber's foothold.
-        best: place of the highest score, the earliest of equals; -1 before there is any.
-        num_given: how many of the given genotypes were taken up.
-        repeats: proposals in a row, up to now, that were measured before.
-        ended: why there is nothing left to do.
+        streams: random generators.
+        records: measured genotypes in order; the score is minus infinity if training failed or gave no number.
+        index_of: index in `records` by the key of an architecture.
+        marks: indices that the proposer works with, such as a population.
+        best: index of the highest score, the earliest of equals; -1 before the first measurement.
+        num_given: number of given genotypes that were used.
+        repeats: number of repeated proposals since the last measurement.
+        ended: why no proposal is left.
     """
 
     streams: Streams
-    records: list[Record] = field(default_factory=list)
-    places: dict[str, int] = field(default_factory=dict)
+    records: list[ScoredGenotype] = field(default_factory=list)
+    index_of: dict[str, int] = field(default_factory=dict)
     marks: list[int] = field(default_factory=list)
     best: int = -1
     num_given: int = 0
     repeats: int = 0
     ended: str = ""
 
-    def add(self, key: str, record: Record) -> int:
-        """Keep a measurement; returns its place."""
-        place = len(self.records)
+    def add(self, key: str, record: ScoredGenotype) -> int:
+        """Add a measured genotype and return its index."""
+        index = len(self.records)
         self.records.append(record)
-        self.places[key] = place
+        self.index_of[key] = index
         self.repeats = 0
         if self.best < 0 or record.score > self.records[self.best].score:
-            self.best = place
-        return place
+            self.best = index
+        return index
 
 
-class Way(ABC):
-    """How the next genotype is chosen; a value without memory, all that it knows is in the trials."""
+class Proposer(ABC):
+    """Rule that chooses the next genotype. It stores nothing itself: everything that it knows is in the trials.
+
+    A proposer is a dataclass; its fields other than `name` are its settings.
+    """
+
+    def __init_subclass__(cls) -> None:
+        if "met" in vars(cls):
+            warnings.warn(f"{cls.__name__}.met is now observe", DeprecationWarning, stacklevel=2)
+            cls.observe = cls.met  # type: ignore[attr-defined, method-assign]
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """What the method is called."""
+        """Name of the method."""
 
-    @abstractmethod
     def settings(self) -> Mapping[str, Any]:
-        """Plain JSON values that decide what is proposed."""
+        """Plain JSON values that determine the proposals."""
+        return {name: value for name, value in asdict(self).items() if name != "name"}  # type: ignore[call-overload]
 
     @abstractmethod
     def propose(self, trials: Trials, space: Space) -> tuple[Genotype, str]:
-        """A member of the space, and the word for how it was come by; may be one that was measured before."""
+        """Return a genotype of the space, measured before or not, and a word for its origin."""
 
-    @abstractmethod
-    def met(self, trials: Trials, place: int) -> None:
-        """Take note of what was proposed or given: it is at that place of the records, new or not."""
+    def observe(self, trials: Trials, index: int) -> None:  # noqa: B027
+        """Take note of a proposed or given genotype at this index of the records; it may be a repeated one."""
 
 
-class _Facts(TypedDict):
-    """What `Sampling.capture` says beside the states of generators."""
+class _TrialFacts(TypedDict):
+    """Entries of a checkpoint beside the states of the generators."""
 
     seed: int
     records: list[tuple[str, float, dict[str, float | str], str]]
@@ -116,82 +110,82 @@ class _Facts(TypedDict):
 
 @dataclass(frozen=True)
 class Sampling(Searcher[Trials]):
-    """A way through a space by an objective.
+    """Search with a proposer and an objective.
 
     Attributes:
-        space: where to look.
-        objective: what is asked.
-        way: how the next genotype is chosen.
-        first: genotypes to measure before any other, best first; those that a limit of the space forbids are passed
-            over with a word of caution, one of another space is an error.
+        space: the search space.
+        objective: score of a genotype.
+        proposer: rule that chooses the next genotype.
+        first: genotypes to measure first, best first. One that breaks a limit of the space is skipped with a warning;
+            one of another space is an error.
     """
 
     space: Space
     objective: Objective
-    way: Way
+    proposer: Proposer
     first: tuple[Genotype, ...] = ()
 
     def __post_init__(self) -> None:
         for genotype in self.first:
-            unlimited(self.space).require_member(genotype)
+            without_limits(self.space).require_member(genotype)
 
     @property
     def name(self) -> str:
-        """That of the way."""
-        return self.way.name
+        """Name of the proposer."""
+        return self.proposer.name
 
     def settings(self) -> dict[str, Any]:
-        """Those of the way, the objective and the space."""
+        """Settings of the space, the objective and the proposer."""
         return {
-            "space": described(self.space),
+            "space": space_signature(self.space),
             "objective": dict(self.objective.settings()),
-            "way": dict(self.way.settings()),
+            "way": dict(self.proposer.settings()),
             "first": list(map(str, self.first)),
         }
 
     def init(self, seed: int) -> Trials:
-        """Nothing measured."""
+        """State without any measurement."""
         return Trials(Streams(seed))
 
     def step(self, state: Trials) -> Work[Trials]:
-        """Measure one genotype that is new; without any in many proposals, end."""
+        """Measure one new genotype; end after too many repeated proposals."""
         while state.repeats < DRAWS:
-            genotype, origin = (yield from self._given(state)) or self.way.propose(state, self.space)
+            genotype, origin = (yield from self._next_given(state)) or self.proposer.propose(state, self.space)
             key = self.space.unique_key(genotype)
-            if key in state.places:
+            if key in state.index_of:
                 state.repeats += 1
-                self.way.met(state, state.places[key])
+                self.proposer.observe(state, state.index_of[key])
                 continue
-            measured = yield from self._measured(genotype)
-            score = -math.inf if math.isnan(measured.score) else float(measured.score)
-            self.way.met(state, state.add(key, Record(genotype, score, measured.facts, origin)))
+            value = yield from self._measure(genotype)
+            score = -math.inf if math.isnan(value.score) else float(value.score)
+            record = ScoredGenotype(genotype, score, {**value.facts, ORIGIN: origin})
+            self.proposer.observe(state, state.add(key, record))
             return state
         state.ended = f"{DRAWS:,} proposals in a row were measured before"
         return state
 
-    def best(self, state: Trials) -> Best | None:
-        """The highest score, the earliest of equals."""
-        return None if state.best < 0 else _best(state.records[state.best])
+    def best(self, state: Trials) -> ScoredGenotype | None:
+        """Genotype of the highest score, the earliest of equals."""
+        return None if state.best < 0 else state.records[state.best]
 
-    def several(self, state: Trials, count: int) -> list[Best]:
-        """The highest scores."""
-        return [_best(state.records[place]) for place in best_places(state.records, count)]
+    def top(self, state: Trials, count: int) -> list[ScoredGenotype]:
+        """Genotypes of the highest scores."""
+        return [state.records[index] for index in best_indices(state.records, count)]
 
     def ended(self, state: Trials) -> str:
-        """Where nothing new was found."""
+        """Reason if no new genotype was proposed."""
         return state.ended
 
     def evaluations(self, state: Trials) -> int:
-        """Classes of genotypes that were measured."""
+        """Number of measured architectures."""
         return len(state.records)
 
     def capture(self, state: Trials) -> State:
         """Records as text, generators as bytes."""
-        rows = [[str(r.genotype), r.score, dict(r.facts), r.origin] for r in state.records]
         facts = {
             "seed": state.streams.seed,
-            "records": rows,
-            "keys": sorted(state.places, key=state.places.__getitem__),
+            "records": [_row(record) for record in state.records],
+            "keys": sorted(state.index_of, key=state.index_of.__getitem__),
             "marks": list(state.marks),
             "best": state.best,
             "num_given": state.num_given,
@@ -201,63 +195,64 @@ class Sampling(Searcher[Trials]):
 
     def restore(self, saved: State) -> Trials:
         """The inverse of `capture`."""
-        facts = saved.read(_Facts)
+        facts = saved.read(_TrialFacts)
         streams = Streams(facts["seed"])
         streams.restore(saved.tensors)
         records = [
-            Record(Genotype.parse(text), score, dict(more), word) for text, score, more, word in facts["records"]
+            ScoredGenotype(Genotype.parse(text), score, {**more, ORIGIN: origin})
+            for text, score, more, origin in facts["records"]
         ]
-        places = {key: place for place, key in enumerate(facts["keys"])}
+        index_of = {key: index for index, key in enumerate(facts["keys"])}
         best, given, marks = facts["best"], facts["num_given"], facts["marks"]
-        fits = len(places) == len(records) and -1 <= best < len(records) and 0 <= given <= len(self.first)
-        fits = fits and (best >= 0 or not records) and all(0 <= place < len(records) for place in marks)
+        fits = len(index_of) == len(records) and -1 <= best < len(records) and 0 <= given <= len(self.first)
+        fits = fits and (best >= 0 or not records) and all(0 <= index < len(records) for index in marks)
         require(fits, f"{saved.origin}: its numbers do not fit each other; remove it and start again", DataError)
-        return Trials(streams, records, places, marks, best, given, ended=facts["ended"])
+        return Trials(streams, records, index_of, marks, best, given, ended=facts["ended"])
 
-    def _measured(self, genotype: Genotype) -> Work[Measured]:
-        """What the objective says; of a genotype whose training fails, that it is worse than any."""
+    def _measure(self, genotype: Genotype) -> Work[ObjectiveValue]:
+        """Value of the objective; minus infinity if training fails."""
         try:
             return (yield from self.objective.measure(genotype))
         except TrainingError as failed:
-            yield Caution(f"a genotype counts as worst, {failed}: {genotype}")
-            return Measured(-math.inf, {"failed": str(failed)})
+            yield Caution(f"training of a genotype failed, it counts as the worst ({failed}): {genotype}")
+            return ObjectiveValue(-math.inf, {"failed": str(failed)})
 
-    def _given(self, state: Trials) -> Work[tuple[Genotype, str] | None]:
-        """The next of those given that the space allows, if one is left."""
+    def _next_given(self, state: Trials) -> Work[tuple[Genotype, str] | None]:
         while state.num_given < len(self.first):
             genotype = self.first[state.num_given]
             state.num_given += 1
             if not (reason := self.space.objection(genotype)):
                 return genotype, GIVEN
-            yield Caution(f"a genotype to start from is passed over, {reason}: {genotype}")
+            yield skipped_genotype(genotype, reason)
         return None
 
 
-def _best(record: Record) -> Best:
-    return Best(record.genotype, record.score, {**record.facts, "origin": record.origin})
+def skipped_genotype(genotype: Genotype, reason: str) -> Caution:
+    """Warning that a given genotype is not in the space."""
+    return Caution(f"skipped a genotype to start from, {reason}: {genotype}")
 
 
-def unlimited(space: Space) -> Space:
-    """The space without its limits."""
-    return unlimited(space.space) if isinstance(space, Limited) else space
+def _row(record: ScoredGenotype) -> list[Any]:
+    facts = dict(record.facts)
+    return [str(record.genotype), record.score, facts, facts.pop(ORIGIN)]
 
 
-def described(space: Space) -> list[str]:
-    """Plain text that tells one space from another: its name, and what a fixed seed draws from it without limits.
+def space_signature(space: Space) -> list[str]:
+    """Text that distinguishes spaces: the name, and genotypes that a fixed seed draws from it without limits.
 
     >>> from nearkin.search.spaces.general import GeneralSpace
-    >>> described(GeneralSpace((2,), ("zero",)))[:2]
+    >>> space_signature(GeneralSpace((2,), ("zero",)))[:2]
     ['general', 'normal(0): 1 = zero(0); out = 1']
     """
     rng = Streams(0).at("described")
-    return [space.name, *(str(unlimited(space).sample(rng)) for _ in range(_DESCRIBED))]
+    return [space.name, *(str(without_limits(space).sample(rng)) for _ in range(_SIGNATURE_DRAWS))]
 
 
-def best_places(records: Sequence[Record], count: int) -> list[int]:
-    """Places of the highest scores, best first, the earliest of equals first.
+def best_indices(records: Sequence[ScoredGenotype], count: int) -> list[int]:
+    """Indices of the highest scores, best first, the earliest of equals first.
 
-    >>> one = Genotype.parse("chain: skip")
-    >>> best_places([Record(one, score, {}, "draw") for score in (1.0, 3.0, 3.0)], 2)
+    >>> genotype = Genotype.parse("chain: skip")
+    >>> best_indices([ScoredGenotype(genotype, score) for score in (1.0, 3.0, 3.0)], 2)
     [1, 2]
     """
-    return sorted(range(len(records)), key=lambda place: (-records[place].score, place))[:count]
+    return sorted(range(len(records)), key=lambda index: (-records[index].score, index))[:count]

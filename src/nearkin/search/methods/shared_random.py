@@ -1,7 +1,7 @@
-"""Random search with weight sharing (Li and Talwalkar 2019): one supernet, trained a random path at a time.
+"""Random search with weight sharing (Li and Talwalkar 2019): one supernet, trained along random paths.
 
-First the supernet learns: every batch goes along the path of a genotype that is drawn anew. Then genotypes are drawn
-and measured with the weights they find there, on validation data, without any training of their own.
+First the supernet is trained: each batch uses the path of a new random genotype. Then random genotypes are measured on
+validation data with the weights of the supernet, without any training of their own.
 """
 
 import itertools
@@ -21,31 +21,32 @@ from nearkin.core.state import State, copied, prefixed
 from nearkin.search.genotypes.canonical import Edge
 from nearkin.search.genotypes.cell import IDENTITIES, Cell
 from nearkin.search.genotypes.genotype import Cells, Genotype
-from nearkin.search.methods.fuse.candidates import Parts, halved
-from nearkin.search.methods.random_search import Drawing
-from nearkin.search.methods.sampling import Sampling, Trials, described, unlimited
-from nearkin.search.objective import Measured, Objective
-from nearkin.search.searcher import Best, Searcher
+from nearkin.search.methods.fuse.candidates import SearchSplit, split_for_search
+from nearkin.search.methods.random_search import RandomDraws
+from nearkin.search.methods.sampling import Sampling, Trials, space_signature
+from nearkin.search.objective import Objective, ObjectiveValue
+from nearkin.search.searcher import ScoredGenotype, Searcher
 from nearkin.search.spaces.base import Space
+from nearkin.search.spaces.limited import without_limits
 from nearkin.search.supernet.fused.supernet import Supernet
-from nearkin.search.supernet.layout import Layout
 from nearkin.search.supernet.reference import Frame
+from nearkin.search.supernet.supernet_layout import SupernetLayout
 from nearkin.tasks.batches import epoch_batches, num_batches, ordered_batches
 from nearkin.tasks.examples import Batch
 from nearkin.tasks.task import Task
 
-_JUDGED = 512
+_VALIDATION_BATCH = 512
 
 
 @dataclass(frozen=True, kw_only=True)
 class PathTraining:
-    """How the supernet learns.
+    """Training of the supernet.
 
     Attributes:
-        batches: all of them, one path each.
-        chunk: batches of a step.
-        batch_size: samples of a batch.
-        rate: first learning rate of SGD with momentum 0.9; it falls to 0 as a cosine.
+        batches: total number of batches, one path each.
+        chunk: number of batches in a step of the search.
+        batch_size: number of samples in a batch.
+        rate: initial learning rate of SGD with momentum 0.9; a cosine lowers it to 0.
         clip: largest norm of the gradient.
     """
 
@@ -57,10 +58,10 @@ class PathTraining:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            require(value > 0, f"{name} of a supernet's training must be above 0, got {value}")
+            require(value > 0, f"{name} of the supernet's training must be above 0, got {value}")
 
     def rate_at(self, batch: int) -> float:
-        """Learning rate of a batch by its number.
+        """Learning rate of the batch with a number.
 
         >>> PathTraining(rate=1.0).rate_at(0), round(PathTraining(rate=1.0, batches=10).rate_at(5), 6)
         (1.0, 0.5)
@@ -69,8 +70,8 @@ class PathTraining:
 
 
 @dataclass
-class Shared:
-    """The state: the supernet, its optimiser, batches seen, and what was measured."""
+class SharedRandomState:
+    """State of the search: the supernet, its optimiser, the number of training batches, and the trials."""
 
     seed: int
     net: Supernet
@@ -81,16 +82,18 @@ class Shared:
 
 
 @dataclass(frozen=True, eq=False)
-class SharedRandom(Searcher[Shared]):
+class SharedRandom(Searcher[SharedRandomState]):
     """Random search among the paths of one trained supernet.
 
     Attributes:
-        space: of cells.
-        task: of images; its test part is not touched.
-        frame: the supernet around the cells.
-        training: of the supernet.
-        validation: share of the training part that is set aside to judge by.
+        space: space of cells.
+        task: task with images; its test set is not used.
+        frame: macro-architecture of the supernet.
+        training: training of the supernet.
+        validation: fraction of the training set that is used as validation set.
     """
+
+    name = "random-shared"
 
     space: Space
     task: Task
@@ -99,41 +102,36 @@ class SharedRandom(Searcher[Shared]):
     validation: float = 0.3
 
     def __post_init__(self) -> None:
-        require(0 < self.validation < 1, f"validation is a share between 0 and 1, got {self.validation}")
-        whole = unlimited(self.space)
-        for end in (0, whole.size() - 1):
-            path(whole.at(end), self.layout)
-
-    @property
-    def name(self) -> str:
-        """`random-shared`."""
-        return "random-shared"
+        require(0 < self.validation < 1, f"validation must be a fraction between 0 and 1, got {self.validation}")
+        whole = without_limits(self.space)
+        for number in (0, whole.size() - 1):  # raises if cells of different sizes cannot share weights
+            path(whole.at(number), self.layout)
 
     def settings(self) -> dict[str, Any]:
-        """All that decides the course."""
+        """Everything that determines the search."""
         return {
-            "space": described(self.space),
+            "space": space_signature(self.space),
             "task": [self.task.name, self.task.fingerprint()],
             "frame": asdict(self.frame),
             "training": asdict(self.training),
             "validation": self.validation,
         }
 
-    def init(self, seed: int) -> Shared:
-        """A supernet that has seen nothing."""
+    def init(self, seed: int) -> SharedRandomState:
+        """State with a new supernet."""
         with seeded(derived_seed(seed, "supernet")):
             net = Supernet(self.layout, self.task.input_shape, self.task.num_outputs, self.frame)
         optimiser = torch.optim.SGD(net.parameters(), self.training.rate, momentum=0.9)
-        return Shared(seed, net, optimiser, Trials(Streams(derived_seed(seed, "trials"))))
+        return SharedRandomState(seed, net, optimiser, Trials(Streams(derived_seed(seed, "trials"))))
 
-    def step(self, state: Shared) -> Work[Shared]:
-        """A chunk of batches; when all are done, one measurement."""
+    def step(self, state: SharedRandomState) -> Work[SharedRandomState]:
+        """Train on a chunk of batches; after all batches, measure one genotype."""
         if state.trained >= self.training.batches:
             state.trials = yield from self._sampling(state).step(state.trials)
             return state
         streams = Streams(state.seed).child("training")
-        rest = min(self.training.chunk, self.training.batches - state.trained)
-        for x, y in itertools.islice(self._batches(state.trained, streams), rest):
+        count = min(self.training.chunk, self.training.batches - state.trained)
+        for x, y in itertools.islice(self._batches(state.trained, streams), count):
             genotype = self.space.sample(streams.at("path", state.trained))
             for group in state.optimiser.param_groups:
                 group["lr"] = self.training.rate_at(state.trained)
@@ -145,31 +143,33 @@ class SharedRandom(Searcher[Shared]):
             state.trained += 1
             yield Progress("supernet", state.trained, self.training.batches)
         state.loss = float(loss.detach())
-        require(state.loss == state.loss, "the supernet's training diverged; lower its learning rate", TrainingError)
+        require(
+            state.loss == state.loss, "the training of the supernet diverged; lower its learning rate", TrainingError
+        )
         return state
 
-    def best(self, state: Shared) -> Best | None:
-        """The highest validation metric under shared weights; None while the supernet learns."""
+    def best(self, state: SharedRandomState) -> ScoredGenotype | None:
+        """Genotype of the highest validation metric with shared weights; None while the supernet is trained."""
         return self._sampling(state).best(state.trials)
 
-    def several(self, state: Shared, count: int) -> list[Best]:
-        """The highest few."""
-        return self._sampling(state).several(state.trials, count)
+    def top(self, state: SharedRandomState, count: int) -> list[ScoredGenotype]:
+        """Genotypes of the highest validation metrics."""
+        return self._sampling(state).top(state.trials, count)
 
-    def ended(self, state: Shared) -> str:
-        """Where nothing new was found."""
+    def ended(self, state: SharedRandomState) -> str:
+        """Reason if no new genotype was drawn."""
         return state.trials.ended
 
-    def evaluations(self, state: Shared) -> int:
-        """Architectures that were measured."""
+    def evaluations(self, state: SharedRandomState) -> int:
+        """Number of measured architectures."""
         return len(state.trials.records)
 
-    def figures(self, state: Shared) -> dict[str, float]:
-        """Batches that the supernet has seen, and its loss on the last path."""
+    def figures(self, state: SharedRandomState) -> dict[str, float]:
+        """Number of training batches, and the loss of the last one."""
         return {"batches": float(state.trained), "loss": state.loss}
 
-    def capture(self, state: Shared) -> State:
-        """Weights, momenta, trials."""
+    def capture(self, state: SharedRandomState) -> State:
+        """Weights, momenta and trials."""
         inner = self._sampling(state).capture(state.trials)
         momenta = {
             name: state.optimiser.state[value]["momentum_buffer"]
@@ -184,80 +184,79 @@ class SharedRandom(Searcher[Shared]):
         facts = {"seed": state.seed, "trained": state.trained, "loss": state.loss, "trials": dict(inner.facts)}
         return State(tensors, facts)
 
-    def restore(self, saved: State) -> Shared:
+    def restore(self, saved: State) -> SharedRandomState:
         """The inverse of `capture`."""
         state = self.init(saved.facts["seed"])
         state.net.load_state_dict(saved.section("net"))
         momenta = saved.section("momenta")
         for name, value in state.net.named_parameters():
             if name in momenta:
-                kept = torch.empty_like(value).copy_(momenta[name])
-                state.optimiser.state[value]["momentum_buffer"] = kept
+                state.optimiser.state[value]["momentum_buffer"] = torch.empty_like(value).copy_(momenta[name])
         state.trained, state.loss = saved.facts["trained"], saved.facts["loss"]
         state.trials = self._sampling(state).restore(State(saved.section("trials"), saved.facts["trials"]))
         return state
 
     @cached_property
-    def layout(self) -> Layout:
-        """That of the space."""
-        return Layout.of(self.space)
+    def layout(self) -> SupernetLayout:
+        """Layout of the supernet."""
+        return SupernetLayout.of(self.space)
 
     @cached_property
-    def parts(self) -> Parts:
-        """The training part in two, always the same: to learn from and to judge by."""
-        return halved(self.task, self.validation)
+    def split(self) -> SearchSplit:
+        """Training and validation set of the search."""
+        return split_for_search(self.task, self.validation)
 
     def _batches(self, start: int, streams: Streams) -> Iterator[Batch]:
-        """The endless row of batches, from number `start` on."""
-        learn, size = self.parts.learn, self.training.batch_size
-        epoch, first = divmod(start, num_batches(len(learn), size))
-        yield from epoch_batches(learn, size, streams, epoch, start=first)
+        """Endless sequence of batches from number `start` on."""
+        train, size = self.split.train, self.training.batch_size
+        epoch, first = divmod(start, num_batches(len(train), size))
+        yield from epoch_batches(train, size, streams, epoch, start=first)
         for later in itertools.count(epoch + 1):
-            yield from epoch_batches(learn, size, streams, later)
+            yield from epoch_batches(train, size, streams, later)
 
-    def _sampling(self, state: Shared) -> Sampling:
-        return Sampling(self.space, PathObjective(state.net, self.parts), Drawing())
+    def _sampling(self, state: SharedRandomState) -> Sampling:
+        return Sampling(self.space, PathObjective(state.net, self.split), RandomDraws())
 
 
 @dataclass(frozen=True, eq=False)
 class PathObjective(Objective):
-    """The validation metric of a path with the weights that a supernet has; these stay as they are.
+    """Validation metric of a path with the weights of a supernet, which stay unchanged.
 
-    Batch norms take the statistics of the batch: running ones are a blend of all paths.
+    Batch norms use the statistics of the batch, because the running ones mix all paths.
     """
 
     net: Supernet
-    parts: Parts
+    split: SearchSplit
 
     @torch.no_grad()
-    def measured(self, genotype: Genotype) -> Measured:
-        """Metric, and the loss beside it."""
-        chosen, form = path(genotype, self.net.layout), self.parts.form
+    def evaluate(self, genotype: Genotype) -> ObjectiveValue:
+        """Metric and loss of the path of a genotype."""
+        chosen, form = path(genotype, self.net.layout), self.split.form
         weights = dict(self.net.named_parameters())
         total, tally = 0.0, torch.zeros(())
-        for x, y in ordered_batches(self.parts.judge, _JUDGED):
+        for x, y in ordered_batches(self.split.validation, _VALIDATION_BATCH):
             buffers = {name: value.clone() for name, value in self.net.named_buffers()}
             outputs: Tensor = torch.func.functional_call(self.net, {**weights, **buffers}, (x, chosen))
             total += float(form.loss(outputs, y)) * len(y)
             tally = tally + form.tally(outputs, y)
-        return Measured(form.score(tally), {"shared loss": total / len(self.parts.judge)})
+        return ObjectiveValue(form.score(tally), {"shared loss": total / len(self.split.validation)})
 
-    def measure(self, genotype: Genotype) -> Work[Measured]:
-        """As `measured`."""
+    def measure(self, genotype: Genotype) -> Work[ObjectiveValue]:
+        """The result of `evaluate`, without events."""
         yield from ()
-        return self.measured(genotype)
+        return self.evaluate(genotype)
 
     def settings(self) -> dict[str, Any]:
-        """Nothing of its own: the search that trains the supernet has them."""
+        """No settings; those of the search determine the supernet."""
         return {}
 
 
-def path(genotype: Genotype, layout: Layout) -> Cells:
-    """The genotype as a path of a supernet: a smaller cell's output is handed on by identities to the last node.
+def path(genotype: Genotype, layout: SupernetLayout) -> Cells:
+    """The genotype as a path of a supernet: identities copy the output of a smaller cell to the last node.
 
     >>> from nearkin.search.spaces.general import GeneralSpace
     >>> small = Genotype.parse("normal(0): 1 = conv3(0); out = 1")
-    >>> print(path(small, Layout.of(GeneralSpace((2, 3), ("identity", "conv3")))))
+    >>> print(path(small, SupernetLayout.of(GeneralSpace((2, 3), ("identity", "conv3")))))
     normal(0): 1 = conv3(0); 2 = identity(1); out = 2
     """
     cells = cast(Cells, genotype)
@@ -267,7 +266,8 @@ def path(genotype: Genotype, layout: Layout) -> Cells:
     names = [name for name in layout.operations["normal"] if name in IDENTITIES]
     if not names:
         raise OptionError(
-            "cells of different sizes share weights where the space has an identity; add it, or fix a size"
+            "the space has cells of different sizes but no identity to extend the smaller ones; add identity to its "
+            "operations, or use one size"
         )
     while cell.num_nodes < layout.num_nodes:
         edge = Edge(cell.num_nodes - 1, cell.num_nodes, names[0])

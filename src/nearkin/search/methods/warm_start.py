@@ -1,10 +1,9 @@
-"""Search that starts from kin: a related task's best genotypes first, and a population that does not rest on them.
+"""Warm start: an evolution whose first population is half the best genotypes of a kin and half random draws.
 
-Near kin's best are hard to beat, and their neighbours are the place to look; far kin's best are worse than draws, and
-so are their neighbours. Which it is shows in a few measurements, if there are draws to compare with. So at most half of
-the first population is the kin's and the rest is drawn; then evolution goes its way: the old die, far kin among them.
-Ten more ingenious ways were tried on tables of known architectures, arms that share out the questions among them, and
-none was better (docs/figures/tables-benchmark.md).
+The best genotypes of a near kin are hard to beat, and so are their neighbours; those of a far kin are worse than random
+draws. A few measurements show which is the case, if there are draws to compare with. Evolution then removes the old
+members, among them those of a far kin. About ten other methods were tried on tables of known architectures, such as
+bandits that divide the evaluations between sources; none was better (docs/figures/tables-benchmark.md).
 """
 
 from collections.abc import Iterable
@@ -16,21 +15,16 @@ from nearkin.search.objective import Objective
 from nearkin.search.spaces.base import Space
 
 
-def kin_search(
-    space: Space,
-    objective: Objective,
-    first: Iterable[Genotype],
-    *,
-    population: int = 10,
-    tournament: int = 10,
+def warm_start_search(
+    space: Space, objective: Objective, first: Iterable[Genotype], *, population: int = 10, tournament: int = 10
 ) -> Sampling:
-    """Regularised evolution from a kin's genotypes, best first; of these, half a population is measured."""
+    """Regularised evolution that measures the first given genotypes, best first, up to half a population."""
     chosen: list[Genotype] = []
-    counted: set[str] = set()
+    keys: set[str] = set()
     for genotype in first:
-        if len(counted) == population // 2:
+        if len(keys) == population // 2:
             break
         chosen.append(genotype)
         if space.contains(genotype):
-            counted.add(space.unique_key(genotype))
-    return Sampling(space, objective, Evolution(population, tournament, "kin"), tuple(chosen))
+            keys.add(space.unique_key(genotype))
+    return Sampling(space, objective, Evolution(population, tournament, "warm-start"), tuple(chosen))

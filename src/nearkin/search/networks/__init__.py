@@ -1,1 +1,1 @@
-"""Networks of genotypes: cells, chains of blocks and recurrent cells, set into a macro-architecture."""
+"""Networks of genotypes: stacked cells, chains of blocks and recurrent cells."""

@@ -1,4 +1,4 @@
-"""What helps a cell network in its training and is left behind: drop-path that rises, and an auxiliary head."""
+"""Aids in the training of cell networks that are removed afterwards: increasing drop-path and an auxiliary head."""
 
 from dataclasses import dataclass
 from typing import Any, cast
@@ -30,11 +30,11 @@ class AuxiliaryHead(nn.Module):
         return outputs
 
 
-class InTraining(nn.Module):
-    """A cell network in its training: drop-path rises from step to step, an auxiliary head gives outputs as well.
+class CellNetworkInTraining(nn.Module):
+    """A cell network during training: drop-path increases with every step, and an auxiliary head gives extra outputs.
 
-    In training mode with an auxiliary head it returns a pair of outputs, else those of the network. The count of steps
-    is a buffer, so that a run that is resumed goes on at the same rate.
+    In training mode with an auxiliary head it returns a pair of outputs, otherwise those of the network. The number of
+    steps is a buffer, so a resumed run continues with the same drop-path rate.
     """
 
     steps: Tensor
@@ -47,19 +47,19 @@ class InTraining(nn.Module):
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
     def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """Images to outputs; to a pair of them in training."""
+        """Images to outputs, in training with an auxiliary head to a pair of outputs."""
         if not self.training:
             outputs: Tensor = self.network(x)
             return outputs
         self.network.set_drop_path(self.rate * min(1.0, self.steps.item() / self.total))
         self.steps += 1
-        middle, last = self.network.maps(x)
-        outputs = self.network.classified(last)
+        middle, last = self.network.feature_maps(x)
+        outputs = self.network.outputs_of(last)
         return outputs if self.auxiliary is None else (outputs, self.auxiliary(middle))
 
 
 class AuxiliaryLoss:
-    """A likelihood whose loss of a pair of outputs is that of the first and a share of that of the second."""
+    """A likelihood whose loss of a pair of outputs is the first loss plus the weighted second loss."""
 
     def __init__(self, form: Likelihood, weight: float) -> None:
         self._form, self._weight = form, weight
@@ -68,7 +68,7 @@ class AuxiliaryLoss:
         """Scalar that training minimises."""
         if isinstance(outputs, Tensor):
             return self._form.loss(outputs, targets, smoothing)
-        main, second = (self._form.loss(part, targets, smoothing) for part in outputs)
+        main, second = (self._form.loss(output, targets, smoothing) for output in outputs)
         return main + self._weight * second
 
     def __getattr__(self, name: str) -> Any:
@@ -83,11 +83,11 @@ class AuxiliaryTask(Task):
 
     @classmethod
     def of_task(cls, task: Task, weight: float) -> "AuxiliaryTask":
-        """The same task, whose likelihood takes pairs of outputs."""
-        parts = (task.name, task.train, task.test, task.likelihood, task.classes, task.input_shape, task.source)
-        return cls(*parts, weight)
+        """The task with a likelihood that accepts pairs of outputs."""
+        values = (task.name, task.train, task.test, task.likelihood, task.classes, task.input_shape, task.source)
+        return cls(*values, weight)
 
     @property
     def form(self) -> Likelihood:
-        """The likelihood, with a share of the second output's loss."""
+        """Likelihood with the weighted loss of the second output."""
         return cast(Likelihood, AuxiliaryLoss(super().form, self.weight))

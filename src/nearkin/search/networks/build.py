@@ -1,6 +1,6 @@
-"""From a genotype to a network: cells stacked on a skeleton, chains of blocks, recurrent cells.
+"""Build the network of a genotype: stacked cells, a chain of blocks or a recurrent cell.
 
-`blueprint` says which class makes the network and with which plain options; `build_network` makes it.
+`blueprint` returns the class of the network and its plain options; `build_network` makes the network.
 """
 
 from collections.abc import Sequence
@@ -27,47 +27,47 @@ class Blueprint(NamedTuple):
 
 
 def blueprint(genotype: Genotype, skeleton: Skeleton, input_shape: Sequence[int], num_outputs: int) -> Blueprint:
-    """How the network of a genotype is made, or an error that says why there is none.
+    """Class and options of the network of a genotype; raises if there is no such network.
 
     >>> cells = Genotype.parse("normal(0): 1 = conv3(0); out = 1")
     >>> blueprint(cells, Skeleton(), (13,), 2)
     Traceback (most recent call last):
-    nearkin.core.errors.OptionError: cells read images (C, H, W), got inputs of shape (13,); solve it with a network \
-such as mlp
+    nearkin.core.errors.OptionError: cells read images (C, H, W), got inputs of shape (13,); use a network such as mlp
     """
-    require(num_outputs >= 1, f"a network has one output or more, got {num_outputs}")
+    require(num_outputs >= 1, f"num_outputs must be 1 or more, got {num_outputs}")
     shape = tuple(input_shape)
     if isinstance(genotype, Recurrent):
-        require(len(shape) == 1, f"a recurrent cell reads tokens (T,), got inputs of shape {shape}; give it text")
+        require(len(shape) == 1, f"a recurrent cell reads tokens (T,), got inputs of shape {shape}; use it for text")
         return Blueprint(
             RecurrentNetwork, recurrent_options(genotype, num_outputs, skeleton.channels, skeleton.dropout)
         )
     kind = "chains" if isinstance(genotype, Chain) else "cells"
     require(
         len(shape) == 3 and min(shape) >= 1,
-        f"{kind} read images (C, H, W), got inputs of shape {shape}; solve it with a network such as mlp",
+        f"{kind} read images (C, H, W), got inputs of shape {shape}; use a network such as mlp",
     )
     if isinstance(genotype, Chain):
-        require(not skeleton.dense, "chains end in one vector, and images are wanted as outputs; give cells")
+        require(not skeleton.dense, "a chain has no images as outputs, and the skeleton has dense=True; use cells")
         options = chain_options(genotype, shape, num_outputs, channels=skeleton.channels, stages=skeleton.stages,
                                 stem_stride=skeleton.stem_stride, dropout=skeleton.dropout)  # fmt: skip
         return Blueprint(ChainNetwork, options)
-    require(isinstance(genotype, Cells), f"there is no network for {type(genotype).__name__}; give cells or a chain")
+    require(
+        isinstance(genotype, Cells),
+        f"there is no network for {type(genotype).__name__}; use cells, a chain or a recurrent cell",
+    )
     assert isinstance(genotype, Cells)
     options = cell_options(genotype, skeleton, shape[0], num_outputs)
-    return (
-        Blueprint(DenseCellNetwork, {**options, "sides": shape[1:]})
-        if skeleton.dense
-        else Blueprint(CellNetwork, options)
-    )
+    if skeleton.dense:
+        return Blueprint(DenseCellNetwork, {**options, "sides": shape[1:]})
+    return Blueprint(CellNetwork, options)
 
 
 def build_network(
     genotype: Genotype, skeleton: Skeleton, input_shape: Sequence[int], num_outputs: int, seed: int = 0
 ) -> nn.Module:
-    """A new network with weights drawn under the seed: the same seed gives the same bits.
+    """New network with random weights; the same seed gives the same weights, bit for bit.
 
-    The head is drawn last, so that all other weights of cells and chains are the same for any number of outputs.
+    The head is drawn last, so the other weights of cells and chains do not depend on the number of outputs.
 
     >>> import torch
     >>> cells = Genotype.parse("normal(0): 1 = conv3(0); 2 = max3(0) + conv5(1); out = 2")

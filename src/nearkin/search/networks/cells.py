@@ -1,6 +1,6 @@
-"""Cells, stacked: how they are wired, which states they read, and the network that they make.
+"""Networks of stacked cells.
 
-The classes know torch and nothing else, so that `source` can write them out as a file of their own.
+The classes use only torch, so `nearkin.zoo.python_source` can write them to a separate file.
 
 Notation: N samples, C channels, K outputs.
 """
@@ -12,15 +12,21 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.core.errors import require
-from nearkin.search.genotypes.canonical import Edge, Graph, pruned
+from nearkin.search.genotypes.canonical import Edge, Graph, prune
 from nearkin.search.genotypes.cell import ZEROS, Cell
 from nearkin.search.genotypes.genotype import Cells
-from nearkin.search.networks.operations import FactorizedReduction, ResidualReduction, convolution, dropped, operation
+from nearkin.search.networks.operations import (
+    FactorizedReduction,
+    ResidualReduction,
+    convolution,
+    drop_samples,
+    operation,
+)
 from nearkin.search.networks.skeleton import Skeleton
 
 
 class Wiring(NamedTuple):
-    """What is left of a cell without zeros, nodes that no input reaches and nodes that the output does not need."""
+    """A cell without zeros, without nodes that no input reaches, and without nodes that the output does not use."""
 
     num_inputs: int
     edges: tuple[Edge, ...]
@@ -28,20 +34,20 @@ class Wiring(NamedTuple):
     merge: str
 
     def width(self, channels: int) -> int:
-        """Channels of the output, where the operations have so many."""
+        """Channels of the output of a cell whose operations have these channels."""
         return channels * len(self.output) if self.output and self.merge == "concat" else channels
 
     def read(self) -> tuple[int, ...]:
-        """The inputs that edges or output use; the last, for its size, where none is used."""
+        """Inputs that edges or output use; if there is none, the last one, which gives the size of the output."""
         used = {edge.source for edge in self.edges} | set(self.output)
-        return tuple(place for place in range(self.num_inputs) if place in used) or (self.num_inputs - 1,)
+        return tuple(number for number in range(self.num_inputs) if number in used) or (self.num_inputs - 1,)
 
 
-class Layer(NamedTuple):
-    """One of the things that are stacked: a cell, or what halves the sides between two cells.
+class StackedLayer(NamedTuple):
+    """A layer of the stack: a cell, or a reduction between two cells, which has no wiring.
 
-    `widths` and `halved` are of the states that it reads, oldest first: channels, and whether their sides are still
-    twice as large as those of the last.
+    `widths` and `halved` describe the states that it reads, oldest first: their channels, and whether their height and
+    width are still twice those of the last state.
     """
 
     wiring: Wiring | None
@@ -51,52 +57,52 @@ class Layer(NamedTuple):
     stride: int
 
     def read(self) -> tuple[int, ...]:
-        """The places of the states that it uses."""
+        """Numbers of the states that it uses."""
         return (0,) if self.wiring is None else self.wiring.read()
 
 
-def stacked(
+def stacked_layers(
     normal: Wiring, reduction: Wiring | None, *, channels: int, num_cells: int, reductions: Sequence[int],
     growth: int, between: str, stem_factor: int,
-) -> Iterator[Layer]:  # fmt: skip
-    """The layers from first to last."""
-    level, states = 0, [(channels * stem_factor, 0)] * 2  # channels of the last two states, and how often halved
-    for place in range(num_cells):
+) -> Iterator[StackedLayer]:  # fmt: skip
+    """Layers from first to last."""
+    level, states = 0, [(channels * stem_factor, 0)] * 2  # channels and number of halvings
+    for number in range(num_cells):
         cell, stride = normal, 1
-        if place in reductions:
+        if number in reductions:
             channels *= growth
             if reduction is not None:
                 cell, stride = reduction, 2
             else:
                 width = states[-1][0]
                 out = channels if between == "residual" else width
-                yield Layer(None, (width,), (False,), out, 2)
+                yield StackedLayer(None, (width,), (False,), out, 2)
                 level += 1
                 states.append((out, level))
         widths, levels = zip(*states[-cell.num_inputs :], strict=True)
-        yield Layer(cell, widths, tuple(depth < level for depth in levels), channels, stride)
+        yield StackedLayer(cell, widths, tuple(depth < level for depth in levels), channels, stride)
         level += stride - 1
         states.append((cell.width(channels), level))
 
 
-def needed(layers: Sequence[Layer]) -> list[bool]:
-    """Which layers the last one depends on."""
-    found = [False] * (len(layers) - 1) + [True]
-    for place in reversed(range(len(layers))):
-        for read in layers[place].read() if found[place] else ():
-            source = place - len(layers[place].widths) + read
+def needed_layers(layers: Sequence[StackedLayer]) -> list[bool]:
+    """For each layer, whether the last one depends on it."""
+    used = [False] * (len(layers) - 1) + [True]
+    for number in reversed(range(len(layers))):
+        for state in layers[number].read() if used[number] else ():
+            source = number - len(layers[number].widths) + state
             if source >= 0:
-                found[source] = True
-    return found
+                used[source] = True
+    return used
 
 
-def halving(channels: int, out: int, between: str) -> nn.Module:
-    """What stands between stages: a residual block, or a pool, which keeps the channels."""
+def stage_reduction(channels: int, out: int, between: str) -> nn.Module:
+    """Reduction between stages: a residual block, or a pool, which keeps the channels."""
     return nn.MaxPool2d(3, 2, padding=1) if between == "pool" else ResidualReduction(channels, out)
 
 
 def adapter(width: int, channels: int, halved: bool, alone: bool) -> nn.Module:
-    """What brings a cell's input to its channels and sides; the only input of a cell may do as it is."""
+    """Module that brings an input to the channels, height and width of a cell; a single input may need none."""
     if halved:
         return FactorizedReduction(width, channels)
     if alone and width == channels:
@@ -105,7 +111,7 @@ def adapter(width: int, channels: int, halved: bool, alone: bool) -> nn.Module:
 
 
 def stem(channels: int, out: int, stride: int) -> nn.Sequential:
-    """3x3 convolutions with batch norm, one for every factor 2 of the stride and at least one."""
+    """3x3 convolutions with batch norm: one for every factor 2 of the stride, at least one."""
     layers = convolution(channels, out, 3, min(stride, 2))
     while stride > 2:
         stride //= 2
@@ -114,16 +120,16 @@ def stem(channels: int, out: int, stride: int) -> nn.Sequential:
 
 
 class CellModule(nn.Module):
-    """One cell: nodes add up what the operations on their edges make of earlier nodes."""
+    """One cell: each node is the sum of operations on earlier nodes."""
 
-    def __init__(self, layer: Layer, wiring: Wiring) -> None:
+    def __init__(self, layer: StackedLayer, wiring: Wiring) -> None:
         super().__init__()
         self.wiring, self.channels, self.stride = wiring, layer.channels, layer.stride
         self.drop_path = 0.0
-        places = wiring.read() if wiring.output else ()
+        inputs = wiring.read() if wiring.output else ()
         alone = wiring.num_inputs == 1
         self.adapters = nn.ModuleDict(
-            {str(i): adapter(layer.widths[i], layer.channels, layer.halved[i], alone) for i in places}
+            {str(i): adapter(layer.widths[i], layer.channels, layer.halved[i], alone) for i in inputs}
         )
         strides = [layer.stride if edge.source < wiring.num_inputs else 1 for edge in wiring.edges]
         self.edges = nn.ModuleList(
@@ -133,31 +139,31 @@ class CellModule(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """States `[N, C, H, W]` to `[N, C', ⌈H/s⌉, ⌈W/s⌉]`."""
-        nodes = {int(place): adapt(inputs[int(place)]) for place, adapt in self.adapters.items()}
+        nodes = {int(number): adapt(inputs[int(number)]) for number, adapt in self.adapters.items()}
         for (source, target, _), edge in zip(self.wiring.edges, self.edges, strict=True):
             term = edge(nodes[source])
             if self.training and self.drop_path > 0 and not isinstance(edge, nn.Identity):
-                term = dropped(term, self.drop_path)
+                term = drop_samples(term, self.drop_path)
             nodes[target] = nodes[target] + term if target in nodes else term
-        parts = [nodes[node] for node in self.wiring.output]
-        if not parts:
+        outputs = [nodes[node] for node in self.wiring.output]
+        if not outputs:
             size = inputs[-1][:, :1, :: self.stride, :: self.stride]
             return torch.zeros_like(size).repeat(1, self.channels, 1, 1)
-        return torch.cat(parts, 1) if self.wiring.merge == "concat" else torch.stack(parts).sum(0)
+        return torch.cat(outputs, 1) if self.wiring.merge == "concat" else torch.stack(outputs).sum(0)
 
 
-def layer_module(layer: Layer, between: str) -> nn.Module:
-    """The module of a layer."""
+def layer_module(layer: StackedLayer, between: str) -> nn.Module:
+    """Module of a layer of the stack."""
     if layer.wiring is None:
-        return halving(layer.widths[0], layer.channels, between)
+        return stage_reduction(layer.widths[0], layer.channels, between)
     return CellModule(layer, layer.wiring)
 
 
 class CellNetwork(nn.Module):
     """Stem, stacked cells, mean over the map, linear head: images `[N, C, H, W]` to `[N, K]`.
 
-    Cells of two inputs read the two states before them, as in DARTS; cells of one input read the last, and a batch
-    norm and ReLU follow the last of them, as in NAS-Bench-201. Options are those of the skeleton.
+    Cells with two inputs read the two states before them, as in DARTS. Cells with one input read the last state, and a
+    batch norm and ReLU follow the last cell, as in NAS-Bench-201. The options are those of `Skeleton`.
     """
 
     def __init__(
@@ -166,10 +172,10 @@ class CellNetwork(nn.Module):
         stem_stride: int, dropout: float = 0.0, drop_path: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__()
-        layers = list(stacked(normal, reduction, channels=channels, num_cells=num_cells, reductions=reductions,
+        layers = list(stacked_layers(normal, reduction, channels=channels, num_cells=num_cells, reductions=reductions,
                               growth=growth, between=between, stem_factor=stem_factor))  # fmt: skip
         self.stem = stem(in_channels, channels * stem_factor, stem_stride)
-        live = needed(layers)
+        live = needed_layers(layers)
         self.counts = [len(layer.widths) if used else 0 for layer, used in zip(layers, live, strict=True)]
         self.layers = nn.ModuleList(
             layer_module(layer, between) if used else nn.Identity() for layer, used in zip(layers, live, strict=True)
@@ -181,45 +187,45 @@ class CellNetwork(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.head = self.make_head(width, num_outputs)
         self.set_drop_path(drop_path)
-        cells = [place for place, layer in enumerate(layers) if layer.wiring is not None]
-        self.middle = next(place for place in range(cells[2 * num_cells // 3], len(layers)) if live[place])
+        cells = [number for number, layer in enumerate(layers) if layer.wiring is not None]
+        self.middle = next(number for number in range(cells[2 * num_cells // 3], len(layers)) if live[number])
         middle = layers[self.middle]
         self.middle_width = middle.channels if middle.wiring is None else middle.wiring.width(middle.channels)
 
     def make_head(self, width: int, num_outputs: int) -> nn.Module:
-        """The layer that knows the number of outputs; it is made last."""
+        """Last layer, whose shape depends on the number of outputs; it is made last."""
         return nn.Linear(width, num_outputs)
 
     def set_drop_path(self, rate: float) -> None:
-        """Leave out this share of edges in training; identities are spared."""
+        """Set the fraction of edges that are dropped in training; identities are never dropped."""
         for layer in self.layers:
             if isinstance(layer, CellModule):
                 layer.drop_path = rate
 
-    def maps(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The maps `[N, C', H', W']` at two thirds of the depth and behind the last cell."""
+    def feature_maps(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Feature maps `[N, C', H', W']` at two thirds of the depth and after the last cell."""
         x = self.stem(x)
         states, middle = [x, x], x
-        for place, (count, layer) in enumerate(zip(self.counts, self.layers, strict=True)):
+        for number, (count, layer) in enumerate(zip(self.counts, self.layers, strict=True)):
             states = [states[-1], layer(*states[-count:]) if count else states[-1]]
-            if place == self.middle:
+            if number == self.middle:
                 middle = states[-1]
         return middle, self.final(states[-1])
 
-    def classified(self, last: Tensor) -> Tensor:
+    def outputs_of(self, last: Tensor) -> Tensor:
         """Outputs `[N, K]` from the last map."""
         outputs: Tensor = self.head(self.dropout(last.mean((2, 3))))
         return outputs
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, C, H, W]` to `[N, K]`."""
-        return self.classified(self.maps(x)[1])
+        return self.outputs_of(self.feature_maps(x)[1])
 
 
 class DenseCellNetwork(CellNetwork):
     """Stem, stacked cells, and a 1x1 convolution at every pixel: images `[N, C, H, W]` to images `[N, K, H, W]`.
 
-    A stem or reductions that make the maps smaller are made up for by bilinear interpolation to `sides` = (H, W).
+    If the stem or reductions make the maps smaller, they are interpolated bilinearly to `sides` = (H, W).
     """
 
     def __init__(self, *args: Any, sides: tuple[int, int], **options: Any) -> None:
@@ -230,27 +236,28 @@ class DenseCellNetwork(CellNetwork):
         """A 1x1 convolution."""
         return nn.Conv2d(width, num_outputs, 1)
 
-    def maps(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The maps at two thirds of the depth, and behind the last cell with the sides of the image."""
-        middle, last = super().maps(x)
+    def feature_maps(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Feature maps at two thirds of the depth, and after the last cell in the size of the image."""
+        middle, last = super().feature_maps(x)
         if last.shape[2:] != self.sides:
             last = nn.functional.interpolate(last, self.sides, mode="bilinear", align_corners=False)
         return middle, last
 
-    def classified(self, last: Tensor) -> Tensor:
+    def outputs_of(self, last: Tensor) -> Tensor:
         """Outputs `[N, K, H, W]` from the last map."""
         outputs: Tensor = self.head(self.dropout(last))
         return outputs
 
 
-def wired(cell: Cell, strided: bool = False) -> Wiring:
-    """The live part of a cell; an input that is itself an output of a strided cell gets an identity that halves it.
+def live_wiring(cell: Cell, strided: bool = False) -> Wiring:
+    """Wiring of a cell; in a strided cell, an input that is also an output gets an identity that halves it.
 
     >>> from nearkin.search.genotypes.genotype import Genotype
-    >>> wired(Genotype.parse("normal(0): 1 = conv3(0); 2 = zero(0) + max3(1); 3 = conv5(1); out = 2").normal).edges
+    >>> cells = Genotype.parse("normal(0): 1 = conv3(0); 2 = zero(0) + max3(1); 3 = conv5(1); out = 2")
+    >>> live_wiring(cells.normal).edges
     (Edge(source=0, target=1, operation='conv3'), Edge(source=1, target=2, operation='max3'))
     """
-    graph = pruned(Graph(cell.num_inputs, cell.num_nodes, cell.edges, cell.output), ZEROS)
+    graph = prune(Graph(cell.num_inputs, cell.num_nodes, cell.edges, cell.output), ZEROS)
     edges, output = list(graph.edges), list(graph.output)
     bare = [node for node in output if node < cell.num_inputs] if strided else []
     for node, source in enumerate(bare, graph.num_nodes):
@@ -263,12 +270,15 @@ def wired(cell: Cell, strided: bool = False) -> Wiring:
 def cell_options(genotype: Cells, skeleton: Skeleton, in_channels: int, num_outputs: int) -> dict[str, Any]:
     """Options of `CellNetwork`."""
     for part, cell in genotype.parts().items():
-        require(cell.num_inputs <= 2, f"cells have one input or two, the {part} cell has {cell.num_inputs}")
+        require(
+            cell.num_inputs <= 2,
+            f"the {part} cell has {cell.num_inputs} inputs, networks have cells with 1 or 2; use another one",
+        )
     names = ("channels", "num_cells", "reductions", "growth", "between", "stem_factor", "stem_stride", "dropout",
              "drop_path")  # fmt: skip
     return {
-        "normal": wired(genotype.normal),
-        "reduction": None if genotype.reduction is None else wired(genotype.reduction, strided=True),
+        "normal": live_wiring(genotype.normal),
+        "reduction": None if genotype.reduction is None else live_wiring(genotype.reduction, strided=True),
         "in_channels": in_channels,
         "num_outputs": num_outputs,
         **{name: getattr(skeleton, name) for name in names},

@@ -1,4 +1,4 @@
-"""Chains of inverted bottlenecks as networks for small images and large.
+"""Networks of chains of inverted bottlenecks.
 
 Notation: N samples, C channels, K outputs.
 """
@@ -14,22 +14,22 @@ from nearkin.search.genotypes.genotype import SKIP, Chain
 from nearkin.search.networks.operations import convolution
 
 BLOCK = "mbconv"
-WIDTHS = (24, 40, 80, 96, 192, 320)  # of the stages of MobileNet's kin, and how each begins
+WIDTHS = (24, 40, 80, 96, 192, 320)  # channels and first strides of the stages of MobileNet-like networks
 STRIDES = (2, 2, 2, 1, 2, 1)
-MIX = 4  # channels that the head reads, in units of the last stage
-MULTIPLE = 4  # of which widths are made
-SMALLEST_SIDE = 4  # of a map; what is smaller is halved no further
+MIX = 4  # ratio of the channels in front of the head to those of the last stage
+MULTIPLE = 4  # all widths are multiples of it
+SMALLEST_SIDE = 4  # smallest side of a feature map after a stride of 2
 
 
 class Bottleneck(NamedTuple):
-    """An inverted bottleneck: side of its depthwise convolution, and ratio of its inner to its outer width."""
+    """An inverted bottleneck: kernel size of its depthwise convolution, and ratio of inner to outer width."""
 
     kernel: int
     expansion: int
 
 
-class Step(NamedTuple):
-    """One block in its place; without a bottleneck, a mere change of width or sides."""
+class ChainStep(NamedTuple):
+    """A block with its widths and stride; without a bottleneck, only a change of width or stride."""
 
     block: Bottleneck | None
     width: int
@@ -43,18 +43,18 @@ def steps(
     widths: Sequence[int],
     strides: Sequence[int],
     width: int,
-) -> Iterator[Step]:
-    """The blocks from first to last, in stages that begin with a stride and have a width each; skips are left out."""
-    places = [(stage, place) for stage, count in enumerate(stages) for place in range(count)]
-    for block, (stage, place) in zip(blocks, places, strict=True):
-        step = Step(block, width, widths[stage], strides[stage] if place == 0 else 1)
+) -> Iterator[ChainStep]:
+    """Blocks from first to last without skips; each stage has a width, and its first block has a stride."""
+    positions = [(stage, position) for stage, count in enumerate(stages) for position in range(count)]
+    for block, (stage, position) in zip(blocks, positions, strict=True):
+        step = ChainStep(block, width, widths[stage], strides[stage] if position == 0 else 1)
         if block is not None or (step.width, step.stride) != (step.out, 1):
             yield step
         width = step.out
 
 
 class BottleneckModule(nn.Module):
-    """1x1 convolution to the inner width, depthwise one, 1x1 convolution back; the input is added where it fits."""
+    """1x1, depthwise and 1x1 convolutions with a wider inside; the input is added if the shapes agree."""
 
     def __init__(self, block: Bottleneck, width: int, out: int, stride: int) -> None:
         super().__init__()
@@ -73,14 +73,14 @@ class BottleneckModule(nn.Module):
 
 
 def step_module(block: Bottleneck | None, width: int, out: int, stride: int) -> nn.Module:
-    """The module of a step; a stage that opens without a block begins with a 1x1 convolution."""
+    """Module of a step; a skipped first block of a stage is replaced by a 1x1 convolution."""
     if block is None:
         return nn.Sequential(*convolution(width, out, 1, stride))
     return BottleneckModule(block, width, out, stride)
 
 
 def chain_stem(channels: int, out: int, stride: int) -> nn.Sequential:
-    """3x3 convolutions, one for every factor 2 of the stride and at least one."""
+    """3x3 convolutions: one for every factor 2 of the stride, at least one."""
     layers = [*convolution(channels, out, 3, min(stride, 2)), nn.ReLU6()]
     while stride > 2:
         stride //= 2
@@ -92,14 +92,14 @@ class ChainNetwork(nn.Module):
     """Stem, blocks in stages, a 1x1 convolution, mean over the map, linear head: `[N, C, H, W]` to `[N, K]`.
 
     Args:
-        blocks: all blocks in a row, None for one that is skipped.
-        stages: the number of blocks in each stage.
+        blocks: all blocks in order, None for a skipped one.
+        stages: number of blocks in each stage.
         widths: channels of each stage.
-        strides: of the first block of each stage.
+        strides: stride of the first block of each stage.
         in_channels: C.
         num_outputs: K.
-        stem_stride: how much smaller the stem makes the image.
-        dropout: share of features left out in front of the head.
+        stem_stride: factor by which the stem reduces height and width.
+        dropout: dropout rate in front of the head.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class ChainNetwork(nn.Module):
 
 
 def stage_widths(channels: int, count: int) -> tuple[int, ...]:
-    """Channels of each stage in the proportions of MobileNet's kin, multiples of 4; further stages as the last.
+    """Channels of each stage in the proportions of MobileNet, as multiples of 4; further stages are like the last.
 
     >>> stage_widths(24, 6), stage_widths(16, 3)
     ((24, 40, 80, 96, 192, 320), (16, 28, 52))
@@ -131,18 +131,18 @@ def stage_widths(channels: int, count: int) -> tuple[int, ...]:
 
 
 def stage_strides(sides: tuple[int, int], count: int) -> tuple[int, ...]:
-    """Strides of MobileNet's kin, as long as they leave maps of 4 pixels or more.
+    """Strides of MobileNet, or 1 if a feature map would have fewer than 4 pixels a side.
 
     >>> stage_strides((112, 112), 6), stage_strides((28, 28), 6)
     ((2, 2, 2, 1, 2, 1), (2, 2, 2, 1, 1, 1))
     """
-    found, side = [], min(sides)
+    strides, side = [], min(sides)
     for stage in range(count):
-        wanted = STRIDES[stage] if stage < len(STRIDES) else 1
-        stride = wanted if (side + wanted - 1) // wanted >= SMALLEST_SIDE else 1
+        usual = STRIDES[stage] if stage < len(STRIDES) else 1
+        stride = usual if (side + usual - 1) // usual >= SMALLEST_SIDE else 1
         side = (side + stride - 1) // stride
-        found.append(stride)
-    return tuple(found)
+        strides.append(stride)
+    return tuple(strides)
 
 
 def chain_options(
@@ -171,7 +171,7 @@ def chain_options(
 
 
 def bottleneck(block: Block) -> Bottleneck | None:
-    """The block as plain numbers; None where it is skipped.
+    """A block as plain numbers; None for a skipped one.
 
     >>> bottleneck(Block("mbconv", {"kernel": 5, "expansion": 3})), bottleneck(Block("skip"))
     (Bottleneck(kernel=5, expansion=3), None)
@@ -183,6 +183,6 @@ def bottleneck(block: Block) -> Bottleneck | None:
     kernel, expansion = block["kernel"], block["expansion"]
     require(
         isinstance(kernel, int) and isinstance(expansion, int) and kernel % 2 == 1 and min(kernel, expansion) >= 1,
-        f"{block}: a kernel is an odd number and an expansion a whole one, both from 1 on; correct the block",
+        f"{block}: the kernel must be an odd and the expansion a whole number, both 1 or more; correct the block",
     )
     return Bottleneck(int(kernel), int(expansion))

@@ -1,4 +1,4 @@
-"""Genotypes as network strings, so that whatever takes a network takes a searched one: `add`, `train`, `evaluate`.
+"""Genotypes as network strings, which can be used wherever a network is named: `add`, `train`, `evaluate`.
 
 `nearkin.search.named:searched?channels=8&genotype=normal(0):1~conv3(0);out~1&num_cells=2`
 """
@@ -18,7 +18,7 @@ from nearkin.search.networks.skeleton import Skeleton
 
 PATH = SEARCHED
 TRAINING_ONLY = ("auxiliary", "auxiliary_weight", "drop_path")
-"""Of a skeleton: what helps in training and leaves no trace in the network."""
+"""Fields of a skeleton that are used only in training and do not change the network."""
 
 
 def searched(
@@ -37,7 +37,7 @@ def searched(
     dropout: float = 0.0,
     dense: bool = False,
 ) -> nn.Module:
-    """The network of a genotype that is written with `~` for `=` and without blanks; see `Skeleton` for the rest.
+    """Network of a genotype that is written with `~` for `=` and without spaces; see `Skeleton` for the other options.
 
     >>> net = searched(genotype="normal(0):1~conv3(0);out~1", input_shape=(1, 8, 8), num_outputs=3, num_cells=2)
     >>> type(net).__name__
@@ -50,36 +50,36 @@ def searched(
         dense=dense,
         **more,
     )  # fmt: skip
-    factory, options = blueprint(unwritten(genotype), skeleton, tuple(input_shape), num_outputs)
-    return factory(**options)  # drawn from the generator that is set, as every network's weights
+    factory, options = blueprint(decode_genotype(genotype), skeleton, tuple(input_shape), num_outputs)
+    return factory(**options)  # weights come from torch's global generator, as for every network
 
 
-def written(genotype: Genotype) -> str:
-    """A genotype's text as an option of a network string.
+def encode_genotype(genotype: Genotype) -> str:
+    """Text of a genotype as an option of a network string.
 
-    >>> written(Genotype.parse("normal(0): 1 = conv3(0); out = 1"))
+    >>> encode_genotype(Genotype.parse("normal(0): 1 = conv3(0); out = 1"))
     'normal(0):1~conv3(0);out~1'
     """
     return "".join(str(genotype).split()).replace("=", "~")
 
 
-def unwritten(text: str) -> Genotype:
-    """The inverse of `written`."""
+def decode_genotype(text: str) -> Genotype:
+    """The inverse of `encode_genotype`."""
     return Genotype.parse(text.replace("~", "="))
 
 
 def network_string(genotype: Genotype, skeleton: Skeleton) -> str:
-    """What names this very network to everything that takes a network string.
+    """Network string of a genotype in a skeleton.
 
     >>> genotype = Genotype.parse("normal(0): 1 = conv3(0); out = 1")
     >>> text = network_string(genotype, Skeleton(channels=8, num_cells=2, drop_path=0.2))
     >>> text
     'nearkin.search.named:searched?channels=8&genotype=normal(0):1~conv3(0);out~1&num_cells=2'
-    >>> parsed(text) == (genotype, Skeleton(channels=8, num_cells=2))
+    >>> parse_network(text) == (genotype, Skeleton(channels=8, num_cells=2))
     True
     """
     plain, as_deep = Skeleton(), Skeleton(num_cells=skeleton.num_cells, dense=skeleton.dense)  # its own reductions
-    options: dict[str, Value] = {"genotype": written(genotype)}
+    options: dict[str, Value] = {"genotype": encode_genotype(genotype)}
     for field in fields(Skeleton):
         value, usual = getattr(skeleton, field.name), as_deep if field.name == "reductions" else plain
         if field.name not in TRAINING_ONLY and value != getattr(usual, field.name):
@@ -88,12 +88,12 @@ def network_string(genotype: Genotype, skeleton: Skeleton) -> str:
     return str(NetworkSpec(PATH, tuple(options.items())))
 
 
-def parsed(network: str) -> tuple[Genotype, Skeleton]:
-    """The inverse of `network_string`; of another network an error."""
+def parse_network(network: str) -> tuple[Genotype, Skeleton]:
+    """The inverse of `network_string`; raises for the string of another network."""
     spec = NetworkSpec.parse(network)
-    require(spec.name == PATH, f"{network} is no network that was searched; nearkin search makes one", MismatchError)
+    require(spec.name == PATH, f"{network} is not a searched network; nearkin search makes one", MismatchError)
     options: dict[str, Any] = dict(spec.options)
-    genotype = unwritten(str(options.pop("genotype", "")))
+    genotype = decode_genotype(str(options.pop("genotype", "")))
     for name in ("reductions", "stages"):
         if name in options:
             options[name] = _sizes(options[name])
@@ -101,7 +101,6 @@ def parsed(network: str) -> tuple[Genotype, Skeleton]:
 
 
 def _sizes(value: int | tuple[int, ...] | str) -> tuple[int, ...]:
-    """Whole numbers; none for the word."""
     if isinstance(value, str):
         return ()
     return value if isinstance(value, tuple) else (value,)

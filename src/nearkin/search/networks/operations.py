@@ -1,7 +1,7 @@
-"""Operations on the edges of a cell: by name, from C channels to C channels, with stride 1 or 2.
+"""Operations on the edges of a cell by name: from C channels to C channels, with stride 1 or 2.
 
-Every operation maps `[N, C, H, W]` to `[N, C, ⌈H/s⌉, ⌈W/s⌉]`, so that operations can be exchanged for one another.
-Your own is a function `(channels, stride, affine) -> nn.Module` under a name:
+Every operation maps `[N, C, H, W]` to `[N, C, ⌈H/s⌉, ⌈W/s⌉]`, so operations are interchangeable.
+To add one, register a function `(channels, stride, affine) -> nn.Module` under a name:
 
 >>> register("blur5", lambda channels, stride, affine: nn.AvgPool2d(5, stride, padding=2))
 >>> operation("blur5", 4, 2)(torch.ones(1, 4, 9, 9)).shape
@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from nearkin.core.errors import OptionError, require
 
 Builder: TypeAlias = Callable[[int, int, bool], nn.Module]
-"""(channels, stride, affine) → a new module; `affine` is whether batch norms have weights of their own."""
+"""(channels, stride, affine) → a new module; `affine` says whether batch norms have weights."""
 
 
 class Zero(nn.Module):
-    """Nothing: zeros of the right size."""
+    """Zeros of the right shape."""
 
     def __init__(self, stride: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Zero(nn.Module):
 
 
 class FactorizedReduction(nn.Module):
-    """Half the sides without losing pixels: two 1x1 convolutions of stride 2, the second one pixel on; batch norm."""
+    """Halve height and width with two 1x1 convolutions of stride 2, the second shifted by one pixel; batch norm."""
 
     def __init__(self, channels: int, out: int, affine: bool = True) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class FactorizedReduction(nn.Module):
 
 def convolution(channels: int, out: int, kernel: int | tuple[int, int], stride: int = 1, affine: bool = True,
                 *, dilation: int = 1, groups: int = 1) -> list[nn.Module]:  # fmt: skip
-    """A convolution that keeps the sides, and its batch norm."""
+    """A convolution that keeps height and width (at stride 1), and its batch norm."""
     sides = (kernel, kernel) if isinstance(kernel, int) else kernel
     padding = tuple(dilation * (side // 2) for side in sides)
     layer = nn.Conv2d(channels, out, sides, stride, padding, dilation, groups, bias=False)  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ def convolution(channels: int, out: int, kernel: int | tuple[int, int], stride: 
 
 
 class ResidualReduction(nn.Module):
-    """Half the sides by two 3x3 convolutions beside a mean pool with a 1x1 convolution, as in NAS-Bench-201."""
+    """Halve height and width: two 3x3 convolutions plus an average pool with a 1x1 convolution, as in NAS-Bench-201."""
 
     def __init__(self, channels: int, out: int) -> None:
         super().__init__()
@@ -78,8 +78,8 @@ class ResidualReduction(nn.Module):
         return outputs
 
 
-def dropped(x: Tensor, rate: float) -> Tensor:
-    """Whole samples of `[N, …]` set to zero with this probability, the others scaled up to keep the mean."""
+def drop_samples(x: Tensor, rate: float) -> Tensor:
+    """Set samples of `[N, …]` to zero with this probability; scale the others to keep the mean."""
     kept = torch.rand(len(x), *[1] * (x.dim() - 1), device=x.device) >= rate
     return x * kept / (1 - rate)
 
@@ -99,7 +99,7 @@ def plain(kernel: int, dilation: int = 1) -> Builder:
 
 
 def separable(kernel: int) -> Builder:
-    """Twice ReLU, a convolution of every channel alone, a 1x1 convolution, batch norm."""
+    """Twice: ReLU, depthwise convolution, 1x1 convolution, batch norm."""
 
     def build(channels: int, stride: int, affine: bool) -> nn.Module:
         layers: list[nn.Module] = []
@@ -112,7 +112,7 @@ def separable(kernel: int) -> Builder:
 
 
 def dilated(kernel: int) -> Builder:
-    """ReLU, a convolution of every channel alone with holes of one pixel, a 1x1 convolution, batch norm."""
+    """ReLU, depthwise convolution with dilation 2, 1x1 convolution, batch norm."""
 
     def build(channels: int, stride: int, affine: bool) -> nn.Module:
         alone, _ = convolution(channels, channels, kernel, stride, dilation=2, groups=channels)
@@ -122,7 +122,7 @@ def dilated(kernel: int) -> Builder:
 
 
 def crossed(kernel: int) -> Builder:
-    """ReLU, a convolution of k x 1, one of 1 x k, batch norm."""
+    """ReLU, k x 1 convolution, 1 x k convolution, batch norm."""
 
     def build(channels: int, stride: int, affine: bool) -> nn.Module:
         first, _ = convolution(channels, channels, (kernel, 1), stride)
@@ -133,17 +133,17 @@ def crossed(kernel: int) -> Builder:
 
 
 def max_pool(channels: int, stride: int, affine: bool) -> nn.Module:
-    """The largest of 3x3 pixels."""
+    """Maximum of 3x3 pixels."""
     return nn.MaxPool2d(3, stride, padding=1)
 
 
 def average_pool(channels: int, stride: int, affine: bool) -> nn.Module:
-    """The mean of 3x3 pixels; none beyond the border counts."""
+    """Mean of 3x3 pixels without the padding."""
     return nn.AvgPool2d(3, stride, padding=1, count_include_pad=False)
 
 
 def zero(channels: int, stride: int, affine: bool) -> nn.Module:
-    """Nothing."""
+    """Zeros: no connection."""
     return Zero(stride)
 
 
@@ -169,17 +169,17 @@ OPERATIONS: dict[str, Builder] = {
     "nor_conv_1x1": plain(1),
     "nor_conv_3x3": plain(3),
 }
-"""Those of the Fréchet paper's general space, of DARTS, and of NAS-Bench-201."""
+"""Operations of the general space of the Fréchet paper, of DARTS, and of NAS-Bench-201."""
 
 
 def register(name: str, builder: Builder) -> None:
-    """Make an operation known under a name that cells can use."""
+    """Register an operation under a name for use in cells."""
     require(name not in OPERATIONS, f"there is an operation {name!r} already; choose another name")
     OPERATIONS[name] = builder
 
 
 def builder(name: str) -> Builder:
-    """What makes the operation of this name.
+    """Builder of the operation with this name.
 
     >>> builder("conv4")
     Traceback (most recent call last):
@@ -187,13 +187,13 @@ def builder(name: str) -> Builder:
     """
     if name not in OPERATIONS:
         near = difflib.get_close_matches(name, OPERATIONS, n=1)
-        hint = f"did you mean {near[0]}?" if near else "make it known with operations.register"
+        hint = f"did you mean {near[0]}?" if near else "register it with operations.register"
         raise OptionError(f"there is no operation {name!r}; {hint}")
     return OPERATIONS[name]
 
 
 def operation(name: str, channels: int, stride: int = 1, affine: bool = True) -> nn.Module:
-    """A new module that does what the name says.
+    """New module of the operation with this name.
 
     >>> operation("conv7x1-1x7", 4, 2)(torch.ones(2, 4, 7, 7)).shape
     torch.Size([2, 4, 4, 4])

@@ -1,11 +1,11 @@
-r"""Recurrent cells as language models, after ENAS and DARTS.
+r"""Recurrent cells as language models, as in ENAS and DARTS.
 
 Node 0 mixes the input $x_t$ and the hidden state $h_{t-1}$; each further node $i$ follows an earlier one $p$:
 
 $$s_0 = h_{t-1} + σ(c_0) (\tanh(g_0) - h_{t-1}), \quad [c_0, g_0] = W x_t + U h_{t-1}$$
 $$s_i = s_p + σ(c_i) (a_i(g_i) - s_p), \quad [c_i, g_i] = W_i s_p$$
 
-The new state is the mean of the nodes that the genotype names. Notation: B sequences, T positions, V words, H numbers
+The new state is the mean of the output nodes of the genotype. Notation: B sequences, T positions, V words, H the size
 of a state and of an embedding; embedding and head share one matrix.
 """
 
@@ -34,11 +34,11 @@ def required_nodes(nodes: Sequence[tuple[int, str]], output: Sequence[int]) -> l
     >>> required_nodes(((0, "tanh"), (1, "relu"), (0, "tanh")), (2,))
     [1, 2]
     """
-    found = set(output)
+    required = set(output)
     for number in range(len(nodes), 0, -1):
-        if number in found:
-            found.add(nodes[number - 1][0])
-    return sorted(found - {0})
+        if number in required:
+            required.add(nodes[number - 1][0])
+    return sorted(required - {0})
 
 
 class RecurrentNetwork(nn.Module):
@@ -49,7 +49,7 @@ class RecurrentNetwork(nn.Module):
         output: nodes whose mean is the new state.
         vocabulary: V.
         hidden: H.
-        dropout: share of embeddings and states left out in training.
+        dropout: dropout rate of embeddings and states.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class RecurrentNetwork(nn.Module):
         self.head.weight = self.embedding.weight
 
     def step(self, mixed: Tensor, state: Tensor) -> Tensor:
-        """The next state `[B, H]` from what the input gives `[B, 2H]` and the state `[B, H]`."""
+        """Next state `[B, H]` from the projected input `[B, 2H]` and the state `[B, H]`."""
         gate, new = (mixed + self.recur(state)).chunk(2, -1)
         states = {0: state + gate.sigmoid() * (new.tanh() - state)}
         for number, before, activation in self.plan:
@@ -87,24 +87,18 @@ class RecurrentNetwork(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Int64 `[B, T]` to `[B, T, V]`, from a state of zeros."""
         mixed = self.input(self.dropout(self.embedding(tokens)))
-        state, shown = torch.zeros_like(mixed[:, 0, : self.hidden]), []
-        for now in mixed.unbind(1):
-            state = self.step(now, state)
-            shown.append(state)
-        logits: Tensor = self.head(self.dropout(torch.stack(shown, 1)))
+        state, states = torch.zeros_like(mixed[:, 0, : self.hidden]), []
+        for projected in mixed.unbind(1):
+            state = self.step(projected, state)
+            states.append(state)
+        logits: Tensor = self.head(self.dropout(torch.stack(states, 1)))
         return logits
 
 
 def recurrent_options(genotype: Recurrent, vocabulary: int, hidden: int, dropout: float) -> dict[str, Any]:
     """Options of `RecurrentNetwork`."""
-    strange = next((node.activation for node in genotype.nodes if node.activation not in FUNCTIONS), None)
-    if strange is not None:
-        raise OptionError(f"there is no activation {strange!r}; recurrent cells have {', '.join(FUNCTIONS)}")
+    unknown = next((node.activation for node in genotype.nodes if node.activation not in FUNCTIONS), None)
+    if unknown is not None:
+        raise OptionError(f"there is no activation {unknown!r}; recurrent cells have {', '.join(FUNCTIONS)}")
     nodes = tuple((node.predecessor, node.activation) for node in genotype.nodes)
-    return {
-        "nodes": nodes,
-        "output": genotype.output,
-        "vocabulary": vocabulary,
-        "hidden": hidden,
-        "dropout": dropout,
-    }
+    return {"nodes": nodes, "output": genotype.output, "vocabulary": vocabulary, "hidden": hidden, "dropout": dropout}

@@ -1,7 +1,7 @@
-"""What every search space can do: count, number, draw, enumerate, and step to neighbours.
+"""Interface of search spaces: count, number, draw and enumerate genotypes, and list neighbours.
 
-A space numbers its genotypes from 0 to `size() - 1`. Drawing one is drawing a number, so that every genotype is equally
-likely however the space is put together, and numbers have as many digits as they need.
+A space numbers its genotypes from 0 to `size() - 1`. A genotype is drawn by drawing a number, so every genotype is
+equally likely. Numbers are Python integers of any size.
 """
 
 import itertools
@@ -17,53 +17,53 @@ from nearkin.core.errors import MismatchError, OptionError, require
 from nearkin.search.genotypes.genotype import Genotype
 
 ENUMERABLE = 5_000_000
-"""Genotypes that a space may have to be enumerated."""
+"""Largest size of a space that can be enumerated."""
 
 _WORD = 32
 
 
 class Space(ABC):
-    """A finite set of genotypes with a notion of which of them are one decision apart.
+    """A finite set of genotypes; neighbours differ in one decision.
 
-    Laws (tests/laws/space.py): `at` is a bijection from `range(size())`; what is drawn lies within, uniformly, and
-    depends on nothing but the generator; neighbours lie within, are others, and are symmetric.
+    Laws (tests/laws/space.py): `at` is a bijection from `range(size())`; draws are members, uniform, and depend only on
+    the generator; neighbours are other members, and the relation is symmetric.
     """
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """What the space is called in messages."""
+        """Name of the space in messages."""
 
     @abstractmethod
     def size(self) -> int:
-        """How many genotypes there are, exactly."""
+        """Exact number of genotypes."""
 
     @abstractmethod
     def at(self, index: int) -> Genotype:
-        """The genotype of a number from 0 to `size() - 1`."""
+        """Genotype with a number from 0 to `size() - 1`."""
 
     @abstractmethod
     def objection(self, genotype: Genotype) -> str:
-        """Why a genotype does not lie in the space, as half a sentence; empty if it does."""
+        """Why a genotype is not in the space, as a clause; empty if it is."""
 
     @abstractmethod
     def neighbours(self, genotype: Genotype) -> tuple[Genotype, ...]:
         """All genotypes of the space that differ in exactly one decision."""
 
     def contains(self, genotype: Genotype) -> bool:
-        """Whether a genotype lies in the space."""
+        """Whether a genotype is in the space."""
         return not self.objection(genotype)
 
     def unique_key(self, genotype: Genotype) -> str:
-        """A text that is equal for genotypes which count as one architecture."""
+        """Text that is equal for genotypes that count as one architecture."""
         return str(genotype.canonical(fold_identities=True))
 
     def sample(self, rng: Generator) -> Genotype:
-        """A genotype, every one with the same probability."""
+        """Draw a genotype, every one with the same probability."""
         return self.at(uniform_index(self.size(), rng))
 
     def mutate(self, genotype: Genotype, rng: Generator) -> Genotype:
-        """A neighbour, every one with the same probability; the genotype itself where it has none."""
+        """Draw a neighbour, every one with the same probability; the genotype itself if it has none."""
         others = self.neighbours(genotype)
         return others[uniform_index(len(others), rng)] if others else genotype
 
@@ -79,30 +79,30 @@ class Space(ABC):
 
     @final
     def require_member(self, genotype: Genotype) -> None:
-        """Raise where a genotype is of another space."""
+        """Raise if a genotype is not in the space."""
         reason = self.objection(genotype)
-        require(not reason, f"the genotype is not of the space {self.name}: {reason}", MismatchError)
+        require(not reason, f"the genotype is not in the space {self.name}: {reason}", MismatchError)
 
 
 def uniform_index(size: int, rng: Generator) -> int:
-    """A whole number from 0 to `size - 1`, exactly uniform for any size: random bits, drawn again where too large.
+    """Draw an integer from 0 to `size - 1`, exactly uniform: random bits, drawn again if the number is too large.
 
     >>> rng = Generator().manual_seed(0)
     >>> uniform_index(1, rng), 0 <= uniform_index(10**30, rng) < 10**30
     (0, True)
     """
-    require(size >= 1, "there is nothing to draw from: the space is empty")
+    require(size >= 1, "the space is empty, there is no genotype to draw; give a space with genotypes")
     bits = (size - 1).bit_length()
     words = math.ceil(bits / _WORD)
     while True:
         drawn = torch.randint(2**_WORD, (words,), generator=rng).tolist() if words else []
-        index = sum(word << (_WORD * place) for place, word in enumerate(drawn)) >> (words * _WORD - bits)
+        index = sum(word << (_WORD * position) for position, word in enumerate(drawn)) >> (words * _WORD - bits)
         if index < size:
             return int(index)
 
 
 def digits(index: int, radices: Sequence[int]) -> list[int]:
-    """The digits of a number, the last fastest, each below its own radix.
+    """Mixed-radix digits of a number; the last digit changes fastest.
 
     >>> [digits(index, (2, 3)) for index in (0, 1, 2, 3, 5)]
     [[0, 0], [0, 1], [0, 2], [1, 0], [1, 2]]
@@ -113,38 +113,38 @@ def digits(index: int, radices: Sequence[int]) -> list[int]:
     size = math.prod(radices)
     if not 0 <= index < size:
         raise OptionError(f"there is no genotype {index}; they are numbered from 0 to {size - 1}")
-    found = []
+    values = []
     for radix in reversed(radices):
         index, digit = divmod(index, radix)
-        found.append(digit)
-    return found[::-1]
+        values.append(digit)
+    return values[::-1]
 
 
-def summand(index: int, sizes: Sequence[int]) -> tuple[int, int]:
-    """In which of several sets laid end to end a number falls, and its number there.
+def locate_summand(index: int, sizes: Sequence[int]) -> tuple[int, int]:
+    """Which of several consecutive ranges contains a number, and its offset there.
 
-    >>> summand(4, (3, 5)), summand(2, (3, 5))
+    >>> locate_summand(4, (3, 5)), locate_summand(2, (3, 5))
     ((1, 1), (0, 2))
     """
     ends = list(itertools.accumulate(sizes, initial=0))
     if not 0 <= index < ends[-1]:
         raise OptionError(f"there is no genotype {index}; they are numbered from 0 to {ends[-1] - 1}")
-    place = next(place for place, end in enumerate(ends[1:]) if index < end)
-    return place, index - ends[place]
+    summand = next(number for number, end in enumerate(ends[1:]) if index < end)
+    return summand, index - ends[summand]
 
 
 def require_distinct(names: Sequence[object], what: str) -> None:
-    """Refuse an empty list of choices, or one that names a choice twice."""
+    """Raise if a list of choices is empty or names a choice twice."""
     require(
         0 < len(names) == len(set(names)),
-        f"a space wants {what}, each once; got {', '.join(map(str, names)) or 'none'}",
+        f"a space needs {what}, each once; got {', '.join(map(str, names)) or 'none'}",
     )
 
 
-def unknown(given: Sequence[str], known: Sequence[str]) -> str:
-    """An objection to the first operation that is not known; empty where all are.
+def unknown_operation(given: Sequence[str], known: Sequence[str]) -> str:
+    """Objection to the first unknown operation; empty if all are known.
 
-    >>> unknown(("conv3", "conv9"), ("conv3", "zero"))
+    >>> unknown_operation(("conv3", "conv9"), ("conv3", "zero"))
     "it has the operation 'conv9', the space has conv3, zero"
     """
     strange = next((name for name in given if name not in known), None)

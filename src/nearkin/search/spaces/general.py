@@ -1,4 +1,4 @@
-"""The general space: complete cells, an operation on every pair of nodes."""
+"""The general space: complete cells, with an operation on every pair of nodes."""
 
 import math
 from collections.abc import Callable
@@ -10,27 +10,18 @@ from nearkin.core.errors import require
 from nearkin.search.genotypes.canonical import Edge
 from nearkin.search.genotypes.cell import IDENTITIES, ZEROS, Cell
 from nearkin.search.genotypes.genotype import Cells, Genotype
-from nearkin.search.spaces.base import Space, digits, require_distinct, summand, uniform_index, unknown
+from nearkin.search.spaces.base import Space, digits, locate_summand, require_distinct, uniform_index, unknown_operation
 
 GENERAL_OPERATIONS = (
-    "zero",
-    "identity",
-    "max3",
-    "avg3",
-    "conv3",
-    "conv5",
-    "conv7",
-    "dil3",
-    "dil5",
-    "conv7x1-1x7",
-)
-"""Those of the Fréchet task distance paper, appendix A."""
+    "zero", "identity", "max3", "avg3", "conv3", "conv5", "conv7", "dil3", "dil5", "conv7x1-1x7",
+)  # fmt: skip
+"""Operations of the paper on the Fréchet task distance, appendix A."""
 
 
 def complete_cell(operations: tuple[str, ...], num_nodes: int) -> Cells:
-    """One cell with an edge between any two nodes; node 0 is the input, the last node the output.
+    """Cell with an edge between any two nodes; node 0 is the input, the last node is the output.
 
-    Operations come in the order of the edges (0, 1), (0, 2), (1, 2), (0, 3), …
+    Operations are in the order of the edges (0, 1), (0, 2), (1, 2), (0, 3), …
 
     >>> print(complete_cell(("conv3", "zero", "max3"), 3))
     normal(0): 1 = conv3(0); 2 = zero(0) + max3(1); out = 2
@@ -41,22 +32,22 @@ def complete_cell(operations: tuple[str, ...], num_nodes: int) -> Cells:
 
 
 def folded_key(genotype: Genotype) -> str:
-    """The canonical form without zeros and without identities that only hand on a node."""
+    """Canonical form without zeros and without redundant identities."""
     return str(genotype.canonical(fold_identities=True))
 
 
 @dataclass(frozen=True)
 class GeneralSpace(Space):
-    r"""Complete cells of $n$ nodes with $m$ operations: $\sum_n m^{n(n-1)/2}$ of them, one sum over `num_nodes`.
+    r"""Complete cells of $n$ nodes with $m$ operations; the size is $\sum_n m^{n(n-1)/2}$ over `num_nodes`.
 
-    Neighbours differ in the operation of one edge. Where the space has cells of $n$ and of $n + 1$ nodes, a cell also
-    neighbours the one that has its output handed on by an identity to one more node, which computes the same.
+    Neighbours differ in the operation of one edge. If the space has cells of $n$ and of $n + 1$ nodes, a cell is also a
+    neighbour of the larger cell that copies its output to one more node by an identity and computes the same.
 
     Attributes:
-        num_nodes: the numbers of nodes that cells may have, input and output among them.
-        operations: any names.
-        name: what the space is called.
-        key: what counts as one architecture (`unique_key`).
+        num_nodes: allowed numbers of nodes, including input and output.
+        operations: names of operations.
+        name: name of the space.
+        key: function that gives `unique_key`: genotypes with one key count as one architecture.
 
     >>> GeneralSpace().size() == 10**3 + 10**6
     True
@@ -73,18 +64,18 @@ class GeneralSpace(Space):
         require(min(self.num_nodes) >= 2, f"a cell has at least 2 nodes, input and output; got {min(self.num_nodes)}")
 
     def size(self) -> int:
-        """m^(n(n−1)/2), summed over the numbers of nodes."""
+        """Sum of m^(n(n−1)/2) over the numbers of nodes."""
         return sum(self._sizes())
 
     def at(self, index: int) -> Cells:
-        """Cells in the order of `num_nodes`; within, the operation of the last edge changes fastest."""
-        place, rest = summand(index, self._sizes())
-        num_nodes = self.num_nodes[place]
+        """Cell with a number, in the order of `num_nodes`; the operation of the last edge changes fastest."""
+        summand, rest = locate_summand(index, self._sizes())
+        num_nodes = self.num_nodes[summand]
         chosen = digits(rest, [len(self.operations)] * math.comb(num_nodes, 2))
         return complete_cell(tuple(self.operations[digit] for digit in chosen), num_nodes)
 
     def objection(self, genotype: Genotype) -> str:
-        """Why a genotype is no complete cell of this space."""
+        """Why a genotype is not a complete cell of this space."""
         if not isinstance(genotype, Cells) or genotype.reduction is not None:
             return "the space has one cell"
         cell = genotype.normal
@@ -93,16 +84,16 @@ class GeneralSpace(Space):
         names = genotype.operations()["normal"]
         if len(names) != math.comb(cell.num_nodes, 2) or complete_cell(names, cell.num_nodes) != genotype:
             return "the space has one input, one edge between any two nodes, and the last node as output"
-        return unknown(names, self.operations)
+        return unknown_operation(names, self.operations)
 
     def neighbours(self, genotype: Genotype) -> tuple[Genotype, ...]:
-        """Those with one other operation, then those with a node more or less that compute the same."""
+        """Cells with one other operation, then cells with one node more or less that compute the same."""
         names = self._names(genotype)
         changes = len(names) * (len(self.operations) - 1)
         return (*(self._changed(names, change) for change in range(changes)), *self._resized(names))
 
     def mutate(self, genotype: Genotype, rng: Generator) -> Genotype:
-        """As ever, without making the neighbours that are not taken."""
+        """Draw a neighbour without building the others."""
         names = self._names(genotype)
         resized = self._resized(names)
         changes = len(names) * (len(self.operations) - 1)
@@ -112,7 +103,7 @@ class GeneralSpace(Space):
         return self._changed(names, chosen) if chosen < changes else resized[chosen - changes]
 
     def unique_key(self, genotype: Genotype) -> str:
-        """By `key`; the canonical form with identities folded where nothing else was said."""
+        """Value of `key` (default: canonical form with identities folded)."""
         return self.key(genotype)
 
     def _sizes(self) -> list[int]:
@@ -123,27 +114,27 @@ class GeneralSpace(Space):
         return genotype.operations()["normal"]
 
     def _changed(self, names: tuple[str, ...], change: int) -> Cells:
-        """The cell with one other operation; changes are numbered edge by edge."""
-        place, which = divmod(change, len(self.operations) - 1)
-        others = [name for name in self.operations if name != names[place]]
-        return complete_cell((*names[:place], others[which], *names[place + 1 :]), _nodes_of(names))
+        """Cell with one other operation; changes are numbered edge by edge."""
+        edge, choice = divmod(change, len(self.operations) - 1)
+        others = [name for name in self.operations if name != names[edge]]
+        return complete_cell((*names[:edge], others[choice], *names[edge + 1 :]), _num_nodes(names))
 
     def _resized(self, names: tuple[str, ...]) -> list[Cells]:
-        """The cells with a node more and a node less that compute the same, where they are in the space."""
+        """Cells of the space with one node more or less that compute the same."""
         zeros = [name for name in self.operations if name in ZEROS]
         identities = [name for name in self.operations if name in IDENTITIES]
-        found: list[Cells] = []
+        resized: list[Cells] = []
         if len(self.num_nodes) == 1 or not len(zeros) == len(identities) == 1:
-            return found
-        nodes = _nodes_of(names)
+            return resized
+        nodes = _num_nodes(names)
         tail = (*zeros * (nodes - 1), *identities)
         if nodes + 1 in self.num_nodes:
-            found.append(complete_cell((*names, *tail), nodes + 1))
+            resized.append(complete_cell((*names, *tail), nodes + 1))
         if nodes - 1 in self.num_nodes and names[1 - nodes :] == tail[1:]:
-            found.append(complete_cell(names[: 1 - nodes], nodes - 1))
-        return found
+            resized.append(complete_cell(names[: 1 - nodes], nodes - 1))
+        return resized
 
 
-def _nodes_of(names: tuple[str, ...]) -> int:
-    """How many nodes have so many pairs."""
+def _num_nodes(names: tuple[str, ...]) -> int:
+    """Number of nodes of a complete cell with these operations."""
     return (1 + math.isqrt(1 + 8 * len(names))) // 2

@@ -1,4 +1,4 @@
-"""Search spaces by name: `NAME[?option=value&option=value]`, in the manner of network strings.
+"""Registry of search spaces: `NAME[?option=value&option=value]`, like network strings.
 
 | name | options |
 | --- | --- |
@@ -21,16 +21,16 @@ from nearkin.search.spaces.darts import DARTS_OPERATIONS, DartsSpace
 from nearkin.search.spaces.general import GENERAL_OPERATIONS, GeneralSpace
 from nearkin.search.spaces.mobile import MOBILE_STAGES, MobileSpace
 from nearkin.search.spaces.nasbench201 import nasbench201, transnas101
-from nearkin.search.spaces.recurrent import ACTIVATIONS, RecurrentSpace
+from nearkin.search.spaces.recurrent_space import ACTIVATIONS, RecurrentSpace
 
 Factory: TypeAlias = Callable[..., Space]
-"""Makes a space from options, each a keyword with a default."""
+"""Function that makes a space from keyword options with defaults."""
 
 Sizes: TypeAlias = int | tuple[int, ...]
 
 
 def space(text: str) -> Space:
-    """The space that a text names.
+    """Space of a string.
 
     >>> space("general?nodes=3").size(), space("full").size()
     (1000, 1001000)
@@ -48,23 +48,23 @@ nasbench201, recurrent, transnas101
         raise OptionError(f"unknown space {name!r}; {hint} {', '.join(sorted(SPACES))}")
     factory = SPACES[name]
     known = list(inspect.signature(factory).parameters)
-    given: dict[str, Value] = {}
-    for part in filter(None, rest.split("&")):
-        option, equals, value = part.partition("=")
-        require(bool(option and equals), f"{text}: options are written name=value, got {part!r}")
-        require(option not in given, f"{text}: option {option} is given twice; give it once")
+    options: dict[str, Value] = {}
+    for item in filter(None, rest.split("&")):
+        option, equals, value = item.partition("=")
+        require(bool(option and equals), f"{text}: options are written name=value, got {item!r}")
+        require(option not in options, f"{text}: option {option} is given twice; give it once")
         if option not in known:
             hint = _hint(option, known) or f"it has {', '.join(known) or 'none'}"
             raise OptionError(f"the space {name} has no option {option!r}; {hint}")
-        given[option] = value_of(value)
+        options[option] = value_of(value)
     try:
-        return factory(**given)
+        return factory(**options)
     except (TypeError, ValueError) as broken:
-        raise OptionError(f"the space {text} cannot be made: {broken}; mend its options") from broken
+        raise OptionError(f"the space {text} cannot be made: {broken}; correct its options") from broken
 
 
 def register_space(name: str, factory: Factory) -> None:
-    """Make a space known under a name; options come to the factory as keywords.
+    """Register a space under a name; the factory gets the options as keywords.
 
     >>> register_space("tiny", lambda nodes=2: GeneralSpace((nodes,), ("zero", "conv3")))
     >>> space("tiny?nodes=3").size()
@@ -72,19 +72,21 @@ def register_space(name: str, factory: Factory) -> None:
     >>> del SPACES["tiny"]
     """
     require(name not in SPACES, f"there is a space {name!r} already; choose another name")
-    require(bool(name) and not set(name) & set("?&= "), f"a space's name has no ?, &, = or blank, got {name!r}")
+    require(
+        bool(name) and not set(name) & set("?&= "), f"the name of a space contains no ?, &, = or space, got {name!r}"
+    )
     SPACES[name] = factory
 
 
 def general(nodes: Sizes = (3, 4), operations: str = "") -> Space:
-    """Complete cells of 3 or 4 nodes, ten operations."""
+    """Complete cells (default: 3 or 4 nodes, ten operations)."""
     return GeneralSpace(_sizes("nodes", nodes), _names(operations, GENERAL_OPERATIONS))
 
 
 def darts(
     nodes: int = 4, inputs: int = 2, predecessors: int = 2, reduction: bool = True, operations: str = ""
 ) -> Space:
-    """Normal and reduction cells."""
+    """Normal and reduction cells of DARTS."""
     for name, value in (("nodes", nodes), ("inputs", inputs), ("predecessors", predecessors)):
         _sizes(name, value, many=False)
     return DartsSpace(_names(operations, DARTS_OPERATIONS), inputs, nodes, predecessors, _flag("reduction", reduction))
@@ -99,7 +101,7 @@ def mobile(
 
 
 def recurrent(nodes: int = 8, activations: str = "", loose_ends: bool = False) -> Space:
-    """Recurrent cells."""
+    """Recurrent cells with a tree of nodes."""
     _sizes("nodes", nodes, many=False)
     return RecurrentSpace(nodes, _names(activations, ACTIVATIONS), _flag("loose_ends", loose_ends))
 
@@ -113,7 +115,7 @@ SPACES: dict[str, Factory] = {
     "mobile": mobile,
     "recurrent": recurrent,
 }
-"""By name; `register_space` adds to them."""
+"""Spaces by name; `register_space` adds to them."""
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
@@ -122,18 +124,17 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 
 def _sizes(name: str, value: Value, many: bool = True) -> tuple[int, ...]:
-    """One whole number or several."""
     sizes = value if isinstance(value, tuple) else (value,)
     fits = all(type(size) is int for size in sizes) and (many or not isinstance(value, tuple))
-    require(fits, f"{name} wants {'whole numbers, such as 3 or 3-4' if many else 'a whole number'}; got {value!r}")
+    require(fits, f"{name} must be {'whole numbers, such as 3 or 3-4' if many else 'a whole number'}; got {value!r}")
     return tuple(int(size) for size in sizes)
 
 
 def _flag(name: str, value: Value) -> bool:
-    require(isinstance(value, bool), f"{name} is true or false, got {value!r}")
+    require(isinstance(value, bool), f"{name} must be true or false, got {value!r}")
     return bool(value)
 
 
-def _names(text: Value, otherwise: tuple[str, ...]) -> tuple[str, ...]:
+def _names(text: Value, default: tuple[str, ...]) -> tuple[str, ...]:
     """Names joined by `+`."""
-    return tuple(part for part in str(text).split("+") if part) or otherwise
+    return tuple(filter(None, str(text).split("+"))) or default

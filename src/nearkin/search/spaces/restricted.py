@@ -1,4 +1,4 @@
-"""A part of a space: what some genotypes used. This is how the space of a task's kin is made."""
+"""Space restricted to the structures and operations of some genotypes, such as those of a kin."""
 
 import math
 from collections.abc import Iterable
@@ -8,58 +8,58 @@ from functools import cached_property
 from nearkin.core.errors import require
 from nearkin.search.genotypes.cell import ZEROS
 from nearkin.search.genotypes.genotype import SKIP, Genotype
-from nearkin.search.spaces.base import Space, digits, summand, unknown
-from nearkin.search.spaces.limited import Limited
+from nearkin.search.spaces.base import Space, digits, locate_summand, unknown_operation
+from nearkin.search.spaces.limited import LimitedSpace
 
 ANY = "any"
-"""Stands in a structure for whatever operation."""
+"""Placeholder for any operation in a structure."""
 
 _ABSENT = ZEROS | {SKIP}
 
 
 def structure(genotype: Genotype) -> Genotype:
-    """The genotype with every operation that carries something as `any`: what is connected with what.
+    """The genotype with every operation besides zeros and skips replaced by `any`: only its connections.
 
     >>> print(structure(Genotype.parse("normal(0): 1 = conv3(0); 2 = zero(0) + max3(1); out = 2")))
     normal(0): 1 = any(0); 2 = zero(0) + any(1); out = 2
     """
     named = genotype.operations().items()
-    return genotype.with_operations({part: [n if n in _ABSENT else ANY for n in names] for part, names in named})
+    return genotype.with_operations({key: [name if name in _ABSENT else ANY for name in names] for key, names in named})
 
 
-def restricted(space: Space, genotypes: Iterable[Genotype]) -> "Restricted":
-    """The part of a space that has no other structures and operations than some genotypes.
+def restrict_space(space: Space, genotypes: Iterable[Genotype]) -> "RestrictedSpace":
+    """Restrict a space to the structures and operations of some genotypes.
 
-    Structures are taken whole, as they are; each of them goes with every operation that any of the genotypes has in
-    the same part (normal or reduction cell).
+    Each structure is combined with every operation that any of the genotypes has in the same part (normal or reduction
+    cell).
 
     >>> from nearkin.search.spaces.general import GeneralSpace
     >>> kin = Genotype.parse("normal(0): 1 = conv3(0); 2 = zero(0) + max3(1); out = 2")
-    >>> [str(cell) for cell in restricted(GeneralSpace(), [kin]).enumerate()][1]
+    >>> [str(cell) for cell in restrict_space(GeneralSpace(), [kin]).enumerate()][1]
     'normal(0): 1 = conv3(0); 2 = zero(0) + max3(1); out = 2'
     """
-    given = list(genotypes)
-    require(len(given) > 0, f"the space {space.name} is restricted to what genotypes used, got none")
-    require(not isinstance(space, Limited), f"restrict first, then limit: {space.name} has limits already")
+    genotypes = list(genotypes)
+    require(len(genotypes) > 0, f"the space {space.name} is restricted to genotypes, got none; give at least one")
+    require(not isinstance(space, LimitedSpace), f"{space.name} already has limits; restrict first, then limit")
     used: dict[str, set[str]] = {}
-    for genotype in given:
+    for genotype in genotypes:
         space.require_member(genotype)
         for part, names in genotype.operations().items():
             used.setdefault(part, set()).update(set(names) - _ABSENT)
-    structures = sorted({structure(genotype) for genotype in given}, key=str)
-    return Restricted(space, tuple(structures), tuple((part, tuple(sorted(names))) for part, names in used.items()))
+    structures = sorted(set(map(structure, genotypes)), key=str)
+    return RestrictedSpace(
+        space, tuple(structures), tuple((part, tuple(sorted(names))) for part, names in used.items())
+    )
 
 
 @dataclass(frozen=True)
-class Restricted(Space):
-    """Structures of a space, each with every choice of some operations; made by `restricted`.
-
-    Its neighbours are those of the whole space that lie in it.
+class RestrictedSpace(Space):
+    """Structures of a space, each with every choice of some operations; made by `restrict_space`.
 
     Attributes:
-        space: the whole.
-        structures: with `any` where an operation is to be chosen.
-        operations: those to choose from, by part.
+        space: the whole space.
+        structures: genotypes with `any` for each operation to choose.
+        operations: operations to choose from, by part.
     """
 
     space: Space
@@ -68,19 +68,19 @@ class Restricted(Space):
 
     @property
     def name(self) -> str:
-        """That of the whole space, and how much of it is left."""
+        """Name of the whole space with the number of structures."""
         return f"{self.space.name} (restricted to {len(self.structures)} structures)"
 
     def size(self) -> int:
-        """The product of choices, summed over structures."""
+        """Sum over structures of the product of the numbers of choices."""
         return sum(map(math.prod, self._radices()))
 
     def at(self, index: int) -> Genotype:
-        """Structure after structure; within, the last operation changes fastest."""
+        """Genotype with a number, in the order of structures; the last operation changes fastest."""
         radices = self._radices()
-        place, rest = summand(index, list(map(math.prod, radices)))
-        values = iter(digits(rest, radices[place]))
-        chosen = self.structures[place]
+        summand, rest = locate_summand(index, list(map(math.prod, radices)))
+        values = iter(digits(rest, radices[summand]))
+        chosen = self.structures[summand]
         named = {
             part: [choices[next(values)] if name == ANY else name for name in names]
             for part, names, choices in self._slots(chosen)
@@ -88,14 +88,14 @@ class Restricted(Space):
         return chosen.with_operations(named)
 
     def objection(self, genotype: Genotype) -> str:
-        """Why a genotype lies outside, or outside of the whole space."""
+        """Why a genotype is not in the restricted or the whole space."""
         if reason := self.space.objection(genotype):
             return reason
         for _, names, choices in self._slots(genotype):
-            if reason := unknown([name for name in names if name not in _ABSENT], choices):
+            if reason := unknown_operation([name for name in names if name not in _ABSENT], choices):
                 return reason
         if (form := structure(genotype)) not in self._forms:
-            return f"its structure was not used: {form}"
+            return f"the space does not have its structure: {form}"
         return ""
 
     @cached_property
@@ -103,22 +103,22 @@ class Restricted(Space):
         return frozenset(self.structures)
 
     def neighbours(self, genotype: Genotype) -> tuple[Genotype, ...]:
-        """The neighbours in the whole space that lie in this part."""
+        """Neighbours in the whole space that are in the restricted one."""
         self.require_member(genotype)
         return tuple(filter(self.contains, self.space.neighbours(genotype)))
 
     def unique_key(self, genotype: Genotype) -> str:
-        """That of the whole space."""
+        """Key in the whole space."""
         return self.space.unique_key(genotype)
 
     def _radices(self) -> list[list[int]]:
-        """For each structure the number of choices at each of its free places."""
+        """Number of choices for each `any` of each structure."""
         return [
             [len(choices) for _, names, choices in self._slots(form) for name in names if name == ANY]
             for form in self.structures
         ]
 
     def _slots(self, genotype: Genotype) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
-        """Part by part: its name, its operations, and those to choose from."""
+        """For each part: name, operations, and operations to choose from."""
         choices = dict(self.operations)
         return [(part, names, choices[part]) for part, names in genotype.operations().items()]

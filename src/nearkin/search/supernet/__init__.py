@@ -1,1 +1,1 @@
-"""One network for a whole space of cells, in a fast form and a plain one, and the searchers that train it."""
+"""Supernets: one network for a whole space of cells, as a reference and as a fast implementation."""

@@ -1,4 +1,4 @@
-"""From architecture weights to a genotype: on every edge the strongest operation, of every node the best edges.
+"""Choice of a genotype from architecture weights: the strongest operation of each edge, the best edges of each node.
 
 Notation: E edges of a cell, O operations of an edge.
 """
@@ -15,36 +15,36 @@ from nearkin.search.genotypes.canonical import Edge
 from nearkin.search.genotypes.cell import IDENTITIES, ZEROS, Cell
 from nearkin.search.genotypes.genotype import Cells
 from nearkin.search.spaces.base import Space
-from nearkin.search.spaces.limited import Limited
-from nearkin.search.spaces.restricted import ANY, Restricted
-from nearkin.search.supernet.layout import Architecture, Layout
+from nearkin.search.spaces.limited import LimitedSpace, without_limits
+from nearkin.search.spaces.restricted import ANY, RestrictedSpace
+from nearkin.search.supernet.supernet_layout import Architecture, SupernetLayout
 
 TRIES = 200
-"""Genotypes that are looked at, strongest first, to find one within the limits of a space."""
+"""Number of genotypes that are tried, strongest first, to find one within the limits of a space."""
 
 _DRAWS = 100
 
-Strengths = Mapping[str, Tensor]
-"""By part the weight of every operation on every edge, `[E, O]`: softmax(α), times that of the edge."""
+EdgeWeights = Mapping[str, Tensor]
+"""By part (normal, reduction), the weights of all operations on all edges `[E, O]`: softmax(α) times β."""
 
 
-def strengths(layout: Layout, architecture: Architecture) -> dict[str, Tensor]:
-    """The weights by which edges and operations are chosen."""
-    found = layout.weights({name: value.detach().double().cpu() for name, value in architecture.items()})
-    return {part: alpha * beta[:, None] for part, (alpha, beta) in found.items()}
+def edge_weights(layout: SupernetLayout, architecture: Architecture) -> dict[str, Tensor]:
+    """Weights by which edges and operations are chosen."""
+    values = layout.weights({name: value.detach().double().cpu() for name, value in architecture.items()})
+    return {part: alpha * beta[:, None] for part, (alpha, beta) in values.items()}
 
 
-def chosen(space: Space, layout: Layout, found: Strengths, max_skips: int | None = None) -> Cells:
-    """The strongest genotype that lies in a space, with at most so many skip connections in its normal cell.
+def choose_genotype(space: Space, layout: SupernetLayout, weights: EdgeWeights, max_skips: int | None = None) -> Cells:
+    """The strongest genotype of a space with a largest number of skip connections in its normal cell.
 
-    Where a limit forbids the strongest, others are looked at from neighbour to neighbour, strongest first.
+    If the strongest genotype is outside a limit of the space, neighbours are tried, strongest first.
     """
-    kept = without_skips(layout, found, max_skips)
-    start = _start(space, layout, kept)
+    weights = limit_skips(layout, weights, max_skips)
+    start = _strongest_member(space, layout, weights)
     if space.contains(start):
         return start
-    queue, seen = [(-strength(layout, kept, start), str(start), start)], {start}
-    whole = space.space if isinstance(space, Limited) else space
+    queue, seen = [(-log_weight(layout, weights, start), str(start), start)], {start}
+    whole = space.space if isinstance(space, LimitedSpace) else space
     for _ in range(TRIES):
         if not queue:
             break
@@ -52,58 +52,64 @@ def chosen(space: Space, layout: Layout, found: Strengths, max_skips: int | None
         if space.contains(best):
             return best
         for other in whole.neighbours(best) if whole.contains(best) else ():
-            if isinstance(other, Cells) and other not in seen and (value := strength(layout, kept, other)) > -math.inf:
+            if (
+                isinstance(other, Cells)
+                and other not in seen
+                and (value := log_weight(layout, weights, other)) > -math.inf
+            ):
                 seen.add(other)
                 heapq.heappush(queue, (-value, str(other), other))
     drawn = [space.sample(Streams(0).at("draw", number)) for number in range(_DRAWS)]
-    return max((one for one in drawn if isinstance(one, Cells)), key=lambda one: strength(layout, kept, one))
+    return max(
+        (cells for cells in drawn if isinstance(cells, Cells)), key=lambda cells: log_weight(layout, weights, cells)
+    )
 
 
-def strength(layout: Layout, found: Strengths, genotype: Cells) -> float:
-    """The sum of the logarithms of a genotype's weights; minus infinity for one that is no path of the layout."""
+def log_weight(layout: SupernetLayout, weights: EdgeWeights, genotype: Cells) -> float:
+    """Sum of the logarithms of the weights of a genotype; minus infinity if it is not a path of the supernet."""
     total = 0.0
     for part, cell in genotype.parts().items():
-        if part not in found or (cell.num_inputs, cell.num_nodes) != (layout.num_inputs, layout.num_nodes):
+        if part not in weights or (cell.num_inputs, cell.num_nodes) != (layout.num_inputs, layout.num_nodes):
             return -math.inf
         for edge in cell.edges:
             if edge.operation not in layout.operations[part]:
                 return -math.inf
-            place = layout.operations[part].index(edge.operation)
-            total += math.log(max(1e-300, float(found[part][layout.pairs.index(edge[:2]), place])))
+            column = layout.operations[part].index(edge.operation)
+            total += math.log(max(1e-300, float(weights[part][layout.pairs.index(edge[:2]), column])))
     return total
 
 
-def certainty(layout: Layout, found: Strengths, genotype: Cells) -> float:
-    """The mean share that the chosen operation has of its edge's weight, zeros left out; from 0 to 1."""
+def mean_share(layout: SupernetLayout, weights: EdgeWeights, genotype: Cells) -> float:
+    """Mean fraction of an edge's weight that its chosen operation has, without zeros; from 0 to 1."""
     shares = []
     for part, cell in genotype.parts().items():
         names = layout.operations[part]
-        live = [place for place, name in enumerate(names) if name not in ZEROS]
+        live = [column for column, name in enumerate(names) if name not in ZEROS]
         for edge in cell.edges:
-            row = found[part][layout.pairs.index(edge[:2])]
+            row = weights[part][layout.pairs.index(edge[:2])]
             whole = row if edge.operation in ZEROS else row[live]
             shares.append(float(row[names.index(edge.operation)] / whole.sum()))
     return sum(shares) / len(shares)
 
 
-def strongest(layout: Layout, found: Strengths) -> Cells:
+def strongest_genotype(layout: SupernetLayout, weights: EdgeWeights) -> Cells:
     """The genotype of the largest weights.
 
-    Where nodes choose among edges (DARTS), zeros do not count and each keeps the edges of the largest weights; else
-    every edge has its strongest operation.
+    If nodes choose among edges (DARTS), zeros are excluded and each node keeps the edges of the largest weights.
+    Otherwise every edge has its strongest operation.
 
     >>> from nearkin.search.spaces.general import GeneralSpace
-    >>> layout = Layout.of(GeneralSpace((2,), ("zero", "conv3")))
-    >>> print(strongest(layout, {"normal": torch.tensor([[0.4, 0.6]])}))
+    >>> layout = SupernetLayout.of(GeneralSpace((2,), ("zero", "conv3")))
+    >>> print(strongest_genotype(layout, {"normal": torch.tensor([[0.4, 0.6]])}))
     normal(0): 1 = conv3(0); out = 1
     """
-    return Cells(**{part: _cell(layout, part, found[part]) for part in layout.operations})
+    return Cells(**{part: _cell(layout, part, weights[part]) for part in layout.operations})
 
 
-def _cell(layout: Layout, part: str, table: Tensor) -> Cell:
+def _cell(layout: SupernetLayout, part: str, table: Tensor) -> Cell:
     names = layout.operations[part]
     if layout.num_predecessors is not None:
-        dead = [place for place, name in enumerate(names) if name in ZEROS]
+        dead = [column for column, name in enumerate(names) if name in ZEROS]
         table = table.index_fill(1, torch.tensor(dead, dtype=torch.int64), -1.0)
     best = table.max(1)
     edges = []
@@ -115,46 +121,46 @@ def _cell(layout: Layout, part: str, table: Tensor) -> Cell:
 
 
 def num_skips(genotype: Cells) -> int:
-    """Skip connections of the normal cell."""
+    """Number of skip connections in the normal cell."""
     return sum(edge.operation in IDENTITIES for edge in genotype.normal.edges)
 
 
-def without_skips(layout: Layout, found: Strengths, max_skips: int | None) -> dict[str, Tensor]:
-    """The weights with those of the weakest chosen skip connections set to zero until at most so many are chosen.
+def limit_skips(layout: SupernetLayout, weights: EdgeWeights, max_skips: int | None) -> dict[str, Tensor]:
+    """Set the weights of the weakest chosen skip connections to zero until the number of skip connections is allowed.
 
-    As in P-DARTS: an edge that loses its skip connection is chosen anew with what comes next on it.
+    As in P-DARTS, such an edge then uses its next operation.
     """
-    kept = {part: table.clone() for part, table in found.items()}
+    kept = {part: table.clone() for part, table in weights.items()}
     names = layout.operations["normal"]
     while max_skips is not None:
-        skips = [edge for edge in strongest(layout, kept).normal.edges if edge.operation in IDENTITIES]
+        skips = [edge for edge in strongest_genotype(layout, kept).normal.edges if edge.operation in IDENTITIES]
         if len(skips) <= max_skips:
             break
-        places = [(layout.pairs.index(edge[:2]), names.index(edge.operation)) for edge in skips]
-        weakest = min(places, key=lambda place: float(kept["normal"][place]))
-        if kept["normal"][weakest] == 0:  # nothing else can be chosen
+        entries = [(layout.pairs.index(edge[:2]), names.index(edge.operation)) for edge in skips]
+        weakest = min(entries, key=lambda entry: float(kept["normal"][entry]))
+        if kept["normal"][weakest] == 0:  # there is no other operation
             break
         kept["normal"][weakest] = 0.0
     return kept
 
 
-def _start(space: Space, layout: Layout, found: Strengths) -> Cells:
-    if isinstance(space, Limited):
-        return _start(space.space, layout, found)
-    if not isinstance(space, Restricted):
-        return strongest(layout, found)
-    allowed, filled = dict(space.operations), []
+def _strongest_member(space: Space, layout: SupernetLayout, weights: EdgeWeights) -> Cells:
+    """The strongest genotype of a space without its limits."""
+    space = without_limits(space)
+    if not isinstance(space, RestrictedSpace):
+        return strongest_genotype(layout, weights)
+    allowed, members = dict(space.operations), []
     for form in space.structures:
         if not isinstance(form, Cells) or form.normal.num_nodes != layout.num_nodes:
             continue
-        named = {part: [_named(layout, part, edge, found[part], allowed[part]) for edge in cell.edges]
+        names = {part: [_operation(layout, part, edge, weights[part], allowed[part]) for edge in cell.edges]
                  for part, cell in form.parts().items()}  # fmt: skip
-        filled.append(form.with_operations(named))
-    return max(filled, key=lambda one: strength(layout, found, one))
+        members.append(form.with_operations(names))
+    return max(members, key=lambda cells: log_weight(layout, weights, cells))
 
 
-def _named(layout: Layout, part: str, edge: Edge, table: Tensor, allowed: tuple[str, ...]) -> str:
-    """The operation of an edge of a structure: as it is, or the strongest of those allowed."""
+def _operation(layout: SupernetLayout, part: str, edge: Edge, table: Tensor, allowed: tuple[str, ...]) -> str:
+    """Operation of an edge of a structure: the fixed one, or the strongest of the allowed ones."""
     if edge.operation != ANY:
         return edge.operation
     row, names = table[layout.pairs.index(edge[:2])], layout.operations[part]

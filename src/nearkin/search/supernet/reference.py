@@ -1,17 +1,17 @@
-r"""The supernet as its formulas stand: an edge is a module that runs all its operations and adds them up.
+r"""Reference implementation of the supernet: each edge is a module that runs all its operations and sums them.
 
 $$\bar o_{ij}(x) = \sum_o \frac{e^{\alpha_o}}{\sum_{o'} e^{\alpha_{o'}}}\, o(x), \qquad
   x_j = \sum_{i<j} \beta_{ij}\, \bar o_{ij}(x_i)$$
 
-With partial channels the first 1/K of the channels goes through the operations, the others pass by, and all are
-shuffled. It is the oracle and the yardstick of `Supernet`, which gives the same numbers faster.
+With partial channels the operations use the first 1/K of the channels, the others are copied, and all are shuffled.
+Tests compare `Supernet`, which computes the same numbers faster, with this implementation.
 
-Notation: N samples, C channels of a state, K the inverse of the share of channels that operations see, s stride.
+Notation: N samples, C channels of a state, K the inverse of the fraction of channels in the operations, s stride.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,22 +20,22 @@ from nearkin.core.errors import require
 from nearkin.search.genotypes.genotype import Cells
 from nearkin.search.networks.build import stem
 from nearkin.search.networks.operations import FactorizedReduction, ResidualReduction, convolution, operation
-from nearkin.search.supernet.layout import Architecture, Layout
+from nearkin.search.supernet.supernet_layout import Architecture, SupernetLayout
 
 POOLS = (nn.MaxPool2d, nn.AvgPool2d)
-STEM_FACTOR = 3  # of DARTS, between the channels of the stem and those of the first cell
+STEM_FACTOR = 3  # ratio of the channels of the stem to those of the first cell in DARTS
 
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """What stands around and below the cells.
+    """Macro-architecture of a supernet.
 
     Attributes:
-        channels: C of the first cells; doubled where the sides are halved, after one and two thirds of the cells.
-        num_cells: of the supernet.
-        channel_fraction: share of a state's channels that operations see, 1/K for a whole number K.
-        shuffle: whether channels are shuffled after they were split.
-        stem_stride: 1, 2, 4, …: how much smaller the stem makes the sides.
+        channels: C of the first cells; doubled when height and width are halved, at one and two thirds of the cells.
+        num_cells: number of cells.
+        channel_fraction: fraction of the channels that operations use, 1/K for an integer K.
+        shuffle: whether channels are shuffled after the operations.
+        stem_stride: factor by which the stem reduces height and width: 1, 2, 4, ….
 
     >>> Frame(channel_fraction=0.25).split
     4
@@ -51,32 +51,32 @@ class Frame:
         require(self.num_cells >= 1, f"a supernet has at least one cell, got {self.num_cells}")
         stride = self.stem_stride
         require(stride >= 1 and stride & (stride - 1) == 0, f"stem_stride must be 1, 2, 4, …, got {stride}")
-        require(0 < self.channel_fraction <= 1, f"channel_fraction lies in (0, 1], got {self.channel_fraction}")
+        require(0 < self.channel_fraction <= 1, f"channel_fraction must be in (0, 1], got {self.channel_fraction}")
         require(
             abs(1 / self.channel_fraction - self.split) < 1e-6 and self.channels % self.split == 0,
-            f"channel_fraction is 1/K for a K that divides the {self.channels} channels, got {self.channel_fraction}",
+            f"channel_fraction must be 1/K with K a divisor of {self.channels} channels, got {self.channel_fraction}",
         )
 
     @property
     def split(self) -> int:
-        """K."""
+        """K, the inverse of the channel fraction."""
         return round(1 / self.channel_fraction)
 
     def reduces(self, number: int) -> bool:
-        """Whether a cell halves the sides."""
+        """Whether a cell halves height and width."""
         return number > 0 and number in (self.num_cells // 3, 2 * self.num_cells // 3)
 
 
-def searched(name: str, channels: int, stride: int) -> nn.Module:
-    """An operation as supernets have it: batch norms without weights, and one after a pool."""
+def supernet_operation(name: str, channels: int, stride: int) -> nn.Module:
+    """Operation of a supernet: batch norms without weights, and a batch norm after a pool."""
     module = operation(name, channels, stride, affine=False)
     return nn.Sequential(module, nn.BatchNorm2d(channels, affine=False)) if isinstance(module, POOLS) else module
 
 
-def shuffled(x: Tensor, groups: int) -> Tensor:
+def shuffle_channels(x: Tensor, groups: int) -> Tensor:
     """Channel `g·(C/K) + i` moves to `i·K + g`.
 
-    >>> shuffled(torch.arange(6.0).view(1, 6, 1, 1), 3).flatten().tolist()
+    >>> shuffle_channels(torch.arange(6.0).view(1, 6, 1, 1), 3).flatten().tolist()
     [0.0, 2.0, 4.0, 1.0, 3.0, 5.0]
     """
     moved: Tensor = x.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
@@ -90,7 +90,7 @@ class PlainEdge(nn.Module):
         super().__init__()
         self.split, self.shuffle, self.stride = frame.split, frame.shuffle, stride
         self.part = channels // frame.split
-        self.operations = nn.ModuleList(searched(name, self.part, stride) for name in names)
+        self.operations = nn.ModuleList(supernet_operation(name, self.part, stride) for name in names)
         self.pool = nn.MaxPool2d(2, 2, ceil_mode=True) if stride == 2 else nn.Identity()
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
@@ -99,27 +99,29 @@ class PlainEdge(nn.Module):
         mixed: Tensor = sum(w * op(through) for w, op in zip(weights, self.operations, strict=True))
         return self.merged(x, mixed)
 
-    def single(self, x: Tensor, place: int) -> Tensor:
-        """One operation alone, at its full weight."""
-        return self.merged(x, self.operations[place](x[:, : self.part]))
+    def single(self, x: Tensor, column: int) -> Tensor:
+        """Output of one operation with weight 1."""
+        return self.merged(x, self.operations[column](x[:, : self.part]))
 
     def merged(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """What went through the operations with what passed by."""
+        """Join the output of the operations with the other channels."""
         if self.split == 1:
             return mixed
         whole = torch.cat([mixed, self.pool(x[:, self.part :])], 1)
-        return shuffled(whole, self.split) if self.shuffle else whole
+        return shuffle_channels(whole, self.split) if self.shuffle else whole
 
 
 class PlainCell(nn.Module):
-    """The edges of one cell, and what brings its inputs to its own channels."""
+    """The edges of one cell, with adapters that bring its inputs to its channels."""
 
-    def __init__(self, layout: Layout, site: "Site", frame: Frame) -> None:
+    def __init__(self, layout: SupernetLayout, position: "CellPosition", frame: Frame) -> None:
         super().__init__()
-        self.layout, self.part = layout, site.part
-        self.inputs = nn.ModuleList(adapted(width, halvings, site.channels, layout) for width, halvings in site.inputs)
+        self.layout, self.part = layout, position.part
+        self.inputs = nn.ModuleList(
+            input_adapter(width, halvings, position.channels, layout) for width, halvings in position.inputs
+        )
         edges = [
-            PlainEdge(layout.operations[site.part], site.channels, site.stride(source, layout), frame)
+            PlainEdge(layout.operations[position.part], position.channels, position.stride(source, layout), frame)
             for source, _ in layout.pairs
         ]
         self.edges = cast(Sequence[PlainEdge], nn.ModuleList(edges))
@@ -133,80 +135,72 @@ class PlainCell(nn.Module):
         return torch.cat([states[node] for node in self.layout.output], 1)
 
     def single(self, inputs: Sequence[Tensor], genotype: Cells) -> Tensor:
-        """The same along the edges of one genotype, which alone are run."""
+        """Output of the path of one genotype; other edges are not run."""
         states = [adapt(x) for adapt, x in zip(self.inputs, inputs, strict=True)]
         for terms in self.layout.chosen(genotype, self.part):
-            states.append(sum(self.edges[e].single(states[self.layout.pairs[e][0]], place) for e, place in terms))
+            states.append(sum(self.edges[e].single(states[self.layout.pairs[e][0]], column) for e, column in terms))
         return torch.cat([states[node] for node in self.layout.output], 1)
 
 
 @dataclass(frozen=True)
-class Site:
-    """Where a cell stands: its part, its channels, and for each input the channels and by how often it is halved."""
+class CellPosition:
+    """Position of a cell: its part, its channels, and for each input the channels and the number of halvings."""
 
     part: str
     channels: int
     inputs: tuple[tuple[int, int], ...]
 
-    def stride(self, source: int, layout: Layout) -> int:
-        """Of the edges that leave a node: reduction cells halve the sides of their inputs."""
+    def stride(self, source: int, layout: SupernetLayout) -> int:
+        """Stride of the edges that leave a node; reduction cells halve their inputs."""
         return 2 if self.part == "reduction" and source < layout.num_inputs else 1
 
 
-def sites(layout: Layout, frame: Frame) -> tuple[list[Site], int, int]:
-    """Where the cells stand, and the channels of stem and last cell.
+def cell_positions(layout: SupernetLayout, frame: Frame) -> tuple[list[CellPosition], int, int]:
+    """Positions of all cells, and the channels of the stem and of the last cell.
 
-    A space without a reduction cell has the inputs of a normal cell halved instead.
+    If the space has no reduction cell, the inputs of a normal cell are halved instead.
     """
-    width = frame.channels if narrow(layout) else STEM_FACTOR * frame.channels
-    past, channels, depth, found = [(width, 0)] * layout.num_inputs, frame.channels, 0, []
+    width = frame.channels if single_input(layout) else STEM_FACTOR * frame.channels
+    past, channels, depth, positions = [(width, 0)] * layout.num_inputs, frame.channels, 0, []
     for number in range(frame.num_cells):
         halves = frame.reduces(number)
         channels *= 2 if halves else 1
         part = "reduction" if halves and "reduction" in layout.operations else "normal"
         inside = depth + (halves and part == "normal")
-        found.append(Site(part, channels, tuple((width, inside - level) for width, level in past)))
+        positions.append(CellPosition(part, channels, tuple((width, inside - level) for width, level in past)))
         depth += halves
         past = [*past[1:], (channels * len(layout.output), depth)]
-    return found, width, past[-1][0]
+    return positions, width, past[-1][0]
 
 
-def narrow(layout: Layout) -> bool:
-    """Whether cells have one input and an output as wide, and stand on one another without further ado."""
+def single_input(layout: SupernetLayout) -> bool:
+    """Whether cells have one input and an output of the same width, so they are stacked without adapters."""
     return layout.num_inputs == len(layout.output) == 1
 
 
-def adapted(width: int, halvings: int, channels: int, layout: Layout) -> nn.Module:
-    """What brings an earlier output to the channels and sides of a cell."""
-    if halvings and narrow(layout):
+def input_adapter(width: int, halvings: int, channels: int, layout: SupernetLayout) -> nn.Module:
+    """Module that brings an earlier output to the channels, height and width of a cell."""
+    if halvings and single_input(layout):
         return ResidualReduction(width, channels)
     if halvings:
         steps = [FactorizedReduction(width if i == 0 else channels, channels, affine=False) for i in range(halvings)]
         return steps[0] if halvings == 1 else nn.Sequential(*steps)
-    if width == channels and narrow(layout):
+    if width == channels and single_input(layout):
         return nn.Identity()
     return nn.Sequential(nn.ReLU(), *convolution(width, channels, 1, affine=False))
 
 
-class PlainSupernet(nn.Module):
-    """Stem, cells, global mean and a linear head; `forward` takes architecture weights, or the genotype of one path.
+class StackedCells(nn.Module):
+    """Stem, cells, global mean and a linear head: the part that both implementations of a supernet share."""
 
-    >>> from nearkin.search.spaces.general import GeneralSpace
-    >>> layout = Layout.of(GeneralSpace((3,), ("zero", "conv3")))
-    >>> net = PlainSupernet(layout, (1, 8, 8), 10, Frame(channels=4, num_cells=2))
-    >>> net(torch.ones(2, 1, 8, 8), layout.initial(torch.Generator())).shape
-    torch.Size([2, 10])
-    """
+    stem: nn.Module
+    cells: Sequence[Any]
+    final: nn.Module
+    head: nn.Linear
 
-    def __init__(self, layout: Layout, input_shape: Sequence[int], num_outputs: int, frame: Frame) -> None:
+    def __init__(self, layout: SupernetLayout, frame: Frame) -> None:
         super().__init__()
-        require(len(input_shape) == 3, f"a supernet reads images (C, H, W), got inputs of shape {tuple(input_shape)}")
         self.layout, self.frame = layout, frame
-        places, width, last = sites(layout, frame)
-        self.stem = stem(input_shape[0], width, frame.stem_stride)
-        self.cells = cast(Sequence[PlainCell], nn.ModuleList(PlainCell(layout, site, frame) for site in places))
-        self.final = nn.Sequential(nn.BatchNorm2d(last), nn.ReLU()) if narrow(layout) else nn.Identity()
-        self.head = nn.Linear(last, num_outputs)
 
     def forward(self, x: Tensor, architecture: Architecture | Cells) -> Tensor:
         """Images `[N, c, H, W]` to outputs `[N, num_outputs]`."""
@@ -220,3 +214,25 @@ class PlainSupernet(nn.Module):
             states = [*states[1:], output]
         outputs: Tensor = self.head(self.final(states[-1]).mean((2, 3)))
         return outputs
+
+
+class PlainSupernet(StackedCells):
+    """Stem, cells, global mean and a linear head; `forward` takes architecture weights, or the genotype of one path.
+
+    >>> from nearkin.search.spaces.general import GeneralSpace
+    >>> layout = SupernetLayout.of(GeneralSpace((3,), ("zero", "conv3")))
+    >>> net = PlainSupernet(layout, (1, 8, 8), 10, Frame(channels=4, num_cells=2))
+    >>> net(torch.ones(2, 1, 8, 8), layout.initial(torch.Generator())).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(self, layout: SupernetLayout, input_shape: Sequence[int], num_outputs: int, frame: Frame) -> None:
+        super().__init__(layout, frame)
+        require(len(input_shape) == 3, f"a supernet reads images (C, H, W), got inputs of shape {tuple(input_shape)}")
+        positions, width, last = cell_positions(layout, frame)
+        self.stem = stem(input_shape[0], width, frame.stem_stride)
+        self.cells = cast(
+            Sequence[PlainCell], nn.ModuleList(PlainCell(layout, position, frame) for position in positions)
+        )
+        self.final = nn.Sequential(nn.BatchNorm2d(last), nn.ReLU()) if single_input(layout) else nn.Identity()
+        self.head = nn.Linear(last, num_outputs)

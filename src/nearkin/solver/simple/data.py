@@ -12,7 +12,7 @@ from torch import Tensor
 from nearkin.core.events import Checkpoint, Event, Progress, Work
 from nearkin.core.rng import Streams, derived_seed
 from nearkin.core.state import State
-from nearkin.search.evaluate import VALIDATION
+from nearkin.search.genotype_evaluation import VALIDATION
 from nearkin.solver.simple.machines import Machine
 from nearkin.tasks.examples import is_constant
 from nearkin.tasks.likelihood import Likelihood

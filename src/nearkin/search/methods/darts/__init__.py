@@ -1,1 +1,1 @@
-"""DARTS and PC-DARTS: gradients of the validation loss choose the operations of a supernet."""
+"""DARTS and PC-DARTS: the operations of a supernet are chosen by gradients of the validation loss."""

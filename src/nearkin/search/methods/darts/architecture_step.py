@@ -1,15 +1,15 @@
-r"""Gradients of the validation loss in the architecture weights.
+r"""Gradients of the validation loss with respect to the architecture weights.
 
-$L_t(w, \alpha)$ is the training loss and $L_v(w, \alpha)$ the validation loss. First order takes the weights as they
-are, $\nabla_\alpha L_v(w, \alpha)$. Second order looks one training step ahead,
+$L_t(w, \alpha)$ is the training loss and $L_v(w, \alpha)$ the validation loss. The first-order gradient uses the
+current weights, $\nabla_\alpha L_v(w, \alpha)$. The second-order gradient looks one training step ahead,
 
 $$\nabla_\alpha L_v(w', \alpha) = \partial_\alpha L_v(w', \alpha) - \xi\,\nabla^2_{\alpha w} L_t(w, \alpha)\, v, \qquad
   w' = w - \xi\,(\nabla_w L_t(w, \alpha) + u), \quad v = \nabla_{w'} L_v(w', \alpha)$$
 
-where $u$ is what does not depend on α: momentum and weight decay. The product with the matrix of mixed derivatives is
-exact, by differentiating $\nabla_w L_t$ once more; the classical finite difference (DARTS, eq. 8),
-$(\nabla_\alpha L_t(w + \varepsilon v, \alpha) - \nabla_\alpha L_t(w - \varepsilon v, \alpha)) / 2\varepsilon$, is there
-for comparison: on supernets its error exceeds the correction itself.
+where $u$ is the part of the step that does not depend on α: momentum and weight decay. The product with the matrix of
+mixed derivatives is exact: $\nabla_w L_t$ is differentiated again. The finite difference of DARTS (eq. 8),
+$(\nabla_\alpha L_t(w + \varepsilon v, \alpha) - \nabla_\alpha L_t(w - \varepsilon v, \alpha)) / 2\varepsilon$, is
+available for comparison: on supernets its error is larger than the correction itself.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,14 +20,14 @@ from torch import Tensor
 
 from nearkin.core.errors import require
 from nearkin.core.state import prefixed
-from nearkin.search.supernet.fused.convolution import fixed_weights
+from nearkin.search.supernet.fused.fused_convolution import fixed_weights
 
 Tensors: TypeAlias = dict[str, Tensor]
 Loss: TypeAlias = Callable[[Tensors, Tensors], Tensor]
-"""(weights, architecture) → a scalar; must leave running statistics as they are."""
+"""(weights, architecture) → a scalar; must not change running statistics."""
 
 RADIUS = 0.01
-"""Length of the finite difference's step, as in DARTS."""
+"""Step length of the finite difference, as in DARTS."""
 
 
 def first_order(validation: Loss, weights: Mapping[str, Tensor], architecture: Mapping[str, Tensor]) -> Tensors:
@@ -37,15 +37,16 @@ def first_order(validation: Loss, weights: Mapping[str, Tensor], architecture: M
     >>> first_order(loss, {"w": torch.tensor([3.0])}, {"a": torch.tensor([2.0])})
     {'a': tensor([12.])}
     """
-    return _with_loss(validation, weights, architecture)[1]
+    return loss_and_gradient(validation, weights, architecture)[1]
 
 
-def valued(
+def loss_and_gradient(
     validation: Loss, weights: Mapping[str, Tensor], architecture: Mapping[str, Tensor]
 ) -> tuple[float, Tensors]:
-    """The validation loss and its gradient in the architecture."""
-    loss, slopes = _with_loss(validation, weights, architecture)
-    return float(loss), slopes
+    """The validation loss and its gradient with respect to the architecture."""
+    free = _leaves(architecture)
+    loss = validation(_detached(weights), free)
+    return float(loss.detach()), _gradients(loss, free)
 
 
 def second_order(
@@ -59,7 +60,7 @@ def second_order(
     exact: bool = True,
     radius: float = RADIUS,
 ) -> tuple[float, Tensors]:
-    r"""The validation loss one training step ahead and its gradient in the architecture.
+    r"""The validation loss after one more training step, and its gradient with respect to the architecture.
 
     Args:
         training: $L_t$.
@@ -67,8 +68,8 @@ def second_order(
         weights: $w$.
         architecture: $\alpha$.
         rate: $\xi \ge 0$.
-        drift: $u$, by the names of the weights; nothing where none is given.
-        exact: whether the second derivative is exact, or a finite difference.
+        drift: $u$, by the names of the weights (default: 0).
+        exact: whether to use the exact second derivative or a finite difference.
         radius: $\varepsilon \|v\|$ of the finite difference.
 
     >>> training = lambda w, a: (w["w"] * a["a"]).sum()
@@ -77,9 +78,9 @@ def second_order(
     >>> second_order(training, validation, weights, architecture, 0.5)  # (w - a/2)², and -(w - a/2)
     (4.0, {'a': tensor([-2.])})
     """
-    require(rate >= 0, f"the rate of the step ahead must be 0 or more, got {rate}")
-    held, free = _leaves(weights), _leaves(architecture)
-    slopes = _gradients(training(held, free if exact else _detached(architecture)), held, graph=exact)
+    require(rate >= 0, f"the learning rate of the step ahead must be 0 or more, got {rate}")
+    start, free = _leaves(weights), _leaves(architecture)
+    slopes = _gradients(training(start, free if exact else _detached(architecture)), start, graph=exact)
     ahead = {name: (value - rate * (slopes[name].detach() + (0 if drift is None else drift[name]))).requires_grad_()
              for name, value in _detached(weights).items()}  # fmt: skip
     inside = free if exact else _leaves(architecture)
@@ -89,11 +90,13 @@ def second_order(
     direct = {name: both[f"a/{name}"] for name in inside}
     if rate == 0:
         return float(loss.detach()), direct
-    mixed = _mixed(slopes, vector, free) if exact else difference(training, weights, architecture, vector, radius)
+    mixed = (
+        _mixed(slopes, vector, free) if exact else finite_difference(training, weights, architecture, vector, radius)
+    )
     return float(loss.detach()), {name: value - rate * mixed[name] for name, value in direct.items()}
 
 
-def difference(
+def finite_difference(
     training: Loss,
     weights: Mapping[str, Tensor],
     architecture: Mapping[str, Tensor],
@@ -113,31 +116,20 @@ def difference(
     return {name: (sides[0][name] - sides[1][name]) / (2 * step) for name in architecture}
 
 
-def _with_loss(loss: Loss, weights: Mapping[str, Tensor], architecture: Mapping[str, Tensor]) -> tuple[Tensor, Tensors]:
-    free = _leaves(architecture)
-    value = loss(_detached(weights), free)
-    return value.detach(), _gradients(value, free)
-
-
 def _mixed(slopes: Tensors, vector: Tensors, free: Tensors) -> Tensors:
-    """The gradient of ⟨slopes, vector⟩ in the architecture."""
+    """Gradient of ⟨slopes, vector⟩ with respect to the architecture."""
     moving = [name for name, value in slopes.items() if value.requires_grad]
     if not moving:
         return {name: torch.zeros_like(value) for name, value in free.items()}
     with fixed_weights():
-        found = torch.autograd.grad([slopes[name] for name in moving], list(free.values()),
-                                    [vector[name] for name in moving], allow_unused=True)  # fmt: skip
-    return _filled(found, free)
+        gradients = torch.autograd.grad([slopes[name] for name in moving], list(free.values()),
+                                        [vector[name] for name in moving], materialize_grads=True)  # fmt: skip
+    return dict(zip(free, gradients, strict=True))
 
 
 def _gradients(loss: Tensor, tensors: Tensors, graph: bool = False) -> Tensors:
-    return _filled(torch.autograd.grad(loss, list(tensors.values()), create_graph=graph, allow_unused=True), tensors)
-
-
-def _filled(found: tuple[Tensor | None, ...], tensors: Tensors) -> Tensors:
-    """Gradients by name, zero for what the loss does not depend on."""
-    return {name: torch.zeros_like(value) if slope is None else slope
-            for (name, value), slope in zip(tensors.items(), found, strict=True)}  # fmt: skip
+    gradients = torch.autograd.grad(loss, list(tensors.values()), create_graph=graph, materialize_grads=True)
+    return dict(zip(tensors, gradients, strict=True))
 
 
 def _detached(tensors: Mapping[str, Tensor]) -> Tensors:

@@ -1,1 +1,1 @@
-"""FUSE (paper 000): candidates are trained together and the largest relevance wins."""
+"""FUSE (paper 000): train candidates together; the largest mixing weight wins."""

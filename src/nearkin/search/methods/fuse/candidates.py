@@ -1,4 +1,4 @@
-"""What meets in a round of FUSE: networks that share stem and head, and two parts of the data.
+"""Candidates of a FUSE round: networks that share stem and head. Split of a task for searching.
 
 Notation: K candidates, N samples; outputs are `[N, *]`, such as logits `[N, C]`.
 """
@@ -16,10 +16,10 @@ from nearkin.tasks.task import Task
 
 
 class Candidates(nn.Module):
-    """Networks that share their stem and their head, and differ in between.
+    """Networks that share their stem and their head and differ in between.
 
-    A `stem` that all of them have in one shape is kept once and run once; then a `head` is kept once among those of one
-    shape as well. The networks given are changed to that end.
+    If all stems have the same shape, one stem is kept and run once; then heads of the same shape are shared as well.
+    The given networks are changed in place.
 
     >>> from collections import OrderedDict
     >>> def network(width):
@@ -44,27 +44,27 @@ class Candidates(nn.Module):
                 network.head = heads.setdefault(_shapes(head), head)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[K, N, *]`: what each candidate makes of `x`."""
+        """Outputs of all candidates, `[K, N, *]`."""
         shared = self.stem(x)
         return torch.stack([network(shared) for network in self.networks])
 
 
 def _shapes(module: nn.Module | None) -> object:
-    """What two modules have in common that can stand in for each other."""
+    """Type and shapes of a module; modules with equal ones are interchangeable."""
     return module and (type(module), tuple((name, p.shape) for name, p in module.named_parameters()))
 
 
 @dataclass(frozen=True)
-class Parts:
-    """Data of a round: one part for weights, another one to judge by."""
+class SearchSplit:
+    """Training and validation examples of a search, both from the training set of a task."""
 
-    learn: Examples
-    judge: Examples
+    train: Examples
+    validation: Examples
     form: Likelihood
 
 
-def halved(task: Task, share: float) -> Parts:
-    """The training part of a task in two, always the same: to learn from, and a share to judge by."""
+def split_for_search(task: Task, fraction: float) -> SearchSplit:
+    """Set aside a fraction of a task's training set as validation set; the split is always the same."""
     labels = task.train.labels() if task.likelihood == "categorical" else None
-    learn, judge = split_index(labels, len(task.train), share, seed=0)
-    return Parts(task.train.chosen(learn).ready(), task.train.chosen(judge).ready(), task.form)
+    train, validation = split_index(labels, len(task.train), fraction, seed=0)
+    return SearchSplit(task.train.chosen(train).ready(), task.train.chosen(validation).ready(), task.form)

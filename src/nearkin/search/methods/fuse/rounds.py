@@ -1,10 +1,10 @@
-r"""One round of FUSE: candidates that are trained together, and which of them is best.
+r"""One round of FUSE: train candidates together and select the best.
 
-Fusion relaxes the choice among K candidates: $\bar c(x) = \sum_k \mathrm{softmax}(\alpha)_k\, c_k(x)$, weights of the
-candidates descend the training loss of $\bar c$ and $\alpha$ its validation loss, by turns, until $\alpha$ has
-converged; the largest $\alpha_k$ wins (the paper's algorithm 1 prints argmin, and its code takes $\alpha$'s loss from
-test data). The control trains the candidates side by side, each on a loss of its own, and takes the one of least
-validation loss; it is as good and cheaper, and stands beside the fusion wherever that is shown.
+Fusion relaxes the choice among K candidates: $\bar c(x) = \sum_k \mathrm{softmax}(\alpha)_k\, c_k(x)$. Steps of the
+candidates' weights on the training loss of $\bar c$ alternate with steps of $\alpha$ on its validation loss until
+$\alpha$ has converged. The largest $\alpha_k$ wins (algorithm 1 of the paper prints argmin, and the paper's code uses
+test data for the loss of $\alpha$). The control trains each candidate on its own loss and selects the lowest validation
+loss; it is as good and cheaper, and is reported beside fusion.
 
 Notation: K candidates, N samples; outputs are `[N, *]`, such as logits `[N, C]`.
 """
@@ -14,7 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,22 +22,22 @@ from torch import Tensor, nn
 from nearkin.core.errors import TrainingError, require
 from nearkin.core.events import Progress, Work
 from nearkin.core.rng import Streams, derived_seed, seeded
-from nearkin.search.methods.fuse.candidates import Candidates, Parts
+from nearkin.search.methods.fuse.candidates import Candidates, SearchSplit
 from nearkin.tasks.batches import epoch_batches, ordered_batches
 from nearkin.tasks.examples import Batch, Examples
 
-_JUDGED = 512
+_VALIDATION_BATCH = 512
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What a round came to.
+class RoundResult:
+    """Result of a round.
 
     Attributes:
-        scores: of each candidate, larger is better, in the contest's own units.
-        losses: each candidate's own validation loss at the end.
-        metrics: each candidate's own validation metric at the end.
-        facts: plain figures of the round, such as how many alternations it took.
+        scores: score of each candidate, larger is better; its unit depends on the selection.
+        losses: validation loss of each candidate alone.
+        metrics: validation metric of each candidate alone.
+        facts: figures of the round, such as the number of alternations.
     """
 
     scores: tuple[float, ...]
@@ -47,44 +47,47 @@ class Verdict:
 
     @property
     def winner(self) -> int:
-        """The number of the highest score, the first of equals."""
+        """Index of the highest score, the first of equals."""
         return max(range(len(self.scores)), key=self.scores.__getitem__)
 
 
-class Contest(ABC):
-    """A way to tell which of several candidates is best."""
+class CandidateSelection(ABC):
+    """Rule that trains candidates and selects the best; a dataclass whose fields are positive settings."""
 
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """What the way is called."""
+    name: ClassVar[str]
 
-    @abstractmethod
+    def __post_init__(self) -> None:
+        for name, value in self.settings().items():
+            require(value > 0, f"{name} of a round must be above 0, got {value}")
+
     def settings(self) -> Mapping[str, Any]:
-        """Plain JSON values that decide how a round goes."""
+        """Plain JSON values that determine a round."""
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
 
     @abstractmethod
-    def judge(self, model: Candidates, parts: Parts, streams: Streams, stage: str) -> Work[Verdict]:
-        """Train the candidates and judge them; the streams decide the order of the samples."""
+    def judge(self, model: Candidates, split: SearchSplit, streams: Streams, stage: str) -> Work[RoundResult]:
+        """Train and score the candidates; the streams determine the order of the samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fusion(Contest):
-    """Mixed outputs; weights and α are updated by turns until α has converged.
+class Fusion(CandidateSelection):
+    """Mix the outputs; update weights and α in alternation until α has converged.
 
     Attributes:
-        alternations: turns of a round at the most.
-        cycle: turns over which the weights' one-cycle learning rate goes; after them the weights hardly move, and α
-            converges on what they are.
-        weight_steps: steps of the weights on training data in each turn.
-        alpha_steps: steps of α on validation data in each turn.
-        weight_rate: peak of the weights' learning rate (Adam).
+        alternations: largest number of alternations in a round.
+        cycle: number of alternations in the one-cycle learning rate schedule of the weights; afterwards the weights
+            hardly change and α converges.
+        weight_steps: steps of the weights on training data in each alternation.
+        alpha_steps: steps of α on validation data in each alternation.
+        weight_rate: peak learning rate of the weights (Adam).
         alpha_rate: learning rate of α (Adam).
-        batch_size: samples of a step.
-        window: turns in which softmax(α) must have settled.
-        tolerance: largest change of any share within the window that counts as settled.
-        certain: a share of softmax(α) above this ends the round at once.
+        batch_size: number of samples in a step.
+        window: number of alternations over which softmax(α) must be stable.
+        tolerance: largest change of softmax(α) within the window that counts as stable.
+        certain: a value of softmax(α) above this ends the round.
     """
+
+    name = "fuse"
 
     alternations: int = 40
     cycle: int = 12
@@ -97,47 +100,35 @@ class Fusion(Contest):
     tolerance: float = 0.02
     certain: float = 0.99
 
-    def __post_init__(self) -> None:
-        _require_positive(asdict(self))
-
-    @property
-    def name(self) -> str:
-        """`fuse`."""
-        return "fuse"
-
-    def settings(self) -> dict[str, float]:
-        """All of them."""
-        return asdict(self)
-
-    def judge(self, model: Candidates, parts: Parts, streams: Streams, stage: str) -> Work[Verdict]:
-        """Scores are softmax(α), which add up to 1; the facts say how many alternations it took, and why it ended."""
+    def judge(self, model: Candidates, split: SearchSplit, streams: Streams, stage: str) -> Work[RoundResult]:
+        """Scores are softmax(α) and sum to 1; the facts are the number of alternations and why the round ended."""
         alpha = torch.zeros(len(model.networks), requires_grad=True)
-        by_alpha = torch.optim.Adam([alpha], self.alpha_rate)
+        alpha_optimiser = torch.optim.Adam([alpha], self.alpha_rate)
         weights = _Descent(model, self.weight_rate, min(self.cycle, self.alternations) * self.weight_steps)
         shares: list[Tensor] = []
-        learn = _endless(parts.learn, self.batch_size, streams.child("learn"))
-        judge = _endless(parts.judge, self.batch_size, streams.child("judge"))
+        train = _endless(split.train, self.batch_size, streams.child("learn"))
+        validation = _endless(split.validation, self.batch_size, streams.child("judge"))
         model.train()
         for turn in range(self.alternations):
             with seeded(derived_seed(streams.seed, "dropout", turn)):
-                for x, y in itertools.islice(learn, self.weight_steps):
-                    weights.step(parts.form.loss(mixture(model(x), alpha.detach()), y))
-                for x, y in itertools.islice(judge, self.alpha_steps):
+                for x, y in itertools.islice(train, self.weight_steps):
+                    weights.step(split.form.loss(mixture(model(x), alpha.detach()), y))
+                for x, y in itertools.islice(validation, self.alpha_steps):
                     with torch.no_grad():
                         outputs = model(x)
-                    by_alpha.zero_grad()
-                    parts.form.loss(mixture(outputs, alpha), y).backward()
-                    by_alpha.step()
+                    alpha_optimiser.zero_grad()
+                    split.form.loss(mixture(outputs, alpha), y).backward()
+                    alpha_optimiser.step()
             shares.append(alpha.detach().softmax(0))
             figures = {"leading": float(shares[-1].max()), "entropy": entropy(shares[-1])}
             yield Progress(stage, turn + 1, self.alternations, figures)
             if reason := self.converged(shares):
                 break
         facts: dict[str, float | str] = {"alternations": len(shares), "ended": reason or "limit of alternations"}
-        return replace(_verdict(model, parts, tuple(shares[-1].tolist())), facts=facts)
+        return replace(_round_result(model, split, tuple(shares[-1].tolist())), facts=facts)
 
     def converged(self, shares: Sequence[Tensor]) -> str:
-        """Why a round ends whose softmax(α) went this way, turn by turn; empty while it goes on.
+        """Why a round ends with these values of softmax(α) after each alternation; empty if it continues.
 
         >>> rows = [torch.tensor([0.5, 0.5]), torch.tensor([0.6, 0.4]), torch.tensor([0.61, 0.39])]
         >>> Fusion(window=1).converged(rows), Fusion(window=2).converged(rows)
@@ -155,41 +146,31 @@ class Fusion(Contest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SideBySide(Contest):
-    """The control: candidates trained on their own losses, judged by their validation losses.
+class SideBySide(CandidateSelection):
+    """The control: train each candidate on its own loss and select by validation loss.
 
     Attributes:
-        steps: on training data; 36 are those of 12 turns of a fusion.
+        steps: number of training steps; 36 are those of 12 alternations of a fusion.
         rate: peak of the one-cycle learning rate (Adam).
-        batch_size: of a step.
+        batch_size: number of samples in a step.
     """
+
+    name = "side-by-side"
 
     steps: int = 36
     rate: float = 0.02
     batch_size: int = 64
 
-    def __post_init__(self) -> None:
-        _require_positive(asdict(self))
-
-    @property
-    def name(self) -> str:
-        """`side-by-side`."""
-        return "side-by-side"
-
-    def settings(self) -> dict[str, float]:
-        """All of them."""
-        return asdict(self)
-
-    def judge(self, model: Candidates, parts: Parts, streams: Streams, stage: str) -> Work[Verdict]:
-        """Scores are validation losses, negative."""
+    def judge(self, model: Candidates, split: SearchSplit, streams: Streams, stage: str) -> Work[RoundResult]:
+        """Scores are negative validation losses."""
         weights = _Descent(model, self.rate, self.steps)
-        learn = _endless(parts.learn, self.batch_size, streams.child("learn"))
+        train = _endless(split.train, self.batch_size, streams.child("learn"))
         model.train()
-        for step, (x, y) in enumerate(itertools.islice(learn, self.steps), 1):
+        for step, (x, y) in enumerate(itertools.islice(train, self.steps), 1):
             with seeded(derived_seed(streams.seed, "dropout", step)):
-                weights.step(torch.stack([parts.form.loss(outputs, y) for outputs in model(x)]).sum())
+                weights.step(torch.stack([split.form.loss(outputs, y) for outputs in model(x)]).sum())
             yield Progress(stage, step, self.steps)
-        return _verdict(model, parts, None)
+        return _round_result(model, split, None)
 
 
 def mixture(outputs: Tensor, alpha: Tensor) -> Tensor:
@@ -203,7 +184,7 @@ def mixture(outputs: Tensor, alpha: Tensor) -> Tensor:
 
 
 def entropy(shares: Tensor) -> float:
-    """In nats; log K where all are alike, 0 where one has all.
+    """Entropy in nats: log K if all shares are equal, 0 if one share is 1.
 
     >>> round(entropy(torch.ones(4) / 4) / math.log(4), 6)
     1.0
@@ -212,9 +193,9 @@ def entropy(shares: Tensor) -> float:
 
 
 class _Descent:
-    """Adam under a one-cycle learning rate of so many steps, whose last value stays.
+    """Adam with a one-cycle learning rate, which stays at its last value after these steps.
 
-    Weights are laid channels last, which is faster here by a sixth.
+    Weights are stored channels last, which is faster here by a sixth.
     """
 
     def __init__(self, model: nn.Module, rate: float, steps: int) -> None:
@@ -233,29 +214,24 @@ class _Descent:
 
 
 def _endless(examples: Examples, size: int, streams: Streams) -> Iterator[Batch]:
-    """Epoch after epoch."""
     return itertools.chain.from_iterable(epoch_batches(examples, size, streams, epoch) for epoch in itertools.count())
 
 
 @torch.no_grad()
-def _verdict(model: Candidates, parts: Parts, scores: tuple[float, ...] | None) -> Verdict:
-    """Losses and metrics of all candidates on the validation part; scores are the losses where none are given."""
+def _round_result(model: Candidates, split: SearchSplit, scores: tuple[float, ...] | None) -> RoundResult:
+    """Losses and metrics of all candidates on the validation set; without scores, the negative losses are used."""
     model.eval()
     total, tallies = torch.zeros(len(model.networks), dtype=torch.float64), []
-    for x, y in ordered_batches(parts.judge, _JUDGED):
+    for x, y in ordered_batches(split.validation, _VALIDATION_BATCH):
         outputs = model(x)
-        total += torch.stack([parts.form.loss(one, y).double() for one in outputs]) * len(y)
-        tallies.append(torch.stack([parts.form.tally(one, y) for one in outputs]))
-    losses = (total / len(parts.judge)).tolist()
-    found = scores if scores is not None else tuple(-loss if math.isfinite(loss) else -math.inf for loss in losses)
+        total += torch.stack([split.form.loss(logits, y).double() for logits in outputs]) * len(y)
+        tallies.append(torch.stack([split.form.tally(logits, y) for logits in outputs]))
+    losses = (total / len(split.validation)).tolist()
+    if scores is None:
+        scores = tuple(-loss if math.isfinite(loss) else -math.inf for loss in losses)
     require(
-        not any(map(math.isnan, found)) and max(found) > -math.inf,
-        "the candidates' training diverged; lower the learning rate of their weights",
+        not any(map(math.isnan, scores)) and max(scores) > -math.inf,
+        "the training of the candidates diverged; lower the learning rate of their weights",
         TrainingError,
     )
-    return Verdict(found, tuple(losses), tuple(map(parts.form.score, torch.stack(tallies).sum(0))))
-
-
-def _require_positive(settings: Mapping[str, float]) -> None:
-    for name, value in settings.items():
-        require(value > 0, f"{name} of a round must be above 0, got {value}")
+    return RoundResult(scores, tuple(losses), tuple(map(split.form.score, torch.stack(tallies).sum(0))))

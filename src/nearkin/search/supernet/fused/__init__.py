@@ -1,1 +1,1 @@
-"""The supernet in its fast form: operations of several edges in one."""
+"""Fast implementation of the supernet: the operations of several edges run as one."""

@@ -1,11 +1,11 @@
-r"""Batch norm with weights that are handed in, and with its second derivative in few passes over the data.
+r"""Batch norm whose weights are an argument, with an efficient second derivative.
 
-With channels last torch's own sums thousands of values one after the other and loses a digit; here they are summed in
-parts.
+With channels last, torch's batch norm sums thousands of values sequentially and loses a digit; here the sums are
+computed in blocks.
 
 Notation, channel by channel: M values $x$ with mean $\mu$, $s = 1/\sqrt{\mathrm{var} + \epsilon}$,
-$\hat x = s (x - \mu)$, weight $w$, slope $g$ of the output $w \hat x$; $\bar a$ is the mean of $a$ over the M values.
-The projection $P a = a - \bar a - \hat x\, \overline{a \hat x}$ is its own adjoint, and the slopes are
+$\hat x = s (x - \mu)$, weight $w$, gradient $g$ of the output $w \hat x$; $\bar a$ is the mean of $a$ over M values.
+The projection $P a = a - \bar a - \hat x\, \overline{a \hat x}$ is its own adjoint, and the gradients are
 $w s P g$ in $x$ and $\sum g \hat x$ in $w$. The derivative of $\langle u, w s P g\rangle + v \sum g \hat x$ is
 
 - $w s P u + v \hat x$ in $g$,
@@ -24,21 +24,21 @@ from torch.autograd.function import once_differentiable
 EPS, MOMENTUM = 1e-5, 0.1  # of nn.BatchNorm2d
 
 
-def normalised(x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None, training: bool) -> Tensor:
-    """`[N, C, H, W]` normalised by its own statistics, which enter the running ones, or by these; times `[C]`.
+def batch_norm(x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None, training: bool) -> Tensor:
+    """Normalise `[N, C, H, W]` by batch statistics (training) or running ones, and multiply by the weight `[C]`.
 
     >>> x = torch.arange(4.0).view(2, 2, 1, 1)
-    >>> normalised(x, torch.zeros(2), torch.ones(2), torch.tensor([1.0, 2.0]), True).flatten().round().tolist()
+    >>> batch_norm(x, torch.zeros(2), torch.ones(2), torch.tensor([1.0, 2.0]), True).flatten().round().tolist()
     [-1.0, -2.0, 1.0, 2.0]
     """
     if not training:
         return F.batch_norm(x, mean, var, weight, None, False, MOMENTUM, EPS)
-    found: Tensor = _Norm.apply(x, weight, mean, var)  # type: ignore[no-untyped-call]
-    return found
+    outputs: Tensor = _Norm.apply(x, weight, mean, var)  # type: ignore[no-untyped-call]
+    return outputs
 
 
-class FineNorm(nn.BatchNorm2d):
-    """`nn.BatchNorm2d` whose statistics are summed as finely with channels last as with channels first."""
+class AccurateNorm(nn.BatchNorm2d):
+    """`nn.BatchNorm2d` whose statistics are as accurate with channels last as with channels first."""
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, C, H, W]`, normalised."""
@@ -46,22 +46,22 @@ class FineNorm(nn.BatchNorm2d):
         assert self.running_var is not None
         if self.training and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
-        found = normalised(x, self.running_mean, self.running_var, self.weight, self.training)
-        return found + _wide(self.bias) if self.affine else found
+        outputs = batch_norm(x, self.running_mean, self.running_var, self.weight, self.training)
+        return outputs + _wide(self.bias) if self.affine else outputs
 
 
-def fine(module: nn.Module) -> nn.Module:
-    """A module in which every batch norm with the usual settings is a fine one, with the same weights."""
+def with_accurate_norms(module: nn.Module) -> nn.Module:
+    """Replace every batch norm with default settings by an `AccurateNorm` with the same weights."""
     if (
         type(module) is nn.BatchNorm2d
         and module.track_running_stats
         and (module.eps, module.momentum) == (EPS, MOMENTUM)
     ):
-        other = FineNorm(module.num_features, affine=module.affine)
+        other = AccurateNorm(module.num_features, affine=module.affine)
         other.load_state_dict(module.state_dict())
         return other
     for name, child in module.named_children():
-        setattr(module, name, fine(child))
+        setattr(module, name, with_accurate_norms(child))
     return module
 
 
@@ -70,35 +70,35 @@ class _Norm(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, mean: Tensor, var: Tensor) -> Tensor:
         count = x.numel() // x.shape[1]
         middle = x.mean((0, 2, 3))
-        found = x - _wide(middle)
-        spread = found.square().mean((0, 2, 3))
+        centred = x - _wide(middle)
+        spread = centred.square().mean((0, 2, 3))
         scale = (spread + EPS).rsqrt()
         mean.lerp_(middle, MOMENTUM)
         var.lerp_(spread * (count / max(1, count - 1)), MOMENTUM)
         ctx.save_for_backward(x, weight, middle, scale)
-        return found.mul_(_wide(scale if weight is None else scale * weight))
+        return centred.mul_(_wide(scale if weight is None else scale * weight))
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> Any:
         x, weight, middle, scale = ctx.saved_tensors
-        run = _Slopes.apply if torch.is_grad_enabled() else _slopes
+        run = _NormGradients.apply if torch.is_grad_enabled() else _gradients
         in_x, in_weight = run(slope, x, weight, middle, scale)
         return in_x, None if weight is None else in_weight, None, None
 
 
-def _slopes(slope: Tensor, x: Tensor, weight: Tensor | None, middle: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    found = torch.ops.aten.native_batch_norm_backward(
+def _gradients(slope: Tensor, x: Tensor, weight: Tensor | None, middle: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    gradients = torch.ops.aten.native_batch_norm_backward(
         slope, x, weight, None, None, middle, scale, True, EPS, (True, weight is not None, False)
     )
-    return found[0], scale if weight is None else found[1]
+    return gradients[0], scale if weight is None else gradients[1]
 
 
-class _Slopes(torch.autograd.Function):
+class _NormGradients(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, slope: Tensor, x: Tensor, weight: Tensor | None, middle: Tensor, scale: Tensor) -> Any:
         ctx.save_for_backward(slope, x, weight, middle, scale)
         ctx.set_materialize_grads(False)
-        return _slopes(slope, x, weight, middle, scale)
+        return _gradients(slope, x, weight, middle, scale)
 
     @staticmethod
     @once_differentiable

@@ -1,8 +1,8 @@
-r"""A weighted sum of tensors that keeps no products, with its second derivative.
+r"""A weighted sum of tensors that stores no products, with its second derivative.
 
-$y = \sum_j w_j x_j$; with the slope $g$ of $y$ the slopes are $w_j g$ in $x_j$ and $\langle g, x_j \rangle$ in $w_j$,
-and the derivative of $\sum_j \langle u_j, w_j g \rangle + v_j \langle g, x_j \rangle$ is $\sum_j w_j u_j + v_j x_j$ in
-$g$, $\langle u_j, g \rangle$ in $w_j$ and $v_j g$ in $x_j$.
+$y = \sum_j w_j x_j$; with the gradient $g$ of $y$ the gradients are $w_j g$ in $x_j$ and $\langle g, x_j \rangle$ in
+$w_j$, and the derivative of $\sum_j \langle u_j, w_j g \rangle + v_j \langle g, x_j \rangle$ is $\sum_j w_j u_j + v_j
+x_j$ in $g$, $\langle u_j, g \rangle$ in $w_j$ and $v_j g$ in $x_j$.
 """
 
 from collections.abc import Sequence
@@ -13,21 +13,21 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-def weighted(weights: Tensor, terms: Sequence[Tensor]) -> Tensor:
-    """The sum of tensors of one shape, each times its weight of `[J]`.
+def weighted_sum(weights: Tensor, terms: Sequence[Tensor]) -> Tensor:
+    """Sum of tensors of one shape, each multiplied by its weight of `[J]`.
 
-    >>> weighted(torch.tensor([2.0, 3.0]), [torch.ones(2), torch.ones(2)])
+    >>> weighted_sum(torch.tensor([2.0, 3.0]), [torch.ones(2), torch.ones(2)])
     tensor([5., 5.])
     """
-    found: Tensor = _Sum.apply(weights, *terms)  # type: ignore[no-untyped-call]
-    return found
+    total: Tensor = _Sum.apply(weights, *terms)  # type: ignore[no-untyped-call]
+    return total
 
 
 def _summed(weights: Sequence[float], terms: Sequence[Tensor]) -> Tensor:
-    found = weights[0] * terms[0]
+    total = weights[0] * terms[0]
     for weight, term in zip(weights[1:], terms[1:], strict=True):
-        found.add_(term, alpha=weight)
-    return found
+        total.add_(term, alpha=weight)
+    return total
 
 
 def _inner(slope: Tensor, terms: Sequence[Tensor]) -> Tensor:
@@ -44,12 +44,12 @@ class _Sum(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor) -> Any:
         weights, *terms = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return _Slopes.apply(slope, weights, *terms)  # type: ignore[no-untyped-call]
+            return _SumGradients.apply(slope, weights, *terms)  # type: ignore[no-untyped-call]
         inner = _inner(slope, terms) if ctx.needs_input_grad[0] else None
         return inner, *(weight * slope for weight in weights.tolist())
 
 
-class _Slopes(torch.autograd.Function):
+class _SumGradients(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, slope: Tensor, weights: Tensor, *terms: Tensor) -> Any:
         ctx.save_for_backward(slope, weights, *terms)

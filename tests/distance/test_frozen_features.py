@@ -23,7 +23,7 @@ from nearkin.distance.baselines import (
     task2vec_asymmetric,
     task2vec_distance,
 )
-from nearkin.distance.baselines.closed_form import RIDGES
+from nearkin.distance.baselines.frozen_features import RIDGES
 from nearkin.fisher.values import FisherDiagonal
 
 
@@ -212,7 +212,7 @@ def test_heads_are_left_out_or_refused() -> None:
     assert task2vec_distance(a, b, head="1") == pytest.approx(0, abs=1e-12)
     with pytest.raises(MismatchError, match=r"filters of 1\.weight; .*head="):
         task2vec_distance(a, b)
-    with pytest.raises(DataError, match="no filter"):
+    with pytest.raises(DataError, match="no weight with two axes"):
         task2vec_distance(FisherDiagonal({"0.bias": torch.ones(3)}, "observed", 1), a)
     with pytest.raises(DataError, match="zero everywhere"):
         task2vec_distance(fisher(torch.zeros(2, 2)), fisher(torch.ones(2, 2)))

@@ -1,15 +1,15 @@
-r"""The largest evidence of a Gaussian process with one kernel, a free signal and a free noise.
+r"""Largest evidence of a Gaussian process over its signal and noise variances, for one kernel.
 
 Notation: N samples, P columns of targets, K a kernel `[N, N]`, λ its eigenvalues, ρ signal over noise, μ = 1/ρ.
 
 With $y \sim \mathcal N(0, v(I + \rho K))$ the best v for a given ρ is $q(\rho)/N$, $q = y^\top (I + \rho K)^{-1} y$,
-and what is left is a function of one number:
+and the evidence is then a function of one number:
 
 $$\log p(\rho) = -\tfrac N2 \log\frac{2\pi e\, q(\rho)}{N} - \tfrac12 \sum_i \log(1 + \rho\lambda_i)$$
 
-It may have several maxima; a grid finds the highest, and Newton's steps held in a bracket sharpen it. Neither needs an
-eigenvector: K (or $F^\top F$, where the kernel is $F F^\top$ of fewer features than samples) is brought to
-tridiagonal form T once, and every value of ρ after that costs one tridiagonal solve.
+It may have several maxima; a grid finds the highest, and bracketed Newton steps refine it. Neither needs an
+eigenvector: K (or $F^\top F$ if the kernel is $F F^\top$ of fewer features than samples) is reduced to tridiagonal
+form T once, and every value of ρ after that costs one tridiagonal solve.
 """
 
 import math
@@ -25,9 +25,9 @@ from nearkin.core.lazy import Lazy
 
 blas, lapack = Lazy("scipy.linalg.blas"), Lazy("scipy.linalg.lapack")
 
-REACH = 12  # decades of ρ λ_max to both sides of 1: noise is never taken below 1e-12 of the largest signal
-PER_DECADE = 2  # the evidence bends over more than a decade of ρ, so none of its maxima hides between two of these
-NEGATIVE = 1e-4  # eigenvalues down to minus this share of the largest are rounding, and count as 0
+REACH = 12  # decades of ρ λ_max on both sides of 1: noise is never below 1e-12 of the largest signal
+PER_DECADE = 2  # grid points; maxima of the evidence are wider than a decade of ρ, so none lies between two of these
+NEGATIVE = 1e-4  # eigenvalues down to minus this share of the largest are rounding errors and count as 0
 STEPS = 40
 CLOSE = 1e-9  # in log ρ
 
@@ -39,10 +39,10 @@ class Reduced:
     r"""A kernel and targets in a basis where the kernel is tridiagonal.
 
     Attributes:
-        diagonal: of T `[R]`, scaled so that its largest eigenvalue is 1; all 0 of a kernel that is 0.
-        beside: the entries beside it `[R − 1]`.
-        values: its eigenvalues `[R]`.
-        right: what T stands for, applied to the targets `[R, P]`: them, or features times them.
+        diagonal: of T `[R]`, scaled so that its largest eigenvalue is 1; all 0 for a kernel of zeros.
+        beside: entries next to the diagonal `[R − 1]`.
+        values: eigenvalues of T `[R]`.
+        right: targets in the basis of T `[R, P]`; for a primal form features times targets.
         squares: squared norms of the targets `[P]`.
         count: N.
         primal: whether T is of $F^\top F$ and not of the kernel.
@@ -59,9 +59,9 @@ class Reduced:
 
 def of_features(features: Tensor, targets: Tensor) -> Reduced:
     r"""The kernel $F F^\top$ of features `[N, D]` with targets `[N, P]`, from the smaller of its two Gram matrices."""
-    if features.shape[1] == 1:  # a tridiagonal matrix has two rows at least
+    if features.shape[1] == 1:  # a tridiagonal matrix has two rows or more
         features = torch.cat([features, torch.zeros_like(features)], 1)
-    features = features / (float(features.abs().max()) or 1.0)  # its square must stay in range
+    features = features / (float(features.abs().max()) or 1.0)  # so that its square does not overflow
     f, y = features.contiguous().numpy(), targets.numpy()
     primal = f.shape[1] < f.shape[0]
     gram = blas.dsyrk(1.0, f.T, lower=1, trans=0 if primal else 1)
@@ -82,11 +82,11 @@ def _reduced(gram: Array, right: Array, targets: Array, primal: bool) -> Reduced
     scale, low = max(0.0, float(values[-1])), max(0.0, -float(values[0]))
     require(
         low <= NEGATIVE * scale,
-        f"the kernel has an eigenvalue of {-low:.3g} beside one of {scale:.3g}, wanted none below 0; give the products "
-        f"of features",
+        f"the kernel has eigenvalues from {-low:.3g} to {scale:.3g}, wanted none below 0; give the inner products of "
+        f"features",
         DataError,
     )
-    if scale > 0:  # what rounding left below 0 is lifted to it, since solves want none below
+    if scale > 0:  # shift eigenvalues that rounding made negative; the solver needs values >= 0
         diagonal, beside, values = (diagonal + low) / scale, beside / scale, (values + low) / scale
         values = np.where(values > size * np.finfo(np.float64).eps, values, 0.0)
         right = right / math.sqrt(scale) if primal else right
@@ -98,20 +98,20 @@ def _reduced(gram: Array, right: Array, targets: Array, primal: bool) -> Reduced
 def largest_evidence(reduced: Reduced, shared: bool = False) -> Tensor:
     """Maximised log evidence ÷ N of every column of targets `[P]`, or their mean `[1]` under a shared signal and noise.
 
-    Where the targets lie in the span of fewer features than samples the evidence has no bound; it is then that at a
-    noise of 1e-12 of the largest signal.
+    If the targets lie in the span of fewer features than samples, the evidence is unbounded; the value at a noise of
+    1e-12 of the largest signal is returned.
     """
     zero = reduced.squares <= 0
     require(
         not (zero.all() if shared else zero.any()),
-        f"target column {int(zero.argmax())} is zero everywhere, so its evidence has no bound; leave it out",
+        f"target column {int(zero.argmax())} is zero everywhere, so its evidence is unbounded; remove this column",
         DataError,
     )
     groups = [slice(None)] if shared else [slice(k, k + 1) for k in range(len(zero))]
-    places = np.linspace(-REACH, REACH, 2 * REACH * PER_DECADE + 1) * math.log(10)
-    grid = np.array([_evidence(reduced, u, shared) for u in places])  # [G, P]
-    found = [_sharpened(reduced, group, places, grid[:, k]) for k, group in enumerate(groups)]
-    return torch.tensor(found, dtype=torch.float64)
+    points = np.linspace(-REACH, REACH, 2 * REACH * PER_DECADE + 1) * math.log(10)
+    grid = np.array([_evidence(reduced, u, shared) for u in points])  # [G, P]
+    highest = [_refined(reduced, group, points, grid[:, k]) for k, group in enumerate(groups)]
+    return torch.tensor(highest, dtype=torch.float64)
 
 
 def _evidence(reduced: Reduced, u: float, shared: bool = False, group: slice = slice(None)) -> Array:
@@ -129,10 +129,10 @@ def _solved(reduced: Reduced, noise: float, right: Array) -> Array:
     return np.asarray(lapack.dptsv(reduced.diagonal + noise, reduced.beside, right)[2])
 
 
-def _sharpened(reduced: Reduced, group: slice, places: Array, grid: Array) -> float:
+def _refined(reduced: Reduced, group: slice, points: Array, grid: Array) -> float:
     """The highest evidence near the highest point of the grid."""
     best = int(grid.argmax())
-    low, at, high = places[max(best - 1, 0)], places[best], places[min(best + 1, len(places) - 1)]
+    low, at, high = points[max(best - 1, 0)], points[best], points[min(best + 1, len(points) - 1)]
     for _ in range(STEPS):
         slope, bend = _slope(reduced, group, at)
         low, high = (at, high) if slope > 0 else (low, at)
@@ -147,7 +147,7 @@ def _sharpened(reduced: Reduced, group: slice, places: Array, grid: Array) -> fl
 def _slope(reduced: Reduced, group: slice, u: float) -> tuple[float, float]:
     r"""First and second derivative of twice the evidence ÷ N in u.
 
-    With $s = \lambda/(\lambda + \mu)$ they are sums of $z^2 s(1-s)$ and $z^2 s(1-s)(1-2s)$ over q, less those of s,
+    With $s = \lambda/(\lambda + \mu)$ they are sums of $z^2 s(1-s)$ and $z^2 s(1-s)(1-2s)$ over q, minus those of s,
     written with $b^\top R^j b$, $R = (T + \mu I)^{-1}$.
     """
     noise, right = math.exp(-u), reduced.right[:, group]

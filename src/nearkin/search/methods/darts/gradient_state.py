@@ -1,8 +1,8 @@
-"""The state of a gradient-based search: weights, architecture, both optimisers and what was observed, saved whole."""
+"""State of a gradient-based search: weights, architecture, both optimisers and monitored quantities."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,22 +18,22 @@ from nearkin.tasks.likelihood import Likelihood
 
 
 @dataclass
-class Search:
-    """All that the rest of a search depends on.
+class GradientSearchState:
+    """State of a gradient-based search.
 
     Attributes:
-        supernet: with weights and running statistics.
+        supernet: supernet with weights and running statistics.
         architecture: α and β.
         weight_optimiser: SGD on the weights.
-        architecture_optimiser: Adam on the architecture; it has made no step in the warm-up.
-        streams: the seed's generators.
+        architecture_optimiser: Adam on the architecture; it takes no step in the warm-up.
+        streams: random generators.
         dice: torch's global generator, for operations that draw from it.
-        done: steps.
+        done: number of steps.
         figures: training and validation loss of the last steps.
-        entropies: at the end of every epoch after the warm-up.
-        eigenvalues: the same, where they are watched.
-        past: architecture weights at the end of these epochs, where eigenvalues are watched.
-        ended: why the guards stopped the search.
+        entropies: entropy at the end of every epoch after the warm-up.
+        eigenvalues: largest eigenvalue at the end of these epochs, if it is monitored.
+        past: architecture weights at the end of the last of these epochs, if eigenvalues are monitored.
+        ended: why a guard stopped the search.
     """
 
     supernet: Supernet
@@ -51,17 +51,17 @@ class Search:
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """Those of the supernet, by name."""
+        """Weights of the supernet by name."""
         return dict(self.supernet.named_parameters())
 
     @property
     def buffers(self) -> dict[str, Tensor]:
-        """Running statistics, by name."""
+        """Running statistics of the supernet by name."""
         return dict(self.supernet.named_buffers())
 
 
-def quiet_loss(state: Search, form: Likelihood, batch: Batch) -> Loss:
-    """The loss on a batch; running statistics are those of copies, so that none moves at weights that are tried."""
+def stateless_loss(state: GradientSearchState, form: Likelihood, batch: Batch) -> Loss:
+    """Loss on a batch as a function of weights and architecture, which updates copies of the running statistics."""
     buffers, supernet = state.buffers, state.supernet
 
     def loss(weights: dict[str, Tensor], architecture: dict[str, Tensor]) -> Tensor:
@@ -71,22 +71,22 @@ def quiet_loss(state: Search, form: Likelihood, batch: Batch) -> Loss:
     return loss
 
 
-def drift(state: Search) -> dict[str, Tensor]:
-    """What the optimiser of the weights adds to their gradient: momentum and weight decay."""
-    options, found = state.weight_optimiser.param_groups[0], {}
+def drift(state: GradientSearchState) -> dict[str, Tensor]:
+    """Terms that the optimiser adds to the gradient of the weights: momentum and weight decay."""
+    options, terms = state.weight_optimiser.param_groups[0], {}
     for name, value in state.weights.items():
-        found[name] = options["weight_decay"] * value.detach()
-        speed = state.weight_optimiser.state.get(value, {}).get("momentum_buffer")
-        if speed is not None:
-            found[name] += options["momentum"] * speed
-    return found
+        terms[name] = options["weight_decay"] * value.detach()
+        velocity = state.weight_optimiser.state.get(value, {}).get("momentum_buffer")
+        if velocity is not None:
+            terms[name] += options["momentum"] * velocity
+    return terms
 
 
 _FACTS = ("done", "figures", "entropies", "eigenvalues", "ended")
 
 
-def captured(state: Search) -> State:
-    """A copy of everything."""
+def capture_state(state: GradientSearchState) -> State:
+    """Copy the whole state."""
     tensors = {
         **prefixed("supernet", state.supernet.state_dict()),
         **prefixed("architecture", state.architecture),
@@ -95,23 +95,18 @@ def captured(state: Search) -> State:
         **{name: value for i, past in enumerate(state.past) for name, value in prefixed(f"past/{i}", past).items()},
         "dice": state.dice.state,
     }
-    facts: dict[str, Any] = {name: getattr(state, name) for name in _FACTS}
-    copies = {name: list(value) if isinstance(value, list) else value for name, value in facts.items()}
-    copies["figures"] = dict(state.figures)
-    return State(copied(tensors), {**copies, "seed": state.streams.seed, "num_past": len(state.past)})
+    facts = {name: copy.copy(getattr(state, name)) for name in _FACTS}
+    return State(copied(tensors), {**facts, "seed": state.streams.seed, "num_past": len(state.past)})
 
 
-def restored(fresh: Search, saved: State) -> Search:
-    """What was captured, put into a state that was made with the same seed."""
+def restore_state(fresh: GradientSearchState, saved: State) -> GradientSearchState:
+    """Load a captured state into a new one that was made with the same seed."""
     fresh.supernet.load_state_dict(saved.section("supernet"))
     with torch.no_grad():
         for name, value in saved.section("architecture").items():
             fresh.architecture[name].copy_(value)
-    for optimiser, name in (
-        (fresh.weight_optimiser, "weight_optimiser"),
-        (fresh.architecture_optimiser, "architecture_optimiser"),
-    ):
-        _load_moments(optimiser, saved.section(name))
+    for name in ("weight_optimiser", "architecture_optimiser"):
+        _load_moments(getattr(fresh, name), saved.section(name))
     fresh.dice.state = saved.tensors["dice"]
     fresh.past = [saved.section(f"past/{i}") for i in range(saved.facts["num_past"])]
     for name in _FACTS:
@@ -129,6 +124,6 @@ def _load_moments(optimiser: torch.optim.Optimizer, moments: Mapping[str, Tensor
     shell = optimiser.state_dict()
     shell["state"] = {}
     for name, value in moments.items():
-        place, key = name.split("/")
-        shell["state"].setdefault(int(place), {})[key] = value
+        number, key = name.split("/")
+        shell["state"].setdefault(int(number), {})[key] = value
     optimiser.load_state_dict(shell)

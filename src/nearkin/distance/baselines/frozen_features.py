@@ -1,7 +1,7 @@
-r"""What frozen features can do, without an optimiser: alignment, leave-one-out ridge, gradient flow, evidence.
+r"""Scores of frozen features in closed form: alignment, leave-one-out ridge, gradient flow, kernel evidence.
 
 Notation: N samples, D features F, P columns of targets Y. Targets are real `[N, P]`, or labels `[N]` of whole numbers,
-which stand for the indicators of the classes present; two classes at least.
+which stand for the indicators of the classes present; two classes or more.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nearkin.core.errors import DataError, MismatchError, require
-from nearkin.distance.baselines.evidence import largest_evidence, of_kernel
+from nearkin.distance.baselines.gaussian_evidence import largest_evidence, of_kernel
 from nearkin.distance.baselines.inputs import centred, columns, rows
 
 RIDGES = (*torch.logspace(-10, 2, 49, dtype=torch.float64).tolist(), torch.inf)  # of the largest squared singular value
@@ -19,12 +19,12 @@ ASYMMETRY = 1e-4  # of a kernel, beside its largest entry; single precision stay
 
 
 def cka(features_a: Tensor, features_b: Tensor) -> float:
-    r"""Linear centred kernel alignment of two descriptions of the same samples; symmetric, larger is more alike.
+    r"""Linear centred kernel alignment of two sets of features of the same samples; symmetric, larger is more similar.
 
     $$\frac{\|A^\top B\|^2}{\|A^\top A\|\,\|B^\top B\|}, \quad A, B \text{ centred}$$
 
     (Kornblith, Norouzi, Lee, Hinton 2019, "Similarity of Neural Network Representations Revisited".) In [0, 1];
-    unmoved by rotations and by one scale; 0 where one side is constant. With labels for B: source -> target.
+    invariant to rotations and to scale; 0 if one side is constant. With labels as B: source -> target.
 
     Args:
         features_a: `[N, D]`.
@@ -41,7 +41,7 @@ def cka(features_a: Tensor, features_b: Tensor) -> float:
 
 
 def _product_norm(a: Tensor, b: Tensor) -> float:
-    r"""$\|A^\top B\|$, from the smaller of $A^\top B$ and the two Gram matrices."""
+    r"""$\|A^\top B\|$, from $A^\top B$ or from the two Gram matrices, whichever are smaller."""
     if a.shape[1] * b.shape[1] <= len(a) * max(a.shape[1], b.shape[1]):
         return float((a.T @ b).norm())
     return float(((a @ a.T) * (b @ b.T)).sum().clamp_min(0).sqrt())
@@ -60,7 +60,7 @@ def ridge_loo(features: Tensor, targets: Tensor) -> float:
 
     Args:
         features: `[N, D]`.
-        targets: `[N, P]`, or labels `[N]`; not all alike.
+        targets: `[N, P]`, or labels `[N]`; not constant.
 
     >>> f = torch.arange(6.0)[:, None]
     >>> ridge_loo(f, 2 * f + 1) < 1e-15, round(ridge_loo(torch.ones(6, 1), f), 9) == 1.44
@@ -69,11 +69,11 @@ def ridge_loo(features: Tensor, targets: Tensor) -> float:
     table = rows(features)
     y = _varied(centred(columns(targets, len(table))))
     basis, sigma, _ = torch.linalg.svd(centred(table), full_matrices=False)
-    rounding = max(table.shape) * torch.finfo(torch.float64).eps * float(table.norm())  # of the means, too
+    rounding = max(table.shape) * torch.finfo(torch.float64).eps * float(table.norm())  # includes that of the means
     rank = min(int((sigma > rounding).sum()), len(y) - 1)
     basis, share = basis[:, :rank], (sigma[:rank] / sigma[0]).square()
     along = basis.T @ y
-    if rank == len(y) - 1:  # the features reach all that the mean does not, and rounding is no residual
+    if rank == len(y) - 1:  # the features span all centred targets; residuals are rounding errors
         off, free = torch.zeros_like(y), torch.zeros(len(y), 1, dtype=torch.float64)
     else:
         off, free = y - basis @ along, (1 - 1 / len(y) - basis.square().sum(1, keepdim=True)).clamp_min(0)
@@ -94,12 +94,12 @@ def gradient_flow(features: Tensor, targets: Tensor, times: float | Sequence[flo
     $$\sum_i \frac{\|z_i\|^2}{\|Y\|^2} \frac{1 - e^{-r_i}}{r_i}, \quad r_i = \frac{2 \lambda_i T}{N}$$
 
     (the curve of linear training: Saxe, McClelland, Ganguli 2014, "Exact solutions to the nonlinear dynamics of
-    learning in deep linear neural networks"). In (0, 1], the mean over times. Features are taken as they are, since
-    their scale sets the speed; targets are centred. Time is learning rate times steps.
+    learning in deep linear neural networks"). In (0, 1], the mean over times. Features are not scaled, since their
+    scale sets the speed; targets are centred. Time is learning rate times steps.
 
     Args:
         features: `[N, D]`.
-        targets: `[N, P]`, or labels `[N]`; not all alike.
+        targets: `[N, P]`, or labels `[N]`; not constant.
         times: one T or several, > 0.
 
     >>> import math
@@ -126,10 +126,10 @@ def kernel_evidence(kernel: Tensor, targets: Tensor) -> float:
     $$\frac{1}{NP} \max_{s, \sigma^2} \sum_p \log \mathcal N(y_p \mid 0, s K + \sigma^2 I)$$
 
     (Rasmussen and Williams 2006, "Gaussian Processes for Machine Learning", eq. 5.8.) One signal s and one noise σ²
-    for all columns. With $K = F F^\top$ and one column it is LogME. Targets are taken as they are.
+    for all columns. With $K = F F^\top$ and one column it is LogME. Targets are neither centred nor scaled.
 
     Args:
-        kernel: `[N, N]`, symmetric and without negative eigenvalues but for rounding: a tangent kernel, say.
+        kernel: `[N, N]`, symmetric, without negative eigenvalues except for rounding; for example a tangent kernel.
         targets: `[N, P]`, or labels `[N]`.
 
     >>> import math
@@ -140,7 +140,7 @@ def kernel_evidence(kernel: Tensor, targets: Tensor) -> float:
     matrix = rows(kernel, "kernel entries")
     require(
         matrix.shape[0] == matrix.shape[1],
-        f"the kernel has shape {tuple(matrix.shape)}, wanted [N, N]; take one output at a time",
+        f"the kernel has shape {tuple(matrix.shape)}, wanted [N, N]; compute it for one output at a time",
         MismatchError,
     )
     require(
@@ -153,6 +153,5 @@ def kernel_evidence(kernel: Tensor, targets: Tensor) -> float:
 
 
 def _varied(y: Tensor) -> Tensor:
-    """Centred targets that are not zero everywhere."""
-    require(bool(y.any()), "the targets are constant, so there is nothing to predict; choose others", DataError)
+    require(bool(y.any()), "the targets are constant, wanted two values or more; choose other targets", DataError)
     return y

@@ -1,4 +1,4 @@
-"""`kin`: closed forms of its first steps, what it does not depend on, what it refuses."""
+"""`short-finetune`: closed forms of its first steps, what it does not depend on, what it refuses."""
 
 import math
 
@@ -10,14 +10,15 @@ from torch import Tensor, nn
 from nearkin.core.errors import DataError, MismatchError, OptionError, TrainingError
 from nearkin.core.events import Progress, finish
 from nearkin.core.rng import Streams
-from nearkin.distance.kin_score import PACE, Pace, canonical_order, kin_score
+from nearkin.distance.baselines.inputs import canonical_order
+from nearkin.distance.short_finetune import SCHEDULE, FinetuneSchedule, short_finetune_loss
 from nearkin.nets.heads import features
 from nearkin.nets.registry import build
 from nearkin.tasks.likelihood import Gaussian
 from nearkin.tasks.likelihood import likelihood as likelihood_named
 
-WHOLE = Pace(steps=4, batch_size=1000)
-SHORT = Pace(steps=4, batch_size=8)
+WHOLE = FinetuneSchedule(steps=4, batch_size=1000)
+SHORT = FinetuneSchedule(steps=4, batch_size=8)
 
 
 def samples(count: int = 40, width: int = 5, classes: int = 3) -> tuple[Tensor, Tensor]:
@@ -50,7 +51,9 @@ class Listening(nn.Module):
 
 def test_first_loss_is_that_of_an_answer_that_ignores_the_input():
     x, y = samples()
-    assert kin_score(network(), x, y, num_outputs=3, pace=Pace(steps=1)) == pytest.approx(math.log(3), abs=1e-12)
+    assert short_finetune_loss(network(), x, y, num_outputs=3, schedule=FinetuneSchedule(steps=1)) == pytest.approx(
+        math.log(3), abs=1e-12
+    )
 
 
 def test_second_loss_after_a_step_of_adam_by_hand():
@@ -60,7 +63,9 @@ def test_second_loss_after_a_step_of_adam_by_hand():
     gradients = residual.T @ x / len(x), residual.mean(0)
     weight, bias = (-rate * g / (g.abs() + 1e-8) for g in gradients)  # the first step of Adam is one of signs
     second = F.cross_entropy(x @ weight.T + bias, y)
-    found = kin_score(nn.Linear(5, 4).double(), x, y, num_outputs=3, pace=Pace(steps=2, learning_rate=rate))
+    found = short_finetune_loss(
+        nn.Linear(5, 4).double(), x, y, num_outputs=3, schedule=FinetuneSchedule(steps=2, learning_rate=rate)
+    )
     assert found == pytest.approx((math.log(3) + float(second)) / 2, abs=1e-10)
 
 
@@ -70,14 +75,14 @@ def test_frozen_encoder_is_a_head_on_its_features():
     model.body.requires_grad_(False)
     with torch.no_grad():
         seen = features(model, x, "head")
-    alone = kin_score(nn.Linear(6, 2).double(), seen, y, num_outputs=3, pace=WHOLE)
-    assert kin_score(model, x, y, num_outputs=3, pace=WHOLE) == pytest.approx(alone, abs=1e-12)
+    alone = short_finetune_loss(nn.Linear(6, 2).double(), seen, y, num_outputs=3, schedule=WHOLE)
+    assert short_finetune_loss(model, x, y, num_outputs=3, schedule=WHOLE) == pytest.approx(alone, abs=1e-12)
 
 
 def test_names_of_classes_do_not_matter():
     x, y = samples()
     named = torch.tensor([2, 0, 1])[y]
-    found = [kin_score(network(), x, labels, num_outputs=3, pace=WHOLE) for labels in (y, named)]
+    found = [short_finetune_loss(network(), x, labels, num_outputs=3, schedule=WHOLE) for labels in (y, named)]
     assert found[0] == pytest.approx(found[1], abs=1e-10)
 
 
@@ -86,7 +91,8 @@ def test_order_of_samples_does_not_matter_to_the_bit(head: str):
     x, y = samples()
     turn = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))
     first, second = (
-        kin_score(network(), a, b, num_outputs=3, head=head, pace=SHORT) for a, b in ((x, y), (x[turn], y[turn]))
+        short_finetune_loss(network(), a, b, num_outputs=3, head=head, schedule=SHORT)
+        for a, b in ((x, y), (x[turn], y[turn]))
     )
     assert first == second
 
@@ -101,20 +107,20 @@ def test_same_seed_same_value_and_nothing_outside_moves():
     model = Noisy().double().eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     state = torch.get_rng_state()
-    first, second = (kin_score(model, x, y, num_outputs=3, pace=SHORT, seed=3) for _ in range(2))
+    first, second = (short_finetune_loss(model, x, y, num_outputs=3, schedule=SHORT, seed=3) for _ in range(2))
     assert first == second
     assert torch.equal(torch.get_rng_state(), state)
     assert not any(module.training for module in model.modules())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(value.grad is None for value in model.parameters())
-    assert first != kin_score(model, x, y, num_outputs=3, pace=SHORT, seed=4)
+    assert first != short_finetune_loss(model, x, y, num_outputs=3, schedule=SHORT, seed=4)
 
 
 def test_no_sample_comes_twice_before_all_have_come():
     x, y = samples()
     Listening.heard.clear()
     model = nn.Sequential(Listening(), nn.Linear(5, 2)).double()
-    kin_score(model, x, y, num_outputs=3, pace=Pace(steps=10, batch_size=8))
+    short_finetune_loss(model, x, y, num_outputs=3, schedule=FinetuneSchedule(steps=10, batch_size=8))
     epochs = torch.cat(Listening.heard).view(2, -1)
     assert all(torch.equal(epoch.sort().values, x[:, 0].sort().values) for epoch in epochs)
     assert not torch.equal(*epochs)
@@ -128,8 +134,8 @@ def test_more_steps_cost_less_on_what_can_be_learned():
         if isinstance(event, Progress):
             heard.append(event.values["loss"])
 
-    pace = Pace(steps=30, batch_size=40, learning_rate=0.02)
-    found = finish(kin_score.work(network(), x, y, num_outputs=3, pace=pace), listen)
+    pace = FinetuneSchedule(steps=30, batch_size=40, learning_rate=0.02)
+    found = finish(short_finetune_loss.work(network(), x, y, num_outputs=3, schedule=pace), listen)
     assert len(heard) == 30
     assert found == pytest.approx(sum(heard) / 30, abs=1e-12)
     assert heard[-1] < 0.7 * heard[0]
@@ -144,7 +150,7 @@ def test_a_network_that_has_learned_the_task_is_nearer_than_its_start():
         optimiser.zero_grad()
         F.cross_entropy(learned(x[:200]), y[:200]).backward()
         optimiser.step()
-    values = [kin_score(model, x[200:], y[200:], num_outputs=2) for model in (learned, start)]
+    values = [short_finetune_loss(model, x[200:], y[200:], num_outputs=2) for model in (learned, start)]
     assert values[0] < values[1] - 0.05
 
 
@@ -152,13 +158,20 @@ def test_real_targets_and_images_have_their_first_loss():
     x, _ = samples()
     y = x[:, :2] * 3 + 1
     first = float(Gaussian().loss(torch.zeros_like(y), y))
-    found = kin_score(network(), x, y, num_outputs=2, likelihood="gaussian", pace=Pace(steps=1))
+    found = short_finetune_loss(
+        network(), x, y, num_outputs=2, likelihood="gaussian", schedule=FinetuneSchedule(steps=1)
+    )
     assert found == pytest.approx(first, rel=1e-12)
     images = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     model = build("autoencoder?width=0.1", (1, 8, 8), 1, seed=0).eval()
     with torch.no_grad():
         own = float(model(images).sub(images).square().mean())
-    values = [kin_score(model, images, images, num_outputs=1, likelihood="dense", pace=Pace(steps=k)) for k in (1, 10)]
+    values = [
+        short_finetune_loss(
+            model, images, images, num_outputs=1, likelihood="dense", schedule=FinetuneSchedule(steps=k)
+        )
+        for k in (1, 10)
+    ]
     assert values[1] < values[0]
     assert values[0] >= 0.5 * own  # half the square, and a constant where the likelihood has one
 
@@ -169,7 +182,9 @@ def test_drawn_heads_are_one_for_all_sources_of_a_seed():
     with torch.no_grad():
         model.body[1].weight.zero_()  # features are then what the biases are, so the head alone tells values apart
     found = {
-        kin_score(model, x, y, num_outputs=3, head="drawn", seed=seed, pace=Pace(steps=1, batch_size=1000))
+        short_finetune_loss(
+            model, x, y, num_outputs=3, head="drawn", seed=seed, schedule=FinetuneSchedule(steps=1, batch_size=1000)
+        )
         for seed in (0, 0, 1)
     }
     assert len(found) == 2
@@ -182,7 +197,10 @@ def test_many_drawn_heads_leave_less_to_luck():
         model.body[1].weight.mul_(5)
     spread = {
         count: torch.tensor(
-            [kin_score(model, x, y, num_outputs=3, head="drawn", num_heads=count, seed=s, pace=WHOLE) for s in range(8)]
+            [
+                short_finetune_loss(model, x, y, num_outputs=3, head="drawn", num_heads=count, seed=s, schedule=WHOLE)
+                for s in range(8)
+            ]
         ).std()
         for count in (1, 32)
     }
@@ -214,7 +232,7 @@ def test_heads_side_by_side_are_heads_apart_while_the_encoder_rests(likelihood: 
             return outputs
 
     options = {"num_outputs": width, "likelihood": likelihood, "head": "drawn", "num_heads": 3}
-    found = kin_score(Kept(), x, y, pace=Pace(steps=1, batch_size=6), **options)
+    found = short_finetune_loss(Kept(), x, y, schedule=FinetuneSchedule(steps=1, batch_size=6), **options)
     order = canonical_order(x, y)
     at = torch.randperm(6, generator=Streams(0).at("kin order", 0))
     form = likelihood_named(likelihood)
@@ -235,7 +253,7 @@ def test_heads_side_by_side_are_heads_apart_while_the_encoder_rests(likelihood: 
 def test_refuses_what_it_cannot_measure(change: dict[str, object], error: type[Exception], said: str):
     asked = {"x": torch.ones(4, 5).double(), "y": torch.tensor([0, 1, 2, 0]), "num_outputs": 3, **change}
     with pytest.raises(error, match=said):
-        kin_score(network(), **asked)
+        short_finetune_loss(network(), **asked)
 
 
 def test_refuses_weights_that_diverged():
@@ -243,11 +261,11 @@ def test_refuses_weights_that_diverged():
     model = network()
     with torch.no_grad():
         model.body[1].weight[0, 0] = math.nan
-    with pytest.raises(TrainingError, match=f"the loss is nan at step 0 of {PACE.steps}"):
-        kin_score(model, x, y, num_outputs=3)
+    with pytest.raises(TrainingError, match=f"the loss is nan at step 0 of {SCHEDULE.steps}"):
+        short_finetune_loss(model, x, y, num_outputs=3)
 
 
 @pytest.mark.parametrize("wrong", [{"steps": 0}, {"batch_size": 1}, {"learning_rate": math.inf}])
 def test_pace_is_checked_at_birth(wrong: dict[str, float]):
     with pytest.raises(OptionError):
-        Pace(**wrong)
+        FinetuneSchedule(**wrong)

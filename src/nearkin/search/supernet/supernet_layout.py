@@ -1,0 +1,167 @@
+"""Edges and operations of a supernet, and its architecture weights.
+
+Notation: N samples, E edges of a cell, O operations of an edge.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TypeAlias
+
+import torch
+from torch import Generator, Tensor
+
+from nearkin.core.errors import MismatchError, OptionError, require
+from nearkin.search.genotypes.canonical import Edge
+from nearkin.search.genotypes.cell import Cell
+from nearkin.search.genotypes.genotype import Cells
+from nearkin.search.spaces.base import Space, unknown_operation
+from nearkin.search.spaces.darts import DartsSpace
+from nearkin.search.spaces.general import GeneralSpace
+from nearkin.search.spaces.limited import LimitedSpace
+from nearkin.search.spaces.restricted import ANY, RestrictedSpace
+
+Architecture: TypeAlias = Mapping[str, Tensor]
+"""`alpha/PART` `[E, O]` and, with weights of edges, `beta/PART` `[E]`, both before the softmax."""
+
+
+@dataclass(frozen=True)
+class SupernetLayout:
+    """Cells of a supernet: edges from every node to every later node that is not an input, with all operations.
+
+    Attributes:
+        num_inputs: number of input nodes, the outputs of earlier cells.
+        num_nodes: number of all nodes.
+        output: nodes that are concatenated to the output of a cell.
+        operations: operations of each part (`normal`, `reduction`), in the order of the columns of α.
+        num_predecessors: number of edges that a node keeps in the end; None for all.
+
+    >>> SupernetLayout.of(DartsSpace()).num_edges, SupernetLayout.of(GeneralSpace()).num_edges
+    (14, 6)
+    """
+
+    num_inputs: int
+    num_nodes: int
+    output: tuple[int, ...]
+    operations: Mapping[str, tuple[str, ...]]
+    num_predecessors: int | None = None
+
+    @classmethod
+    def of(cls, space: Space) -> "SupernetLayout":
+        """Layout of a space of cells; if they differ in their number of nodes, that of the largest."""
+        if isinstance(space, LimitedSpace):
+            return cls.of(space.space)
+        if isinstance(space, RestrictedSpace):
+            return _restricted_layout(cls.of(space.space), space)
+        if isinstance(space, DartsSpace):
+            parts = ("normal", "reduction") if space.reduction else ("normal",)
+            last = space.num_inputs + space.num_nodes
+            named = dict.fromkeys(parts, space.operations)
+            return cls(space.num_inputs, last, tuple(range(space.num_inputs, last)), named, space.num_predecessors)
+        if isinstance(space, GeneralSpace):
+            last = max(space.num_nodes)
+            return cls(1, last, (last - 1,), {"normal": space.operations})
+        raise OptionError(
+            f"the space {space.name} has no cells, and a supernet consists of cells; use a method without a supernet"
+        )
+
+    @cached_property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Source and target of every edge, by target, then source: the rows of α."""
+        return tuple((s, t) for t in range(self.num_inputs, self.num_nodes) for s in range(t))
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges E."""
+        return len(self.pairs)
+
+    def entering(self, node: int) -> list[int]:
+        """Numbers of the edges that enter a node."""
+        return [number for number, (_, target) in enumerate(self.pairs) if target == node]
+
+    def leaving(self, node: int) -> list[int]:
+        """Numbers of the edges that leave a node."""
+        return [number for number, (source, _) in enumerate(self.pairs) if source == node]
+
+    def initial(self, rng: Generator, *, edges: bool = False, scale: float = 1e-3) -> dict[str, Tensor]:
+        """Architecture weights near zero, so that all operations have almost equal weights; `edges` adds β."""
+        architecture = {}
+        for part, names in self.operations.items():
+            architecture[f"alpha/{part}"] = scale * torch.randn(self.num_edges, len(names), generator=rng)
+            if edges:
+                architecture[f"beta/{part}"] = scale * torch.randn(self.num_edges, generator=rng)
+        return architecture
+
+    def weights(self, architecture: Architecture) -> dict[str, tuple[Tensor, Tensor]]:
+        r"""For each part $\mathrm{softmax}(\alpha_e)$ `[E, O]`, and the softmax of β `[E]` over the edges of each node.
+
+        Without β every edge has weight 1.
+        """
+        self.check(architecture)
+        return {part: (architecture[f"alpha/{part}"].softmax(-1), self._edges(architecture, part))
+                for part in self.operations}  # fmt: skip
+
+    def _edges(self, architecture: Architecture, part: str) -> Tensor:
+        beta = architecture.get(f"beta/{part}")
+        if beta is None:
+            return architecture[f"alpha/{part}"].new_ones(self.num_edges)
+        return torch.cat([beta[self.entering(node)].softmax(0) for node in range(self.num_inputs, self.num_nodes)])
+
+    def check(self, architecture: Architecture) -> None:
+        """Raise if architecture weights do not fit the layout."""
+        for part, names in self.operations.items():
+            expected, alpha = (self.num_edges, len(names)), architecture.get(f"alpha/{part}")
+            require(
+                alpha is not None and alpha.shape == expected,
+                f"architecture weights alpha/{part} have shape {None if alpha is None else tuple(alpha.shape)}, "
+                f"expected {expected}; make them with SupernetLayout.initial",
+            )
+
+    def chosen(self, genotype: Cells, part: str) -> list[list[tuple[int, int]]]:
+        """For each node that is not an input, the edges of a genotype and the number of the operation on each."""
+        cell, names = genotype.parts().get(part), self.operations[part]
+        require(
+            cell is not None,
+            f"the genotype has no {part} cell, and the supernet has one; use a genotype of its space",
+            MismatchError,
+        )
+        assert cell is not None
+        require(
+            (cell.num_inputs, cell.num_nodes) == (self.num_inputs, self.num_nodes),
+            f"the {part} cell has {cell.num_inputs} inputs among {cell.num_nodes} nodes, the supernet "
+            f"{self.num_inputs} among {self.num_nodes}; use a genotype of its space",
+            MismatchError,
+        )
+        numbers = {pair: number for number, pair in enumerate(self.pairs)}
+        chosen = []
+        for node in range(self.num_inputs, self.num_nodes):
+            edges = cell.entering(node)
+            reason = unknown_operation([edge.operation for edge in edges], names) if edges else f"no edge enters {node}"
+            require(not reason, f"the {part} cell is not a path of the supernet: {reason}", MismatchError)
+            chosen.append([(numbers[edge.source, edge.target], names.index(edge.operation)) for edge in edges])
+        return chosen
+
+    def path(self, architecture: Architecture, rng: Generator) -> Cells:
+        """Draw a path of the supernet: one operation on every edge, with the probabilities softmax(α)."""
+        cells = {}
+        for part, (alpha, _) in self.weights(architecture).items():
+            drawn = torch.multinomial(alpha.detach(), 1, generator=rng).flatten().tolist()
+            edges = [Edge(*pair, self.operations[part][column]) for pair, column in zip(self.pairs, drawn, strict=True)]
+            cells[part] = Cell(self.num_inputs, self.num_nodes, tuple(edges), self.output)
+        return Cells(**cells)
+
+
+def _restricted_layout(layout: SupernetLayout, space: RestrictedSpace) -> SupernetLayout:
+    """The layout without operations that no structure of a restricted space has."""
+    allowed = {part: set(names) for part, names in space.operations}
+    for form in space.structures:
+        for part, names in form.operations().items():
+            allowed[part].update(set(names) - {ANY})
+    operations = {
+        part: tuple(name for name in names if name in allowed[part]) for part, names in layout.operations.items()
+    }
+    if layout.num_inputs > 1:
+        return replace(layout, operations=operations)
+    last = max(form.normal.num_nodes for form in space.structures if isinstance(form, Cells))
+    output = tuple(node for node in layout.output if node < last) or (last - 1,)
+    return replace(layout, num_nodes=last, output=output, operations=operations)
