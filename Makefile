@@ -47,6 +47,7 @@ rooms: imports
 
 bench: $(BENCH)  ## benchmarks; results as JSON in benchmarks/
 	@for file in $$(grep -l __main__ benchmarks/*.py); do echo "$$file"; $(THREADS) $(BIN)/python $$file || exit 1; done
+	@$(BIN)/python docs/summaries.py
 
 docs: $(DOCS)    ## the manual, into site/
 	$(BIN)/mkdocs build --strict

@@ -375,9 +375,9 @@ def written(figures: Row) -> str:
     parts = [section(title, figures[name]) for name, title in TITLES.items() if name in figures]
     if "large" in figures:
         parts.append(large_section(figures["large"]))
-    head = "<!-- written by benchmarks/fisher.py -->\n# Fisher information beside its peers\n\n" + (
+    head = "<!-- written by benchmarks/fisher.py -->\n# Fisher information compared with other libraries\n\n" + (
         "Time and memory are in units of a plain forward and backward pass over the same samples; errors are "
-        "norm-relative to a float64 oracle.\n\n"
+        "relative to the norm of a float64 reference.\n\n"
     )
     return head + "\n".join(parts)
 

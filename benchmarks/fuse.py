@@ -192,12 +192,13 @@ Made by `python benchmarks/fuse.py`; one thread, process time.
 {NUM_CELLS} cells a data set, drawn from the general space (3 or 4 nodes, ten operations); stem to 7x7, 8 channels, two
 cells with a pool between. The truth of a cell is its test accuracy after 90 steps on 1,000 images, mean over
 {TRUTH_SEEDS} seeds. Standard deviation of accuracy in points, between cells and between seeds of one cell: {spreads};
-where the second is as large as the first, some of the triples are in an order that chance gave.
-Of the triples whose best cell is better than the second by more than {100 * GAP:.0f} points, {NUM_TRIPLES} were put to
-both contests. *FUSE* mixes the outputs of the candidates by softmax(α), trains their weights on training data and α on
-validation data by turns, and picks the largest α. *Side by side* trains them on their own losses and picks the least
-validation loss. Both take 36 weight steps from fresh weights. *By chance* is the probability of as many right picks by
-guessing; *points lost* is how far the accuracy of the pick lies below the best of its triple.
+where the second is as large as the first, the order within some triples is chance.
+Of the triples whose best cell is better than the second by more than {100 * GAP:.0f} points, {NUM_TRIPLES} were
+given to
+both methods. *FUSE* mixes the outputs of the candidates by softmax(α), trains their weights on training data and α on
+validation data in turns, and picks the largest α. *Side by side* trains them on their own losses and picks the smallest
+validation loss. Both take 36 weight steps from fresh weights. *By chance* is the probability that guessing picks as
+many right cells; *points lost* is how far the accuracy of the pick lies below the best of its triple.
 
 {table(["data", "contest", "best picked", "by chance", "points lost", "seconds a round"], rows)}
 
@@ -209,7 +210,7 @@ one is {", ".join(f"{weight:.4f}" for weight in figures["planted"])} for five se
 ## A search to convergence
 
 8x8 digits, general space, five new candidates a round, until the incumbent has won three rounds in a row. On these
-images all cells are much alike: this shows what a search costs, not that it finds a better cell.
+images all cells score about the same: this shows the cost of a search, not that it finds a better cell.
 
 {table(["contest", "rounds", "architectures", "seconds", "validation accuracy"], done)}
 """

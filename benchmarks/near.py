@@ -95,12 +95,12 @@ def forget_embeddings(zoo: nk.Zoo) -> None:
 
 def page(found: dict[str, dict[str, float]]) -> str:
     rows = [[f"`{name}`", *(f"{row[str(count)]:.2f}" for count in COUNTS)] for name, row in found.items()]
-    return f"""# What finding kin costs
+    return f"""# Cost of ranking related tasks
 
 Made by `python benchmarks/near.py`: process seconds of `Zoo.near` for `{TARGET}` against zoos of digit tasks, one LeNet
 each, one thread. The Fréchet distance includes the training of the target's own network. With ten tasks, `task2vec`
-costs {share(found, "task2vec")} times as much as LogME where the embeddings of the sources have to be made, and
-{share(found, KEPT)} times as much from the second time on.
+costs {share(found, "task2vec")} times as much as LogME if the embeddings of the sources must be computed, and
+{share(found, KEPT)} times as much when they are stored.
 
 {table(["measure", *(f"{count} tasks" for count in COUNTS)], rows)}
 """

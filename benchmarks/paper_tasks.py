@@ -155,7 +155,7 @@ ABOUT = """\
 The networks are smaller than the paper's: LeNet, and ResNet-18, VGG-16 and DenseNet-121 at ⅛ of their width. Images
 have 14 × 14 pixels (CIFAR-10: 16 × 16), tasks 2,000 to 3,000 samples, trainings 150 to 300 steps. Networks of one
 trial start from the same weights. The paper takes the Fisher information on the target's test data; here it is on its
-training data, so that nothing that is chosen by the distance depends on test labels.
+training data, so that no selection by the distance depends on test labels.
 
 Expected nearest other tasks are 1, 0, 3, 2. For MNIST the paper states the first three in words: the detectors of 0
 and 6 are highly related, and all ten digits are nearest to 0-1-2-3-other. It does not state what is nearest to all
@@ -187,7 +187,7 @@ def written(figures: Mapping[str, Any]) -> str:
     """Tables of all parts."""
     lines = [
         "<!-- written by benchmarks/paper_tasks.py -->",
-        "# The task distances of the paper, on data at hand",
+        "# The paper's task distances on small networks",
         "",
         ABOUT,
     ]

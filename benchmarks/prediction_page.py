@@ -114,11 +114,13 @@ From the source that a measure puts first:
 
 {table(["first by", *(f"{what}, {head} head" for head in part["picks"] for what in PICKED)], picked)}
 
-The two orders of sources agree at {span(part["zero with drawn"]["all"])} only, so no measure can predict both: a
-drawn head answers with the size of the features, and the larger they are the farther off it starts, while a head of
-zeros learns the faster for it. Who fine-tunes from a drawn head measures with drawn heads,
-`short_finetune_loss(..., head="drawn")`: that less LogME is
-{signed(part["kin, drawn heads, less logme"])}. Spearman with the area, and regret:
+The two orders of sources agree at {span(part["zero with drawn"]["all"])} only, so no measure can predict both: the
+output of a drawn head grows with the features, so large features mean a bad start, while a head of
+zeros learns faster with large features. To fine-tune from a drawn head, measure with drawn heads,
+`short_finetune_loss(..., head="drawn")`: its advantage over LogME is
+{signed(part["kin, drawn heads, less logme"])}. Spearman
+with the
+area, and regret:
 
 {table(["measure", "all sources", "same data", "other data", "regret"], lines)}
 """
@@ -156,16 +158,16 @@ def caution(found: dict[str, Any]) -> str:
     if not part:
         return ""
     kin, own, logme = (part["measures"][name]["area"]["all"]["mean"] for name in ("kin", "kin, drawn heads", "logme"))
-    return f"""Read with this. The truth of the first table starts from heads of zeros, and so does
-`short-finetune` (`kin` in the tables). That start
-was chosen after heads drawn as `nn.Linear` draws them had been tried, and their replicas agreed at
-{part["ceiling"]["all"]["repeat"]:.2f} only. Where heads are drawn the advantage of `short-finetune` is gone: it
-correlates at
+    return f"""Note. In the first table, fine-tuning starts from heads of zeros, and so does
+`short-finetune` (`kin` in the tables). That start was
+chosen after heads drawn as `nn.Linear` draws them had been tried; repeated runs with those agreed at
+{part["ceiling"]["all"]["repeat"]:.2f} only. With drawn heads `short-finetune` has no advantage: it correlates at
 {kin:.2f} over all sources, with drawn heads of its own at {own:.2f}, LogME at {logme:.2f}, and their first picks are
-about equally good (last tables). The pace of `short-finetune` was picked on the first seed, among some twenty; the
-second table
+about equally good (last tables). The step size and number of steps of `short-finetune` were selected on the first
+seed, from
+about twenty settings; the second table
 has a line of the second seed alone, and "pace chosen" shows a pace picked without a target's data set and network.
-Times were taken beside other work on the machine.
+The machine had other work while times were measured.
 """
 
 
@@ -179,25 +181,28 @@ def page(found: dict[str, Any]) -> str:
 Spearman correlation of each measure with (a) the area under the held-out loss of fine-tuning, within a target over its
 23 sources: mean over {found["columns"]} targets ({len(found["tasks"])} tasks, {len(found["networks"])} networks,
 {len(found["seeds"])} seeds; {found["pairs"]} pairs), 95 % interval by a bootstrap over tasks; then with (b) and (c).
-Regret: area of the first pick less that of the best source, in units of a random source's. AUROC: of telling whether a
-source beats training from scratch, by the measure less its value at the initialisation. Cost: process time in units of
-LogME's, features included, mean over the networks. "fast KxB" is `short-finetune` at K steps of B samples that go as
-far as the
-run; the run itself costs three times "20 real steps". The cost of `task2vec` is that of comparing embeddings: to make
-them takes a fitted head and a Fisher pass a task, once for all pairs, which is not in it. What `near` pays is in
-[What finding kin costs](near-benchmark.md).
+Regret: area of the first pick minus that of the best source, relative to a random source. AUROC: how well the
+measure, minus its value at
+the initialisation, tells whether a source beats training from scratch. Cost: process time in units of
+LogME's, features included, mean over the networks. "fast KxB" is `short-finetune` at K steps of B samples that go
+as far as the
+run; the run itself costs three times "20 real steps". The cost of `task2vec` is that of comparing embeddings: computing
+them takes a fitted head and a Fisher pass for each task, once for all pairs, which is not included. The cost of
+`near` is in
+[Cost of ranking related tasks](near-benchmark.md).
 
 {main_table(found)}
 
-`short-finetune` less LogME: all sources {signed(margin["all"])}, same data {signed(margin["same"])}, other data
-{signed(margin["other"])}. Wanted were 0.80 over all sources, 0.55 among those from other data and ten times LogME's
-cost; reached are {kin["area"]["all"]["mean"]:.2f}, {kin["area"]["other"]["mean"]:.2f} and {kin["cost"]["mean"]:.2g}.
+`short-finetune` minus LogME: all sources {signed(margin["all"])}, same data {signed(margin["same"])}, other data
+{signed(margin["other"])}. The goals were 0.80 over all sources, 0.55 among those from other data, and ten times LogME's
+cost; the results are {kin["area"]["all"]["mean"]:.2f}, {kin["area"]["other"]["mean"]:.2f} and
+{kin["cost"]["mean"]:.2g}.
 
 ![Correlations of all measures with the area under the loss](../images/prediction.svg)
 
 {network_table(found)}
 
-### What `short-finetune` gains by company
+### Combinations of measures
 
 Ridge regressions on measures standardised within a target, fitted without the target's data set and without its
 network; last, `short-finetune` with the pace that is best there.

@@ -181,23 +181,23 @@ def written(rows: list[dict[str, Any]], minutes: float) -> None:
     ]
     found = summary(rows)
     lines = [
-        "# Solving against the best simple model",
+        "# Solve compared with simple models",
         "",
         "Made by `python benchmarks/solve.py`; one thread.",
         "",
-        f"Draws of {SAMPLES:,} training and {SAMPLES:,} test samples (digits: 1,078 and 359), solved beside a zoo of "
+        f"Draws of {SAMPLES:,} training and {SAMPLES:,} test samples (digits: 1,078 and 359), solved with a zoo of "
         f"six related tasks with cells. Each of {found['runs']} runs had {minutes:g} minutes. Differences are points "
         f"of test accuracy against the "
-        f"simple model that turned out best on the test part; noise is the 95 % half-width of that difference on the "
-        f"data of the choice. Mean difference {100 * found['mean_difference']:+.2f} points, worst "
+        f"simple model that is best on the test set; noise is the 95 % half-width of that difference on the "
+        f"validation set. Mean difference {100 * found['mean_difference']:+.2f} points, worst "
         f"{100 * found['worst_difference']:+.2f}; worse by more than the noise in {found['beyond_noise']} of "
         f"{found['runs']}.",
         "",
         table(head, body),
         "",
-        "How often each promise held, of the runs that could tell:",
+        "How often each claim of the papers held, of the runs that could decide it:",
         "",
-        table(["promise", "held", "of"], [[c, str(a), str(b)] for c, (a, b) in found["promises"].items()]),
+        table(["claim", "held", "of"], [[c, str(a), str(b)] for c, (a, b) in found["promises"].items()]),
     ]
     PAGE.write_text("\n".join(lines) + "\n")
 

@@ -1,4 +1,4 @@
-"""The supernet beside its plain formulation: time of steps, peak memory, second order, and what its cells are worth.
+"""The supernet beside its plain formulation: time of steps, peak memory, second order, and the accuracy of its cells.
 
     python benchmarks/supernet.py [PART] …
 
@@ -161,7 +161,7 @@ def _apart(one: dict[str, Tensor], other: dict[str, Tensor], scale: dict[str, Te
 
 
 def profiles() -> dict[str, list[list[Any]]]:
-    """Where a weight step spends its time: the dearest kernels, their calls and share."""
+    """Where a weight step spends its time: the most expensive kernels, their calls and share."""
     bench, found = Bench(16, 0.25), {}
     for form, net in (("plain", bench.plain), ("fast", bench.fast)):
         step = bench.weight_step(net)
@@ -262,7 +262,7 @@ Kernels of one weight step (PC-DARTS, 16x16), calls and share of the time within
 The plain form spends its time on very many small kernels. So the fast form has few large ones: ReLU, pools and their
 batch norms once per state; the operations of all edges that leave a state side by side; a depthwise and the 1x1
 convolution after it as *one* convolution with the product of their kernels where channels are few (which saves the
-dearest kernels of all, the backward passes of depthwise convolutions, dilated ones above all); the last batch norms of
+most expensive kernels, the backward passes of depthwise convolutions, dilated ones above all); the last batch norms of
 all operations as one, with the architecture weights as its weights; weighted sums before concatenation and shuffle.
 
 ## Second order
@@ -277,7 +277,7 @@ and a weighted sum with theirs in closed form, made the difference. On this supe
 finite difference leads {error:.0%} of the gradient's length away from the exact one, where second order as a whole is
 {correction:.0%} away from first order; at half the radius the finite difference comes out {half:.0%} different.
 
-## What the cells are worth
+## Accuracy of the cells
 
 {quality}
 """

@@ -205,22 +205,23 @@ def page(figures: dict[str, Any]) -> str:
     return f"""# Search on tables
 
 Made by `python benchmarks/tables.py`; NAS-Bench-201 (15,625 cells, 6,466 classes, three tasks) and the micro cells of
-TransNAS-Bench-101 (4,096 cells, seven tasks). An architecture counts once: a query is the first look at a class of
-cells that are held for equal. On NAS-Bench-201 a search sees validation accuracies, and its regret is how far the test
-accuracy of what it takes for best lies below the best of the table; TransNAS-Bench-101 has one figure for both.
+TransNAS-Bench-101 (4,096 cells, seven tasks). An architecture counts once: a query is the first evaluation of a
+class of
+equivalent cells. On NAS-Bench-201 a search sees validation accuracies, and its regret is how far the test
+accuracy of its best cell is below the best of the table; TransNAS-Bench-101 has one figure for both.
 
 ## By method
 
 Mean regret after 25 / 50 / 100 / 200 queries over {figures["seeds"]} seeds, and its standard error. Evolution has a
-population of 10, the best of which has the next child.
+population of 10; the best one is mutated next.
 
 {table(["task", "method", "regret", "standard error"], method_rows(figures["methods"]))}
 
-## Beside reference figures
+## Compared with reference figures
 
 Measured with another program, over as many seeds. They count every cell as a query, not every class of cells: random
-search, in which there is nothing to choose, agrees with them under this count alone. *Off by* is the difference in
-standard errors, taking those of the reference to be as large.
+search, which has no settings, agrees with them only under this count. *Off by* is the difference in
+standard errors, assuming that those of the reference are as large.
 
 {
         table(

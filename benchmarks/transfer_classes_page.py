@@ -108,7 +108,7 @@ def shortfalls(parts: dict[tuple[str, int], list[Cell]]) -> str:
     )
 
 
-def mended(parts: dict[tuple[str, int], list[Cell]]) -> str:
+def changes(parts: dict[tuple[str, int], list[Cell]]) -> str:
     """The choices of before and of now, on pairs from which the change was learned and on the others."""
     rows = []
     for way, looked in itertools.product(("dirichlet, mean", "laplace, mean"), (True, False)):
@@ -185,20 +185,22 @@ Made by `python benchmarks/transfer_classes.py`; figures in `benchmarks/transfer
 
 ## What was done
 
-A LeNet learns the source from {found["images"]:,} images in {found["steps"]} steps; then so many labels a class of the
-target are learned from, and at most 1,000 test images judge. Means over {seeds} seeds, which change the source's
-network, its images and the labels that are drawn; ± is half a 95 % interval (Student). The best mean of a line is bold.
+A LeNet learns the source from {found["images"]:,} images in {found["steps"]} steps; then it learns from the given
+number
+of labels of each class of the target, and is tested on at most 1,000 images. Means over {seeds} seeds, which change
+the source's
+network, its images and the labels that are drawn; ± is half a 95 % interval (Student). The best mean of a row is bold.
 
 {listed}
 
 *dirichlet* and *laplace* are the closed form with all weights; *mean* is the softmax of the mean scores, *sampled* the
 mean softmax of drawn ones. The linear head is logistic regression on the frozen features with its strength tuned; last
-layer, Bayesian last layer and all weights are as in `nearkin transfer`. Nothing is chosen by test data.
+layer, Bayesian last layer and all weights are as in `nearkin transfer`. Nothing is selected on test data.
 
 ## The goals
 
 Ahead of a linear head by 0.05 in accuracy, and a calibration error of 0.06 at most, by *dirichlet, mean*, which is what
-`nearkin transfer` does where nothing is said:
+`nearkin transfer` does by default:
 
 {goals(parts)}
 
@@ -206,26 +208,29 @@ Where it falls short, by labels a class:
 
 {shortfalls(parts)}
 
-With few labels three numbers are learned from 25 or 50 of them, and the error of a single draw is anything from little
-to more than twice the goal. The form of the probabilities is not what fails: on four other seeds of MNIST, CIFAR-10 and
+With few labels, three numbers are learned from 25 or 50 of them, and the calibration error of a single draw varies from
+almost zero to more than twice the goal. The form of the probabilities is not the cause: on four other seeds of
+MNIST, CIFAR-10 and
 MNIST → Fashion with 5 labels a class, a temperature fitted to the test labels would have had errors of 0.02 to 0.06,
-and the one that was found was too warm in some draws, too cold in others. CIFAR-10 is also where the source itself
-knows least, and where a linear head is hardest to beat.
+and the learned one was too high in some draws and too low in others. On CIFAR-10 the source itself is
+least accurate, and a linear head is hardest to beat.
 
 ![Accuracy and calibration error by labels a class](transfer-classes.svg)
 
-## What was changed, and what it is worth
+## What was changed, and its effect
 
 The Dirichlet choice was first made on digits, with a prior of log T about {found["before"][0]:g} of width
-{found["before"][1]:g}. Elsewhere 50 labels a class want T near 1.35, so the prior now has the centre 0.3, learned on
+{found["before"][1]:g}. On other data 50 labels a class need T near 1.35, so the prior now has the centre 0.3,
+learned on
 {listed_pairs}, and the width 0.35; of several
 such priors it is the one that also held on the other three pairs. The same runs showed that smaller pseudo-counts, and
 leaving out one label of every class at a time, change nothing. Laplace's approximation had its scale by evidence and no
 temperature; now left-out labels choose both, which was found on MNIST and CIFAR-10 and held on digits and Fashion. All
-this was done with seeds 100 to 103; the seeds of this page decided nothing. From before to now, with the interval of
+this was done with seeds 100 to 103; the seeds of this page were not used for any of it. From before to now, with
+the interval of
 the change over pairs and seeds: that of Dirichlet is small, that of Laplace is not.
 
-{mended(parts)}
+{changes(parts)}
 
 ## All figures
 

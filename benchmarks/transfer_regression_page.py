@@ -193,19 +193,24 @@ tasks (`family(...).adapted`), *blended* weighs several by the pool and the task
 ## Sinusoids
 
 A network 1-40-40-1 (tanh) is trained on the ten points of one curve as in the paper's appendix F; hyper-parameters are
-learned from {POOL} other curves of ten points; 100 further curves judge, with ten points given and 100 asked. Error is
+learned from {POOL} other curves of ten points; 100 further curves are tested, with ten points given and 100
+predicted. Error is
 the mean over tasks of the root mean square error. Intervals by a bootstrap over source networks and over their tasks.
 RBF has the same ten points, and *pooled* and *blended* the same {POOL} curves; ridge is on the input itself. The last
 layer by gradient descent has the variance of its residuals. *Meta-learned* source weights have seen 100 curves more.
-The hierarchy behind *blended* and the climb of source weights were made on curves of other seeds than those judged.
+The hierarchy behind *blended* and the optimisation of source weights were developed on curves of other seeds than
+those tested.
 Two details came after some of the figures here had been seen once: constants are integrated out and not fitted, which
-was decided by the other curves, and the law of sizes has one task's worth of doubt, which rain at Livermore called for.
+was decided by the other curves, and the prior of the scale has the weight of one task, which rain at Livermore
+required.
 
 {"".join(sinusoids(figures, kind) for kind in figures["sinusoids"])}
 One noise and scale for curves of amplitudes from 0.1 to 5 must be wrong for most: small curves get intervals far too
-wide, and where a source's features cannot follow the fastest of the pool, the likeliest noise takes everything for
-noise. With a size for every task, and the share of noise weighed, the likelihood is better on both kinds; coverage by
-source is steadier, and on narrow curves still somewhat below 90 %, as curves are no draws from the network's process.
+wide, and where a source's features cannot follow the fastest of the pool, the most likely noise explains
+everything as noise. With one scale for every task, and a distribution over the noise, the likelihood is better on
+both kinds; coverage by
+source is steadier, and on narrow curves still somewhat below 90 %, because the curves are not draws from the
+network's Gaussian process.
 
 {rain(figures) if "rain" in figures else ""}
 {malaria(figures)}"""

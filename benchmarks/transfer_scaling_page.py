@@ -125,8 +125,8 @@ def page(figures: dict[str, Any]) -> str:
 
 Time and memory of the log probability of N targets under a linearized multilayer perceptron 5-200-2000-200-1 (tanh,
 {figures["weights"]:,} weights, float64), as in figure 4 of Maddox et al. (2019), but on one thread of a CPU. Noise
-{figures["noise"]} and scale {figures["scale"]} are given and the same for all. Every cell is a process of its own;
-memory is what it needed beyond its start. The weights are those of the initialisation.
+{figures["noise"]} and scale {figures["scale"]} are given and the same for all. Every cell is a separate process;
+memory is what it needed in addition to its start. The weights are those of the initialisation.
 
 ![Seconds by number of points](transfer-scaling.svg)
 
@@ -152,10 +152,11 @@ star the determinant alone is compared, with the dense one.
 estimates that aim at an error of 1e-4 a point. *GPyTorch* gets the Jacobian as features of its linear kernel, in
 float32, which is its default; from 800 points on its determinant is an estimate, too. *scikit-learn* gets our kernel,
 whose time counts, and factors it. *laplace-torch* has three forms that can be made at this size: *functional* is the
-same Gaussian process; *Kronecker* and *last layer* approximate or leave out curvature, and are quick for it. Its
+same Gaussian process; *Kronecker* and *last layer* approximate or leave out curvature, and are fast for that
+reason. Its
 marginal likelihood is that at a mode of the posterior, which these weights are not, so that only its determinant can
 be compared; in the functional form what it calls the ratio of determinants is that of K + σ²I, and was taken for that.
-The machine may have had other work; process time suffers from that by caches alone.
+The machine may have had other work, which affects process time only through shared caches.
 
 Not measured:
 

@@ -117,13 +117,13 @@ def page(found: dict[str, Any]) -> str:
     rounds = "one round" if found["rounds"] == 1 else f"median of {found['rounds']} rounds"
     missing = "" if PEER in found["ways"] else "\nlaplace-torch was not installed.\n"
     return f"""<!-- written by benchmarks/transfer_speed.py -->
-# What closed-form transfer costs
+# Cost of closed-form transfer
 
 Made by `python benchmarks/transfer_speed.py`. {found["points"]:,} digits of {found["classes"]} classes through a
 LeNet's tangent kernel: fit, with α, scale and temperature chosen, and probabilities of {found["points"]:,} points;
-beside {found["epochs"]} epochs of fine-tuning all weights of the same network on the same labels, which took
+compared with {found["epochs"]} epochs of fine-tuning all weights of the same network on the same labels, which took
 {found["finetune_seconds"]:.1f} s of process time. One thread, {rounds}. Memory is what a
-process of its own needs beyond its start.
+separate process needs in addition to data and network.
 
 {table(["way", f"process time ÷ {found['epochs']} epochs", "MiB"], rows)}
 {missing}

@@ -26,8 +26,8 @@ def main(folder: str) -> None:
     page.write_text(solution_page(solution))
     print(solution.sentence)
     print("the search:", solution.relations.why)
-    for one in solution.standings:
-        print(f"{one.name:10s} {one.validation:.3f} on the data of the choice, {one.parameters:7,} parameters")
+    for row in solution.standings:
+        print(f"{row.name:10s} {row.validation:.3f} on the validation set, {row.parameters:7,} parameters")
     loaded = nk.Solution.load(file)
     said = loaded.predict(second.test.inputs.take(torch.arange(len(second.test))))
     print(f"read again from {file}: {(said.labels == second.test.labels()).float().mean():.3f} of the test part right")

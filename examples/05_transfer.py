@@ -14,7 +14,7 @@ from nearkin.transfer import family, linearize
 
 
 def digits(folder: str) -> None:
-    """Ten labels a class, beside the usual ways."""
+    """Closed-form transfer with ten labels for each class, and its baselines."""
     with nk.Zoo(folder) as zoo:
         if "low" not in zoo:
             zoo.add(nk.task("digits?classes=0,1,2,3,4&rest=drop&limit=400", name="low"), trials=1)

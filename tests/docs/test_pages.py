@@ -1,4 +1,4 @@
-"""The examples of README, CONTRIBUTING and the guides are run page by page in empty folders; links lead somewhere."""
+"""Examples of README, CONTRIBUTING, guides and concept pages run page by page in empty folders; links have targets."""
 
 import os
 import re
@@ -14,13 +14,15 @@ import nearkin as nk
 from warm import warm_command
 
 ROOT = Path(__file__).parents[2]
-RUN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+RUN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "guides").glob("*.md")),
+       ROOT / "docs" / "concepts" / "errata.md"]  # fmt: skip
 ALL = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+OUTPUT = re.compile(r"^```text\n(.*?)^```", re.MULTILINE | re.DOTALL)  # what the examples of a page print
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
-PLAIN = ("README.md", "solve.md", "transfer.md")  # pages that need no extra
+PLAIN = ("README.md", "solve.md", "start.md", "transfer.md")  # pages that need no extra
 EXTRAS = ("datasets", "faiss", "fsspec", "gpytorch", "kornia", "mlflow", "onnx", "onnxruntime", "onnxscript", "psycopg",
           "ray", "starlette", "tensorboard", "uvicorn")  # fmt: skip
 
@@ -33,7 +35,7 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def without_extras(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A PYTHONPATH under which no package of an extra can be imported, as after a plain `pip install nearkin`."""
+    """A PYTHONPATH with which no package of an extra can be imported, as after a plain `pip install .`."""
     folder = tmp_path_factory.mktemp("plain")
     (folder / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({EXTRAS}))\n")
     return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
@@ -77,6 +79,8 @@ def run_examples(page: Path, tmp_path: Path, command: Path, **variables: str) ->
         [sys.executable, file], cwd=tmp_path, env=surroundings, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    for text in OUTPUT.findall(page.read_text()):
+        assert text in done.stdout, f"{page.name} says that its examples print {text!r}; they print {done.stdout}"
 
 
 @pytest.mark.parametrize("page", ALL, ids=lambda page: page.name)

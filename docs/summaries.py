@@ -1,0 +1,389 @@
+"""Top of every figures page: claim, result, interval, and how to run it again, from the figures in `benchmarks/*.json`.
+
+    python docs/summaries.py
+
+Run it after a benchmark, which writes its page without this part. The table of all pages in `figures/index.md` is
+written too. Tests compare the pages with the figures.
+"""
+
+import json
+import re
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FIGURES = Path(__file__).parent / "figures"
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+BLOCK = re.compile(r"<!-- summary -->.*?<!-- end of summary -->\n\n", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a page shows.
+
+    Args:
+        claim: what was tested, as a statement.
+        result: whether it holds, with the main numbers.
+        interval: how sure the numbers are.
+        again: the command, and what it needs.
+    """
+
+    claim: str
+    result: str
+    interval: str
+    again: str
+
+    def markdown(self) -> str:
+        """Four paragraphs between marks."""
+        lines = (
+            ("Claim", self.claim),
+            ("Result", self.result),
+            ("Interval", self.interval),
+            ("Run it again", self.again),
+        )
+        text = "\n\n".join(f"**{title}.** {line}" for title, line in lines)
+        return f"<!-- summary -->\n{text}\n<!-- end of summary -->\n\n"
+
+
+def span(value: dict[str, float], digits: int = 2) -> str:
+    """A mean with its interval."""
+    return f"{value['mean']:.{digits}f} ({value['low']:.{digits}f} to {value['high']:.{digits}f})"
+
+
+def fisher(figures: dict[str, Any]) -> Summary:
+    """Fisher diagonals, products and kernels."""
+    ours = [rows["nearkin"]["time"] for rows in figures["diagonal"].values()]
+    peers = [
+        min(row["time"] for name, row in rows.items() if not name.startswith("nearkin") and "time" in row
+            and row.get("error_float64", 0) < 1e-6)
+        for rows in figures["diagonal"].values()
+    ]  # fmt: skip
+    return Summary(
+        "An exact diagonal of the Fisher information costs little more than one forward and backward pass, less than "
+        "with "
+        "any other library.",
+        f"Holds on four networks: {min(ours):.2f} to {max(ours):.2f} passes; the fastest correct alternative takes "
+        f"{min(peers):.2f} to {max(peers):.2f}.",
+        "None. Each number is a median of seven rounds in which all libraries take turns.",
+        "`python benchmarks/fisher.py`, after `make bench` has installed the other libraries.",
+    )
+
+
+def prediction(figures: dict[str, Any]) -> Summary:
+    """Measures against fine-tuning."""
+    kin, logme, frechet = (figures["measures"][name]["area"]["all"] for name in ("kin", "logme", "frechet, padded"))
+    drawn = figures["drawn heads"]["measures"]
+    return Summary(
+        "A short real fine-tuning run (`short-finetune`, in the tables by its former name `kin`) predicts which "
+        "source is best "
+        "to fine-tune from, better than published scores.",
+        f"Holds if fine-tuning starts from a head of zeros: Spearman correlation {kin['mean']:.2f}, LogME "
+        f"{logme['mean']:.2f}, Fréchet distance {frechet['mean']:.2f}. Does not hold if the head is drawn at random: "
+        f"{drawn['kin']['area']['all']['mean']:.2f} against {drawn['logme']['area']['all']['mean']:.2f} for LogME.",
+        f"95 % by a bootstrap over tasks: `short-finetune` {span(kin)}, LogME {span(logme)}, Fréchet {span(frechet)}.",
+        "`python benchmarks/prediction.py` with MNIST, Fashion-MNIST and CIFAR-10 in `$NEARKIN_DATA`; about an hour.",
+    )
+
+
+def paper_tasks(figures: dict[str, Any]) -> Summary:
+    """The paper's experiment."""
+    expected = [1, 0, 3, 2]
+    columns = [part for key in ("mnist", "cifar", "settings") for part in figures[key].values()]
+
+    def right(form: str) -> str:
+        forms = [part[form]["nearest"] for part in columns if form in part]
+        return f"{sum(a == b for nearest in forms for a, b in zip(nearest, expected, strict=True))} of {4 * len(forms)}"
+
+    return Summary(
+        "With the Fréchet distance, the nearest task of the paper's four tasks is the expected one, for every "
+        "network and setting.",
+        f"Holds in most columns: the default form `padded/mixed` is right in {right('padded/mixed')}, `model/sorted` "
+        f"in "
+        f"{right('model/sorted')}.",
+        "The tables give the smallest share of single trials that agree, and the smallest margin. Single "
+        "trials "
+        "often disagree: use the mean of several.",
+        "`python benchmarks/paper_tasks.py` with MNIST and CIFAR-10 in `$NEARKIN_DATA`; `--page` writes the page "
+        "alone.",
+    )
+
+
+def same_question(figures: dict[str, Any]) -> Summary:
+    """One question on several data sets."""
+    summary = figures["summary"]
+    final = summary["scores"]["reporting"][summary["default"]]
+    return Summary(
+        "The Fréchet distance recognises the same question on other data.",
+        f"Does not hold reliably: the default form is right for {final['right']} of {final['of']} targets on tasks "
+        f"that did "
+        f"not choose it. Chance gives {summary['chance']['reporting']:.1f}.",
+        f"Right in {final['right trials']:.0%} of single trials; margin {final['margin']:+.3f} with a standard "
+        f"deviation "
+        f"over trials of {final['std']:.3f}.",
+        "`python benchmarks/same_question.py` with MNIST and Fashion-MNIST in `$NEARKIN_DATA`.",
+    )
+
+
+def near(figures: dict[str, Any]) -> Summary:
+    """Cost of rankings."""
+    seconds = figures["process seconds by number of tasks"]
+    return Summary(
+        "Ranking a zoo takes seconds, and the default measure costs a few times as much as LogME.",
+        f"Holds: for twenty tasks the default (`short-finetune`) takes {seconds['short-finetune']['20']:.1f} s, LogME "
+        f"{seconds['logme']['20']:.1f} s, the Fréchet distance {seconds['frechet']['20']:.1f} s including the "
+        f"training of "
+        "the target's own network.",
+        "None: one run of each, process time of one thread.",
+        "`python benchmarks/near.py`.",
+    )
+
+
+def screening(figures: dict[str, Any]) -> Summary:
+    """Search without measuring every pair."""
+    found = {name: figures[name]["searches"]["index and race"] for name in ("scattered", "kindred")}
+    related, unrelated = found["kindred"], found["scattered"]
+    half = {name: 1.96 * (row["recall_at_1"] * (1 - row["recall_at_1"]) / 200) ** 0.5 for name, row in found.items()}
+    speed = figures["speed"][0]
+    return Summary(
+        "The nearest of many tasks can be found without measuring the distance to all of them.",
+        f"Holds with an index and a race: the nearest task is found in {related['recall_at_1']:.1%} of queries if "
+        f"tasks are "
+        f"related and in {unrelated['recall_at_1']:.1%} if they are not, with {related['share_of_passes']:.1%} of "
+        f"the passes. "
+        f"A query of {speed['tasks']:,} stored embeddings takes "
+        f"{next(iter(speed['exact_milliseconds'].values())):.0f} ms.",
+        f"95 %, 200 queries each: ± {100 * half['kindred']:.1f} and ± {100 * half['scattered']:.1f} points. One "
+        f"setting of the race was "
+        "widened after this draw of tasks had given 94 %.",
+        "`python benchmarks/screening.py` with MNIST and Fashion-MNIST in `$NEARKIN_DATA`.",
+    )
+
+
+def tables(figures: dict[str, Any]) -> Summary:
+    """Search methods on tables of known architectures."""
+    pairs = figures["kin"]
+    ratios = [
+        ways["kin"]["mean"]["50"] / figures["methods"][pair.split(" to ")[1]]["random"]["mean"]["50"]
+        for pair, ways in pairs.items()
+    ]
+    return Summary(
+        "A search that starts from the best cells of another task (`warm-start`, in the table by its former name "
+        "`kin`) is never "
+        "much worse than random search, and far better if the task is related.",
+        f"Holds: over {len(pairs)} ordered pairs of tasks the regret after 50 queries is "
+        f"{statistics.fmean(ratios):.2f} of "
+        f"random search's in the mean, {max(ratios):.2f} at worst and {min(ratios):.2f} at best.",
+        f"The standard error of each mean is in the tables ({figures['seeds']} seeds; {figures['kin_seeds']} for "
+        "pairs). The method was selected from about ten on these same pairs, so its ratio is somewhat too good.",
+        "`python benchmarks/tables.py FOLDER`, where FOLDER holds the tables of NAS-Bench-201 and TransNAS-Bench-101.",
+    )
+
+
+def kin_start(figures: dict[str, Any]) -> Summary:
+    """Searches from a kin's cells, really trained."""
+    near_kin, far_kin = (figures["groups"][f"{name} by Fréchet"] for name in ("near", "far"))
+
+    def share(part: dict[str, Any]) -> str:
+        value = part["reached_in_half"]
+        return f"{value['value']:.0%} ({value['low']:.0%} to {value['high']:.0%})"
+
+    def gain(part: dict[str, Any]) -> str:
+        value = part["gain"]
+        return f"{100 * value['value']:+.1f} ({100 * value['low']:+.1f} to {100 * value['high']:+.1f})"
+
+    return Summary(
+        "A search that starts from the cells of a related task reaches the result of a search from nothing in half "
+        "the time, "
+        "more often if the task is near.",
+        f"Not shown: it did so in {near_kin['reached_in_half']['value']:.0%} of comparisons with near tasks and in "
+        f"{far_kin['reached_in_half']['value']:.0%} with far ones; a second search from nothing did so in "
+        f"{figures['groups']['from nothing again']['reached_in_half']['value']:.0%}. "
+        f"At the end, searches from kin were {gain(near_kin)} points better (near) and {gain(far_kin)} (far).",
+        f"95 % by a bootstrap over targets: near {share(near_kin)}, far {share(far_kin)}. Six tasks are too few to "
+        "separate them.",
+        "`python benchmarks/kin_start.py` with MNIST, Fashion-MNIST and CIFAR-10 in `$NEARKIN_DATA`.",
+    )
+
+
+def solve(figures: dict[str, Any]) -> Summary:
+    """Solve against simple models."""
+    summary = figures["summary"]
+    differences = [100 * row["difference"] for row in figures["runs"]]
+    half = 2.09 * statistics.stdev(differences) / len(differences) ** 0.5  # Student, 19 degrees of freedom
+    return Summary(
+        "`nearkin solve` is at least as good as the simple model that turns out best on the test data.",
+        f"Not shown; the difference is within chance: {100 * summary['mean_difference']:+.2f} points of accuracy "
+        f"over {summary['runs']} runs; worst "
+        f"{100 * summary['worst_difference']:+.2f}; worse by more than the noise in {summary['beyond_noise']}. This "
+        f"page does "
+        "**not** compare with one convolutional network that gets the whole time; on new images that is better today.",
+        f"Mean difference ± {half:.2f} points (95 %, Student, over runs). The interval of each run is in the table.",
+        f"`python benchmarks/solve.py` with MNIST, Fashion-MNIST and CIFAR-10 in `$NEARKIN_DATA`; "
+        f"{summary['runs']} runs of {figures['minutes']:g} minutes, and a zoo for them.",
+    )
+
+
+def transfer_classes(figures: dict[str, Any]) -> Summary:
+    """Closed-form transfer of classes."""
+    others = ("linear head", "last layer", "Bayesian last layer", "all weights")
+    groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for cell in figures["cells"]:
+        groups.setdefault((cell["pair"], cell["shots"]), []).append(cell["ways"])
+
+    def mean(cells: list[dict[str, Any]], way: str, figure: str = "metric") -> float:
+        return statistics.fmean(ways[way][figure] for ways in cells)
+
+    ahead = sum(mean(c, "dirichlet, mean") > max(mean(c, way) for way in others) for c in groups.values())
+    calibrated = sum(mean(c, "dirichlet, mean", "ece") <= 0.06 for c in groups.values())
+    cells = groups["digits 0–4 → 5–9", 10]
+    gains = [100 * (ways["dirichlet, mean"]["metric"] - ways["all weights"]["metric"]) for ways in cells]
+    half = 2.776 * statistics.stdev(gains) / len(gains) ** 0.5  # Student, 4 degrees of freedom
+    return Summary(
+        "With few labels a class, closed-form transfer is more accurate than a linear head, a Bayesian last layer or "
+        "fine-tuning, and calibrated.",
+        f"Holds in most cases: ahead of every alternative in {ahead} of {len(groups)}, calibration error at most "
+        f"0.06 in "
+        f"{calibrated}. Digits 0–4 to 5–9 with 10 labels a class: {mean(cells, 'dirichlet, mean'):.3f}, fine-tuning "
+        f"{mean(cells, 'all weights'):.3f}, linear head {mean(cells, 'linear head'):.3f}.",
+        f"95 % (Student, five seeds) in every table. For the example, the gain over fine-tuning is "
+        f"{statistics.fmean(gains):+.1f} ± {half:.1f} points. Small gains in single rows may be chance.",
+        "`python benchmarks/transfer_classes.py` with MNIST, Fashion-MNIST and CIFAR-10 in `$NEARKIN_DATA`; `--page` "
+        "writes "
+        "the page alone.",
+    )
+
+
+def transfer_regression(figures: dict[str, Any]) -> Summary:
+    """Closed-form transfer of values."""
+    narrow = figures["sinusoids"]["narrow"]["ways"]
+    return Summary(
+        "Closed-form transfer of values has intervals that hold what they state, and beats a Gaussian process with "
+        "an RBF kernel.",
+        "The first half holds where tasks share noise and scale: the 90 % interval of narrow sinusoids contains "
+        f"{narrow['network, pooled']['coverage']['mean']:.0%} of the points. The second does not: the error is "
+        f"{narrow['network, blended']['rmse']['mean']:.2f}, that of RBF {narrow['RBF, blended']['rmse']['mean']:.2f}.",
+        f"95 % by a bootstrap over sources and tasks: coverage {span(narrow['network, pooled']['coverage'])}, error "
+        f"{span(narrow['network, blended']['rmse'])} against {span(narrow['RBF, blended']['rmse'])}.",
+        "`python benchmarks/transfer_regression.py`, about 20 minutes; rain and malaria need their data in "
+        "`$NEARKIN_DATA`.",
+    )
+
+
+def transfer_scaling(figures: dict[str, Any]) -> Summary:
+    """Evidence of many points."""
+    last = figures["cells"]["auto"]["30000"]
+    return Summary(
+        "The evidence of 30,000 points under a linearized network of 800,000 weights can be computed on a CPU, in "
+        "time that "
+        "grows linearly.",
+        f"Holds: {last['cpu']:.0f} s of one thread and {last['mebibytes']:,} MiB. GPyTorch with the Jacobian as "
+        f"features and the "
+        "exact form of laplace-torch stop before 1,000 points.",
+        "None for times (one run each). Matrix-free results agree with the dense ones as the table of agreement shows.",
+        "`python benchmarks/transfer_scaling.py`; `--page` writes the page alone.",
+    )
+
+
+def transfer_speed(figures: dict[str, Any]) -> Summary:
+    """Cost of closed-form transfer."""
+    ours = figures["ways"]["dirichlet, mean"]
+    return Summary(
+        f"Closed-form transfer of {figures['points']:,} samples costs less than {figures['epochs']} epochs of "
+        f"fine-tuning.",
+        f"Holds: {ours['ratio']:.2f} of their time, with {ours['mebibytes']} MiB.",
+        f"None: median of {figures['rounds']} rounds.",
+        "`python benchmarks/transfer_speed.py`.",
+    )
+
+
+def fuse(figures: dict[str, Any]) -> Summary:
+    """FUSE and its control."""
+    triples = figures["triples"]
+    rights = ", ".join(
+        f"{task} {part['FUSE']['right']} against {part['side by side']['right']} of {part['FUSE']['of']}"
+        for task, part in triples.items()
+    )
+    saved = [1 - part["side by side"]["seconds_a_round"] / part["FUSE"]["seconds_a_round"] for part in triples.values()]
+    return Summary(
+        "FUSE finds the best of three cells, and does it better than its control, which trains the cells next to "
+        "each other.",
+        f"The first half holds, the second does not. Best cell found, FUSE against control: {rights}. The control "
+        f"takes "
+        f"{min(saved):.0%} to {max(saved):.0%} less time.",
+        "Guessing would be as often right with probability "
+        + " and ".join(
+            f"{part['FUSE']['chance_of_as_many_by_guessing']:.1g} ({task})" for task, part in triples.items()
+        )
+        + ". FUSE and its control differ by one pick of twenty, which is chance.",
+        "`python benchmarks/fuse.py` with MNIST and Fashion-MNIST in `$NEARKIN_DATA`; six minutes.",
+    )
+
+
+def supernet(figures: dict[str, Any]) -> Summary:
+    """Speed of the supernet."""
+    rows = figures["speed"]
+    steps, arch = ([row[key] for row in rows] for key in ("weight_step", "first_order"))
+    return Summary(
+        "The fused supernet computes the same as the plain form in less time and memory.",
+        f"Holds: weight steps take {min(steps):.2f} to {max(steps):.2f} of the plain time, architecture steps "
+        f"{min(arch):.2f} to {max(arch):.2f}; outputs differ by at most "
+        f"{max(row['difference_of_outputs'] for row in rows):.0e}.",
+        "None: both forms took turns in one run, beside other work.",
+        "`python benchmarks/supernet.py speed`; without `speed`, also the quality of searches on MNIST and "
+        "Fashion-MNIST.",
+    )
+
+
+SUMMARIES: dict[str, tuple[str, Callable[[dict[str, Any]], Summary]]] = {
+    "fisher-benchmark": ("fisher", fisher),
+    "prediction-benchmark": ("prediction", prediction),
+    "paper-tasks": ("paper_tasks", paper_tasks),
+    "same-question": ("same_question", same_question),
+    "near-benchmark": ("near", near),
+    "screening-benchmark": ("screening", screening),
+    "tables-benchmark": ("tables", tables),
+    "kin-start": ("kin_start", kin_start),
+    "solve-benchmark": ("solve", solve),
+    "transfer-classes": ("transfer_classes", transfer_classes),
+    "transfer-regression": ("transfer_regression", transfer_regression),
+    "transfer-scaling": ("transfer_scaling", transfer_scaling),
+    "transfer-speed": ("transfer_speed", transfer_speed),
+    "fuse-benchmark": ("fuse", fuse),
+    "supernet-benchmark": ("supernet", supernet),
+}
+
+
+def summary_of(page: str) -> Summary:
+    """The summary of a page, from its figures."""
+    file, function = SUMMARIES[page]
+    return function(json.loads((BENCHMARKS / f"{file}.json").read_text()))
+
+
+def with_summary(text: str, summary: Summary) -> str:
+    """A page with the summary below its title."""
+    text = BLOCK.sub("", text)
+    return re.sub(r"(^# .*\n\n)", lambda title: title[1] + summary.markdown(), text, count=1, flags=re.MULTILINE)
+
+
+def index() -> str:
+    """The page that lists all others."""
+    rows = []
+    for page in SUMMARIES:
+        title = re.search(r"^# (.*)$", (FIGURES / f"{page}.md").read_text(), re.MULTILINE)
+        summary = summary_of(page)
+        rows.append(f"| [{title[1] if title else page}]({page}.md) | {summary.claim} | {summary.result} |\n")
+    return (
+        "# Figures\n\nEvery page states at its top: the claim, the result, the interval, and the command that "
+        "repeats it. "
+        "All figures are from one thread of a CPU. The numbers are stored in `benchmarks/*.json`.\n\n"
+        "| page | claim | result |\n| --- | --- | --- |\n" + "".join(rows)
+    )
+
+
+if __name__ == "__main__":
+    for name in SUMMARIES:
+        file = FIGURES / f"{name}.md"
+        file.write_text(with_summary(file.read_text(), summary_of(name)))
+    (FIGURES / "index.md").write_text(index())
