@@ -84,7 +84,7 @@ def test_an_empty_database_is_completed_by_any_command(
 def test_another_program_s_database_is_refused(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "zoo.db")) as connection:
         connection.execute("CREATE TABLE mine (a)")
-    with pytest.raises(ZooError, match="no database of nearkin"):
+    with pytest.raises(ZooError, match="is not a database of nearkin"):
         Catalogue(tmp_path)
 
 

@@ -75,7 +75,8 @@ class NumberColumn:
     def fit(cls, cells: Cells) -> "NumberColumn":
         """Median and missing cells of the training rows."""
         values = cls.read(cells)
-        return cls(float(np.nanmedian(values)), bool(np.isnan(values).any()))
+        missing = np.isnan(values)
+        return cls(0.0 if missing.all() else float(np.nanmedian(values)), bool(missing.any()))
 
     @property
     def titles(self) -> tuple[str, ...]:
@@ -131,7 +132,9 @@ class DateColumn:
         """Format, first and median date of the training rows."""
         form = form or date_format(cells) or FORMATS[0]
         seconds = read_dates(cells, form)
-        return cls(form, float(np.nanmin(seconds)), float(np.nanmedian(seconds)), bool(np.isnan(seconds).any()))
+        missing = np.isnan(seconds)
+        first, median = (0.0, 0.0) if missing.all() else (float(np.nanmin(seconds)), float(np.nanmedian(seconds)))
+        return cls(form, first, median, bool(missing.any()))
 
     @property
     def titles(self) -> tuple[str, ...]:
