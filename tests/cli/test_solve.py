@@ -213,7 +213,7 @@ BAD = [
     (("b", "npz:one.npz"), "needs two or more"),
     (("b", "npz:single.npz"), "one training sample of every class"),
     (("b", "folder:photos"), "resize all with ?size=64"),
-    (("b", "folder:texts"), "has no images"),
+    (("b", "folder:texts"), "has no column to learn from"),
     (("b", "npz:gone.npz"), "there is no file"),
     (("b", "digitts"), "did you mean digits?"),
     (("b", "digits?dense=edges"), "expects classification or regression"),
