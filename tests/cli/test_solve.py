@@ -220,7 +220,7 @@ BAD = [
     (("", "digits"), "got an empty name"),
     (("b", "digits", "--budget", "0"), "expected a number above 0"),
     (("b", "digits", "--budget", "-3"), "is -3.0"),
-    (("b", "digits", "--budget", "nan"), "above 0, got nan"),
+    (("b", "digits", "--budget", "nan"), "is nan"),
     (("b", "digits", "--budget", "inf"), "a finite number, got inf"),
     (("b", "digits", "--method", "fused"), "unknown method 'fused'"),
     (("b", "digits", "--method", "darts"), "does not start from the cells of a kin"),
