@@ -95,6 +95,7 @@ CHOSEN = "logistic regression: "  # the last contender's note; it wins
 STAGES = {
     "checks": ("", r"checks of the data \d"),
     "kin": ("", r"mine, trial 1 of 1 \d"),
+    "distances": ("", r"short-finetune distances \d"),
     "search": ("", r"evaluation \d"),
     "training": ("", r"search from the cells of 'low' \d"),
     "fine-tuning": ("", r"mlp\?hidden=16 of 'low', fine-tuned \d"),
