@@ -1,12 +1,12 @@
 """The training loop of the whole package. It yields events; callers display them, save checkpoints or stop."""
 
 import math
-import time
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
+from nearkin.core.clock import now
 from nearkin.core.errors import require
 from nearkin.core.events import Checkpoint, Note, Progress, Work, operation
 from nearkin.core.state import State, copied
@@ -96,22 +96,22 @@ def _epoch(run: Training, train: Examples, stage: str) -> Work[None]:
                             augment=augmentation(recipe.augment))  # fmt: skip
     run.model.train()
     run.rng.enter()
-    checked, tick = run.done, time.perf_counter()
+    checked, tick = run.done, now()
     try:
         for batch in batches:
             run.step(batch)
-            now = time.perf_counter()
-            run.elapsed = run.seconds + now - tick
+            spent = now() - tick
+            run.elapsed = run.seconds + spent
             last = run.position >= run.total or run.done % per_epoch == 0
-            if last or now - tick > TICK_SECONDS:
-                run.seconds += now - tick
+            if last or spent > TICK_SECONDS:
+                run.seconds += spent
                 run.check(checked)
                 run.rng.leave()
                 mean = float(run.losses[checked : run.done].mean())
                 yield Progress(stage, run.done, run.total, {"loss": mean})
                 yield Checkpoint(run.capture)
                 run.rng.enter()
-                checked, tick = run.done, time.perf_counter()
+                checked, tick = run.done, now()
             if last:
                 return
     finally:
@@ -120,13 +120,13 @@ def _epoch(run: Training, train: Examples, stage: str) -> Work[None]:
 
 def _validate(run: Training, validation: Examples) -> None:
     """Evaluate on the validation set; with patience, keep the weights if their loss is the lowest so far."""
-    start = time.perf_counter()
+    start = now()
     scores = evaluate(run.model, validation, run.form, device=run.device)
     best = min((row.loss for row in run.measured), default=math.inf)
     run.measured = (*run.measured, Measurement(run.done, scores.metric, scores.loss))
     if run.recipe.patience > 0 and scores.loss < best:
         run.keep_best()
-    run.seconds += time.perf_counter() - start
+    run.seconds += now() - start
 
 
 def _finished(run: Training) -> bool:

@@ -29,11 +29,13 @@ from nearkin.core.files import write_durably
 
 SEARCHED = "nearkin.search.named:searched"
 TANGENT_MACHINE = "nearkin.transfer.machine:tangent_machine"
+ENSEMBLE = "nearkin.solver.ensemble:ensemble"
 SIMPLE = "nearkin.solve.simple.machines"
 _MACHINES = "nearkin.solver.simple.machines"
 OWN = {
     SEARCHED: "nearkin.search.networks.named:searched",
     TANGENT_MACHINE: TANGENT_MACHINE,
+    ENSEMBLE: ENSEMBLE,
     **{f"{SIMPLE}:{name}": f"{_MACHINES}:{name}" for name in ("boosted_trees", "kernel_machine", "linear_machine")},
 }
 """Networks that nearkin itself writes into files: searched networks and the models of `solve` and `transfer`.
@@ -172,8 +174,11 @@ def _entry(name: str) -> str:
 def _code(network: str) -> str | None:
     """The import path outside nearkin that a network string needs; None if it needs none."""
     name, _, rest = network.strip().partition("?")
-    if name == TANGENT_MACHINE:  # it uses another network, which is one of its options
+    if name in (TANGENT_MACHINE, ENSEMBLE):  # it uses other networks, which are one of its options
         options = dict(option.partition("=")[::2] for option in rest.split("&"))
+        if name == ENSEMBLE:
+            members = map(_code, map(unquote, options.get("members", "").split(",")))
+            return next((code for code in members if code is not None and not _allowed(code)), None)
         name = unquote(options.get("network", "")).strip().partition("?")[0]
     return None if ":" not in name or name in OWN else name
 

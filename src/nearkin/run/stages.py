@@ -5,11 +5,11 @@ inputs is computed and stored under another name.
 """
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar, cast
 
+from nearkin.core.clock import now
 from nearkin.core.errors import DataError, require
 from nearkin.core.events import Checkpoint, Work
 from nearkin.core.state import State, change_checkpoints
@@ -61,6 +61,7 @@ class StageCache:
         self.checkpoints = checkpoints
         self.data = data
         self._times: dict[str, StageTime] = {}
+        self._begun, self._earlier = now(), 0.0
 
     @property
     def times(self) -> tuple[StageTime, ...]:
@@ -71,6 +72,11 @@ class StageCache:
     def seconds(self) -> float:
         """Total time of all stages so far."""
         return sum(stage.seconds for stage in self.times)
+
+    @property
+    def elapsed(self) -> float:
+        """Time since the start of the run, with the stored time of stages of earlier runs."""
+        return now() - self._begun + self._earlier
 
     def _add_time(self, name: str, seconds: float, known: bool = False) -> None:
         before = self._times.get(name, StageTime(name, 0.0, True))
@@ -94,11 +100,13 @@ class StageCache:
         if stored is not None:
             state, seconds = stored
             self._add_time(name, seconds, known=True)
+            self._earlier += seconds
             return state
         clock = _Clock()
 
         def begin(start: State | None) -> Work[State]:
             inner, clock.seconds = (None, 0.0) if start is None else _without_time(start)
+            self._earlier += clock.seconds
             return clock.run(change_checkpoints(work(inner), clock.add_time))
 
         state = yield from resume(self.checkpoints, f"{label}.part", begin)
@@ -122,13 +130,13 @@ class _Clock:
     def run(self, work: Work[T]) -> Work[T]:
         try:
             while True:
-                start = time.perf_counter()
+                start = now()
                 try:
                     event = next(work)
                 except StopIteration as end:
                     return cast(T, end.value)
                 finally:
-                    self.seconds += time.perf_counter() - start
+                    self.seconds += now() - start
                 yield event
         finally:
             work.close()

@@ -5,13 +5,13 @@ step to step and saves it in between. Law (tests/laws/searcher.py): a search tha
 ends in the same genotype and the same history, bit for bit.
 """
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, TypedDict, TypeVar
 
 from nearkin.core.budget import Budget
+from nearkin.core.clock import now
 from nearkin.core.errors import TrainingError, require
 from nearkin.core.events import Checkpoint, Note, Progress, Work, operation
 from nearkin.core.memory import resident_mebibytes
@@ -191,11 +191,12 @@ def run_search(
     else:
         run, state = _resumed(searcher, seed, resume)
         yield Note(f"resumed after step {run.steps}")
+    clock = now if budget.cpu_minutes is None else budget.clock()
     while not (reason := searcher.ended(state) or budget.spent(run.seconds, run.steps, searcher.evaluations(state))):
-        start = time.perf_counter()
+        start = clock()
         state = yield from searcher.step(state)
         run.steps += 1
-        run.seconds += time.perf_counter() - start
+        run.seconds += clock() - start
         best = searcher.best(state)
         if best is not None:
             run.history.append((searcher.evaluations(state), best.score))

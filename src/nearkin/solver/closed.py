@@ -1,12 +1,12 @@
 """Closed-form transfer as a contender: fit the linearized network of a related task to the target's labels."""
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from nearkin.core.clock import now
 from nearkin.core.errors import DataError, require
 from nearkin.core.events import Note, Work
 from nearkin.core.state import copied
@@ -48,7 +48,7 @@ def fit_closed_form(
         seed: of the subset.
         fixed: settings of an earlier fit; nothing is chosen.
     """
-    classes, begun = task.likelihood == "categorical", time.monotonic()
+    classes, begun = task.likelihood == "categorical", now()
     flat = linearize(source.model(), dtype=None if classes else torch.float64, means=source_means(source))
     settings = {name: value for name, value in (fixed or {}).items() if name != "samples"}
     size = _size(flat, task, seconds) if fixed is None else min(MOST, len(task.train), AGAIN * int(fixed["samples"]))
@@ -57,7 +57,7 @@ def fit_closed_form(
     few = limited(task, size, seed)
     fit = _classes if classes else _values
     machine, chosen = yield from fit(flat, few, source.network, settings, seed)
-    seconds_taken = time.monotonic() - begun
+    seconds_taken = now() - begun
     scores = evaluate(machine, task.test, task.form)
     tensors = copied(dict(machine.named_parameters())), copied(dict(machine.named_buffers()))
     done = Fit(*tensors, History(torch.zeros(0)), scores, seconds_taken, reached=True)
@@ -106,9 +106,9 @@ def _size(flat: Linearized, task: Task, seconds: float | None) -> int:
         DataError,
     )
     for inputs in (x[:SMALL], x):
-        start = time.perf_counter()
+        start = now()
         flat.kernel(inputs)
-        seconds_each.append((time.perf_counter() - start) / len(inputs))
+        seconds_each.append((now() - start) / len(inputs))
     slope = max(0.0, (seconds_each[1] - seconds_each[0]) / max(1, len(x) - SMALL))
     each = max(seconds_each[0] - slope * SMALL, 0.0)
     predicted = len(task.test)

@@ -20,6 +20,7 @@ def mirror_ratio(task: Task, seed: int = 0, samples: int = SAMPLES) -> float:
         seed: of the samples and folds.
         samples: largest number of training samples used.
     """
+    from sklearn.metrics.pairwise import rbf_kernel
     from sklearn.model_selection import KFold
     from sklearn.svm import SVC
 
@@ -27,10 +28,12 @@ def mirror_ratio(task: Task, seed: int = 0, samples: int = SAMPLES) -> float:
     images, labels = task.train.take(rows.sort().values)
     plain, mirrored = (x.flatten(1).double().numpy() for x in (images, images.flip(-1)))
     y = labels.numpy()
+    gamma = 1 / (plain.shape[1] * max(float(plain.var()), 1e-12))  # scikit-learn's default
+    kernels = [rbf_kernel(x, plain, gamma) for x in (plain, mirrored)]
     right = np.zeros(2)
     for train, validation in KFold(FOLDS, shuffle=True, random_state=seed % 2**31).split(plain):
         if len(np.unique(y[train])) < 2:
             continue
-        model = SVC(C=10).fit(plain[train], y[train])
-        right += [(model.predict(x[validation]) == y[validation]).sum() for x in (plain, mirrored)]
+        model = SVC(C=10, kernel="precomputed").fit(kernels[0][np.ix_(train, train)], y[train])
+        right += [(model.predict(k[np.ix_(validation, train)]) == y[validation]).sum() for k in kernels]
     return float(right[1] / right[0]) if right[0] > 0 else 0.0

@@ -96,7 +96,7 @@ class Plan:
     @property
     def seconds(self) -> float | None:
         """Time limit of the whole run; None without one."""
-        return None if self.budget.minutes is None else 60 * self.budget.minutes
+        return self.budget.seconds
 
     @property
     def hurried(self) -> bool:

@@ -1,7 +1,6 @@
 """Choose the size of a network and its number of steps for a time limit, by timing training steps."""
 
 import copy
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from nearkin.core.clock import now
 from nearkin.core.errors import TrainingError, require
 from nearkin.nets.cnn import CNN
 from nearkin.nets.functional import multiply_adds
@@ -44,11 +44,11 @@ def step_seconds(model: nn.Module, task: Task, batch_size: int) -> float:
     x, y = task.train.first(batch_size)
     copied, best = copy.deepcopy(model).train(), float("inf")
     for number in range(TIMED + 1):
-        begun = time.perf_counter()
+        begun = now()
         loss = task.form.loss(copied(x), y)
         torch.autograd.grad(loss, [p for p in copied.parameters() if p.requires_grad], allow_unused=True)
         if number:
-            best = min(best, time.perf_counter() - begun)
+            best = min(best, now() - begun)
     return best
 
 

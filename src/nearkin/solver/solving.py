@@ -12,6 +12,7 @@ from importlib.metadata import version
 import torch
 
 from nearkin.core.budget import Budget
+from nearkin.core.clock import timed_by
 from nearkin.core.device import device as chosen_device
 from nearkin.core.errors import TrainingError, ZooError, require
 from nearkin.core.events import Caution, Note, Work, operation
@@ -66,6 +67,11 @@ def solve(
     require_answerable(task)
     _require_own(zoo, task)
     _require_space(zoo, plan)
+    return (yield from timed_by(plan.budget.clock(), _solve(task, zoo, plan, restart)))
+
+
+def _solve(task: Task, zoo: Zoo, plan: Plan, restart: bool) -> Work[Solution]:
+    """Solve a task; the clock is that of the plan's budget."""
     stages = zoo.stages(task)
     if restart:
         stages.checkpoints.clear()

@@ -5,11 +5,11 @@ to that shape. If a measure needs a network of that kind for the target, it is l
 it is trained like the source's, from the same initial weights.
 """
 
-import time
 from collections.abc import Sequence
 
 import torch
 
+from nearkin.core.clock import now
 from nearkin.core.errors import NearkinError, ZooError, require
 from nearkin.core.events import Caution, Checkpoint, Progress, Work
 from nearkin.core.state import State
@@ -37,7 +37,7 @@ def rank_sources(
         how: options.
         sources: tasks that are compared (default: all of the zoo).
     """
-    start, target, measure = time.monotonic(), StoredTarget(zoo, task, how.device), how.chosen
+    start, target, measure = now(), StoredTarget(zoo, task, how.device), how.chosen
     records = zoo.records() if sources is None else sources
     records = [record for record in records if target.record is None or record.name != target.name]
     require(
@@ -77,7 +77,7 @@ def rank_sources(
         yield Caution(f"the ranking has distances of different forms ({', '.join(used)}), which cannot be compared")
     return Ranking.of(
         target.name, how.measure, values, beside, forms=forms, refused=refused, weak=weak,
-        seconds=time.monotonic() - start, passes=target.passes,
+        seconds=now() - start, passes=target.passes,
     )  # fmt: skip
 
 

@@ -1,7 +1,6 @@
 """Gradient boosting of decision trees for classification and regression, a few rounds at a time."""
 
 import math
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nearkin.core.clock import now
 from nearkin.core.events import Work
 from nearkin.core.rng import derived_seed
 from nearkin.solver.simple.data import ChosenSettings, Clock, FitContext, Fold, Sample, affordable
@@ -132,9 +132,9 @@ class BoostingLearner:
 
     def _measured(self, sample: Sample) -> float:
         """Seconds of one round."""
-        begun = time.monotonic()
+        begun = now()
         Boosters(sample, self.context, self.default(sample)).grow(PROBE_ROUNDS)
-        return (time.monotonic() - begun) / PROBE_ROUNDS
+        return (now() - begun) / PROBE_ROUNDS
 
 
 class Boosters:

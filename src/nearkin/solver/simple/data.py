@@ -1,7 +1,6 @@
 """Samples, cross-validation folds, time limits and grid search for the simple models."""
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from nearkin.core.clock import now
 from nearkin.core.events import Checkpoint, Event, Progress, Work
 from nearkin.core.rng import Streams, derived_seed
 from nearkin.core.state import State
@@ -41,12 +41,12 @@ class Clock:
     """Time limit of a fit; None means no limit."""
 
     seconds: float | None
-    start: float = field(default_factory=time.monotonic)
+    start: float = field(default_factory=now)
 
     @property
     def spent(self) -> float:
         """Seconds since the start."""
-        return time.monotonic() - self.start
+        return now() - self.start
 
     @property
     def left(self) -> float:

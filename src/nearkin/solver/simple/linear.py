@@ -4,7 +4,6 @@ Logistic regression runs in blocks of steps, so that it can stop at a time limit
 """
 
 import math
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nearkin.core.clock import now
 from nearkin.core.events import Work
 from nearkin.core.rng import derived_seed
 from nearkin.solver.simple.data import (
@@ -124,9 +124,9 @@ class _Logistic:
         self.run(1)  # imports scikit-learn before the timing starts
         least = math.inf
         for _ in range(PROBE_TRIALS):
-            begun = time.monotonic()
+            begun = now()
             steps = self.run(PROBE_STEPS)
-            least = min(least, (time.monotonic() - begun) / max(1, steps))
+            least = min(least, (now() - begun) / max(1, steps))
         return least * self.size / max(1, len(self.seen))
 
     def machine(self) -> LinearMachine:

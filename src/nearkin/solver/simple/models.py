@@ -5,7 +5,6 @@ on all training data. The test data is used for scoring only.
 """
 
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nearkin.core.clock import now
 from nearkin.core.errors import DataError, require
 from nearkin.core.events import Caution, Note, Work, operation
 from nearkin.core.state import copied
@@ -122,10 +122,10 @@ def fit_simple(
     machine, more = _finished(machine, choice, context)
     taken = clock.spent
     settings |= {**more, "samples": size, "steps": steps} | ({"rounds": steps} if "rounds" in settings else {})
-    begun = time.monotonic()
+    begun = now()
     scores = evaluate(machine, task.test, task.form)
-    if seconds is not None and time.monotonic() - begun > seconds:
-        yield Caution(f"{words} predicts slowly: {scores.count} test samples took {time.monotonic() - begun:.0f} s")
+    if seconds is not None and now() - begun > seconds:
+        yield Caution(f"{words} predicts slowly: {scores.count} test samples took {now() - begun:.0f} s")
     tensors = copied(dict(machine.named_parameters())), copied(dict(machine.named_buffers()))
     done = Fit(*tensors, History(torch.zeros(0)), scores, taken, reached=True)
     yield from context.report(1, None, metric=scores.metric)

@@ -1,6 +1,5 @@
 """RBF support vector machines for classification (one against the rest) and regression, as kernel machines."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nearkin.core.clock import now
 from nearkin.core.events import Work
 from nearkin.solver.simple.data import ChosenSettings, Clock, FitContext, Fold, Sample, grid_search, standard
 from nearkin.solver.simple.machines import KernelMachine, Machine, squared_distances
@@ -43,9 +43,9 @@ class KernelLearner:
             return most
         some = draw(max(PROBE, 2 * self.context.size))
         _solved(np.eye(2), np.arange(2), True, 1.0, self.context.classes)  # imports scikit-learn before the timing
-        begun = time.monotonic()
+        begun = now()
         yield from self.fit(some, self.default(some), clock)
-        each = max(time.monotonic() - begun, 1e-3) / len(some.y) ** 2
+        each = max(now() - begun, 1e-3) / len(some.y) ** 2
         return min(most, max(len(some.y), int((0.3 * max(0.0, clock.left) / each) ** 0.5)))
 
     def choose(self, folds: Sequence[Fold], sample: Sample, clock: Clock) -> Work[ChosenSettings]:
