@@ -13,16 +13,20 @@ from nearkin.solver.simple.models import SIMPLE
 from nearkin.tasks.task import Task
 
 QUICK = 0.04  # share of each simple model and of closed-form transfer
-MAIN = 0.65  # share of the remaining time for the first training of the main contender
 CONTINUED = 0.5  # time of the final training on all data, relative to the first training
 JOINING = 0.1  # share for the networks that are added to the zoo
-REPORT = 0.03  # share for the report
+REPORT = 0.03  # share for the report, and
+LEAST_REPORT = 0.7  # seconds
+REFITS = 0.25  # share for the final fits of a table with one validation set
+MOST_MEMBERS = 5  # networks that are averaged, one for each split
+LEAST_JOINING = 60.0  # seconds of a run whose task is added to the zoo
 SCORING = 0.15  # largest share for test-time averaging
 LEAST_QUICK = 0.5  # seconds
 FEW_LABELS = 50  # per class; up to this, networks of related tasks share the main time
 ENOUGH_EPOCHS = 100  # of the main contender; more time goes to further contenders
 LEAST_STEPS = 200  # fewer are marked as starved
-FURTHER = ("finetune", "cnn-large", "kin-search", "full-search", "random-search")  # in this order, then the others
+FURTHER = ("finetune", "cnn-large", "boosting", "kin-search", "full-search", "random-search")  # then the others
+SLOW = ("boosting",)  # simple models that take long on images and are seldom the best there
 LEAST_FURTHER = 10.0  # seconds of a further contender
 
 
@@ -50,7 +54,7 @@ class Regime:
         """Role of a contender."""
         if name in self.main:
             return Role.MAIN
-        return Role.QUICK if kind in ("simple", "transfer") else Role.FURTHER
+        return Role.QUICK if kind in ("simple", "transfer") and name not in SLOW else Role.FURTHER
 
 
 def regime(task: Task, kin: bool) -> Regime:

@@ -6,11 +6,11 @@ from fractions import Fraction
 from typing import Any, TypedDict
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from nearkin.core.events import Work
 from nearkin.core.rng import derived_seed
-from nearkin.core.state import State
+from nearkin.core.state import State, prefixed, restoring
 from nearkin.nets.evaluate import evaluate
 from nearkin.nets.functional import check
 from nearkin.nets.heads import features, head_name, with_head
@@ -24,6 +24,7 @@ from nearkin.search.networks.named import network_string
 from nearkin.search.networks.skeleton import Skeleton
 from nearkin.solver.allocation import LEAST_STEPS
 from nearkin.solver.closed import fit_closed_form
+from nearkin.solver.evidence import Evidence, evidence_of
 from nearkin.solver.result import Result
 from nearkin.solver.simple.machines import costs
 from nearkin.solver.simple.models import fit_simple
@@ -49,6 +50,7 @@ MAP_SIDE = 8  # of feature maps in a search: about a second per cell
 FINAL_SIDE = 16  # of feature maps in the final network
 HEAD_SAMPLES = 256  # to scale the weights of a new head
 CURVE = 120  # points of a stored learning curve
+EVIDENCE = ("rows", "outputs", "targets")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -68,7 +70,9 @@ class Contender:
         source: trained network of a related task to start from, if any.
         start: its own network after the first training, to continue from, if any.
         seed: of weights and batch order.
-        seconds: time limit of its training.
+        seconds: time limit of its training, or of each of its networks.
+        budget: time limit of the run, which names its stored state in place of `seconds`; None: `seconds` does.
+        cross_validated: whether it is scored by cross-validation on all training data (simple models).
         sized: its network and recipe, once chosen.
         fixed: settings of an earlier fit, for simple models and transfer.
         extra: further facts for its result: genotype, search, settings.
@@ -87,6 +91,8 @@ class Contender:
     start: Solved | None = None
     seed: int = 0
     seconds: float | None = None
+    budget: float | None = None
+    cross_validated: bool = False
     sized: SizedNetwork | None = None
     fixed: Mapping[str, Any] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -101,7 +107,8 @@ class Contender:
             "source": origin,
             **({} if self.start is None else {"start": [self.start.network, self.start.metric]}),
             "seed": self.seed,
-            "seconds": self.seconds if self.sized is None and self.fixed is None else None,
+            "seconds": (self.budget or self.seconds) if self.sized is None and self.fixed is None else None,
+            **({"cross_validated": True} if self.cross_validated else {}),
             "fixed": None if self.fixed is None else dict(self.fixed),
         }
 
@@ -114,10 +121,21 @@ class TrainingFacts(TypedDict):
     settings: dict[str, Any]
 
 
-def training_state(network: str, fit: Fit, settings: Mapping[str, Any]) -> State:
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A trained model: its contender, its weights, the chosen settings, and its outputs for held-out samples."""
+
+    contender: Contender
+    solved: Solved
+    settings: Mapping[str, Any]
+    evidence: Evidence
+
+
+def training_state(network: str, fit: Fit, settings: Mapping[str, Any], evidence: Evidence | None = None) -> State:
     """State of a finished training."""
     facts = {"network": network, "fit": fit_facts(fit), "settings": dict(settings)}
-    return State(fit_state(fit).tensors, facts)
+    kept = {} if evidence is None else {name: getattr(evidence, name) for name in EVIDENCE}
+    return State({**fit_state(fit).tensors, **prefixed("evidence", kept)}, facts)
 
 
 def trained_network(state: State, task: Task, seed: int) -> tuple[Solved, dict[str, Any]]:
@@ -125,6 +143,18 @@ def trained_network(state: State, task: Task, seed: int) -> tuple[Solved, dict[s
     facts = state.read(TrainingFacts)
     fit = fit_from(state, facts["fit"])
     return Solved(task.name, facts["network"], task.facts(), seed, (fit,)), facts["settings"]
+
+
+def trained_from(state: State, contender: Contender, rows: Tensor) -> Trained:
+    """The trained model of a stored training; its validation samples are at these rows of the training set."""
+    task = contender.task
+    solved, settings = trained_network(state, task, contender.seed)
+    kept = state.section("evidence")
+    if kept:
+        with restoring(state.origin):
+            evidence = Evidence(kept["rows"], kept["outputs"], kept["targets"], task.form)
+        return Trained(contender, solved, settings, evidence)
+    return Trained(contender, solved, settings, evidence_of(solved.model(), task.test, rows, task.form))
 
 
 def train_contender(contender: Contender, start: State | None, device: torch.device) -> Work[State]:
@@ -137,9 +167,10 @@ def train_contender(contender: Contender, start: State | None, device: torch.dev
         return training_state(*closed)
     if contender.sized is None:
         simple = yield from fit_simple.work(
-            contender.name, task, seconds=contender.seconds, seed=contender.seed, fixed=contender.fixed
-        )
-        return training_state(simple.network, simple.fit, simple.settings)
+            contender.name, task, seconds=contender.seconds, seed=contender.seed, fixed=contender.fixed,
+            cross_validate=contender.cross_validated,
+        )  # fmt: skip
+        return training_state(simple.network, simple.fit, simple.settings, simple.evidence)
     model, recipe = _initial_model(contender, contender.sized.network), contender.sized.recipe
     result = yield from fit.work(
         model, task, recipe, seed=derived_seed(contender.seed, "solve"), device=device, resume=start,

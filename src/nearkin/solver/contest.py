@@ -1,8 +1,8 @@
-"""The contest: search and train every contender with equal time, and score it on a validation set."""
+"""The contest: search and train every contender, score it on held-out data, and train the selected ones to the end."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypedDict
 
 from nearkin.core.errors import NearkinError, require
 from nearkin.core.events import Caution, Note, Work
@@ -14,22 +14,7 @@ from nearkin.nets.solved import Solved
 from nearkin.run.stages import StageCache
 from nearkin.search.registry import PROXY, SearchProblem, searcher
 from nearkin.search.searcher import SearchResult, run_search, stored_method
-from nearkin.solver.allocation import (
-    CONTINUED,
-    JOINING,
-    LEAST_FURTHER,
-    LEAST_QUICK,
-    MAIN,
-    QUICK,
-    REPORT,
-    SCORING,
-    Role,
-    cnn_recipe,
-    continued,
-    further_rank,
-    regime,
-    shifts,
-)
+from nearkin.solver.allocation import SCORING, cnn_recipe, continued, shifts
 from nearkin.solver.contenders import (
     CNNS,
     HAND_MADE,
@@ -37,6 +22,7 @@ from nearkin.solver.contenders import (
     USUAL_CELLS,
     USUAL_WIDTH,
     Contender,
+    Trained,
     hand_made_networks,
     made_title,
     result_of,
@@ -44,24 +30,31 @@ from nearkin.solver.contenders import (
     search_skeleton,
     searched_networks,
     train_contender,
+    trained_from,
     trained_network,
 )
+from nearkin.solver.ensemble import Member, combined
+from nearkin.solver.evidence import Evidence, Margin, lead, merged
 from nearkin.solver.flips import SAMPLES, THRESHOLD, mirror_ratio
-from nearkin.solver.plan import LONG_SECONDS, SEARCH_SHARE, Plan
-from nearkin.solver.quality import fitted_temperature
+from nearkin.solver.plan import SEARCH_SHARE, Plan
 from nearkin.solver.result import Result, ordered
+from nearkin.solver.selection import averaged, clearly_better, greedy_weights, select_single
 from nearkin.solver.simple.models import SIMPLE
 from nearkin.solver.simple.models import title as simple_title
 from nearkin.solver.sizing import FEWEST_STEPS, SizedNetwork, size_network, with_time_limit
-from nearkin.solver.solution import predictions
-from nearkin.tasks.derive import held_out
-from nearkin.tasks.metrics import CONFIDENCE
+from nearkin.solver.splits import Splits
 from nearkin.tasks.pixels import fitted_to
-from nearkin.tasks.prediction import Prediction
 from nearkin.tasks.task import Task
 from nearkin.zoo.search import SearchDomain
 
-FEWEST_FOR_TEMPERATURE = 50  # validation samples; with fewer the temperature is 1
+ENSEMBLE = "ensemble"
+LEAST_FINAL = 0.1  # share of the planned final training; with less time left the first training is the final one
+
+
+class _FinalTime(TypedDict):
+    """Seconds of the final training of each network of a contender."""
+
+    seconds: float
 
 
 @dataclass
@@ -75,9 +68,10 @@ class Contest:
         stages: cache of finished stages.
         allowance: seconds of each contender.
         results: results in order of execution.
-        contenders: contenders that ran, by name.
-        solved: their trained networks, by name.
+        trained: trained models of each contender, by name; an average of networks has several.
+        weights: weights of the contenders in the ensemble; empty without one.
         outcomes: results of the searches, by name.
+        why: how the time was divided, and why.
     """
 
     task: Task
@@ -85,20 +79,29 @@ class Contest:
     stages: StageCache
     allowance: float | None = None
     results: list[Result] = field(default_factory=list)
-    contenders: dict[str, Contender] = field(default_factory=dict)
-    solved: dict[str, Solved] = field(default_factory=dict)
+    trained: dict[str, list[Trained]] = field(default_factory=dict)
+    weights: dict[str, float] = field(default_factory=dict)
     outcomes: dict[str, SearchResult] = field(default_factory=dict)
+    why: str = ""
 
     def __post_init__(self) -> None:
-        self.learn = self._learn_in(self.task.input_shape)
+        self.images = len(self.task.input_shape) == 3
+        self.cross_validated = self.plan.cross_validates(self.task)
+        seed = derived_seed(self.plan.seed, "choice")
+        self.splits = Splits.of(self.task, self.plan.validation, seed, self.cross_validated)
+        self.learn = self.learn_in(self.task.input_shape)
 
-    def _learn_in(self, input_shape: tuple[int, ...]) -> Task:
-        """The split task in another input shape, scaled by all training data as in the final training."""
-        whole = fitted_to(self.task, input_shape)
-        return held_out(whole, self.plan.validation, derived_seed(self.plan.seed, "choice"))
+    def learn_in(self, input_shape: tuple[int, ...], number: int = 0) -> Task:
+        """The task of a split in another input shape, scaled by all training data as in the final training."""
+        return self.splits.task(fitted_to(self.task, input_shape), number)
 
-    def run(self, searches: Sequence[Contender], kin: Solved | None) -> Work[None]:
-        """Search, size and train every contender of the plan."""
+    @property
+    def left(self) -> float:
+        """Seconds left of a run with a time limit, without those for report and zoo."""
+        return (self.plan.seconds or 0.0) - self.plan.reserved - self.plan.elapsed - self.stages.elapsed
+
+    def contenders(self, searches: Sequence[Contender], kin: Solved | None) -> Work[list[Contender]]:
+        """Contenders of the plan."""
         flip = yield from self._flips()
         known = [*searches, *self._contenders(kin, flip)]
         if self.plan.hurried:
@@ -109,45 +112,7 @@ class Contest:
             f"none of the contenders {', '.join(self.plan.only)} is available here; choose from "
             f"{', '.join(contender.name for contender in known)}",
         )
-        if self.plan.focused:
-            yield from self._run_focused(contenders)
-            return
-        self.allowance = self.plan.allowance(self.stages.seconds, len(contenders))
-        if self.allowance is not None:
-            yield Note(f"{len(contenders)} contenders with {self.allowance:.1f} s each")
-        for contender in contenders:
-            yield from self._judge(replace(contender, seconds=self.allowance))
-
-    def _run_focused(self, contenders: Sequence[Contender]) -> Work[None]:
-        """Train the main contenders for most of the time; see `solver.allocation`."""
-        seconds = self.plan.seconds or 0.0
-        favoured = regime(self.task, any(contender.name == "finetune" for contender in contenders))
-        yield Note(favoured.why)
-        by_role: dict[Role, list[Contender]] = {role: [] for role in Role}
-        for contender in contenders:
-            by_role[favoured.role(contender.name, contender.kind)].append(contender)
-        for contender in by_role[Role.QUICK]:
-            yield from self._judge(replace(contender, seconds=max(LEAST_QUICK, QUICK * seconds)))
-        share = MAIN * self._remaining() / max(1, len(by_role[Role.MAIN]))
-        for contender in by_role[Role.MAIN]:
-            yield from self._judge(replace(contender, seconds=share))
-        left = self._remaining() - self._final_seconds()
-        further = sorted(by_role[Role.FURTHER], key=lambda contender: further_rank(contender.name))[
-            : max(0, int(left // LEAST_FURTHER))
-        ]
-        self.allowance = left / max(1, len(further))
-        for contender in further:
-            yield from self._judge(replace(contender, seconds=self.allowance / (1 + CONTINUED)))
-
-    def _remaining(self) -> float:
-        """Seconds left for trainings, after those for the zoo and the report."""
-        reserved = REPORT + (JOINING if self.plan.join else 0.0)
-        return max(0.0, (self.plan.seconds or 0.0) * (1 - reserved) - self.stages.seconds)
-
-    def _final_seconds(self) -> float:
-        """Largest time of a final training of the contenders so far."""
-        limits = [contender.sized.recipe.seconds or 0.0 for contender in self.contenders.values() if contender.sized]
-        return CONTINUED * max(limits, default=0.0)
+        return contenders
 
     def search(self, name: str, title: str, domain: SearchDomain, method: str) -> Contender:
         """Contender with a searched architecture."""
@@ -159,7 +124,7 @@ class Contest:
     def _contenders(self, kin: Solved | None, flip: bool) -> Iterator[Contender]:
         """All contenders with a known architecture, in order of execution."""
         if kin is not None:
-            learn, extra = self._learn_in(tuple(kin.facts["input_shape"])), {"settings": {"kin": kin.name}}
+            learn, extra = self.learn_in(tuple(kin.facts["input_shape"])), {"settings": {"kin": kin.name}}
             yield Contender(
                 name="finetune", title=f"{kin.network} of '{kin.name}', fine-tuned", kind="tuned", task=learn,
                 networks=(kin.network,), recipe=self._finetune_recipe(learn), source=kin, seed=kin.seed, extra=extra,
@@ -168,22 +133,24 @@ class Contest:
                 name="transfer", title=f"{kin.network} of '{kin.name}', closed-form transfer", kind="transfer",
                 task=learn, source=kin, seed=self.plan.seed, extra=extra,
             )  # fmt: skip
-        images = len(self.task.input_shape) == 3
-        if images:
+        if self.images:
             for name, network in CNNS.items():
                 yield Contender(
                     name=name, title=TITLES[name], kind="made", task=self.learn, networks=(network,),
                     recipe=replace(cnn_recipe(self.task, flip), **self.plan.options()), seed=self.plan.seed,
                 )  # fmt: skip
-        for name in (default_network(self.task), *(self.plan.hand_made if images else ())):
+        for name in (default_network(self.task), *(self.plan.hand_made if self.images else ())):
             networks = hand_made_networks(name, self.plan.width) if name in HAND_MADE else [name]
             yield Contender(
                 name=name, title=TITLES.get(name, name), kind="made", task=self.learn, networks=tuple(networks),
                 usual=USUAL_WIDTH, seed=self.plan.seed,
             )  # fmt: skip
         for name in SIMPLE:
-            title = simple_title(name, self.task.likelihood)
-            yield Contender(name=name, title=title, kind="simple", task=self.learn, seed=self.plan.seed)
+            task = replace(self.task, test=self.learn.test, source="") if self.cross_validated else self.learn
+            yield Contender(
+                name=name, title=simple_title(name, self.task.likelihood), kind="simple", task=task,
+                seed=self.plan.seed, cross_validated=self.cross_validated,
+            )  # fmt: skip
 
     def _finetune_recipe(self, task: Task) -> Recipe:
         """Recipe of fine-tuning: that of the plan, with random shifts of images when time is limited."""
@@ -193,93 +160,205 @@ class Contest:
 
     def _flips(self) -> Work[bool]:
         """Whether the CNNs are trained with random flips; decided once."""
-        if len(self.task.input_shape) != 3 or self.task.likelihood != "categorical" or self.plan.hurried:
+        if not self.images or self.task.likelihood != "categorical" or self.plan.hurried:
             return False
-        samples = SAMPLES if self.plan.seconds is None or self.plan.seconds >= LONG_SECONDS else SAMPLES // 2
 
         def work(_: State | None) -> Work[State]:
             yield from ()
-            return State({}, {"ratio": mirror_ratio(self.learn, self.plan.seed, samples)})
+            return State({}, {"ratio": mirror_ratio(self.learn, self.plan.seed)})
 
-        inputs = {"data": self.learn.fingerprint(), "seed": self.plan.seed, "samples": samples}
+        inputs = {"data": self.learn.fingerprint(), "seed": self.plan.seed, "samples": SAMPLES}
         done = yield from self.stages.stage("check of flips", inputs, work, key="flips")
         return float(done.facts["ratio"]) > THRESHOLD
 
+    def evidence(self, name: str) -> Evidence:
+        """Outputs of a contender for samples that it did not learn from."""
+        if name == ENSEMBLE:
+            return averaged(self._evidence(), self.weights)
+        return merged([run.evidence for run in self.trained[name]])
+
+    def _evidence(self) -> dict[str, Evidence]:
+        return {name: self.evidence(name) for name in self.trained}
+
+    def selected(self) -> str | None:
+        """Name of the selected contender; None if none could be trained.
+
+        Without a time limit the best validation score wins. With one, see `selection.select_single`; the ensemble is
+        selected if its loss is clearly lower than that of the selected single model.
+        """
+        if not self.trained:
+            return None
+        if not self.plan.focused:
+            return ordered(self.results)[0].name
+        single = select_single(self._evidence())
+        if self.weights and clearly_better(self.evidence(ENSEMBLE), self.evidence(single)):
+            return ENSEMBLE
+        return single
+
+    def add_ensemble(self) -> Work[None]:
+        """Add the average of the best few models as a contender, if the selection takes more than one."""
+        alike = {
+            name: self.evidence(name)
+            for name, runs in self.trained.items()
+            if runs[0].contender.task.input_shape == self.task.input_shape
+        }
+        weights = greedy_weights(alike) if len(alike) > 1 else {}
+        if len(weights) < 2:
+            return
+        self.weights = weights
+        members = {result.name: result for result in self.results if result.name in weights}
+        scores = self.evidence(ENSEMBLE).scores()
+        shares = sorted(weights.items(), key=lambda item: -item[1])
+        title = f"ensemble of {', '.join(f'{members[name].title} ({share:.0%})' for name, share in shares)}"
+        result = Result(
+            name=ENSEMBLE, title=title, kind=ENSEMBLE, validation=scores.metric, loss=scores.loss,
+            parameters=sum(member.parameters for member in members.values()),
+            multiply_adds=sum(member.multiply_adds for member in members.values()),
+            seconds=sum(member.seconds for member in members.values()),
+            samples=min((member.samples or 0) for member in members.values()), settings={"weights": weights},
+        )  # fmt: skip
+        self.results.append(result)
+        yield Note(f"{title}: {scores.metric:.4f} on validation data")
+
     def final(self, name: str) -> Work[tuple[Solved, int]]:
-        """Train a contender again on all training data; returns the network and the number of samples used."""
-        old = self.contenders[name]
-        whole = fitted_to(self.task, old.task.input_shape)
+        """The final model of a contender, trained on all training data; with the number of samples used."""
+        if name == ENSEMBLE:
+            members, counts = [], []
+            for inner, weight in self.weights.items():
+                solved, count = yield from self.final(inner)
+                members.append(Member(solved, weight, self.evidence(inner).temperature()))
+                counts.append(count)
+            return combined(members, self.evidence(ENSEMBLE).scores(), 0.0), min(counts)
+        runs = self.trained[name]
+        first = runs[0].contender
+        if self.learned_all(runs):
+            return self._average(runs), len(self.task.train)
+        if first.sized is None or first.sized.recipe.seconds is None:
+            return (yield from self._fit_again(name, runs[0]))
+        needed = continued(first.sized.recipe).seconds or 0.0
+        seconds = yield from self._final_seconds(name, needed, len(runs))
+        if seconds < LEAST_FINAL * needed:
+            yield Note(f"no time is left to train {first.title} on the validation data too")
+            return self._average(runs), len(self.learn.train)
+        ended = []
+        for number, run in enumerate(runs):
+            ended.append((yield from self._continued(run, seconds, number)))
+        return self._average(ended), len(self.task.train)
+
+    def learned_all(self, runs: Sequence[Trained]) -> bool:
+        """Whether the models of a contender together learned from all training data, so that no training is left."""
+        return runs[0].contender.cross_validated or len(runs) == len(self.splits) > 1
+
+    def _average(self, runs: Sequence[Trained]) -> Solved:
+        """The model of one training, or the average of the models of several."""
+        if len(runs) == 1:
+            return runs[0].solved
+        scores, seconds = merged([run.evidence for run in runs]).scores(), sum(r.solved.trials[0].seconds for r in runs)
+        return combined([Member(run.solved, 1 / len(runs)) for run in runs], scores, seconds)
+
+    def _final_seconds(self, name: str, needed: float, networks: int) -> Work[float]:
+        """Seconds of each final training: as planned, or what is left; decided once."""
+
+        def work(_: State | None) -> Work[State]:
+            yield from ()
+            return State({}, {"seconds": max(0.0, min(needed, self.left / networks))})
+
+        inputs = {"data": self.learn.fingerprint(), "needed": needed, "networks": networks}
+        done = yield from self.stages.stage("final training", inputs, work, key=f"final-pace-{name}")
+        return done.read(_FinalTime)["seconds"]
+
+    def _continued(self, run: Trained, seconds: float, number: int) -> Work[Trained]:
+        """Continue the first training of a network on all training data."""
+        old = run.contender
+        assert old.sized is not None
+        recipe = replace(continued(old.sized.recipe), seconds=seconds)
+        contender = replace(
+            old, task=fitted_to(self.task, old.task.input_shape), start=run.solved,
+            sized=replace(old.sized, recipe=recipe), title=f"{old.title}, final training",
+        )  # fmt: skip
+        state = yield from self._trained(contender, f"final: {self.trained[old.name][0].contender.title}", number)
+        solved, settings = trained_network(state, contender.task, old.seed)
+        return replace(run, solved=solved, settings=settings)
+
+    def _fit_again(self, name: str, run: Trained) -> Work[tuple[Solved, int]]:
+        """Train a model again on all training data with the same settings; the time limit is not used."""
+        old, whole = run.contender, fitted_to(self.task, run.contender.task.input_shape)
         extra = old.extra.get("settings", {})
         result = next(result for result in self.results if result.name == name)
         chosen = {key: value for key, value in result.settings.items() if key not in extra}
         fixed = chosen if old.sized is None else None
         contender = replace(old, task=whole, fixed=fixed, title=f"{old.title}, final training")
-        if old.sized is not None and old.sized.recipe.seconds is not None:  # continues the first training on all data
-            recipe = continued(old.sized.recipe)
-            contender = replace(contender, start=self.solved[name], sized=replace(old.sized, recipe=recipe))
         state = yield from self._trained(contender, f"final: {old.title}")
         solved, settings = trained_network(state, whole, old.seed)
         return solved, samples_learned(settings, whole)
 
     def temperature(self, name: str) -> float:
-        """Temperature of a contender's class scores, fitted on the validation set; 1 if that is too small."""
-        validation = self.learn.test
-        if self.task.likelihood != "categorical" or len(validation) < FEWEST_FOR_TEMPERATURE:
-            return 1.0
-        return fitted_temperature(self._predictions(name).mean, validation.labels())
+        """Temperature of a contender's class scores, fitted on held-out samples; 1 if these are too few."""
+        return self.evidence(name).temperature()
 
-    def margins(self) -> dict[str, tuple[float, float, float]]:
-        """Lead of the best over the second and over the best simple model, with paired 95 % intervals."""
-        ranked = ordered(self.results)
-        simple = [result for result in ranked if result.kind == "simple"][:1]
-        rivals = {result.name for result in (*ranked[1:2], *simple)} - {ranked[0].name}
-        return {name: self._ahead(ranked[0].name, name) for name in sorted(rivals)}
+    def margins(self, chosen: str) -> dict[str, Margin]:
+        """Lead of the selected contender over the best other and over the best simple model, with 95 % intervals."""
+        others = [result for result in ordered(self.results) if result.name != chosen]
+        simple = [result for result in others if result.kind == "simple"][:1]
+        own = self.evidence(chosen)
+        return {name: lead(own, self.evidence(name)) for name in sorted({r.name for r in (*others[:1], *simple)})}
 
-    def _ahead(self, first: str, second: str) -> tuple[float, float, float]:
-        targets = self.learn.test.labels()
-        if self.task.likelihood == "categorical":
-            gains = [(self._predictions(name).labels == targets).double() for name in (first, second)]
-        else:  # R² is 1 minus the mean of these
-            spread = (targets - targets.mean(0)).square().mean().clamp_min(1e-12)
-            gains = [
-                -((self._predictions(name).mean - targets).square().mean(1) / spread).double()
-                for name in (first, second)
-            ]
-        difference = gains[0] - gains[1]
-        half = CONFIDENCE * float(difference.std()) / len(difference) ** 0.5 if len(difference) > 1 else 0.0
-        ahead = float(difference.mean())
-        return ahead, ahead - half, ahead + half
+    def judge(self, contender: Contender, members: int = 1, most_members: int = 1) -> Work[None]:
+        """Train a contender and score it on held-out samples; if it cannot run, its result holds the reason.
 
-    def _predictions(self, name: str) -> Prediction:
-        return predictions(self.solved[name], self.learn.test, 1.0)
-
-    def _judge(self, contender: Contender) -> Work[None]:
-        """Run one contender; if it cannot run, its result holds the reason."""
-        before = self.stages.seconds
+        Args:
+            contender: what to train.
+            members: number of networks, each trained on another split, that are averaged.
+            most_members: if above 1, as many networks as the time allows for, up to this number.
+        """
+        before = self.stages.elapsed
+        if self.plan.focused:
+            contender = replace(contender, budget=self.plan.seconds)
         try:
             if contender.domain is not None:
                 contender = yield from self._searched(contender, contender.domain)
             if contender.networks:
-                contender = yield from self._sized(contender)
-            state = yield from self._trained(contender, f"training: {contender.title}")
+                contender = yield from self._sized(contender, most_members)
+            runs = yield from self._train_members(
+                contender, max(members, contender.sized.members if contender.sized else 1)
+            )
         except NearkinError as error:
             yield Caution(f"{contender.title} was left out: {error}")
             refused = Result(name=contender.name, title=contender.title, kind=contender.kind, refused=str(error))
             self.results.append(refused)
             return
-        solved, settings = trained_network(state, contender.task, contender.seed)
+        self.trained[contender.name] = runs
+        solved, settings = self._average(runs), dict(runs[0].settings)
+        if len(runs) > 1:
+            settings["networks"] = len(runs)
+            contender = replace(contender, title=f"average of {len(runs)} networks: {contender.title}")
         whole = None if self.plan.focused else fitted_to(self.task, contender.task.input_shape)
-        result = result_of(contender, solved, settings, whole, self.stages.seconds - before)
+        result = result_of(contender, solved, settings, whole, self.stages.elapsed - before)
         self.results.append(result)
-        self.contenders[contender.name], self.solved[contender.name] = contender, solved
         yield Note(
             f"{result.title}: {result.validation:.4f} on validation data, {result.parameters:,} parameters, "
             f"{result.seconds:.1f} s"
         )
 
-    def _trained(self, contender: Contender, stage: str) -> Work[State]:
+    def _train_members(self, contender: Contender, members: int) -> Work[list[Trained]]:
+        """Train one model, or several networks on the splits in turn while time is left."""
+        runs: list[Trained] = []
+        for number in range(members):
+            if runs and members < len(self.splits) and self.plan.focused and self.left <= 0:
+                yield Note(f"{contender.title}: no time is left for more than {len(runs)} of {members} networks")
+                break
+            one = contender
+            if number:
+                task = self.learn_in(contender.task.input_shape, number)
+                one = replace(contender, task=task, seed=derived_seed(contender.seed, "member", number))
+            state = yield from self._trained(one, f"training: {contender.title}", number)
+            runs.append(trained_from(state, one, self.splits.rows(number)))
+        return runs
+
+    def _trained(self, contender: Contender, stage: str, number: int = 0) -> Work[State]:
         work = lambda start: train_contender(contender, start, self.plan.device)  # noqa: E731
-        return (yield from self.stages.stage(stage, contender.facts(), work, key=f"train-{contender.name}"))
+        inputs = contender.facts() | ({"member": number} if number else {})
+        return (yield from self.stages.stage(stage, inputs, work, key=f"train-{contender.name}"))
 
     def _searched(self, contender: Contender, domain: SearchDomain) -> Work[Contender]:
         """The contender with the best architecture of its search."""
@@ -310,7 +389,7 @@ class Contest:
             extra={"genotype": str(best), "search": outcome.to_dict(), "settings": settings},
         )
 
-    def _sized(self, contender: Contender) -> Work[Contender]:
+    def _sized(self, contender: Contender, most_members: int = 1) -> Work[Contender]:
         """The contender with a network and number of steps for its time; decided once, a resumed run keeps them.
 
         A searched network has the learning rate of the search, and at least as many steps.
@@ -326,11 +405,12 @@ class Contest:
             sized = size_network(contender.networks, task, recipe, contender.seconds, contender.usual, fewest)
             if self.plan.focused and contender.seconds is not None:
                 count, most = len(self.task.test), SCORING * (self.plan.seconds or 0.0)
-                sized = with_time_limit(sized.network, recipe, task, contender.seconds, count, most)
+                sized = with_time_limit(sized.network, recipe, task, contender.seconds, count, most, most_members)
             return State({}, sized.to_dict())
 
         inputs = {
-            "data": task.fingerprint(), "networks": list(contender.networks), "seconds": contender.seconds,
+            "data": task.fingerprint(), "networks": list(contender.networks),
+            "seconds": contender.budget or contender.seconds,
             "usual": contender.usual, "recipe": recipe.to_dict(), "fewest": fewest, "focused": self.plan.focused,
         }  # fmt: skip
         done = yield from self.stages.stage(f"training: {contender.title}", inputs, work, key=f"pace-{contender.name}")

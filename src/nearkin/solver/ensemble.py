@@ -1,6 +1,6 @@
 r"""Ensembles: several trained models as one torch module, stored as a network string and tensors like every network.
 
-Classes: logits $\log \sum_m w_m \mathrm{softmax}(f_m(x) / T_m)$; values: $\sum_m w_m f_m(x)$, with weights that sum to 1.
+Classes: logits $\log \sum_m w_m \mathrm{softmax}(f_m(x) / T_m)$; values: $\sum_m w_m f_m(x)$. The weights sum to 1.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,6 @@ from nearkin.nets.solved import Solved
 from nearkin.nets.spec import NetworkSpec
 from nearkin.nets.training_loop import Fit
 from nearkin.nets.trusted_code import ENSEMBLE
-from nearkin.solver.simple.machines import costs
 
 MOST_MEMBERS = 64
 SMALLEST = 1e-12  # probability
@@ -76,18 +75,11 @@ class Ensemble(nn.Module):
         names = ",".join(quote(network, safe="") for network in self.networks)
         return str(NetworkSpec(ENSEMBLE, (("classes", self.classes), ("members", names))))
 
-    def costs(self, input_shape: Sequence[int]) -> tuple[int, int]:
-        """Parameters, and multiply-adds for one input, of all members."""
-        counts = [costs(member, input_shape) for member in self.members]
-        return sum(count for count, _ in counts), sum(work for _, work in counts)
-
 
 def ensemble(*, members: str, classes: bool, input_shape: Sequence[int], num_outputs: int) -> Ensemble:
     """An ensemble of new networks, into which stored tensors are loaded."""
     networks = [unquote(network) for network in members.split(",")]
-    require(
-        1 <= len(networks) <= MOST_MEMBERS, f"an ensemble has 1 to {MOST_MEMBERS} members, got {len(networks)}"
-    )
+    require(1 <= len(networks) <= MOST_MEMBERS, f"an ensemble has 1 to {MOST_MEMBERS} members, got {len(networks)}")
     require(
         not any(network.strip().startswith(ENSEMBLE) for network in networks),
         f"got an ensemble as member of an ensemble, expected another network: {members[:200]}",

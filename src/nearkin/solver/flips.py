@@ -25,6 +25,8 @@ def mirror_ratio(task: Task, seed: int = 0, samples: int = SAMPLES) -> float:
     from sklearn.svm import SVC
 
     rows = torch.randperm(len(task.train), generator=Streams(seed).at("flips"))[:samples]
+    if len(rows) < FOLDS:
+        return 0.0
     images, labels = task.train.take(rows.sort().values)
     plain, mirrored = (x.flatten(1).double().numpy() for x in (images, images.flip(-1)))
     y = labels.numpy()

@@ -12,8 +12,10 @@ from nearkin.core.errors import DataError, require
 from nearkin.distance.registry import DEFAULT, STRUCTURE, measure_named
 from nearkin.nets.recipe import Recipe
 from nearkin.search.registry import method_named
+from nearkin.solver.allocation import JOINING, LEAST_JOINING, LEAST_REPORT, REPORT
 from nearkin.solver.contenders import HAND_MADE, TITLES
 from nearkin.solver.simple.models import SIMPLE
+from nearkin.solver.splits import MOST_CROSS_VALIDATED
 from nearkin.tasks.task import Task
 
 LEAST_SECONDS = 10.0  # below this only simple models are fitted
@@ -50,6 +52,7 @@ class Plan:
             limit).
         validation: share of the training data on which the answer is selected.
         trials: networks that are trained for the first task of a zoo, to store their Fisher information.
+        elapsed: seconds that the command used before the run, which count as well.
         seed: seed of everything random.
         device: where networks are trained.
         command: command line that repeats the run, for the report.
@@ -68,6 +71,7 @@ class Plan:
     width: float | None = None
     validation: float = 0.2
     trials: int = 3
+    elapsed: float = 0.0
     seed: int = 0
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     command: str = ""
@@ -111,7 +115,24 @@ class Plan:
     @property
     def focused(self) -> bool:
         """Whether most of the time goes to the main contender (`solver.allocation`)."""
-        return self.seconds is not None and not self.compare_all and not self.hurried
+        return self.seconds is not None and not self.compare_all
+
+    @property
+    def joins(self) -> bool:
+        """Whether the task is added to the zoo; a short run has no time for the networks that this needs."""
+        long = self.seconds is None or self.seconds >= (LEAST_SECONDS if self.compare_all else LEAST_JOINING)
+        return self.join and long
+
+    @property
+    def reserved(self) -> float:
+        """Seconds of a run with a time limit that are kept for the report and the zoo."""
+        seconds = self.seconds or 0.0
+        return max(LEAST_REPORT, REPORT * seconds) + (JOINING * seconds if self.joins else 0.0)
+
+    def cross_validates(self, task: Task) -> bool:
+        """Whether the answer is selected by cross-validation: little data, and time for several trainings."""
+        short = len(task.input_shape) == 3 and (self.seconds or 0.0) < LONG_SECONDS
+        return self.focused and len(task.train) <= MOST_CROSS_VALIDATED and not short
 
     @property
     def quick_measures(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ KINDS = {
     "made": "a hand-made network",
     "simple": "a simple model",
     "transfer": "closed-form transfer",
+    "ensemble": "an average of several models",
 }
 """Kinds of contenders, for readers."""
 

@@ -22,21 +22,23 @@ FEWEST_STEPS = 30  # fewer steps train nothing
 PATIENCE = 3.0  # factor by which a network may exceed its time for these steps
 LONGEST = 2.0  # factor on the usual number of steps, when time allows
 TIMED = 2  # timed steps, after one to warm up
-SCORED = 3  # passes over the test set: scores twice, and probabilities
+SCORED = 1.2  # passes over the test set, and over the validation set
 VIEWS = 5  # of an image whose shifts are averaged
 BACKWARD = 3  # a training step costs about three forward passes
 
 
 @dataclass(frozen=True)
 class SizedNetwork:
-    """A network of chosen size, and its recipe."""
+    """A network of chosen size, its recipe, and how many such networks are trained and averaged."""
 
     network: str
     recipe: Recipe
+    members: int = 1
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {"network": self.network, "recipe": self.recipe.to_dict()}
+        """Plain JSON values; `members` is left out if it is 1."""
+        facts = {"network": self.network, "recipe": self.recipe.to_dict()}
+        return facts if self.members == 1 else {**facts, "members": self.members}
 
 
 def step_seconds(model: nn.Module, task: Task, batch_size: int) -> float:
@@ -99,12 +101,12 @@ def size_network(
 
 
 def with_time_limit(
-    network: str, recipe: Recipe, task: Task, seconds: float, test_samples: int, most_scoring: float
+    network: str, recipe: Recipe, task: Task, seconds: float, test_samples: int, most_scoring: float, most: int = 1
 ) -> SizedNetwork:
     """A network whose recipe ends with the time, for a first and a final training and the scores on a test set.
 
-    Shifted views are averaged at test time only if scoring then takes at most `most_scoring` seconds. Time beyond
-    `ENOUGH_EPOCHS` is not used.
+    Shifted views are averaged at test time only if scoring then takes at most `most_scoring` seconds. One network does
+    not use time beyond `ENOUGH_EPOCHS`; up to `most` networks are trained instead.
     """
     model = build(network, task.input_shape, task.num_outputs, seed=0)
     step = step_seconds(model, task, recipe.batch_size)
@@ -112,5 +114,7 @@ def with_time_limit(
     if isinstance(model, CNN) and VIEWS * scoring <= most_scoring:
         network, scoring = f"{network}{'&' if '?' in network else '?'}shifts=true", VIEWS * scoring
     enough = step * max(ENOUGH_EPOCHS * num_batches(len(task.train), recipe.batch_size), LEAST_STEPS)
-    limit = max(FEWEST_STEPS * step, min(seconds - scoring / (1 + CONTINUED), enough))
-    return SizedNetwork(network, replace(recipe, seconds=limit, epochs=2 * ENOUGH_EPOCHS, steps=None))
+    usable = seconds - scoring / (1 + CONTINUED)
+    members = max(1, min(most, int(usable // enough)))
+    limit = max(FEWEST_STEPS * step, min(usable / members, enough))
+    return SizedNetwork(network, replace(recipe, seconds=limit, epochs=2 * ENOUGH_EPOCHS, steps=None), members)

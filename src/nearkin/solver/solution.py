@@ -14,7 +14,7 @@ from nearkin.core.errors import DataError, require
 from nearkin.core.state import State, restoring
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.registry import STRUCTURE
-from nearkin.nets.evaluate import Scores, evaluate
+from nearkin.nets.evaluate import Scores
 from nearkin.nets.functional import evaluation_mode
 from nearkin.nets.solved import ModelFacts, Solved, TaskFacts, fit_facts, fit_state, solved_from, task_facts
 from nearkin.run.stages import StageTime
@@ -310,12 +310,20 @@ def predict_inputs(
 
 def predictions(solved: Solved, examples: Examples, temperature: float, model: nn.Module | None = None) -> Prediction:
     """Predictions of a solved task's model for raw inputs."""
-    facts, scaled = solved.facts, as_seen(solved, examples)
-    model = solved.model() if model is None else model
+    return _as_prediction(solved, _outputs(solved, examples, model), temperature)
+
+
+def _outputs(solved: Solved, examples: Examples, model: nn.Module | None = None) -> Tensor:
+    """Logits, or values in scaled units, of a solved task's model for raw inputs."""
+    scaled, model = as_seen(solved, examples), solved.model() if model is None else model
     with evaluation_mode(model), torch.inference_mode():
         batches = (scaled.inputs.take(index).contiguous() for index in torch.arange(len(scaled)).split(PASS))
         outputs = torch.cat([model(scaled.scaling(x)).float() for x in batches])
-    outputs = outputs.clone()
+    return outputs.clone()
+
+
+def _as_prediction(solved: Solved, outputs: Tensor, temperature: float) -> Prediction:
+    facts = solved.facts
     form, classes = likelihood(facts["likelihood"]), tuple(facts["classes"])
     if not isinstance(form, Gaussian):
         return Prediction(outputs, probabilities=(outputs / temperature).softmax(1), classes=classes)
@@ -324,13 +332,22 @@ def predictions(solved: Solved, examples: Examples, temperature: float, model: n
 
 
 def scores_on_test(task: Task, solved: Solved) -> Scores:
-    """Metric and loss of a solved task's model on the test set; the only place where they are computed."""
-    return evaluate(solved.model(), as_seen(solved, task.test), task.form, batch_size=PASS)
+    """Metric and loss of a solved task's model on the test set."""
+    return _scores(task, solved, _outputs(solved, task.test))
+
+
+def _scores(task: Task, solved: Solved, outputs: Tensor) -> Scores:
+    """Metric and loss on the test set; the only place where they are computed."""
+    seen = as_seen(solved, task.test)
+    targets = seen.target_scaling(seen.targets.take(torch.arange(len(seen))))
+    metric = task.form.score(task.form.tally(outputs, targets))
+    return Scores(metric, float(task.form.loss(outputs, targets)), len(targets))
 
 
 def quality_on_test(task: Task, solved: Solved, temperature: float) -> Quality:
     """Quality of a solved task's model on the test set."""
-    predicted, scores = predictions(solved, task.test, temperature), scores_on_test(task, solved)
+    outputs = _outputs(solved, task.test)
+    predicted, scores = _as_prediction(solved, outputs, temperature), _scores(task, solved, outputs)
     labels = task.test.labels()
     if predicted.probabilities is not None:
         return class_quality(

@@ -27,6 +27,7 @@ from nearkin.solver.kin import relate, search_domains
 from nearkin.solver.plan import Plan, require_answerable
 from nearkin.solver.relations import Relations
 from nearkin.solver.result import ordered
+from nearkin.solver.schedule import run_equally, run_focused
 from nearkin.solver.sentence import sentence
 from nearkin.solver.solution import KIND, Solution, quality_on_test, scores_on_test
 from nearkin.tasks.checks.data_checks import Checks, check_data
@@ -84,19 +85,26 @@ def _solve(task: Task, zoo: Zoo, plan: Plan, restart: bool) -> Work[Solution]:
     if not searches:
         yield Note(_why_no_search(task, plan))
     kin = None if relations.tuned is None else zoo.solved(relations.tuned)
-    yield from contest.run(searches, kin)
-    ranked = ordered(contest.results)
+    contenders = yield from contest.contenders(searches, kin)
+    yield from (run_focused if plan.focused else run_equally)(contest, contenders)
+    chosen = contest.selected()
     reason = contest.results[0].refused if contest.results else ""
-    require(bool(ranked), f"no model could be trained for '{task.name}'; the first reason: {reason}", TrainingError)
-    best, simple = ranked[0], next((result for result in ranked if result.kind == "simple"), None)
+    require(
+        chosen is not None, f"no model could be trained for '{task.name}'; the first reason: {reason}", TrainingError
+    )
+    simple = next((result.name for result in ordered(contest.results) if result.kind == "simple"), None)
     finals: dict[str, tuple[Solved, int]] = {}
-    for result in (best, simple):
-        if result is not None and result.name not in finals:
-            finals[result.name] = yield from contest.final(result.name)
-    solution = _solution(task, plan, contest, checks, relations, finals)
-    if plan.hurried and plan.join:
-        yield Note(f"'{task.name}' is not added to the zoo: training its networks would take longer than the whole run")
-    if plan.hurried or not plan.join:
+    for name in (chosen, simple):
+        if name is not None and name not in finals:
+            finals[name] = yield from contest.final(name)
+    assert chosen is not None
+    solution = _solution(task, plan, contest, checks, relations, finals, chosen)
+    if plan.join and not plan.joins:
+        yield Note(
+            f"'{task.name}' is not added to the zoo: training its networks would take longer than the whole run; to "
+            f"add it: nearkin add"
+        )
+    if not plan.joins:
         return solution
     yield from stages.timed("adding to the zoo", join_zoo(zoo, replace(task, notes=()), plan, contest, relations))
     matrix = yield from stages.timed("map", map_tasks(zoo, task, plan, relations))
@@ -183,12 +191,13 @@ def _solution(
     checks: Checks,
     relations: Relations,
     finals: dict[str, tuple[Solved, int]],
+    chosen: str,
 ) -> Solution:
-    best = ordered(contest.results)[0]
-    (solved, _), temperature = finals[best.name], contest.temperature(best.name)
+    best = next(result for result in contest.results if result.name == chosen)
+    (solved, _), temperature = finals[chosen], contest.temperature(chosen)
     quality = quality_on_test(task, solved, temperature)
     rows = torch.tensor([mistake.row for mistake in quality.mistakes], dtype=torch.int64)
-    standings, margins = tuple(contest.results), contest.margins()
+    standings, margins = tuple(contest.results), contest.margins(chosen)
     test_scores = {
         name: quality.metric if name == best.name else scores_on_test(task, solved).metric
         for name, (solved, _) in finals.items()
@@ -196,7 +205,9 @@ def _solution(
     return Solution(
         solved=solved,
         chosen=best.name,
-        sentence=sentence(task.name, best, standings, quality, margins, contest.stages.seconds, test_scores),
+        sentence=sentence(
+            task.name, best, standings, quality, margins, plan.elapsed + contest.stages.elapsed, test_scores
+        ),
         task=task.facts(),
         quality=quality,
         temperature=temperature,
@@ -214,7 +225,13 @@ def _solution(
         matrix=None,
         pictures=task.test.inputs.take(rows) if len(rows) else torch.zeros(0),
         seed=plan.seed,
-        made={**plan.facts(), "command": plan.command, "versions": _versions(), "data": task.source},
+        made={
+            **plan.facts(),
+            "allocation": contest.why,
+            "command": plan.command,
+            "versions": _versions(),
+            "data": task.source,
+        },
     )
 
 

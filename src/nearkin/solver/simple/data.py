@@ -151,29 +151,40 @@ def evenly(labels: Tensor | None, count: int, size: int, seed: int) -> Tensor:
     return order[key.argsort(stable=True)[:size]].sort().values
 
 
-def folds_of(sample: Sample, classes: bool, seed: int) -> list[Fold]:
-    """One train and validation split, or five folds below 500 samples; a class's only sample is always trained on.
+def folds_of(sample: Sample, classes: bool, seed: int, cross_validate: bool | None = None) -> list[Fold]:
+    """One train and validation split, or five folds; a class's only sample is always trained on.
+
+    `cross_validate` asks for five folds (default: below 500 samples).
 
     >>> toy = Sample(torch.zeros(12, 1), torch.arange(12) % 2)
     >>> folds = folds_of(toy, True, seed=0)
     >>> len(folds), sum(len(fold.validation.y) for fold in folds)
     (5, 12)
     """
-    count = len(sample.y)
-    labels = sample.y if classes else None
-    if count >= FEW:
-        splits = [split_index(labels, count, VALIDATION, derived_seed(seed, "held out"))]
+    count, labels = len(sample.y), sample.y if classes else None
+    several = count < FEW if cross_validate is None else cross_validate
+    if several:
+        splits = fold_splits(labels, count, seed)
     else:
-        order, rank, groups = _ranks(labels, count, seed, "folds")
-        alone = torch.bincount(groups)[groups] == 1
-        fold = torch.empty(count, dtype=torch.int64)
-        fold[order] = torch.where(alone, -1, (rank + groups) % FOLDS)
-        splits = [((fold != k).nonzero().flatten(), (fold == k).nonzero().flatten()) for k in range(FOLDS)]
+        splits = [split_index(labels, count, VALIDATION, derived_seed(seed, "held out"))]
     return [
         Fold(Sample(*(v[train] for v in sample)), Sample(*(v[validation] for v in sample)))
         for train, validation in splits
         if len(train) > 1 and len(validation) > 0
     ]
+
+
+def fold_splits(labels: Tensor | None, count: int, seed: int) -> list[tuple[Tensor, Tensor]]:
+    """Positions of the training and the validation samples of five stratified folds.
+
+    >>> [len(validation) for _, validation in fold_splits(torch.arange(12) % 2, 12, seed=0)]
+    [3, 3, 2, 2, 2]
+    """
+    order, rank, groups = _ranks(labels, count, seed, "folds")
+    alone = torch.bincount(groups)[groups] == 1
+    fold = torch.empty(count, dtype=torch.int64)
+    fold[order] = torch.where(alone, -1, (rank + groups) % FOLDS)
+    return [((fold != k).nonzero().flatten(), (fold == k).nonzero().flatten()) for k in range(FOLDS)]
 
 
 def _ranks(labels: Tensor | None, count: int, seed: int, name: str) -> tuple[Tensor, Tensor, Tensor]:

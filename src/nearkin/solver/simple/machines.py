@@ -263,11 +263,14 @@ def boosted_trees(
 
 
 def costs(module: nn.Module, input_shape: Sequence[int]) -> tuple[int, int]:
-    """Parameters, and multiply-adds for one input, of a simple model or a network.
+    """Parameters, and multiply-adds for one input, of a simple model, a network or an ensemble of these.
 
     >>> costs(linear_machine(input_shape=(2, 3), num_outputs=4), (2, 3)), costs(nn.Linear(6, 4), (6,))
     ((28, 24), (28, 24))
     """
     if isinstance(module, Machine | TangentMachine):
         return module.num_parameters, module.multiply_adds
+    if isinstance(members := getattr(module, "members", None), nn.ModuleList):  # of an ensemble
+        parameters, work = zip(*(costs(member, input_shape) for member in members), strict=True)
+        return sum(parameters), sum(work)
     return num_weights(module), layer_products(module, input_shape)
