@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor, nn
 
+from nearkin.core.clock import now
 from nearkin.core.events import Work
 from nearkin.core.rng import derived_seed
 from nearkin.core.state import State, prefixed, restoring
@@ -123,12 +124,21 @@ class TrainingFacts(TypedDict):
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A trained model: its contender, its weights, the chosen settings, and its outputs for held-out samples."""
+    """A trained model.
+
+    Attributes:
+        contender: what was trained.
+        solved: its weights.
+        settings: what was chosen: steps, regularisation.
+        evidence: outputs for held-out samples.
+        pass_seconds: time to predict one sample; 0 if not measured.
+    """
 
     contender: Contender
     solved: Solved
     settings: Mapping[str, Any]
     evidence: Evidence
+    pass_seconds: float = 0.0
 
 
 def training_state(network: str, fit: Fit, settings: Mapping[str, Any], evidence: Evidence | None = None) -> State:
@@ -154,7 +164,9 @@ def trained_from(state: State, contender: Contender, rows: Tensor) -> Trained:
         with restoring(state.origin):
             evidence = Evidence(kept["rows"], kept["outputs"], kept["targets"], task.form)
         return Trained(contender, solved, settings, evidence)
-    return Trained(contender, solved, settings, evidence_of(solved.model(), task.test, rows, task.form))
+    model, begun = solved.model(), now()
+    evidence = evidence_of(model, task.test, rows, task.form)
+    return Trained(contender, solved, settings, evidence, (now() - begun) / len(rows))
 
 
 def train_contender(contender: Contender, start: State | None, device: torch.device) -> Work[State]:

@@ -97,8 +97,10 @@ class Contest:
 
     @property
     def left(self) -> float:
-        """Seconds left of a run with a time limit, without those for report and zoo."""
-        return (self.plan.seconds or 0.0) - self.plan.reserved - self.plan.elapsed - self.stages.elapsed
+        """Seconds left of a run with a time limit, without those for the test set, the report and the zoo."""
+        scoring = [len(self.task.test) * sum(run.pass_seconds for run in runs) for runs in self.trained.values()]
+        reserved = self.plan.reserved + self.plan.elapsed + max(scoring, default=0.0)
+        return (self.plan.seconds or 0.0) - reserved - self.stages.elapsed
 
     def contenders(self, searches: Sequence[Contender], kin: Solved | None) -> Work[list[Contender]]:
         """Contenders of the plan."""
@@ -165,9 +167,10 @@ class Contest:
 
         def work(_: State | None) -> Work[State]:
             yield from ()
-            return State({}, {"ratio": mirror_ratio(self.learn, self.plan.seed)})
+            return State({}, {"ratio": mirror_ratio(self.learn, self.plan.seed, samples)})
 
-        inputs = {"data": self.learn.fingerprint(), "seed": self.plan.seed, "samples": SAMPLES}
+        samples = SAMPLES if self.plan.unhurried else SAMPLES // 2
+        inputs = {"data": self.learn.fingerprint(), "seed": self.plan.seed, "samples": samples}
         done = yield from self.stages.stage("check of flips", inputs, work, key="flips")
         return float(done.facts["ratio"]) > THRESHOLD
 
@@ -244,6 +247,11 @@ class Contest:
         for number, run in enumerate(runs):
             ended.append((yield from self._continued(run, seconds, number)))
         return self._average(ended), len(self.task.train)
+
+    def has_time_for(self, name: str) -> bool:
+        """Whether there is time for the final training of a contender that was not selected."""
+        first = self.trained[name][0].solved.trials[0].seconds
+        return not self.plan.focused or self.learned_all(self.trained[name]) or self.left > first
 
     def learned_all(self, runs: Sequence[Trained]) -> bool:
         """Whether the models of a contender together learned from all training data, so that no training is left."""

@@ -20,7 +20,7 @@ from nearkin.tasks.task import Task
 
 LEAST_SECONDS = 10.0  # below this only simple models are fitted
 LONG_SECONDS = 120.0  # from this on related tasks are compared by all measures
-SHORT_SECONDS = 30.0  # below this related tasks are compared in one trial
+SHORT_SECONDS = 60.0  # below this related tasks are compared in one trial, and the data checks are quick
 FEWEST_SAMPLES = 100  # below this a search cannot tell cells apart
 LEAST_LEFT = 0.3  # smallest share of the budget for training, however long the comparison with related tasks took
 FINALS = 2.5  # allowances for the final trainings on all training data

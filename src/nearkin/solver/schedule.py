@@ -11,12 +11,14 @@ from nearkin.solver.allocation import (
     MOST_MEMBERS,
     QUICK,
     REFITS,
+    WEAK_ON_IMAGES,
     Role,
     further_rank,
     regime,
 )
 from nearkin.solver.contenders import Contender
 from nearkin.solver.contest import Contest
+from nearkin.solver.plan import SHORT_SECONDS
 
 
 def run_equally(contest: Contest, contenders: Sequence[Contender]) -> Work[None]:
@@ -48,12 +50,15 @@ def run_focused(contest: Contest, contenders: Sequence[Contender]) -> Work[None]
 
 def _run_images(contest: Contest, main: Sequence[Contender], quick: Sequence[Contender]) -> Work[None]:
     """Train the main networks for most of the time, before anything that a busy machine could prolong."""
-    limit = max(LEAST_QUICK, QUICK * (contest.plan.seconds or 0.0))
+    seconds = contest.plan.seconds or 0.0
+    limit = max(LEAST_QUICK, QUICK * seconds)
+    if seconds < SHORT_SECONDS:
+        quick = [contender for contender in quick if contender.name not in WEAK_ON_IMAGES]
     for number, contender in enumerate(main):
         share = (contest.left - limit * len(quick)) / (len(main) - number)
         yield from contest.judge(replace(contender, seconds=share / (1 + CONTINUED)), most_members=MOST_MEMBERS)
     for contender in quick:
-        if not contest.trained or contest.left - _final_seconds(contest) > limit / 2:
+        if not contest.trained or contest.left > limit:
             yield from contest.judge(replace(contender, seconds=limit))
         else:
             yield Note(f"no time is left for {contender.title}")

@@ -92,12 +92,11 @@ def _solve(task: Task, zoo: Zoo, plan: Plan, restart: bool) -> Work[Solution]:
     require(
         chosen is not None, f"no model could be trained for '{task.name}'; the first reason: {reason}", TrainingError
     )
-    simple = next((result.name for result in ordered(contest.results) if result.kind == "simple"), None)
-    finals: dict[str, tuple[Solved, int]] = {}
-    for name in (chosen, simple):
-        if name is not None and name not in finals:
-            finals[name] = yield from contest.final(name)
     assert chosen is not None
+    finals = {chosen: (yield from contest.final(chosen))}
+    simple = next((result.name for result in ordered(contest.results) if result.kind == "simple"), chosen)
+    if simple not in finals and contest.has_time_for(simple):
+        finals[simple] = yield from contest.final(simple)
     solution = _solution(task, plan, contest, checks, relations, finals, chosen)
     if plan.join and not plan.joins:
         yield Note(
@@ -149,11 +148,16 @@ def _require_space(zoo: Zoo, plan: Plan) -> None:
 
 
 def _checked(task: Task, plan: Plan, stages: StageCache) -> Work[Checks]:
+    quick = plan.focused and not plan.unhurried
+
     def work(_: State | None) -> Work[State]:
-        return State({}, (yield from check_data.work(task, seed=plan.seed)).to_dict())
+        return State({}, (yield from check_data.work(task, seed=plan.seed, quick=quick)).to_dict())
 
     done = yield from stages.stage(
-        "checks of the data", {"data": task.fingerprint(), "seed": plan.seed}, work, "checks"
+        "checks of the data",
+        {"data": task.fingerprint(), "seed": plan.seed, **({"quick": True} if quick else {})},
+        work,
+        "checks",
     )
     checks = done.read(Checks)
     for finding in checks.grave:
