@@ -45,8 +45,9 @@ from prediction_truth import Stack, held_out_scores, kept
 from results import keep
 
 NETWORKS = {"mlp": "mlp?hidden=128-64", "lenet": "lenet?width=0.5", "cnn": "cnn?width=0.25"}
-SOURCES = tuple(Name(data, QUESTIONS[data][1]) for data in ("mnist", "fashion", "cifar10")) + (Name("mnist", "parity"),)
-TARGETS = tuple(Name(data, "") for data in ("mnist", "fashion", "cifar10"))
+DATA = ("mnist", "fashion", "cifar10")
+SOURCES = (*(Name(data, QUESTIONS[data][1]) for data in DATA), Name("mnist", "parity"))
+TARGETS = tuple(Name(data, "") for data in DATA)
 SEEDS, LABELS, OPTIMISERS = (0, 1, 2), (200, 1000), ("adam", "sgd")
 SOURCE_SAMPLES, SOURCE_STEPS, HELD_OUT = 2000, 300, 500
 GRID = (0, 1 / 12, 1 / 4, 1 / 2, 1)  # parts of a run after which the test loss is measured

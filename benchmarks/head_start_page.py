@@ -174,8 +174,8 @@ Made by `python benchmarks/head_start.py`; {summary["runs"]:,} fine-tuning runs,
 A network that learned a source from 2,000 images (14×14, grey) in 300 steps gets a new head and is fine-tuned on a
 target with 200 or 1,000 labels, for 60 or 300 steps of 64 samples. Sources and targets share no training sample. *Adam*
 is the recipe with which `solve` fine-tunes (2e-3, cosine); *SGD* is that with which `solve` trains its CNN (Nesterov,
-0.03, cosine, weight decay, label smoothing, random shifts). Networks: {networks}. Seeds change the source's network, the
-labels, the head and the order of batches.
+0.03, cosine, weight decay, label smoothing, random shifts). Networks: {networks}. Seeds change the source's network,
+the labels, the head and the order of batches.
 
 {coverage(figures["rows"])}
 
