@@ -17,9 +17,9 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ import torch
 from torch import Tensor, nn
 
 import nearkin as nk
+from head_start_baseline import SEEDS as FEW_SEEDS
+from head_start_baseline import SHOTS, baseline
 from head_start_page import write
 from nearkin.core.rng import Streams, derived_seed
 from nearkin.distance.short_finetune import short_finetune_loss
@@ -49,6 +51,7 @@ DATA = ("mnist", "fashion", "cifar10")
 SOURCES = (*(Name(data, QUESTIONS[data][1]) for data in DATA), Name("mnist", "parity"))
 TARGETS = tuple(Name(data, "") for data in DATA)
 SEEDS, LABELS, OPTIMISERS = (0, 1, 2), (200, 1000), ("adam", "sgd")
+FEW = tuple(itertools.product(SHOTS, FEW_SEEDS))  # labels a class and seed of the baseline of `transfer`
 SOURCE_SAMPLES, SOURCE_STEPS, HELD_OUT = 2000, 300, 500
 GRID = (0, 1 / 12, 1 / 4, 1 / 2, 1)  # parts of a run after which the test loss is measured
 
@@ -195,18 +198,22 @@ def measured(folder: Path, offline: bool) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "results.jsonl"
     found: dict[str, Any] = dict(map(json.loads, file.read_text().splitlines())) if file.exists() else {}
+    work: dict[str, Callable[[], Any]] = {few_key(*how): partial(baseline, *how) for how in FEW}
     for cell, optimiser, steps in rounds():
-        key = f"{cell}|{optimiser}|{steps}"
-        if key in found or offline:
-            continue
+        done = partial(fine_tuned, folder, cell, optimiser, steps) if steps else partial(scores, folder, cell)
+        work[f"{cell}|{optimiser}|{steps}"] = done
+    for key in [] if offline else [key for key in work if key not in found]:
         begun = time.process_time()
-        found[key] = fine_tuned(folder, cell, optimiser, steps) if steps else scores(folder, cell)
+        found[key] = work[key]()
         with file.open("a") as out:
             out.write(json.dumps([key, found[key]]) + "\n")
-        print(
-            f"  {key}: {time.process_time() - begun:.1f} s of {time.process_time():.0f} s", file=sys.stderr, flush=True
-        )
+        now = time.process_time()
+        print(f"  {key}: {now - begun:.1f} s of {now:.0f} s", file=sys.stderr, flush=True)
     return found
+
+
+def few_key(shots: int, seed: int) -> str:
+    return f"few labels|{seed}|{shots}"
 
 
 def collected(found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -239,10 +246,12 @@ def main() -> None:
     file = Path(__file__).with_suffix(".json")
     if not given.page:
         torch.set_num_threads(1)
-        rows = collected(measured(given.cache, given.offline))
+        found = measured(given.cache, given.offline)
+        rows = collected(found)
+        few = {str(shots): [found[few_key(shots, seed)] for seed in FEW_SEEDS] for shots in SHOTS}
         pairs = {f"{source} -> {target}": "choosing" if chooses(str(source), str(target)) else "confirming"
                  for target in TARGETS for source in SOURCES}  # fmt: skip
-        keep(__file__, {"networks": NETWORKS, "seeds": list(SEEDS), "pairs": pairs, "rows": rows})
+        keep(__file__, {"networks": NETWORKS, "seeds": list(SEEDS), "pairs": pairs, "rows": rows, "few": few})
     write(json.loads(file.read_text()), file)
 
 

@@ -12,8 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
+from head_start_baseline import PAIR
 from nearkin.nets.heads import HEAD_STARTS
 from results import table
+from transfer_classes_page import half
+from transfer_classes_page import span as span_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "figures" / "head-start.md"
 HALVES = ("choosing", "confirming")
@@ -152,6 +155,17 @@ def correlation_table(found: dict[str, Any], figure: str) -> str:
     return table(["fine-tuning starts from", *heads], lines)
 
 
+def few_table(few: dict[str, list[dict[str, float]]]) -> str:
+    """Accuracy of the baseline by labels a class and start, and differences from the drawn head."""
+    lines = []
+    for shots, seeds in few.items():
+        values = {start: [one[start] for one in seeds] for start in HEAD_STARTS}
+        gains = [[a - b for a, b in zip(values[start], values["drawn"], strict=True)] for start in ("zero", "scaled")]
+        cells = [span_of(value) for value in values.values()]
+        lines.append([shots, *cells, *(f"{np.mean(gain):+.3f} ± {half(gain):.3f}" for gain in gains)])
+    return table(["labels a class", *HEAD_STARTS, "zero − drawn", "scaled − drawn"], lines)
+
+
 def coverage(rows: list[Row]) -> str:
     """How many seeds each network has with each recipe."""
     names = ("network", "optimiser", "steps")
@@ -211,6 +225,14 @@ By network, optimiser, labels and steps, over all pairs:
 {comparison_table(summary["halves"], "area")}
 
 {comparison_table(summary["groups"], "area")}
+
+## Few labels a class
+
+The baseline `all weights` of `nearkin transfer` (Adam, 200 steps) on the pair "{PAIR}" of
+[classes from few labels](transfer-classes.md): test accuracy, mean of {len(figures["few"]["5"])} seeds ± half of the
+95 % interval (Student). That page was measured with the drawn head.
+
+{few_table(figures["few"])}
 
 ## Which start the measure needs
 
