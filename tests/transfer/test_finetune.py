@@ -23,7 +23,7 @@ from nearkin.nets.training_loop import fit
 from nearkin.tasks.sources import task
 from nearkin.tasks.task import Task
 from nearkin.transfer.closed_form import closed_form
-from nearkin.transfer.finetune import BASELINES, all_weights, linear_head, run_baselines
+from nearkin.transfer.finetune import BASELINES, START, all_weights, linear_head, run_baselines
 from nearkin.transfer.labels.classes import Classes
 from nearkin.transfer.outcome import score_classes, score_values
 from nearkin.zoo.transfer import TransferOptions, with_shots
@@ -77,11 +77,11 @@ def test_the_same_seed_gives_the_same_outcome(baseline, lines: Task, model: nn.M
     assert (one.metric, one.nll, one.ece) == (other.metric, other.nll, other.ece)
 
 
-def test_fine_tuning_starts_from_the_head_of_all_fine_tuning(lines: Task, model: nn.Module) -> None:
+def test_fine_tuning_starts_from_the_head_that_is_stated(lines: Task, model: nn.Module) -> None:
     large = copy.deepcopy(model)
     with torch.no_grad():
         large.body[1].weight.mul_(20)
-    network = with_start(large, 2, derived_seed(3, "all weights"), lines.train.all().x)
+    network = with_start(large, 2, derived_seed(3, "all weights"), lines.train.all().x, START)
     fit(network, lines, Recipe(steps=2), seed=3)
     p = outputs_of(network, lines.test.all().x).double().softmax(1)
     found = finish(all_weights(large, lines, 2, 3))

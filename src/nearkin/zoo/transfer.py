@@ -16,7 +16,6 @@ from nearkin.core.events import Caution, Note, Work
 from nearkin.core.rng import Streams, derived_seed
 from nearkin.core.state import State
 from nearkin.nets.functional import num_parameters
-from nearkin.nets.heads import HEAD_START
 from nearkin.nets.solved import Solved
 from nearkin.run.stages import StageCache
 from nearkin.tasks.derive import limited
@@ -171,8 +170,7 @@ def transfer_network(
     few = yield from _with_few_labels(task, how.shots, seed)
     few = replace(few, test=few.test.chosen(subset_index(len(few.test), how.samples)))
     means = source_means(solved)
-    inputs = {**how.facts(), "shots": how.shots, "seed": seed, "source": source, "network": _digest(solved, model),
-              "head": HEAD_START}  # fmt: skip
+    inputs = {**how.facts(), "shots": how.shots, "seed": seed, "source": source, "network": _digest(solved, model)}
     run = run_each if stages is None else partial(_cached, stages, inputs)
     outcome = yield from run(
         "closed form",
