@@ -4,7 +4,7 @@
 
 Networks that learned a source are fine-tuned on a target with three starts of the new head: zeros, drawn as `nn.Linear`
 draws it, and drawn then divided by the root mean square of its inputs. Sources and starts of one target see the same
-batches and the same draw, and are trained side by side as one stack of networks. About 15 minutes of one core. Every
+batches and the same draw, and are trained side by side as one stack of networks. About 20 minutes of one core. Every
 result is stored in the cache at once, so an interrupted command can be run again; `--offline` measures nothing and
 leaves unfinished seeds out; `--page` writes the page alone. The start is chosen on half of the pairs (even SHA-256 of
 the pair's name) and confirmed on the other half.

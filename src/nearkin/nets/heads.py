@@ -18,7 +18,7 @@ from nearkin.nets.functional import evaluation_mode, outputs_of
 
 HeadStart: TypeAlias = Literal["zero", "drawn", "scaled"]
 HEAD_STARTS: tuple[HeadStart, ...] = get_args(HeadStart)
-HEAD_START: HeadStart = "scaled"  # the lowest error after fine-tuning: benchmarks/head_start.py
+HEAD_START: HeadStart = "scaled"  # lowest mean error after fine-tuning: benchmarks/head_start.py
 SCALE_SAMPLES = 256  # whose features scale a new head
 
 
@@ -131,7 +131,7 @@ def with_head(model: nn.Module, num_outputs: int, seed: int, head: str | None = 
 
 
 def with_start(model: nn.Module, num_outputs: int, seed: int, x: Tensor, start: HeadStart = HEAD_START) -> nn.Module:
-    r"""A copy of a network with the new head from which all fine-tuning in this package starts.
+    r"""A copy of a network with a new head from which fine-tuning starts.
 
     `zero`: weights and bias of zeros, so the first outputs are 0 for every sample. `drawn`: as `nn.Linear` draws them.
     `scaled`: drawn weights divided by the features' root mean square, $\sqrt{\sum_{nd} f_{nd}^2 / ND}$.
