@@ -127,16 +127,20 @@ def asked(task: Task, question: str) -> Task:
     return task
 
 
-def parts(name: Name, seed: int) -> Parts:
-    """Samples of a task for sources, for targets and held out; the seed chooses which of them."""
+@cache
+def pools(name: Name) -> dict[str, Task]:
+    """A task with the training samples of sources only, and of targets only."""
     whole = parent(name.data)
     order = torch.randperm(len(whole.train), generator=Streams(0).at("pools", name.data))
     cut = round(TARGET_SHARE * len(order))
-    pools = {"target": (order[:cut], TARGET_SAMPLES), "source": (order[cut:], SOURCE_SAMPLES)}
-    found = {}
-    for role, (index, count) in pools.items():
-        pool = asked(replace(whole, train=whole.train.chosen(index)), name.question)
-        found[role] = derive.limited(pool, count, seed=seed)
+    index = {"target": order[:cut], "source": order[cut:]}
+    return {role: asked(replace(whole, train=whole.train.chosen(rows)), name.question) for role, rows in index.items()}
+
+
+def parts(name: Name, seed: int) -> Parts:
+    """Samples of a task for sources, for targets and held out; the seed chooses which of them."""
+    counts = {"target": TARGET_SAMPLES, "source": SOURCE_SAMPLES}
+    found = {role: derive.limited(pool, counts[role], seed=seed) for role, pool in pools(name).items()}
     test = found["target"].test
     kept = torch.randperm(len(test), generator=Streams(0).at("held out"))[:HELD_OUT]
     (x, y), (xs, ys), (xt, yt) = (

@@ -12,7 +12,7 @@ from nearkin.core.events import Progress, finish
 from nearkin.core.rng import Streams
 from nearkin.distance.baselines.inputs import canonical_order
 from nearkin.distance.short_finetune import SCHEDULE, FinetuneSchedule, short_finetune_loss
-from nearkin.nets.heads import features
+from nearkin.nets.heads import SCALE_SAMPLES, features
 from nearkin.nets.registry import build
 from nearkin.tasks.likelihood import Gaussian
 from nearkin.tasks.likelihood import likelihood as likelihood_named
@@ -86,9 +86,9 @@ def test_names_of_classes_do_not_matter():
     assert found[0] == pytest.approx(found[1], abs=1e-10)
 
 
-@pytest.mark.parametrize("head", ["zero", "drawn"])
+@pytest.mark.parametrize("head", ["zero", "drawn", "scaled"])
 def test_order_of_samples_does_not_matter_to_the_bit(head: str):
-    x, y = samples()
+    x, y = samples(SCALE_SAMPLES + 40)
     turn = torch.randperm(len(x), generator=torch.Generator().manual_seed(1))
     first, second = (
         short_finetune_loss(network(), a, b, num_outputs=3, head=head, schedule=SHORT)
@@ -247,7 +247,7 @@ def test_heads_side_by_side_are_heads_apart_while_the_encoder_rests(likelihood: 
         ({"y": torch.tensor([0, 1, 2, 9])}, DataError, "labels run from 0 to 9, wanted 0 to 2"),
         ({"y": torch.tensor([0, 1])}, MismatchError, "4 samples but 2 targets"),
         ({"x": torch.zeros(1, 5).double(), "y": torch.tensor([0])}, DataError, "1 samples, wanted two"),
-        ({"head": "fitted"}, OptionError, "head must be one of zero, drawn"),
+        ({"head": "fitted"}, OptionError, "head must be one of zero, drawn, scaled"),
     ],
 )
 def test_refuses_what_it_cannot_measure(change: dict[str, object], error: type[Exception], said: str):

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from nearkin.core.errors import MismatchError, OptionError
 from nearkin.nets.functional import blank, view
-from nearkin.nets.heads import features, head_name, padded_head, split, with_head
+from nearkin.nets.heads import HEAD_START, HEAD_STARTS, features, head_name, padded_head, split, with_head, with_start
 from nearkin.nets.recurrent import RecurrentLanguageModel
 from nearkin.nets.registry import NETWORKS, build
 
@@ -142,6 +142,39 @@ def test_surgery_unties_a_tied_head() -> None:
 def test_a_head_has_outputs() -> None:
     with pytest.raises(OptionError, match="one output or more"):
         with_head(nn.Linear(2, 2), 0, seed=0)
+
+
+def test_the_three_starts_share_their_draw() -> None:
+    model, x = Nested().eval(), torch.randn(9, 5, generator=torch.Generator().manual_seed(0))
+    starts = {start: with_start(model, 4, 1, x, start).classifier[3].weight for start in HEAD_STARTS}
+    size = features(model, x, "classifier.3").square().mean().sqrt()
+    assert not starts["zero"].any()
+    assert torch.equal(starts["drawn"], with_head(model, 4, 1, "classifier.3").classifier[3].weight)
+    assert torch.allclose(starts["scaled"] * size, starts["drawn"])
+    assert torch.equal(with_start(model, 4, 1, x).classifier[3].weight, starts[HEAD_START])
+
+
+def test_the_bias_of_a_zero_start_is_zero_and_outputs_of_a_scaled_one_do_not_grow_with_the_features() -> None:
+    x = torch.rand(50, 3, generator=torch.Generator().manual_seed(0))
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    assert not with_start(model, 4, 0, x, "zero")(x).any()
+    before = with_start(model, 4, 0, x, "scaled")(x)
+    with torch.no_grad():
+        for value in model[0].parameters():
+            value.mul_(1000)
+    assert torch.allclose(with_start(model, 4, 0, x, "scaled")(x), before, atol=1e-5)
+
+
+def test_a_start_leaves_statistics_modes_and_the_network_as_they_were() -> None:
+    model = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    made = with_start(model, 4, 0, torch.randn(20, 3), "scaled")
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert torch.equal(made[1].running_mean, model[1].running_mean)
+    assert made.training
+    assert made[2].weight.requires_grad
+    with pytest.raises(OptionError, match="a head's start must be one of zero, drawn, scaled, got 'ones'"):
+        with_start(model, 4, 0, torch.randn(20, 3), "ones")  # type: ignore[arg-type]
 
 
 def test_a_padded_head_answers_as_before_and_zero_beyond() -> None:

@@ -1,5 +1,6 @@
 """Baselines beside the closed form: what they judge by, and that the closed form earns its place."""
 
+import copy
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -13,14 +14,16 @@ from torch import Tensor, nn
 
 from nearkin.core.errors import DataError, OptionError
 from nearkin.core.events import Caution, finish
-from nearkin.nets.functional import view
+from nearkin.core.rng import derived_seed
+from nearkin.nets.functional import outputs_of, view
+from nearkin.nets.heads import with_start
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
 from nearkin.nets.training_loop import fit
 from nearkin.tasks.sources import task
 from nearkin.tasks.task import Task
 from nearkin.transfer.closed_form import closed_form
-from nearkin.transfer.finetune import BASELINES, linear_head, run_baselines
+from nearkin.transfer.finetune import BASELINES, START, all_weights, linear_head, run_baselines
 from nearkin.transfer.labels.classes import Classes
 from nearkin.transfer.outcome import score_classes, score_values
 from nearkin.zoo.transfer import TransferOptions, with_shots
@@ -72,6 +75,17 @@ def test_every_way_learns_and_none_changes_the_source(kind: str, model: nn.Modul
 def test_the_same_seed_gives_the_same_outcome(baseline, lines: Task, model: nn.Module) -> None:
     one, other = (finish(baseline(model, lines, 20, 3)) for _ in range(2))
     assert (one.metric, one.nll, one.ece) == (other.metric, other.nll, other.ece)
+
+
+def test_fine_tuning_starts_from_the_head_that_is_stated(lines: Task, model: nn.Module) -> None:
+    large = copy.deepcopy(model)
+    with torch.no_grad():
+        large.body[1].weight.mul_(20)
+    network = with_start(large, 2, derived_seed(3, "all weights"), lines.train.all().x, START)
+    fit(network, lines, Recipe(steps=2), seed=3)
+    p = outputs_of(network, lines.test.all().x).double().softmax(1)
+    found = finish(all_weights(large, lines, 2, 3))
+    assert found.nll == pytest.approx(score_classes("it", p, lines.test.all().y, 0.0).nll, rel=1e-6)
 
 
 def test_outcomes_against_closed_forms() -> None:

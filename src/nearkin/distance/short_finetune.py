@@ -17,7 +17,6 @@ import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -28,11 +27,9 @@ from nearkin.core.rng import Streams, derived_seed, seeded
 from nearkin.distance.baselines.inputs import canonical_order
 from nearkin.distance.pair import Pair
 from nearkin.nets.functional import check
-from nearkin.nets.heads import head_name, with_head
+from nearkin.nets.heads import HEAD_STARTS, SCALE_SAMPLES, HeadStart, with_start
 from nearkin.tasks.likelihood import likelihood as likelihood_named
 
-Start: TypeAlias = Literal["zero", "drawn"]
-STARTS: tuple[Start, ...] = ("zero", "drawn")
 SEED_NAME = "kin"  # the measure's first name; it stays in the names of random streams, so that values do not change
 DRAWN_HEADS = 8  # benchmarks/prediction.py: they predict fine-tuning from a drawn head better than one, at its cost
 
@@ -79,10 +76,10 @@ class ShortFinetune(FinetuneSchedule):
         steps: of Adam.
         batch_size: samples in a step; all samples if there are fewer.
         learning_rate: of Adam.
-        head: new last layer: `zero` or `drawn`.
+        head: new last layer: `zero`, `drawn` or `scaled`, as in `nets.heads.with_start`.
     """
 
-    head: Start = "zero"
+    head: HeadStart = "zero"
 
     def __call__(self, pair: Pair) -> Work[float]:
         """The loss of one pair."""
@@ -105,7 +102,7 @@ def short_finetune_loss(
     *,
     num_outputs: int,
     likelihood: str = "categorical",
-    head: Start = "zero",
+    head: HeadStart = "zero",
     num_heads: int = DRAWN_HEADS,
     schedule: FinetuneSchedule = SCHEDULE,
     seed: int = 0,
@@ -122,7 +119,7 @@ def short_finetune_loss(
         y: their targets, as the likelihood takes them.
         num_outputs: width of the target's head.
         likelihood: of the target; a `dense` network keeps its last layer, all others get a new linear one.
-        head: `zero`, or `drawn` as `nn.Linear` draws it, to predict fine-tuning from such a head.
+        head: `zero`, or `drawn` or `scaled` to predict fine-tuning from such a head; see `nets.heads.with_start`.
         num_heads: number of drawn heads, trained side by side on one encoder to reduce the variance of the value.
         schedule: number and size of the steps.
         seed: of batches, of a drawn head and of dropout.
@@ -137,13 +134,13 @@ def short_finetune_loss(
     form = likelihood_named(likelihood)
     _check(x, y, num_outputs, likelihood, head)
     require(num_heads >= 1, f"num_heads must be 1 or more, got {num_heads}")
-    heads = num_heads if head == "drawn" and likelihood != "dense" else 1
-    tuned = _started(model, x, num_outputs * heads, likelihood, head, seed)
+    heads = num_heads if head != "zero" and likelihood != "dense" else 1
+    order, total = canonical_order(x, y), 0.0
+    tuned = _started(model, x[order[:SCALE_SAMPLES]], num_outputs * heads, likelihood, head, seed)
     check(tuned, x.shape[1:], num_outputs * heads, likelihood)
     tuned.train()
     moving = [value for value in tuned.parameters() if value.requires_grad]
     optimiser = torch.optim.Adam(moving, schedule.learning_rate, fused=x.device.type in ("cpu", "cuda"))
-    order, total = canonical_order(x, y), 0.0
     for step, index in enumerate(_batches(len(x), schedule, seed)):
         batch = order[index]
         with torch.enable_grad(), seeded(derived_seed(seed, f"{SEED_NAME} noise", step)):
@@ -169,8 +166,8 @@ def short_finetune_loss(
 
 
 def _check(x: Tensor, y: Tensor, num_outputs: int, likelihood: str, head: str) -> None:
-    if head not in STARTS:
-        raise OptionError(f"head must be one of {', '.join(STARTS)}, got {head!r}")
+    if head not in HEAD_STARTS:
+        raise OptionError(f"head must be one of {', '.join(HEAD_STARTS)}, got {head!r}")
     require(len(x) >= 2, f"got {len(x)} samples, wanted two or more; add samples", DataError)
     require(
         len(x) == len(y), f"got {len(x)} samples but {len(y)} targets; give one target for each sample", MismatchError
@@ -190,17 +187,11 @@ def _check(x: Tensor, y: Tensor, num_outputs: int, likelihood: str, head: str) -
         )
 
 
-def _started(model: nn.Module, x: Tensor, num_outputs: int, likelihood: str, head: Start, seed: int) -> nn.Module:
+def _started(model: nn.Module, x: Tensor, num_outputs: int, likelihood: str, head: HeadStart, seed: int) -> nn.Module:
     """A copy of the network with the head that fine-tuning starts from."""
     if likelihood == "dense":
         return copy.deepcopy(model)
-    name = head_name(model, x[:1])
-    tuned = with_head(model, num_outputs, derived_seed(seed, f"{SEED_NAME} head", num_outputs), name)
-    if head == "zero":
-        with torch.no_grad():
-            for value in tuned.get_submodule(name).parameters():
-                value.zero_()
-    return tuned
+    return with_start(model, num_outputs, derived_seed(seed, f"{SEED_NAME} head", num_outputs), x, head)
 
 
 def _batches(count: int, schedule: FinetuneSchedule, seed: int) -> Iterator[Tensor]:

@@ -14,7 +14,7 @@ from nearkin.core.rng import derived_seed
 from nearkin.core.state import State, prefixed, restoring
 from nearkin.nets.evaluate import evaluate
 from nearkin.nets.functional import check
-from nearkin.nets.heads import features, head_name, with_head
+from nearkin.nets.heads import SCALE_SAMPLES, with_start
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
 from nearkin.nets.solved import FitFacts, Solved, fit_facts, fit_from, fit_state
@@ -49,7 +49,6 @@ CHANNELS = (8, 16, 32, 48)
 USUAL_CELLS = 1  # index among the networks of a cell without a time limit
 MAP_SIDE = 8  # of feature maps in a search: about a second per cell
 FINAL_SIDE = 16  # of feature maps in the final network
-HEAD_SAMPLES = 256  # to scale the weights of a new head
 CURVE = 120  # points of a stored learning curve
 EVIDENCE = ("rows", "outputs", "targets")
 
@@ -201,13 +200,8 @@ def _initial_model(contender: Contender, network: str) -> nn.Module:
         model = build(network, task.input_shape, task.num_outputs, contender.seed)
         check(model, task.input_shape, task.num_outputs, task.likelihood)
         return model
-    model = contender.source.model()
-    x = task.train.first(HEAD_SAMPLES).x
-    head = head_name(model, x[:1])
-    model = with_head(model, task.num_outputs, derived_seed(contender.seed, "head"), head)
-    with torch.no_grad():  # large features would make the first steps of a new head too large
-        model.get_submodule(head).weight.div_(features(model, x, head).square().mean().sqrt().clamp_min(1e-6))  # type: ignore[operator]
-    return model
+    x = task.train.first(SCALE_SAMPLES).x
+    return with_start(contender.source.model(), task.num_outputs, derived_seed(contender.seed, "head"), x)
 
 
 def samples_learned(settings: Mapping[str, Any], task: Task) -> int:

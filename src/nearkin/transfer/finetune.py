@@ -30,7 +30,7 @@ from nearkin.core.events import Note, Progress, Work
 from nearkin.core.lazy import Lazy
 from nearkin.core.rng import derived_seed
 from nearkin.nets.functional import evaluation_mode, outputs_of
-from nearkin.nets.heads import features, head_name, with_head
+from nearkin.nets.heads import SCALE_SAMPLES, HeadStart, features, head_name, with_start
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.training_loop import fit
 from nearkin.tasks.likelihood import LOG_VARIANCE_LIMIT
@@ -47,6 +47,7 @@ else:  # importing it takes two seconds
     linear_model, model_selection = map(Lazy, LATE)
 
 STEPS = 200
+START: HeadStart = "drawn"  # with few labels a class not worse than `solve`'s: a baseline is not to be made weaker
 PASS = 512  # samples in one forward pass
 STRENGTHS = (0.1, 1.0, 10.0, 100.0)  # inverse penalties of logistic regression
 PENALTIES = np.logspace(-3, 5, 17)  # of ridge regression
@@ -160,7 +161,9 @@ def last_layer(
         task.name, seen.float(), task.train.all().y, new.float(), task.test.all().y, likelihood=task.likelihood,
         classes=task.classes, standardise=False,
     )  # fmt: skip
-    layer = with_head(nn.Linear(seen.shape[1], 1), task.num_outputs, derived_seed(seed, "last layer"), "")
+    layer = with_start(
+        nn.Linear(seen.shape[1], 1), task.num_outputs, derived_seed(seed, "last layer"), seen.float(), START
+    )
     rate = RATES[task.likelihood == "categorical"] / seen.shape[1]  # the curvature grows with the features
     recipe = Recipe(steps=steps, optimiser="sgd", learning_rate=rate)
     return (yield from _train_and_score("last layer", layer, features_task, recipe, seed, begun))
@@ -178,8 +181,8 @@ def all_weights(
 ) -> Work[TransferScores]:
     """All weights for some steps, with a new head."""
     begun = time.perf_counter()
-    head = head_name(model, task.train.first(1).x)
-    network = with_head(model, task.num_outputs, derived_seed(seed, "all weights"), head)
+    x = task.train.first(SCALE_SAMPLES).x
+    network = with_start(model, task.num_outputs, derived_seed(seed, "all weights"), x, START)
     for weight in network.parameters():
         weight.requires_grad_(True)
     return (yield from _train_and_score("all weights", network, task, Recipe(steps=steps), seed, begun))
