@@ -61,11 +61,11 @@ def _options_of_comparison(
     """Holds the options that `near`, `matrix` and `map` share."""
 
 
-def _comparison(given: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of `Comparison`, from the options that were given."""
-    options: dict[str, Any] = named_values(given.pop("option", None))
-    options |= {name: given.pop(name) for name in ("reading", "aggregate", "align") if name in given}
-    return {**given, "options": options}
+def _comparison(values: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of `Comparison`, from the options on the command line."""
+    options: dict[str, Any] = named_values(values.pop("option", None))
+    options |= {name: values.pop(name) for name in ("reading", "aggregate", "align") if name in values}
+    return {**values, "options": options}
 
 
 comparison_options = shared_options(

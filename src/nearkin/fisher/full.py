@@ -173,9 +173,9 @@ def _selected_weights(model: nn.Module, names: Collection[str] | None) -> Params
     return {name: weights[name] for name in wanted_names(model, names)}
 
 
-def _require_limit(what: str, size: int, limit: int, instead: str) -> None:
+def _require_limit(subject: str, size: int, limit: int, instead: str) -> None:
     require(
         size <= limit,
-        f"{what} of {size:,} weights has {size**2:,} entries, the limit is {limit:,} weights; use {instead}, "
+        f"{subject} of {size:,} weights has {size**2:,} entries, the limit is {limit:,} weights; use {instead}, "
         f"or raise limit",
     )

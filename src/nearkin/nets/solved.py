@@ -117,13 +117,13 @@ class Solved:
 
     def scores_on(self, task: Task, trial: int = 0, device: torch.device | None = None) -> Scores:
         """Metric and loss on another task's test set, with the scaling of this task."""
-        for what, own, other in (
+        for property_name, own, other in (
             ("likelihood", self.facts["likelihood"], task.likelihood),
             ("input shape", tuple(self.facts["input_shape"]), task.input_shape),
             ("number of classes", len(self.facts["classes"]), len(task.classes)),
         ):
             if own != other:
-                raise MismatchError(f"{self.name} was trained with {what} {own}, {task.name} has {other}; "
+                raise MismatchError(f"{self.name} was trained with {property_name} {own}, {task.name} has {other}; "
                                     f"evaluate it on data of the same kind")  # fmt: skip
         mine = self.facts.get("preprocessing")
         require(
@@ -190,7 +190,7 @@ def task_facts(facts: Mapping[str, Any], origin: str) -> TaskFacts:
     """Stored facts of a task, checked so that a network can be built: types, shape and scaling must fit."""
     known = typed(TaskFacts, dict(facts), origin)
     shape, scaling, target_scaling = known["input_shape"], known["scaling"], known["target_scaling"]
-    for what, fits in (
+    for key, fits in (
         ("input_shape", 1 <= len(shape) <= 4 and min(shape) >= 1 and math.prod(shape) <= LARGEST_INPUT),
         ("classes", len(known["classes"]) >= 1),
         ("scaling", scaling is None or len(scaling["mean"]) == len(scaling["std"]) in (1, shape[0] if shape else 0)),
@@ -199,7 +199,7 @@ def task_facts(facts: Mapping[str, Any], origin: str) -> TaskFacts:
     ):  # fmt: skip
         require(
             fits,
-            f"{origin}: {what} does not fit the other facts of the task ({str(known[what])[:80]}); write or fetch the "  # type: ignore[literal-required]
+            f"{origin}: {key} does not fit the other facts of the task ({str(known[key])[:80]}); write or fetch the "  # type: ignore[literal-required]
             f"file again",
             DataError,
         )

@@ -143,6 +143,10 @@ def require_name(name: str, expected: str) -> None:
     )
 
 
-def require_count(given: Sequence[str], count: int, what: str) -> None:
+def require_count(operations: Sequence[str], count: int, items: str) -> None:
     """Raise unless there is one operation for each edge, block or node."""
-    require(len(given) == count, f"got {len(given)} operations for {count} {what}; give one for each", MismatchError)
+    require(
+        len(operations) == count,
+        f"got {len(operations)} operations for {count} {items}; give one for each",
+        MismatchError,
+    )
