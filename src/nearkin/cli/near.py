@@ -48,11 +48,13 @@ Names = Annotated[list[str] | None, typer.Argument(help="Tasks of the zoo (defau
 def _options_of_comparison(
     *,
     measure: Measured = None,
-    trials: Annotated[int | None, typer.Option(min=1, help="Trials (default: as many as all tasks have).")] = None,
-    samples: Annotated[int, typer.Option(min=2, help="Samples of the target.")] = 1000,
+    trials: Annotated[int | None, typer.Option(min=1, help="Trials to use (default: all that every task has).")] = None,
+    samples: Annotated[int, typer.Option(min=2, help="Largest number of target samples.")] = 1000,
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", metavar="NAME=VALUE", help="Of the measure, such as steps=32; may be repeated."),
+        typer.Option(
+            "--option", metavar="NAME=VALUE", help="Option of the measure, such as steps=32; may be repeated."
+        ),
     ] = None,
     reading: Annotated[str | None, typer.Option(help="The same as --option reading=TEXT.")] = None,
     aggregate: Annotated[str | None, typer.Option(help="The same as --option aggregate=TEXT.")] = None,
@@ -97,7 +99,7 @@ def near(
     screen: Annotated[
         int | None, typer.Option(min=1, help="Measure only this many tasks, chosen by screening.")
     ] = None,
-    epsilon: Annotated[float, typer.Option(min=0, max=1, help="Name networks with a metric below 1 − ε.")] = 0.2,
+    epsilon: Annotated[float, typer.Option(min=0, max=1, help="Warn of networks with a metric below 1 − ε.")] = 0.2,
     as_json: Json = False,
     *,
     how: dict[str, Any],

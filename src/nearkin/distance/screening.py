@@ -206,7 +206,7 @@ class Index:
         return point.detach().cpu().float()
 
     def to_state(self) -> State:
-        """The stored form."""
+        """Names and points as a state that can be stored."""
         return State({"points": self.points}, {"names": list(self.names), "embedding": asdict(self.embedding)})
 
     @classmethod

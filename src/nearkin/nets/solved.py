@@ -107,10 +107,10 @@ class Solved:
 
     def model(self, trial: int = 0) -> nn.Module:
         """The trained network of one trial, in evaluation mode."""
-        require(0 <= trial < len(self.trials), f"{self.name} has trials 0 to {len(self.trials) - 1}, not {trial}")
+        require(0 <= trial < len(self.trials), f"'{self.name}' has trials 0 to {len(self.trials) - 1}, got {trial}")
         shape, fit = tuple(self.facts["input_shape"]), self.trials[trial]
         stored = sum(value.numel() for value in fit.params.values())
-        with restoring(f"the network of {self.name}"), _weight_limit(SPARE * stored + SPARE_WEIGHTS, self.network):
+        with restoring(f"the network of '{self.name}'"), _weight_limit(SPARE * stored + SPARE_WEIGHTS, self.network):
             model = build(self.network, shape, self.num_outputs, self.seed, trial)
         load(model, fit.params, fit.buffers)
         return model.eval()
@@ -123,13 +123,13 @@ class Solved:
             ("number of classes", len(self.facts["classes"]), len(task.classes)),
         ):
             if own != other:
-                raise MismatchError(f"{self.name} was trained with {property_name} {own}, {task.name} has {other}; "
+                raise MismatchError(f"'{self.name}' was trained with {property_name} {own}, '{task.name}' has {other}; "
                                     f"evaluate it on data of the same kind")  # fmt: skip
         mine = self.facts.get("preprocessing")
         require(
             not mine or mine == dict(task.preprocessing),
-            f"the columns of {task.name} are encoded otherwise than those that {self.name} was trained on; evaluate it "
-            f"on its own data, or apply it to new rows with nearkin predict",
+            f"the columns of '{task.name}' are not encoded like those that '{self.name}' was trained on; evaluate it on "
+            f"its own data, or apply it to new rows with nearkin predict",
             MismatchError,
         )
         scaling = Scaling.from_dict(self.facts["scaling"])

@@ -124,7 +124,7 @@ class Transfer:
 
     @property
     def ece(self) -> float:
-        """Expected calibration error."""
+        """Expected calibration error on the test set."""
         return self.outcome.ece
 
     @property

@@ -85,7 +85,7 @@ class Cells(Genotype):
         return Cells(**{kind: cell.with_operations(operations[kind]) for kind, cell in self.parts().items()})
 
     def parts(self) -> dict[str, Cell]:
-        """Cells by name."""
+        """The cells by kind: `normal`, and `reduction` if there is one."""
         cells = {"normal": self.normal}
         return cells if self.reduction is None else {**cells, "reduction": self.reduction}
 

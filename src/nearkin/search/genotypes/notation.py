@@ -58,12 +58,12 @@ class Scanner:
         return match is not None and match[0] == name and self.accept(name)
 
     def expect(self, mark: str) -> None:
-        """Read this mark."""
+        """Read this mark, or raise an error with the position."""
         if not self.accept(mark):
             self.fail(repr(mark))
 
     def name(self, expected: str) -> str:
-        """Read a name."""
+        """Read a name, or raise an error with the position."""
         return self._match(NAME, expected)
 
     def one_of(self, names: Container[str], expected: str) -> str:

@@ -233,7 +233,7 @@ class DenseCellNetwork(CellNetwork):
         self.sides = sides
 
     def make_head(self, width: int, num_outputs: int) -> nn.Module:
-        """A 1x1 convolution."""
+        """A 1x1 convolution with one channel for each output."""
         return nn.Conv2d(width, num_outputs, 1)
 
     def feature_maps(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -22,7 +22,7 @@ from nearkin.search.spaces.limited import LimitedSpace
 from nearkin.search.spaces.restricted import ANY, RestrictedSpace
 
 Architecture: TypeAlias = Mapping[str, Tensor]
-"""`alpha/PART` `[E, O]` and, with weights of edges, `beta/PART` `[E]`, both before the softmax."""
+"""`alpha/KIND` `[E, O]` and, with weights of edges, `beta/KIND` `[E]`, both before the softmax."""
 
 
 @dataclass(frozen=True)
