@@ -161,7 +161,8 @@ def _log_determinant(matrix: Tensor, scale: float) -> float:
     least, largest = float(values[0]), float(values[-1])
     require(
         least >= -NEGATIVE * largest,
-        f"the matrix has an eigenvalue of {least:.3g} beside one of {largest:.3g}, expected none below 0; pass a Fisher matrix",
+        f"the matrix has an eigenvalue of {least:.3g} beside one of {largest:.3g}, expected none below 0; pass a "
+        f"Fisher matrix",
         DataError,
     )
     return float((scale * values.clamp_min(0)).log1p().sum())

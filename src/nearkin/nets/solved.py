@@ -128,8 +128,8 @@ class Solved:
         mine = self.facts.get("preprocessing")
         require(
             not mine or mine == dict(task.preprocessing),
-            f"the columns of '{task.name}' are not encoded like those that '{self.name}' was trained on; evaluate it on "
-            f"its own data, or apply it to new rows with nearkin predict",
+            f"the columns of '{task.name}' are not encoded like those that '{self.name}' was trained on; evaluate it "
+            f"on its own data, or apply it to new rows with nearkin predict",
             MismatchError,
         )
         scaling = Scaling.from_dict(self.facts["scaling"])

@@ -83,7 +83,7 @@ def labels(names: Iterable[str], size: float, width: float) -> tuple[str, ...]:
 
 
 def set_apart(wanted: ArrayLike, gaps: ArrayLike, weights: ArrayLike | None = None) -> Array:
-    """Positions `[K]` nearest to the expected ones in weighted least squares, in the given order, `gaps` `[K - 1]` apart.
+    """Positions `[K]` nearest to the wanted ones in weighted least squares, in the given order, `gaps` `[K - 1]` apart.
 
     >>> set_apart([10, 11, 50], [5, 5]).tolist()
     [8.0, 13.0, 50.0]
@@ -93,7 +93,7 @@ def set_apart(wanted: ArrayLike, gaps: ArrayLike, weights: ArrayLike | None = No
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Positions near the expected ones, in their order, `gap` apart, and within bounds if there is enough space.
+    """Positions near the wanted ones, in their order, `gap` apart, and within bounds if there is enough space.
 
     >>> spread([11, 10, 50], 5, 0, 100)
     [13.0, 8.0, 50.0]

@@ -75,7 +75,7 @@ def several(labels: Tensor) -> Tensor:
     """
     require(
         bool((labels != labels[0]).any()),
-        f"all {len(labels)} samples are of class {int(labels[0])}, expected two classes or more; add samples of another",
+        f"all {len(labels)} samples are of class {int(labels[0])}, expected two classes or more; add others",
         DataError,
     )
     return labels
