@@ -1,4 +1,4 @@
-"""Tasks, networks and parts of data of the prediction benchmark.
+"""Tasks, networks and data splits of the prediction benchmark.
 
 Every data set is split once: sources learn from one part of its training samples, targets from the other, and what is
 held out comes from its test part. So a source has never seen a sample of its target, whatever classes they share.
@@ -104,7 +104,7 @@ NAMES = tuple(Name(data, question) for data, questions in QUESTIONS.items() for 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What is used of one task under one seed: samples `[N, 1, 14, 14]` and labels `[N]`."""
+    """Data of one task and seed: samples `[N, 1, 14, 14]` and labels `[N]`."""
 
     num_outputs: int
     source: tuple[Tensor, Tensor]
@@ -133,13 +133,13 @@ def parts(name: Name, seed: int) -> Parts:
     order = torch.randperm(len(whole.train), generator=Streams(0).at("pools", name.data))
     cut = round(TARGET_SHARE * len(order))
     pools = {"target": (order[:cut], TARGET_SAMPLES), "source": (order[cut:], SOURCE_SAMPLES)}
-    found = {}
+    results = {}
     for role, (index, count) in pools.items():
         pool = asked(replace(whole, train=whole.train.chosen(index)), name.question)
-        found[role] = derive.limited(pool, count, seed=seed)
-    test = found["target"].test
+        results[role] = derive.limited(pool, count, seed=seed)
+    test = results["target"].test
     kept = torch.randperm(len(test), generator=Streams(0).at("held out"))[:HELD_OUT]
     (x, y), (xs, ys), (xt, yt) = (
-        tuple(part.all()) for part in (test.chosen(kept), found["source"].train, found["target"].train)
+        tuple(examples.all()) for examples in (test.chosen(kept), results["source"].train, results["target"].train)
     )
-    return Parts(found["target"].num_outputs, (xs, ys), (xt, yt), (x, y))
+    return Parts(results["target"].num_outputs, (xs, ys), (xt, yt), (x, y))

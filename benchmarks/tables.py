@@ -1,4 +1,4 @@
-"""Search on tables: regret by the number of queries, beside reference figures, and searches that start from kin.
+"""Search on tables: regret by number of queries, compared with published figures, and searches that start from kin.
 
     python benchmarks/tables.py [FOLDER]
 
@@ -61,7 +61,7 @@ class Question:
     judged: str
 
     def objective(self) -> TabularObjective:
-        """What a search asks."""
+        """The value that a search receives for a genotype."""
         return TabularObjective(self.table, self.seen)
 
 
@@ -79,7 +79,7 @@ def questions(folder: Path) -> list[Question]:
 
 
 def every_cell(folder: Path) -> list[Question]:
-    """The tasks with reference figures, every cell counted and not every class of cells."""
+    """Tasks with published figures; equivalent cells count separately, as there."""
     both = (read_table(folder / f"{name}.csv.gz", single=True) for name in ("nb201", "tnb101_micro"))
     names = {task for task, _ in REFERENCE}
     return [replace(question, name=f"{question.name}{EVERY}") for question in columns(*both) if question.name in names]
@@ -87,14 +87,14 @@ def every_cell(folder: Path) -> list[Question]:
 
 def regrets(question: Question, searcher: Sampling, seed: int, queries: Sequence[int], best: float) -> list[float]:
     """After each of these numbers of queries."""
-    state, found = searcher.init(seed), []
+    state, results = searcher.init(seed), []
     for query in range(1, queries[-1] + 1):
         state = finish(searcher.step(state))
         if query in queries:
             chosen = searcher.best(state)
             assert chosen is not None
-            found.append(best - question.table.value(chosen.genotype, question.judged))
-    return found
+            results.append(best - question.table.value(chosen.genotype, question.judged))
+    return results
 
 
 def summary(rows: list[list[float]], queries: Sequence[int]) -> dict[str, dict[str, float]]:
@@ -155,23 +155,25 @@ def method_rows(figures: dict[str, dict[str, Any]]) -> list[list[str]]:
     rows = []
     for task, ways in figures.items():
         if not task.endswith(EVERY):
-            rows += [[task, name, *_ours(found)] for name, found in ways.items()]
+            rows += [[task, name, *_ours(results)] for name, results in ways.items()]
     return rows
 
 
 def reference_rows(figures: dict[str, dict[str, Any]]) -> list[list[str]]:
-    """Regrets with every cell counted beside those of reference."""
+    """Regrets with every cell counted separately, compared with the published ones."""
     rows = []
     for (task, name), reference in REFERENCE.items():
-        found = figures[f"{task}{EVERY}"][name]
-        triples = [(found["mean"][str(c)], p, found["error"][str(c)]) for c, p in zip(SHOWN, reference, strict=True)]
+        results = figures[f"{task}{EVERY}"][name]
+        triples = [
+            (results["mean"][str(c)], p, results["error"][str(c)]) for c, p in zip(SHOWN, reference, strict=True)
+        ]
         off = [(mine - theirs) / (math.sqrt(2) * error) for mine, theirs, error in triples]
-        rows.append([task, name, *_ours(found), numbers(reference), " / ".join(f"{value:+.1f}" for value in off)])
+        rows.append([task, name, *_ours(results), numbers(reference), " / ".join(f"{value:+.1f}" for value in off)])
     return rows
 
 
-def _ours(found: dict[str, Any]) -> list[str]:
-    return [numbers([found[part][str(count)] for count in SHOWN]) for part in ("mean", "error")]
+def _ours(results: dict[str, Any]) -> list[str]:
+    return [numbers([results[key][str(count)] for count in SHOWN]) for key in ("mean", "error")]
 
 
 def kin_rows(figures: dict[str, Any]) -> list[list[str]]:

@@ -30,16 +30,16 @@ def signed(value: Mapping[str, float], places: int = 2) -> str:
     return f"{value['mean']:+.{places}f} ({value['low']:+.{places}f} to {value['high']:+.{places}f})"
 
 
-def scores(part: Mapping[str, Any]) -> str:
+def scores(group: Mapping[str, Any]) -> str:
     lines = [
         [way, span(row["rmse"]), span(row["nll"]), f"{row['median nll']:.2f}", span(row["coverage"])]
-        for way, row in part["ways"].items()
+        for way, row in group["ways"].items()
     ]
     return table(["way", "error", "NLL", "median NLL", "coverage"], lines)
 
 
 def verdict(less: Mapping[str, Any], measure: str) -> str:
-    """Which ways are worse, better, and not told apart, by intervals of paired differences."""
+    """Which methods are worse, better, or not distinguishable, by intervals of paired differences."""
     groups: dict[str, list[str]] = {"better than": [], "worse than": [], "not told apart from": []}
     for way, row in less.items():
         value = row[measure]
@@ -49,37 +49,37 @@ def verdict(less: Mapping[str, Any], measure: str) -> str:
 
 
 def sinusoids(figures: Mapping[str, Any], kind: str) -> str:
-    part = figures["sinusoids"][kind]
-    each = ", ".join(f"{value:.2f}" for value in part["ways"][MINE]["coverage by source"])
-    pooled = ", ".join(f"{value:.2f}" for value in part["ways"]["network, pooled"]["coverage by source"])
-    noise = ", ".join(f"{facts['hyper']['noise']:.2g}" for facts in part["facts"])
+    group = figures["sinusoids"][kind]
+    each = ", ".join(f"{value:.2f}" for value in group["ways"][MINE]["coverage by source"])
+    pooled = ", ".join(f"{value:.2f}" for value in group["ways"]["network, pooled"]["coverage by source"])
+    noise = ", ".join(f"{facts['hyper']['noise']:.2g}" for facts in group["facts"])
     text = f"""### {kind.capitalize()} frequencies
 
-{part["sources"]} source networks, {part["tasks"]} tasks each.
+{group["sources"]} source networks, {group["tasks"]} tasks each.
 
-{scores(part)}
+{scores(group)}
 
 Coverage by source network: blended {each}; pooled {pooled}. Pooled noise, by source: {noise}.
 
-`{MINE}`, by NLL: {verdict(part["less"][MINE], "nll")}.
+`{MINE}`, by NLL: {verdict(group["less"][MINE], "nll")}.
 
-By error: {verdict(part["less"][MINE], "rmse")}.
+By error: {verdict(group["less"][MINE], "rmse")}.
 """
-    if BETTER in part["less"]:
+    if BETTER in group["less"]:
         text += f"""
-`{BETTER}`, by NLL: {verdict(part["less"][BETTER], "nll")}.
+`{BETTER}`, by NLL: {verdict(group["less"][BETTER], "nll")}.
 
-By error: {verdict(part["less"][BETTER], "rmse")}.
+By error: {verdict(group["less"][BETTER], "rmse")}.
 """
     return text + "\n"
 
 
 def rain(figures: Mapping[str, Any]) -> str:
-    part = figures["rain"]
+    group = figures["rain"]
     some = (MINE, "network, pooled", "network, own", "last layer, own", "RBF, own")
     lines = [
         [target, *(f"{ways[way][1]:.2f}, {ways[way][2]:.2f}" for way in some)]
-        for target, ways in part["targets"].items()
+        for target, ways in group["targets"].items()
     ]
     stations = table(["target: NLL, coverage", *some], lines)
     return f"""## Rain
@@ -88,14 +88,14 @@ Averaged daily precipitation of four stations of the US Historical Climatology N
 of Rhode Island): ten months to learn from, November and December to judge by, in units of the training days'
 deviation. One hidden layer of 400 tanh trained on one station by the paper's recipe, then the other three in closed
 form; hyper-parameters are pooled over the stations that are not judged. *RBF, of the source* is fitted to the source
-station and kept, as in the paper's figure 2. {part["pairs"]} pairs of source and target, each the mean over three
+station and kept, as in the paper's figure 2. {group["pairs"]} pairs of source and target, each the mean over three
 seeds; intervals by a bootstrap over pairs, which share four targets, so that they are rather too narrow.
 
-{scores(part)}
+{scores(group)}
 
-`{MINE}`, by NLL: {verdict(part["less"][MINE], "nll")}.
+`{MINE}`, by NLL: {verdict(group["less"][MINE], "nll")}.
 
-By error: {verdict(part["less"][MINE], "rmse")}.
+By error: {verdict(group["less"][MINE], "rmse")}.
 
 {stations}
 
@@ -117,17 +117,17 @@ source network as it is; *last layer, retrained* goes on for 100 epochs; *networ
 with known noise and some learned on top; *RBF* has known noise, too. Between the surveys of Kenya the land is the
 same; between Kenya and the Gambia only the scaled outlines are, so that there is little to transfer.
 """
-    for pair, part in figures["malaria"].items():
-        lines = [[way, *(span(one, 3) for one in some)] for way, some in part["ways"].items()]
+    for pair, group in figures["malaria"].items():
+        lines = [[way, *(span(interval, 3) for interval in some)] for way, some in group["ways"].items()]
         against = [
             f"{way} {signed(some[-1], 3)}"
-            for way, some in part["network less"].items()
+            for way, some in group["network less"].items()
             if way in ("last layer, retrained", "RBF, own", "mean of the given")
         ]
         text += f"""
 ### {pair[0].upper()}{pair[1:]}
 
-{part["splits"]} splits, each with a source network of its own.
+{group["splits"]} splits, each with a source network of its own.
 
 {table(["way", *(f"{count} places" for count in GIVEN)], lines)}
 
@@ -139,8 +139,8 @@ same; between Kenya and the Gambia only the scaled outlines are, so that there i
 def plain_words(figures: Mapping[str, Any]) -> str:
     """Where it wins and loses, in a few lines with numbers."""
     lines = []
-    for kind, part in figures["sinusoids"].items():
-        ways, less = part["ways"], part["less"]
+    for kind, group in figures["sinusoids"].items():
+        ways, less = group["ways"], group["less"]
         mine, pooled, rbf = ways[MINE], ways["network, pooled"], ways["RBF, blended"]
         lines.append(
             f"- {kind.capitalize()} sinusoids. Coverage of the 90 % interval is {span(mine['coverage'])} with a "
@@ -162,12 +162,13 @@ def plain_words(figures: Mapping[str, Any]) -> str:
             f"station {span(ways['RBF, own']['coverage'])} and {span(ways['RBF, own']['nll'])}; a Bayesian last layer "
             f"{span(ways['last layer, own']['coverage'])} and {span(ways['last layer, own']['nll'])}."
         )
-    for pair, part in figures["malaria"].items():
-        first, last = (part["ways"]["network"][place]["mean"] for place in (0, -1))
+    for pair, group in figures["malaria"].items():
+        ways = group["ways"]
+        first, last = (ways["network"][index]["mean"] for index in (0, -1))
         lines.append(
             f"- Malaria, {pair}: from {GIVEN[0]} to {GIVEN[-1]} places the network's error goes from {first:.3f} to "
-            f"{last:.3f}, blind {part['ways']['blind'][-1]['mean']:.3f}, the retrained last layer "
-            f"{part['ways']['last layer, retrained'][-1]['mean']:.3f}, RBF {part['ways']['RBF, own'][-1]['mean']:.3f}."
+            f"{last:.3f}, blind {ways['blind'][-1]['mean']:.3f}, the retrained last layer "
+            f"{ways['last layer, retrained'][-1]['mean']:.3f}, RBF {ways['RBF, own'][-1]['mean']:.3f}."
         )
     return "\n".join(lines)
 
@@ -176,8 +177,8 @@ POOL = 20
 
 
 def page(figures: Mapping[str, Any]) -> str:
-    """All as Markdown."""
-    spent = ", ".join(f"{part} {value / 60:.0f}" for part, value in figures["seconds"].items())
+    """The whole page as Markdown."""
+    spent = ", ".join(f"{group} {value / 60:.0f}" for group, value in figures["seconds"].items())
     return f"""<!-- written by benchmarks/transfer_regression.py -->
 # Values without training
 
@@ -228,14 +229,14 @@ def plot(figures: Mapping[str, Any], file: Path) -> None:
     for panel, measure, label in zip(
         panels[0], ("nll", "coverage"), ("negative log likelihood", "coverage of the 90 % interval"), strict=True
     ):
-        for (_, part), offset, mark in zip(figures["sinusoids"].items(), (0.15, -0.15), "oD", strict=True):
-            for place, way in enumerate(ways):
-                if way not in part["ways"]:
+        for (_, group), offset, mark in zip(figures["sinusoids"].items(), (0.15, -0.15), "oD", strict=True):
+            for index, way in enumerate(ways):
+                if way not in group["ways"]:
                     continue
-                value = part["ways"][way][measure]
+                value = group["ways"][way][measure]
                 colour = META if "meta" in way else OURS if way.startswith("network") else RIVAL
-                panel.plot([value["low"], value["high"]], [place + offset] * 2, color=colour, linewidth=1.4)
-                panel.plot(value["mean"], place + offset, mark, color=colour, markersize=4.5)
+                panel.plot([value["low"], value["high"]], [index + offset] * 2, color=colour, linewidth=1.4)
+                panel.plot(value["mean"], index + offset, mark, color=colour, markersize=4.5)
         panel.set_yticks(range(len(ways)), ways if measure == "nll" else [""] * len(ways))
         panel.set_xlabel(label)
     for kind, mark in zip(figures["sinusoids"], "oD", strict=True):
@@ -247,10 +248,15 @@ def plot(figures: Mapping[str, Any], file: Path) -> None:
     for panel, pair in zip(panels[1], list(figures["malaria"])[:2], strict=True):
         for way, (colour, style) in STYLES.items():
             some = figures["malaria"][pair]["ways"][way]
-            panel.plot(GIVEN, [one["mean"] for one in some], style, color=colour, label=way, markersize=4)
+            panel.plot(GIVEN, [interval["mean"] for interval in some], style, color=colour, label=way, markersize=4)
             if way == "network":
                 panel.fill_between(
-                    GIVEN, [one["low"] for one in some], [one["high"] for one in some], color=colour, alpha=0.15, lw=0
+                    GIVEN,
+                    [interval["low"] for interval in some],
+                    [interval["high"] for interval in some],
+                    color=colour,
+                    alpha=0.15,
+                    lw=0,
                 )
         panel.set(title=f"malaria, {pair}", xlabel="places given", ylabel="error on the others, share of people")
         panel.set_xticks(GIVEN)

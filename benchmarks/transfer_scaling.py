@@ -1,4 +1,4 @@
-"""The log probability of N targets under a linearized network of 800,000 weights: time and memory beside N.
+"""Log probability of N targets under a linearized network of 800,000 weights: time and memory by N.
 
     python benchmarks/transfer_scaling.py [--limit SECONDS] [--only "METHOD;..."] [--again] [--page]
 
@@ -40,7 +40,7 @@ def kept() -> dict[str, Any]:
 
 
 def expected(cells: dict[str, dict[str, Any]], count: int) -> float:
-    """Seconds that a method will take, by its smaller cells."""
+    """Expected seconds of a method, from its smaller sizes."""
     done = [(int(n), cell["cpu"]) for n, cell in cells.items() if "cpu" in cell and int(n) < count]
     if not done:
         return 0.0
@@ -80,12 +80,12 @@ def run(names: list[str], limit: float, again: bool) -> None:
     cells: Cells = figures["cells"]
     for count in COUNTS:
         for name in names:
-            found = cells.setdefault(name, {})
-            if str(count) in found and not again and "cpu" in found[str(count)]:
+            results = cells.setdefault(name, {})
+            if str(count) in results and not again and "cpu" in results[str(count)]:
                 continue
             print(f"{name}, N = {count:,}", flush=True)
-            found[str(count)] = cell(name, found, count, limit)
-            print(f"  {found[str(count)]}", flush=True)
+            results[str(count)] = cell(name, results, count, limit)
+            print(f"  {results[str(count)]}", flush=True)
             keep(__file__, figures)
         cells[FULL] = {str(COUNTS[0]): {"skipped": refused(FULL, {}, COUNTS[0], limit)}}
         if count <= 3000 and str(count) not in figures["dense"]:

@@ -31,17 +31,17 @@ def shown(figures: dict[str, Any]) -> dict[str, Any]:
     return {name: cells for name, cells in figures["cells"].items() if points(cells, "cpu")}
 
 
-def points(cells: dict[str, Any], what: str) -> list[tuple[int, float]]:
+def points(cells: dict[str, Any], key: str) -> list[tuple[int, float]]:
     """Sizes and figures of the cells that have them."""
-    return sorted((int(n), cell[what]) for n, cell in cells.items() if what in cell)
+    return sorted((int(n), cell[key]) for n, cell in cells.items() if key in cell)
 
 
 def slope(cells: dict[str, Any], low: int, high: int) -> float | None:
-    """Of log time in log N."""
-    found = dict(points(cells, "cpu"))
-    if low not in found or high not in found:
+    """Slope of log time against log N."""
+    curve = dict(points(cells, "cpu"))
+    if low not in curve or high not in curve:
         return None
-    return math.log(found[high] / found[low]) / math.log(high / low)
+    return math.log(curve[high] / curve[low]) / math.log(high / low)
 
 
 def number(value: float) -> str:
@@ -49,15 +49,15 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def grid(figures: dict[str, Any], what: str) -> str:
+def grid(figures: dict[str, Any], key: str) -> str:
     """One figure of every method at every size; a dash where it was not tried, ✗ where it failed."""
     sizes, lines = counts(figures), []
     for name, cells in shown(figures).items():
-        said = []
+        text = []
         for n in sizes:
             cell = cells.get(str(n), {})
-            said.append(number(cell[what]) if what in cell else "✗" if "refused" in cell else "–")
-        lines.append([f"**{name}**" if name in STYLES else name, *said])
+            text.append(number(cell[key]) if key in cell else "✗" if "refused" in cell else "–")
+        lines.append([f"**{name}**" if name in STYLES else name, *text])
     return table(["", *(f"{n:,}" for n in sizes)], lines)
 
 
@@ -71,22 +71,22 @@ def agreement(figures: dict[str, Any]) -> str:
                 wanted[n] = cells[name][n]["evidence"]
                 break
     lines = [["log probability", *(f"{wanted[str(n)]:,.1f}" if str(n) in wanted else "–" for n in sizes)]]
-    for name, part in shown(figures).items():
-        said = []
+    for name, section in shown(figures).items():
+        text = []
         for n in map(str, sizes):
-            cell = part.get(n, {})
+            cell = section.get(n, {})
             if "evidence" in cell and n in wanted:
-                said.append(f"{abs(cell['evidence'] / wanted[n] - 1):.0e}")
+                text.append(f"{abs(cell['evidence'] / wanted[n] - 1):.0e}")
             elif "log_determinant" in cell and n in figures["dense"]:
-                said.append(f"{abs(cell['log_determinant'] / figures['dense'][n]['log_determinant'] - 1):.0e} *")
+                text.append(f"{abs(cell['log_determinant'] / figures['dense'][n]['log_determinant'] - 1):.0e} *")
             else:
-                said.append("–")
-        lines.append([f"**{name}**" if name in STYLES else name, *said])
+                text.append("–")
+        lines.append([f"**{name}**" if name in STYLES else name, *text])
     return table(["", *(f"{n:,}" for n in sizes)], lines)
 
 
 def reasons(figures: dict[str, Any]) -> str:
-    """Why cells are empty: of every method the first."""
+    """Reason of the first empty cell of every method."""
     lines = []
     for name, cells in figures["cells"].items():
         for n, cell in sorted(cells.items(), key=lambda item: int(item[0])):
@@ -99,26 +99,26 @@ def reasons(figures: dict[str, Any]) -> str:
 
 def slopes(figures: dict[str, Any]) -> str:
     """The growth of ours in words."""
-    said = []
+    lines = []
     for name in STYLES:
-        found = slope(figures["cells"].get(name, {}), 3000, 30_000)
-        if found is not None:
-            said.append(f"{found:.2f} ({name})")
-    return ", ".join(said) if said else "not measured yet"
+        curve = slope(figures["cells"].get(name, {}), 3000, 30_000)
+        if curve is not None:
+            lines.append(f"{curve:.2f} ({name})")
+    return ", ".join(lines) if lines else "not measured yet"
 
 
 def steps(figures: dict[str, Any]) -> str:
     """Steps of conjugate gradients."""
-    said = []
+    lines = []
     for name in ("function, matrix-free", "weight, matrix-free"):
-        found = points(figures["cells"].get(name, {}), "steps")
-        if found:
-            said.append(f"{name}: {', '.join(f'{count} at {n:,}' for n, count in found)}")
-    return "; ".join(said)
+        curve = points(figures["cells"].get(name, {}), "steps")
+        if curve:
+            lines.append(f"{name}: {', '.join(f'{count} at {n:,}' for n, count in curve)}")
+    return "; ".join(lines)
 
 
 def page(figures: dict[str, Any]) -> str:
-    """All as Markdown."""
+    """The whole page as Markdown."""
     peak = max((mib for name in STYLES for _, mib in points(figures["cells"].get(name, {}), "mebibytes")), default=0)
     return f"""<!-- written by benchmarks/transfer_scaling.py -->
 # Closed-form transfer with many points
@@ -166,19 +166,19 @@ Not measured:
 
 def spaces(figures: dict[str, Any]) -> str:
     """What `auto` chose at every size."""
-    found = points(figures["cells"].get("auto", {}), "space")
-    groups = itertools.groupby(found, key=lambda one: one[1])
+    curve = points(figures["cells"].get("auto", {}), "space")
+    groups = itertools.groupby(curve, key=lambda point: point[1])
     return ", ".join(f"{space} at {', '.join(f'{n:,}' for n, _ in some)}" for space, some in groups)
 
 
 def picture(figures: dict[str, Any]) -> str:
     """SVG of seconds by N, a curve a method."""
-    curves = {name: found for name, cells in figures["cells"].items() if (found := points(cells, "cpu"))}
+    curves = {name: curve for name, cells in figures["cells"].items() if (curve := points(cells, "cpu"))}
     room = max(text_width(name, NAME, bold=True) for name in curves)
     field = Field(54.0, 30.0, WIDTH - room - 28, 390.0)
     draw = Canvas(WIDTH, 432)
     x = scale_around([float(n) for n in counts(figures)], field.left + 6, field.right - 6, log=True)
-    seconds = [max(value, 0.05) for found in curves.values() for _, value in found]
+    seconds = [max(value, 0.05) for curve in curves.values() for _, value in curve]
     y: Scale = scale_around(seconds, field.bottom, field.top + 4, log=True)
     frame(draw, field, x, y, ("points N, logarithmic", "seconds of process time, logarithmic"))
     ends, order = [], sorted(curves, key=lambda name: name in STYLES)
@@ -187,9 +187,9 @@ def picture(figures: dict[str, Any]) -> str:
         places = [(x(float(n)), y(max(value, 0.05))) for n, value in curves[name]]
         if len(places) > 1:
             draw.line(*places, stroke=colour, width=wide, dashed=dashed, tip=name)
-        for (n, value), place in zip(curves[name], places, strict=True):
+        for (n, value), point in zip(curves[name], places, strict=True):
             tip = f"{name}: {number(value)} s at {n:,} points"
-            draw.circle(*place, 3.2 if name in STYLES else 2.4, fill=colour, tip=tip)
+            draw.circle(*point, 3.2 if name in STYLES else 2.4, fill=colour, tip=tip)
         ends.append(places[-1])
     heights = spread([end[1] for end in ends], ROOM, field.top + 4, field.bottom)
     for name, end, height in zip(order, ends, heights, strict=True):
@@ -197,12 +197,12 @@ def picture(figures: dict[str, Any]) -> str:
         draw.line(end, (max(end[0], field.right) + 4, end[1]), (left - 3, height), width=0.7)
         colour = {"arrow": "muted"}.get(STYLES.get(name, PEER)[0], STYLES.get(name, PEER)[0])
         draw.text(left, height + 4, name, size=NAME, fill=colour, bold=name in STYLES)
-    said = "; ".join(f"{name} {number(found[-1][1])} s at {found[-1][0]:,}" for name, found in curves.items())
-    return draw.svg("nk-transfer-scaling", "Seconds of a log probability by number of points", f"{said}.")
+    lines = "; ".join(f"{name} {number(curve[-1][1])} s at {curve[-1][0]:,}" for name, curve in curves.items())
+    return draw.svg("nk-transfer-scaling", "Seconds of a log probability by number of points", f"{lines}.")
 
 
 def written(figures: dict[str, Any]) -> str:
-    """Write the page and its plot; what the page says."""
+    """Write the page and its plot; returns the text of the page."""
     PAGE.with_suffix(".svg").write_text(picture(figures))
     PAGE.write_text(page(figures))
     return PAGE.read_text()
