@@ -34,7 +34,7 @@ SAMPLES = {"MLP 784-512-256-10": 1280, "LeNet": 1280, "CNN 32-64-128": 512, "Res
 PRODUCT_SAMPLES = 256
 FULL_WIDTH = ("vgg16", "resnet18", "densenet121")
 WRONG_RESULT = 0.02  # an error of some parameter that neither float32 nor a finite difference explains
-OURS, PEER, WRONG = "#0072B2", "#999999", "#D55E00"  # of Okabe and Ito: told apart by every eye
+OURS, PEER, WRONG = "#0072B2", "#999999", "#D55E00"  # Okabe and Ito: colour-blind readers can distinguish them
 Row: TypeAlias = dict[str, Any]
 Part: TypeAlias = dict[str, dict[str, Any]]
 
@@ -175,9 +175,9 @@ def measured(
 ) -> dict[str, Row]:
     """Time and memory ÷ those of a plain pass in batches of `size`, and errors on `few` samples, of every candidate."""
     model, x, y = case
-    yardstick = plain(*copy.deepcopy(case), size=size)
+    reference = plain(*copy.deepcopy(case), size=size)
     calls, refused = prepared(candidates, *case)
-    times, base = ratios(yardstick, calls, rounds), peak_bytes(yardstick)
+    times, base = ratios(reference, calls, rounds), peak_bytes(reference)
     able = list(calls)
     calls.clear()  # with what they hold
     rows = {name: refused.get(name, {"time": times.get(name)}) for name in candidates}
@@ -213,9 +213,9 @@ def diagonals(rounds: int) -> Part:
 def cold_ratio(net: str) -> Row:
     """Time of the first diagonal of a process over ten batches, relative to plain passes over the same batches."""
     case = ready(*NETS[net], 10 * BATCH)
-    yardstick, ours = plain(*copy.deepcopy(case)), ours_diagonal("observed")(*case)
+    reference, ours = plain(*copy.deepcopy(case)), ours_diagonal("observed")(*case)
     plain(*copy.deepcopy(case))()
-    before, cold, after = process_seconds(yardstick), process_seconds(ours), process_seconds(yardstick)
+    before, cold, after = process_seconds(reference), process_seconds(ours), process_seconds(reference)
     return {"ratio": round(2 * cold / (before + after), 3)}
 
 
@@ -291,10 +291,10 @@ def full_width(spec: str) -> Row:
 def full_width_memory(spec: str) -> Row:
     """Memory relative to a plain pass, for a network whose weights take as much memory as its activations."""
     case = ready(lambda: nk.build(spec, (3, 32, 32), 10, 0), (3, 32, 32), BATCH)
-    ours, yardstick = ours_diagonal("observed")(*case), plain(*copy.deepcopy(case))
+    ours, reference = ours_diagonal("observed")(*case), plain(*copy.deepcopy(case))
     ours()
-    times = ratios(yardstick, {"ours": ours}, 1)
-    return {"memory ÷ plain": round(peak_bytes(ours) / peak_bytes(yardstick), 2), "time ÷ plain": times["ours"]}
+    times = ratios(reference, {"ours": ours}, 1)
+    return {"memory ÷ plain": round(peak_bytes(ours) / peak_bytes(reference), 2), "time ÷ plain": times["ours"]}
 
 
 def large_gram(samples: int) -> Row:

@@ -566,7 +566,7 @@ Wanted was that a search from the kin's cells reaches the accuracy of one from n
   the comparisons, far kin in {share(far["reached_in_half"])}, all in {share(kin["reached_in_half"])}; a second search
   from nothing in {share(again["reached_in_half"])}. The median time is {ratio(near["median_time"])} for near kin and
   {ratio(far["median_time"])} for far ones.
-- What the searches from kin picked was better when trained anew, by {points(kin["gain"])} points, although they had
+- What the searches from kin picked was better when trained again, by {points(kin["gain"])} points, although they had
   not reached the held-out accuracy: with {EVALUATIONS} cells and 250 images held out, the best held-out accuracy is in
   part luck. By the test accuracy of the searches' own trainings the curves of the picture hardly part: at the end
   {100 * ends["near kin"]:+.1f} points for near kin and {100 * ends["far kin"]:+.1f} for far ones. Six targets
@@ -664,9 +664,9 @@ Each search is set beside both searches from nothing for its target. *Time*: the
 held-out accuracy is that of the search from nothing at its end, as a share of the time that one took in all;
 *evaluations* the same in evaluations. *The same on test*: in half of the time the cell that it would pick has the test
 accuracy of the one that the search from nothing picked, and keeps it to the end. *Gain*: test accuracy of the pick
-trained anew from {len(FRESH_SEEDS)} other seeds, less that of the pick from nothing. In brackets 95 % intervals by a
+trained again from {len(FRESH_SEEDS)} other seeds, less that of the pick from nothing. In brackets 95 % intervals by a
 bootstrap over targets. The first line is the control: one search from nothing beside the other, so that one of the two
-always reaches the other and gains are zero in the mean.
+always reaches the other and gains are zero on average.
 
 {table(head, rows)}
 
@@ -679,7 +679,7 @@ The kin's best cell, evaluated once, is worth {first["all"]:.1f} draws from the 
 
 {figures["words"]}
 
-`nearkin solve` learns it anew from these {learned["num_below"] + learned["num_above"]} trials
+`nearkin solve` learns it again from these {learned["num_below"] + learned["num_above"]} trials
 (`src/nearkin/solver/trials.json`) and those of the zoo itself. One search from nothing differs from the other by
 {100 * figures["noise"]:.1f} points (root of the mean square of their differences).
 

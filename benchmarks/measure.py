@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-DECIDED = 10.0  # a candidate this many times as slow as the yardstick is timed in the first rounds only
+DECIDED = 10.0  # a candidate this many times as slow as the reference is timed in the first rounds only
 DECIDED_ROUNDS = 3
 
 
@@ -22,20 +22,20 @@ def process_seconds(work: Callable[[], Any]) -> float:
     return time.process_time() - start
 
 
-def ratios(yardstick: Callable[[], Any], candidates: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+def ratios(reference: Callable[[], Any], candidates: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
     """Median over rounds of each candidate's process time divided by that of the reference before and after it.
 
     Everything has run once before it is timed; candidates take turns, so that a busy machine is busy for all of them.
-    The yardstick's own median in seconds is returned under `plain_seconds`.
+    The reference's own median in seconds is returned under `plain_seconds`.
     """
     results: dict[str, list[float]] = {name: [] for name in candidates}
-    plain = [process_seconds(yardstick), process_seconds(yardstick)]
+    plain = [process_seconds(reference), process_seconds(reference)]
     for number in range(rounds):
         for name, work in candidates.items():
             if number >= DECIDED_ROUNDS and statistics.median(results[name]) > DECIDED:
                 continue
             seconds = process_seconds(work)
-            plain.append(process_seconds(yardstick))
+            plain.append(process_seconds(reference))
             results[name].append(2 * seconds / (plain[-2] + plain[-1]))
     medians = {name: round(statistics.median(values), 3) for name, values in results.items()}
     return {**medians, "plain_seconds": round(statistics.median(plain[1:]), 5)}

@@ -67,7 +67,7 @@ def main() -> None:
             if number not in COUNTS:
                 continue
             for measure in MEASURES:
-                target = nk.task(TARGET, name=f"target {number}")  # another name: its network is trained anew
+                target = nk.task(TARGET, name=f"target {number}")  # another name: its network is trained again
                 if measure == "task2vec":
                     forget_embeddings(zoo)
                 seconds_of[measure][str(number)] = timed(zoo, target, measure)

@@ -3,7 +3,7 @@
     python benchmarks/paper_tasks.py [--only mnist,cifar,settings,processing] [--trials 6] [--folder FOLDER]
 
 Every set of tasks is solved with each network and compared in every reading and aggregate; a column is right if the
-task that is nearest in the mean over trials is the expected one (`NEAREST`). Networks and
+task that is nearest on average over trials is the expected one (`NEAREST`). Networks and
 distances are kept in FOLDER, and a second run continues from there. Figures go to `benchmarks/paper_tasks.json`, the
 table to `docs/figures/paper-tasks.md`. Data: `$NEARKIN_DATA`; sizes are scaled down to what a core does in an hour.
 """
@@ -207,7 +207,7 @@ def written(figures: Mapping[str, Any]) -> str:
         rows = [row for row in rows if set(row[1:]) != {UNKNOWN}]
         lines += [
             f"## {title}", "",
-            "Columns whose nearest task in the mean over trials is the expected one, the smallest share of trials that "
+            "Columns whose nearest task on average over trials is the expected one, the smallest share of trials that "
             "agree, and the smallest margin to the second.", "",
             table(["reading/aggregate", *map(named, networks)], rows), "",
         ]  # fmt: skip

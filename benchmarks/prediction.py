@@ -106,8 +106,8 @@ def gathered(cache: Path) -> tuple[list[Column], list[dict[str, Array]], list[di
             kept = {name: results[name] for name in MEASURES}
             kept["kin"] = kept[KIN]
             values.append({name: row["value"].numpy() for name, row in kept.items()})
-            yardstick = float(kept["logme"]["seconds"].median())
-            costs.append({name: float(row["seconds"].median()) / yardstick for name, row in kept.items()})
+            reference = float(kept["logme"]["seconds"].median())
+            costs.append({name: float(row["seconds"].median()) / reference for name, row in kept.items()})
             for head, found_truths in truth_of.items():
                 found_truths.append(truths(next(curves[head])) if head in curves else None)
     return columns, values, costs, truth_of

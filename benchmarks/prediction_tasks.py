@@ -1,7 +1,7 @@
 """Tasks, networks and data splits of the prediction benchmark.
 
 Every data set is split once: sources learn from one part of its training samples, targets from the other, and what is
-held out comes from its test part. So a source has never seen a sample of its target, whatever classes they share.
+held out comes from its test set. So a source has never seen a sample of its target, whatever classes they share.
 """
 
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ SEEDS = (0, 1)
 SOURCE_SAMPLES = 2_000
 TARGET_SAMPLES = 300
 HELD_OUT = 300
-TARGET_SHARE = 0.3  # of a training part; digits has 1,438 samples in all
+TARGET_SHARE = 0.3  # of a training set; digits has 1,438 samples in all
 
 DATA = {
     "digits": "digits?size=14",

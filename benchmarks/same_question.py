@@ -5,7 +5,7 @@
 Sixteen tasks: four questions about handwritten digits on three data sets, two about clothes on two data sets. For every
 target the right source asks the same question about other images; the others ask other questions, some of them about
 the target's own images. Every form of the distance (reading and aggregate) is scored by the share of targets whose
-nearest other task, in the mean over trials, is a right one.
+nearest other task, on average over trials, is a right one.
 
 The default form is chosen on half of the targets and reported on the other half. The half is fixed by a rule that looks
 at names only: of the sixteen, the eight whose names have the smallest SHA-256 hash choose.
@@ -104,7 +104,7 @@ def measured(network: str, trials: int, folder: Path) -> dict[str, Any]:
 
 
 def judged(distances: Tensor) -> dict[str, dict[str, Any]]:
-    """For each target: the nearest in the mean, whether it is right, the margin, its deviation, right trials.
+    """For each target: the nearest on average, whether it is right, the margin, its deviation, right trials.
 
     The margin is the distance to the nearest task that asks something else, less that to the nearest right one.
     """
@@ -249,10 +249,10 @@ targets there; of equals, with most right trials: **`{default}`**,
 {first[default]["right trials"]:.0%} of single trials.{tie} The label-free fall-back
 is chosen in the same way among the `model` forms: `{fallback}`.
 
-**The other half.** With `{default}`, the nearest other task in the mean over trials asks the same question for
+**The other half.** With `{default}`, the nearest other task on average over trials asks the same question for
 **{final["right"]:.0f} of {final["of"]:.0f}** targets, in {final["right trials"]:.0%} of single trials; a task drawn at
 random would for {sums["chance"]["reporting"]:.1f} of {final["of"]:.0f}. The mean margin is {final["margin"]:+.3f}; its
-standard deviation over trials is {final["std"]:.3f} in the mean. Most right targets on this half have {best}:
+standard deviation over trials is {final["std"]:.3f} on average. Most right targets on this half have {best}:
 {most:.0f}.
 
 {unreliable}Right targets of all {len(TASKS)} tasks, by the data set of the target:
@@ -269,7 +269,7 @@ others are for information.
 
 ## Targets, `{default}`
 
-The nearest other task in the mean over trials and the margin ± standard deviation over trials; wrong ones are marked ✗.
+The nearest other task on average over trials and the margin ± standard deviation over trials; wrong ones are marked ✗.
 
 {table(["target", "half", *(f"`{network}`" for network in networks)], columns)}
 

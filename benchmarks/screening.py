@@ -5,7 +5,7 @@
 The truth is d[a, b] = |sqrt F_ab - sqrt F_bb| / sqrt 2 in the reading `padded`, of networks trained on 200 generated
 tasks from one initialisation a trial, averaged over trials. A pass is one network on all of a target's test samples.
 
-Two sets of tasks. Scattered: source, pixels (seven ways) and question are drawn anew for each task, so that the
+Two sets of tasks. Scattered: source, pixels (seven ways) and question are drawn for each task, so that the
 nearest is little nearer than the second. Kindred: 25 questions, each asked of images turned by eight angles.
 """
 
@@ -42,7 +42,7 @@ from results import keep, table
 PAGE = Path(__file__).parents[1] / "docs" / "figures" / "screening-benchmark.md"
 NETWORK, OUTPUTS, SHAPE = "mlp?hidden=32", 10, (1, 8, 8)
 NUM_TASKS, SIBLINGS = 200, 8
-SAMPLES = 512  # of a target's test part; tasks of few classes have fewer
+SAMPLES = 512  # of a target's test set; tasks of few classes have fewer
 STEPS = 200
 FIRST = (1, 5, 10, 20, 40)
 WAYS = {  # which of a network's informations make the points, passes that the target's point takes, what is measured

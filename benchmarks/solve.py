@@ -4,9 +4,9 @@
 
 A second process with --back works from the other end; --offline writes the page from the runs that are there.
 
-Five draws of 2,000 training and 2,000 test samples (digits: all that there are, split anew) of each data set are solved
+Five draws of 2,000 training and 2,000 test samples (digits: all, split again) of each data set are solved
 beside a zoo of six related tasks with cells. The three simple models are fitted with the settings that their own part
-of the contest chose, on all training data, and the best of them ON THE TEST PART is the rival: harder than any that a
+of the contest chose, on all training data, and the best of them ON THE TEST SET is the rival: harder than any that a
 user could pick. What is done is kept beside the results and not done again.
 """
 

@@ -250,7 +250,7 @@ beside other work on the machine, both forms in turn.
 Peak memory is of a weight step. Outputs differ by rounding: a share of 1e-6 is about what the plain form itself is off
 in single precision.
 
-The plain form is the only yardstick: no release of `naslib` could be installed, and no other package with a PC-DARTS
+The plain form is the only reference: no release of `naslib` could be installed, and no other package with a PC-DARTS
 supernet is known to us.
 
 ## What the profile showed

@@ -241,7 +241,7 @@ The last column is the regret of *kin* at 50 queries ÷ that of random search. T
 queries between the kin's cells, their space and the whole space: [its own page](warm-start.md).
 
 - CIFAR-100 from CIFAR-10: regret {near:.2f} after 10 queries.
-- Over all {len(figures["kin"])} ordered pairs the ratio at 50 queries is {mean["kin"]} in the mean and {worst["kin"]}
+- Over all {len(figures["kin"])} ordered pairs the ratio at 50 queries is {mean["kin"]} on average and {worst["kin"]}
   at worst; for local search from the same cells {mean["local"]} and {worst["local"]}.
 
 {table(["pair", "random", "kin", "local from kin", "kin ÷ random"], kin_rows(figures))}

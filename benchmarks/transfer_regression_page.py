@@ -40,10 +40,10 @@ def scores(group: Mapping[str, Any]) -> str:
 
 def verdict(less: Mapping[str, Any], measure: str) -> str:
     """Which methods are worse, better, or not distinguishable, by intervals of paired differences."""
-    groups: dict[str, list[str]] = {"better than": [], "worse than": [], "not told apart from": []}
+    groups: dict[str, list[str]] = {"better than": [], "worse than": [], "not distinguishable from": []}
     for way, row in less.items():
         value = row[measure]
-        side = "better than" if value["high"] < 0 else "worse than" if value["low"] > 0 else "not told apart from"
+        side = "better than" if value["high"] < 0 else "worse than" if value["low"] > 0 else "not distinguishable from"
         groups[side].append(f"{way} ({value['mean']:+.2f})")
     return "; ".join(f"{side} {', '.join(some)}" for side, some in groups.items() if some)
 

@@ -174,7 +174,7 @@ def tables(figures: dict[str, Any]) -> Summary:
         "much worse than random search, and far better if the task is related.",
         f"Holds: over {len(pairs)} ordered pairs of tasks the regret after 50 queries is "
         f"{statistics.fmean(ratios):.2f} of "
-        f"random search's in the mean, {max(ratios):.2f} at worst and {min(ratios):.2f} at best.",
+        f"random search's on average, {max(ratios):.2f} at worst and {min(ratios):.2f} at best.",
         f"The standard error of each mean is in the tables ({figures['seeds']} seeds; {figures['kin_seeds']} for "
         "pairs). The method was selected from about ten on these same pairs, so its ratio is somewhat too good.",
         "`python benchmarks/tables.py FOLDER`, where FOLDER holds the tables of NAS-Bench-201 and TransNAS-Bench-101.",
