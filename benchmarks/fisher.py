@@ -4,10 +4,10 @@
 
 A ratio is process time ÷ that of a plain forward+backward of the mean loss on the same samples: one thread, one
 process, candidates in turn, the plain pass before and after each, median of the rounds. Memory is the most bytes of
-tensors alive at once, setting up included, also ÷ plain (`measure.peak_bytes`). Errors are norm-relative to a float64
-oracle; a result that is far off for any one parameter is called wrong. Figures go to `benchmarks/fisher.json`, the
-table to `docs/figures/fisher-benchmark.md`, the plot to `docs/images/fisher-cost.svg`. Peers that are not installed, or
-refuse a network, are named with their reason; `benchmarks/peers.py` has them all.
+tensors at one time, including set-up, also ÷ plain (`measure.peak_bytes`). Errors are relative to the norm of a float64
+reference; a result with a large error in any parameter is called wrong. Figures go to `benchmarks/fisher.json`, the
+table to `docs/figures/fisher-benchmark.md`, the plot to `docs/images/fisher-cost.svg`. Libraries that are not
+installed, or refuse a network, are named with the reason; `benchmarks/peers.py` has all of them.
 """
 
 import argparse

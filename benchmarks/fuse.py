@@ -2,9 +2,9 @@
 
     python benchmarks/fuse.py
 
-Cells are drawn from the general space and set on a small skeleton: stem to 7x7, 8 channels, two cells with a pool
-between, mean over the map. The truth of a cell is its test accuracy after 90 steps on 1,000 images, mean over seeds.
-A triple counts where its best cell is truly better than the second by more than 3 points.
+Cells are drawn from the general space and placed in a small skeleton: stem to 7x7, 8 channels, two cells with a pool
+between, mean over the map. The true value of a cell is its test accuracy after 90 steps on 1,000 images, mean over
+seeds. A triple of cells is used if its best cell is better than the second by more than 3 points.
 """
 
 import itertools
@@ -190,7 +190,7 @@ Made by `python benchmarks/fuse.py`; one thread, process time.
 ## Which of three cells
 
 {NUM_CELLS} cells a data set, drawn from the general space (3 or 4 nodes, ten operations); stem to 7x7, 8 channels, two
-cells with a pool between. The truth of a cell is its test accuracy after 90 steps on 1,000 images, mean over
+cells with a pool between. The true value of a cell is its test accuracy after 90 steps on 1,000 images, mean over
 {TRUTH_SEEDS} seeds. Standard deviation of accuracy in points, between cells and between seeds of one cell: {spreads};
 where the second is as large as the first, the order within some triples is chance.
 Of the triples whose best cell is better than the second by more than {100 * GAP:.0f} points, {NUM_TRIPLES} were

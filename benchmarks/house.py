@@ -2,7 +2,8 @@
 
     python benchmarks/house.py
 
-Ratios are taken in one process on one thread, the candidates in turn, by process time; the median of the rounds counts.
+Ratios are taken in one process on one thread, with the candidates in turn, by process time; the result is the median of
+the rounds.
 """
 
 import statistics

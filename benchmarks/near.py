@@ -2,10 +2,10 @@
 
     python benchmarks/near.py
 
-The zoo is made of digit tasks with one trained LeNet each. Seconds are process time of `Zoo.near`; the
-Fréchet distance includes the training of the target's own network, which the zoo has not. `task2vec` is measured twice:
-with the embeddings of the sources still to be made, and with those kept that the first time made. Figures go to
-`benchmarks/near.json`, the table to `docs/figures/near-benchmark.md`.
+The zoo is made of digit tasks with one trained LeNet each. Seconds are process time of `Zoo.near`; the Fréchet distance
+includes the training of the target's own network, which is not in the zoo. `task2vec` is measured twice: first without
+stored embeddings of the sources, then with them. Figures go to `benchmarks/near.json`, the table to
+`docs/figures/near-benchmark.md`.
 """
 
 import tempfile

@@ -5,7 +5,7 @@
 Every set of tasks is solved with each network and compared in every reading and aggregate; a column is right if the
 task that is nearest on average over trials is the expected one (`NEAREST`). Networks and
 distances are kept in FOLDER, and a second run continues from there. Figures go to `benchmarks/paper_tasks.json`, the
-table to `docs/figures/paper-tasks.md`. Data: `$NEARKIN_DATA`; sizes are scaled down to what a core does in an hour.
+table to `docs/figures/paper-tasks.md`. Data: `$NEARKIN_DATA`; sizes are small enough for an hour on one core.
 """
 
 import argparse

@@ -1,9 +1,8 @@
 """Other libraries for Fisher information from PyPI, each used as its documentation says, on the same batches.
 
-A peer is a function `(model, x, y)` that does its setting up and returns the call to be timed. Results come as the peer
-gives them, one vector `[P]` or a list of tensors, in the order of `model.parameters()` and averaged over the samples. A
-peer may change the model: give it a copy.
-Notation: N samples, P weights, C classes.
+A peer is a function `(model, x, y)` that does its set-up and returns the call to be timed. Results have the form that
+the library returns, one vector `[P]` or a list of tensors, in the order of `model.parameters()` and averaged over the
+samples. A peer may change the model: give it a copy. Notation: N samples, P weights, C classes.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Combined measures, scored on targets that were left out of their fit.
 
 A combination is a ridge regression on measures standardised within their target. The weights for a target are fitted
-without every column of its data set and every column of its network, so they know neither. The pace of `kin` is chosen
-in the same way: the one that is best where the target's data set and network are absent.
+without every column of its data set and every column of its network, so neither influences them. The schedule of `kin`
+is chosen in the same way: the best one on columns without the target's data set and network.
 """
 
 import numpy as np

@@ -1,9 +1,9 @@
 """Measures of the prediction benchmark: every one of a source and a target, with the process time it takes.
 
-Smaller is nearer, so what its paper calls better when larger is negated. A measure sees the target's training samples
-and nothing else of the target; the exceptions are the Fréchet distances, which need the target's own trained network,
-and distances between data sets, which need samples of the source. What a measure shares with others (features, a
-fitted head) is computed once and counted in the time of each.
+Smaller is nearer, so scores that are better when larger are negated. A measure uses only the target's training samples;
+the exceptions are the Fréchet distances, which need the target's own trained network, and distances between data sets,
+which need samples of the source. What a measure shares with others (features, a fitted head) is computed once and
+counted in the time of each.
 """
 
 import copy

@@ -1,8 +1,8 @@
 """Scores of a measure: rank correlation with the truth, regret of the nearest source, sign of transfer.
 
-A column is one target under one network and one seed: values of all sources, and of the start itself in the last row.
-Smaller is nearer, for measures and truths alike. Intervals are of 95 %, by a bootstrap over the tasks that are targets:
-all columns of a task are drawn together, since they share their data.
+A column is one target under one network and one seed: values of all sources, and of the initial network in the last
+row. Smaller is nearer, for measures and for true results. Intervals are 95 % intervals by a bootstrap over target
+tasks: all columns of a task are drawn together, since they share their data.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Tasks, networks and data splits of the prediction benchmark.
 
-Every data set is split once: sources learn from one part of its training samples, targets from the other, and what is
-held out comes from its test set. So a source has never seen a sample of its target, whatever classes they share.
+Every data set is split once: sources learn from some of its training samples, targets from the others, and held-out
+samples come from its test set. So no source was trained on a sample of its target, even if they share classes.
 """
 
 from dataclasses import dataclass, replace

@@ -1,7 +1,7 @@
 """True results of the prediction benchmark: every source fine-tuned on every target, many networks at once.
 
 Networks of one kind are stacked: weights `[S, ...]`, one forward pass of all by `vmap`, one backward pass of the sum of
-their losses, one Adam over the stack. Small networks are bound by calls, not by arithmetic, so this is 1.2 to 3 times
+their losses, one Adam over the stack. The time of small networks is mostly that of calls, so this is 1.2 to 3 times
 as fast as one after the other, and all sources of a target share the head they start with and the order of batches.
 """
 

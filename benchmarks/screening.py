@@ -5,8 +5,8 @@
 The truth is d[a, b] = |sqrt F_ab - sqrt F_bb| / sqrt 2 in the reading `padded`, of networks trained on 200 generated
 tasks from one initialisation a trial, averaged over trials. A pass is one network on all of a target's test samples.
 
-Two sets of tasks. Scattered: source, pixels (seven ways) and question are drawn for each task, so that the
-nearest is little nearer than the second. Kindred: 25 questions, each asked of images turned by eight angles.
+There are two sets of tasks. Scattered: source, pixels (seven kinds) and question are drawn at random for each task, so
+that the nearest is hardly nearer than the second. Kindred: 25 questions, each about images rotated by eight angles.
 """
 
 import importlib.util

@@ -2,12 +2,12 @@
 
     python benchmarks/solve.py [MINUTES] [--back | --offline]
 
-A second process with --back works from the other end; --offline writes the page from the runs that are there.
+A second process with --back starts from the last run; --offline writes the page from the finished runs.
 
 Five draws of 2,000 training and 2,000 test samples (digits: all, split again) of each data set are solved
-beside a zoo of six related tasks with cells. The three simple models are fitted with the settings that their own part
-of the contest chose, on all training data, and the best of them ON THE TEST SET is the rival: harder than any that a
-user could pick. What is done is kept beside the results and not done again.
+with a zoo of six related tasks with cells. The three simple models are fitted on all training data, with the settings
+that the run chose. The comparison is with the one that is best ON THE TEST SET, which a user could not know. Finished
+runs are stored and not repeated.
 """
 
 import json

@@ -3,8 +3,8 @@
     python benchmarks/supernet.py [PART] …
 
 Ratios are of process time, in one process on one thread, taken in turn; the plain form is `PlainSupernet` with the same
-weights. The last four parts retrain cells on MNIST and Fashion-MNIST ($NEARKIN_DATA) and take some minutes each. Parts
-that are not named stay as they were kept.
+weights. The last four sections train cells on MNIST and Fashion-MNIST ($NEARKIN_DATA) and take some minutes each. The
+figures of sections that are not named do not change.
 """
 
 import json
@@ -239,16 +239,16 @@ def quality(data: str, patient: bool, seeds: tuple[int, ...]) -> dict[str, Any] 
 TEXT = """\
 # Supernet
 
-Made by `python benchmarks/supernet.py`; one thread, 8 cells of the DARTS space, 16 channels. Process time and peak
-memory of the fast form as shares of those of the plain one, which runs every operation of every edge as a module of its
-own; both have the same weights. The customary architecture step of the plain form takes one backward pass to
-everything; *to α alone* compares with a plain form that leaves out the slopes of the weights. The figures were taken
-beside other work on the machine, both forms in turn.
+Made by `python benchmarks/supernet.py`; one thread, 8 cells of the DARTS space, 16 channels. The plain form
+runs every operation of every edge as its own module; the fast form has the same weights. The table gives process time
+and peak memory of the fast form as shares of those of the plain form. The usual architecture step of the plain form
+computes all gradients in one backward pass; *to α alone* compares with a plain form that computes only those of α. The
+two forms ran in turn, on a machine that had other work.
 
 {speeds}
 
-Peak memory is of a weight step. Outputs differ by rounding: a share of 1e-6 is about what the plain form itself is off
-in single precision.
+Peak memory is that of a weight step. Outputs differ by rounding: 1e-6 is about the error of the plain form itself in
+single precision.
 
 The plain form is the only reference: no release of `naslib` could be installed, and no other package with a PC-DARTS
 supernet is known to us.
@@ -259,11 +259,14 @@ Kernels of one weight step (PC-DARTS, 16x16), calls and share of the time within
 
 {profiles}
 
-The plain form spends its time on very many small kernels. So the fast form has few large ones: ReLU, pools and their
-batch norms once per state; the operations of all edges that leave a state side by side; a depthwise and the 1x1
-convolution after it as *one* convolution with the product of their kernels where channels are few (which saves the
-most expensive kernels, the backward passes of depthwise convolutions, dilated ones above all); the last batch norms of
-all operations as one, with the architecture weights as its weights; weighted sums before concatenation and shuffle.
+The plain form spends its time on very many small kernels. So the fast form uses few large kernels:
+
+- ReLU, pools and their batch norms run once per state.
+- The operations of all edges that leave a state run together.
+- If there are few channels, a depthwise convolution and the 1x1 convolution after it run as *one* convolution with the
+  product of their kernels. This avoids the most expensive kernels, the backward passes of depthwise convolutions.
+- The last batch norms of all operations run as one, with the architecture weights as its weights.
+- Weighted sums are computed before concatenation and shuffle.
 
 ## Second order
 
@@ -271,11 +274,11 @@ Process time as a share of the fast form's own step by finite difference ({diffe
 
 {second}
 
-The product with the second derivatives is exact and costs {exact:.0%} of the finite difference. torch takes second
-derivatives of grouped convolutions group by group; a convolution with a second derivative of its own, and a batch norm
-and a weighted sum with theirs in closed form, made the difference. On this supernet (random images, batch 16) the
-finite difference leads {error:.0%} of the gradient's length away from the exact one, where second order as a whole is
-{correction:.0%} away from first order; at half the radius the finite difference comes out {half:.0%} different.
+The product with the second derivatives is exact and costs {exact:.0%} of the finite difference. torch computes second
+derivatives of grouped convolutions group by group. The fast form has its own second derivatives for convolutions, batch
+norms and weighted sums, in closed form. On this supernet (random images, batch 16) the error of the finite difference
+is {error:.0%} of the gradient's norm. The whole difference between second and first order is {correction:.0%} of it.
+At half the radius the finite difference changes by {half:.0%}.
 
 ## Accuracy of the cells
 
@@ -303,17 +306,18 @@ def quality_text(studies: list[dict[str, Any] | None]) -> str:
         gains.append(line)
     first = taken[0]
     return (
-        f"{first['samples']:,} images, general space of four nodes, two cells of 8 channels on 7x7 maps. The cell that "
-        f"was found is trained from scratch for 90 steps, beside {first['random_cells']} cells drawn at random, all "
-        f"under the same seed; accuracy on {first['judged']:,} test images, in brackets how many of these it beats. "
+        f"{first['samples']:,} images, general space of four nodes, two cells of 8 channels on 7x7 maps. The searched "
+        f"cell and {first['random_cells']} random cells are trained from scratch for 90 steps with the same seed. The "
+        f"table gives the accuracy on {first['judged']:,} test images, and in brackets how many random cells it beats. "
         "The *plain* search has 25 epochs and an architecture rate of 0.02, and PC-DARTS a warm-up of 5; the *patient* "
-        "one has 30 epochs, the first 10 of them warm-up for both, and a rate of 0.05. It was tried, under new seeds, "
+        "one has 30 epochs, the first 10 of them warm-up for both, and a rate of 0.05. It was tried with new seeds "
         "after the plain one had chosen many pools and identities.\n\n"
         + table(["data", "search", "seed", "random cells, mean ± deviation", "the best of them", *names], rows)
-        + "\n\nBy how much the found cell is better than the mean of the random ones, on average over seeds:\n\n"
+        + "\n\nDifference between the searched cell and the mean of the random cells, on average over seeds:\n\n"
         + table(["data", "search", *names], gains)
-        + "\n\nThe mean of random cells is drawn down by a few that hardly learn, so that beating it is not beating "
-        "most of them; and single seeds go either way. With a thousand images a gradient-based search is no sure gain."
+        + "\n\nA few random cells hardly learn and lower the mean, so a cell above the mean need not be better than "
+        "most of them. Single seeds differ in sign. With a thousand images, a gradient-based search does not reliably "
+        "help."
     )
 
 

@@ -2,9 +2,9 @@
 
     python benchmarks/tables.py [FOLDER]
 
-FOLDER holds `nb201.csv.gz` and `tnb101_micro.csv.gz`; without it, `tables` beside the real data sets. On
-NAS-Bench-201 a search sees validation accuracies and its regret is in test accuracy; TransNAS-Bench-101 has one figure
-for both. An architecture counts once: a query is the first look at a class of cells that the table holds for equal.
+FOLDER holds `nb201.csv.gz` and `tnb101_micro.csv.gz`; without it, `tables` beside the real data sets. On NAS-Bench-201
+a search sees validation accuracies and its regret is in test accuracy; TransNAS-Bench-101 has one figure for both. An
+architecture counts once: a query is the first evaluation of a class of cells that the table treats as equal.
 """
 
 import itertools

@@ -2,11 +2,12 @@
 
     python benchmarks/transfer_classes.py [--cache FILE] [--page]
 
-A LeNet learns a source from 2,000 images; then 5, 10, 20 or 50 labels a class of a target are learned from in every
-way, and at most 1,000 test images judge. Seeds change the source's network, its images and the labels that are drawn.
-About 25 minutes of one core. Every cell is kept in the cache as soon as it is done, so that the command resumes
-after an interruption; `--page` writes the page and its picture again from `benchmarks/transfer_classes.json` alone.
-The real data sets are searched in `$NEARKIN_DATA`; pairs whose data are missing are left out.
+A LeNet learns a source from 2,000 images; then 5, 10, 20 or 50 labels of each class of a target are used by every
+method, and scores are taken on at most 1,000 test images. Seeds change the source's network, its images and the labels
+that are drawn. About 25 minutes of one core. Every result is stored in the cache as soon as it is finished, so that the
+command resumes after an interruption; `--page` writes the page and its picture again from
+`benchmarks/transfer_classes.json` alone. The real data sets are searched in `$NEARKIN_DATA`; pairs whose data are
+missing are left out.
 """
 
 import argparse

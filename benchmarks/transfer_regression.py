@@ -2,7 +2,7 @@
 
     python benchmarks/transfer_regression.py [--part sinusoids|meta|rain|malaria] [--cache FILE] [--page]
 
-Every cell (a source network with all tasks that are judged by it) is kept in the cache, so that the command resumes
+Every result (of a source network with all its target tasks) is stored in the cache, so that the command resumes
 after an interruption; then `transfer_regression.json`, the page and its picture are written. With `--page` nothing is
 measured and they are written from the JSON. Rain and malaria need the real data sets in `$NEARKIN_DATA`, or in
 `shared/data` beside the repository.

@@ -3,10 +3,10 @@
     python benchmarks/transfer_scaling.py [--limit SECONDS] [--only "METHOD;..."] [--again] [--page]
 
 As figure 4 of Maddox et al. (2019): a multilayer perceptron 5-200-2000-200-1, here with tanh, in float64, on one thread
-of a CPU. Every cell runs in a process of its own and is kept in `benchmarks/transfer_scaling.json` at once, so that a
-run that was broken off goes on; cells that are there are not measured again unless asked (--again). A cell that would
-take longer than the limit, by what the smaller ones took, or more memory than its method is allowed, is kept as
-skipped, with the reason. --page writes `docs/figures/transfer-scaling.md` and its plot from what is kept.
+of a CPU. Every method and size runs in its own process, and its result is written to `benchmarks/transfer_scaling.json`
+at once, so that an interrupted run resumes. Finished ones are measured again only with --again. A size that would take
+longer than the limit, judged by the smaller sizes, or more memory than the method may use, is skipped with the reason.
+--page writes `docs/figures/transfer-scaling.md` and its plot from the stored figures.
 """
 
 import argparse

@@ -1,7 +1,8 @@
 """Log probabilities of N targets under one linearized network, by nearkin and others; each runs in its own process.
 
-All judge the same residuals $y - f(θ)$ under $s J J^⊤ + σ^2 I$ with the same s and σ². laplace-torch is the exception:
-its marginal likelihood is that at a mode, which these weights are not, so that of it the determinant is compared.
+All methods use the same residuals $y - f(θ)$ under $s J J^⊤ + σ^2 I$ with the same s and σ². laplace-torch is the
+exception: its marginal likelihood is that at a mode, and these weights are not a mode, so only its determinant is
+compared.
 """
 
 import itertools

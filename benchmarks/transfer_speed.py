@@ -4,9 +4,10 @@
 
 1,000 digits of ten classes through a LeNet's tangent kernel: fit, with everything chosen, and probabilities of 1,000
 points. A ratio is process time ÷ that of 100 epochs of fine-tuning all weights of the same network on the same labels,
-which is run before and after each; one thread, median of the rounds. Memory is what a process of its own needs beyond
-its start, on Linux. The peer, laplace-torch's last layer (post hoc, full covariance, prior by evidence), takes part
-where it is installed. Figures go to `benchmarks/transfer_speed.json`, the table to `docs/figures/transfer-speed.md`.
+which is run before and after each; one thread, median of the rounds. Memory is what a new process needs beyond its
+start, on Linux. The other library, laplace-torch's last layer (post hoc, full covariance, prior by evidence), is
+measured if it is installed. Figures go to `benchmarks/transfer_speed.json`, the table to
+`docs/figures/transfer-speed.md`.
 """
 
 import argparse

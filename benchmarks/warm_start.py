@@ -7,7 +7,7 @@ FOLDER holds `nb201.csv.gz` and `tnb101_micro.csv.gz`; without it, `tables` besi
 the page from the stored figures. Queries and regrets are those of `benchmarks/tables.py`.
 
 Design and options of `warm-start` were chosen on pairs whose target has an even SHA-256 digest, with seeds 0 to 99. The
-figures here are of other seeds, and the other pairs had no part in the choice.
+figures here use other seeds, and the other pairs were not used for the choice.
 """
 
 import hashlib

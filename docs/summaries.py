@@ -194,11 +194,11 @@ def kin_start(figures: dict[str, Any]) -> Summary:
         return f"{100 * value['value']:+.1f} ({100 * value['low']:+.1f} to {100 * value['high']:+.1f})"
 
     return Summary(
-        "A search that starts from the cells of a related task reaches the result of a search from nothing in half "
+        "A search that starts from the cells of a related task reaches the result of a search from scratch in half "
         "the time, "
         "more often if the task is near.",
         f"Not shown: it did so in {near_kin['reached_in_half']['value']:.0%} of comparisons with near tasks and in "
-        f"{far_kin['reached_in_half']['value']:.0%} with far ones; a second search from nothing did so in "
+        f"{far_kin['reached_in_half']['value']:.0%} with far ones; a second search from scratch did so in "
         f"{figures['groups']['from nothing again']['reached_in_half']['value']:.0%}. "
         f"At the end, searches from kin were {gain(near_kin)} points better (near) and {gain(far_kin)} (far).",
         f"95 % by a bootstrap over targets: near {share(near_kin)}, far {share(far_kin)}. Six tasks are too few to "
@@ -216,9 +216,9 @@ def solve(figures: dict[str, Any]) -> Summary:
         "`nearkin solve` is at least as good as the simple model that turns out best on the test data.",
         f"Not shown; the difference is within chance: {100 * summary['mean_difference']:+.2f} points of accuracy "
         f"over {summary['runs']} runs; worst "
-        f"{100 * summary['worst_difference']:+.2f}; worse by more than the noise in {summary['beyond_noise']}. This "
-        f"page does "
-        "**not** compare with one convolutional network that gets the whole time; on new images that is better today.",
+        f"{100 * summary['worst_difference']:+.2f}; worse by more than the noise in {summary['beyond_noise']}. The "
+        "runs are of an earlier version, which divided the time equally among about ten models. This page does **not** "
+        "compare with one convolutional network that gets the whole time.",
         f"Mean difference ± {half:.2f} points (95 %, Student, over runs). The interval of each run is in the table.",
         f"`python benchmarks/solve.py` with MNIST, Fashion-MNIST and CIFAR-10 in `$NEARKIN_DATA`; "
         f"{summary['runs']} runs of {figures['minutes']:g} minutes, and a zoo for them.",
