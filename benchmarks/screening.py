@@ -384,34 +384,35 @@ Made by `python benchmarks/screening.py`; one thread.
 
 ## Time of a query
 
-In milliseconds. Process time is what a quiet machine takes; wall time was taken beside other work.
+In milliseconds. The machine had other work, which makes the wall time longer than the process time.
 
 {speeds}
 {build}
 ## The nearest task, found without measuring every pair
 
-{num_tasks} tasks of 8x8 images from {sources}; `{network}`, {steps} steps. Every task in turn is the target, and the
-one truly nearest to it is looked for among the others. Cost is in passes of one source over all of the target's test
-samples ({samples}, or as many as there are), half the samples being half a pass, as a share of the passes of the exact
-search, one for each other task. *Scattered* tasks share nothing but what chance gives them; *kindred* ones have
-siblings: one question asked of the same images at {siblings} angles. The race's rungs were chosen on another draw of
-tasks, but for the last, which was widened from five contenders to six after this draw had given 0.94.
-*Drawn labels* make better points than the observed ones, see below.
+{num_tasks} tasks of 8x8 images from {sources}; `{network}`, {steps} steps. Each task is the
+target once, and its nearest task is searched among the others. A pass is one source on all of the target's test samples
+({samples}, or all if there are fewer); half of the samples are half a pass. The exact search needs one pass for each
+other task, and the cost is a share of that. *Scattered* tasks are drawn independently. *Kindred* tasks have siblings:
+the same question about the same images, rotated by {siblings} angles. The rounds of the race were chosen on another
+draw of tasks, except that the last round has six contenders instead of five since this draw had given 0.94. *Drawn
+labels* give better points than observed labels, see below.
 
 {searches}
 
 The nearest task is at a distance of {nearest} (median), and the second is farther by {gap}.
 
-A race saves time only where a pass is more than overhead. Process time of the default race as a share of the exact
-search's among {num_tasks} tasks, 1,000 samples:
+A race saves time only if the overhead of a pass is small. Process time of the default race as a share of that of the
+exact search, {num_tasks} tasks, 1,000 samples:
 
 {seconds}
 
 ## Which embedding
 
-How often the truly nearest task is among the first m by the distance of embeddings. *Own network* is its information
-on its own test data with observed labels, which is at hand; *drawn labels* are drawn from the network's answer, its
-head padded to all ten outputs, at one pass more. A *probe* starts from the same weights for every task. The last row
+How often the nearest task is among the first m by the distance of embeddings. *Own network* is the Fisher information
+of a task's network on its own test data with observed labels, which the zoo stores. *Drawn labels* are drawn from the
+network's predictions, with its head padded to all ten outputs; this needs one more pass. A *probe* starts from the same
+weights for every task. The last row
 of the scattered tasks is an upper limit: the true distance in one trial, used to find the nearest task of another
 trial.
 

@@ -85,11 +85,12 @@ def rain(figures: Mapping[str, Any]) -> str:
     return f"""## Rain
 
 Averaged daily precipitation of four stations of the US Historical Climatology Network (Livermore in California, three
-of Rhode Island): ten months to learn from, November and December to judge by, in units of the training days'
-deviation. One hidden layer of 400 tanh trained on one station by the paper's recipe, then the other three in closed
-form; hyper-parameters are pooled over the stations that are not judged. *RBF, of the source* is fitted to the source
-station and kept, as in the paper's figure 2. {group["pairs"]} pairs of source and target, each the mean over three
-seeds; intervals by a bootstrap over pairs, which share four targets, so that they are rather too narrow.
+of Rhode Island): ten months are training data, November and December test data, in units of the standard
+deviation of the training days. A network with one hidden layer of 400 tanh units is trained on one station by the
+paper's recipe; then it is transferred to the other three in closed form. Hyper-parameters are pooled over the stations
+that are not the target. *RBF, of the source* is fitted to the source station and not changed, as in the paper's
+figure 2. There are {group["pairs"]} pairs of source and target, each the mean over three seeds. Intervals are by a
+bootstrap over pairs; the pairs share four targets, so the intervals are somewhat too narrow.
 
 {scores(group)}
 
@@ -99,23 +100,23 @@ By error: {verdict(group["less"][MINE], "rmse")}.
 
 {stations}
 
-What the stations of Rhode Island teach suits each other, and does not suit Livermore, whose rain comes in winter: there
-a station's own numbers are far better, as the paper, too, found it to fail where the climate is not related. The last
-two months lie outside of the days that are given, and hardly anything is known of them: an error of 1 is that of the
-mean. At the paper's rate of 1e-4 the network stays so near its start that its tangent kernel and its last layer
-say the same.
+Hyper-parameters from stations of Rhode Island fit the other stations there. They do not fit Livermore, where it rains
+in winter: hyper-parameters of the station itself are far better. The paper also reports failure if the climates are not
+related. The two test months lie outside of the training days, so little is known about them; predicting the mean has
+an error of 1. At the paper's learning rate of 1e-4 the network stays so close to its initial weights that its tangent
+kernel and its last layer give the same predictions.
 """
 
 
 def malaria(figures: Mapping[str, Any]) -> str:
     text = """## Malaria
 
-The paper's map of Nigeria cannot be had; two surveys stand in for it. A network 2-64-64-2 (a mean and a variance) is
-trained on one survey by the heteroscedastic likelihood, then some places of another are given, with the binomial
-variance of each, and the error on those left is taken, in shares of people found with the parasite. *Blind* is the
-source network as it is; *last layer, retrained* goes on for 100 epochs; *network* and *last layer* are the closed form
-with known noise and some learned on top; *RBF* has known noise, too. Between the surveys of Kenya the land is the
-same; between Kenya and the Gambia only the scaled outlines are, so that there is little to transfer.
+The paper's map of Nigeria is not available; two surveys replace it. A network 2-64-64-2 (a mean and a variance) is
+trained on one survey with the heteroscedastic likelihood. Then some places of another survey are given, with the
+binomial variance of each. The error is that on the other places, in shares of people with the parasite. *Blind* is the
+source network without any change. *Last layer, retrained* is trained for 100 more epochs. *Network* and *last layer*
+are the closed form with the known noise and a learned addition to it. *RBF* has the known noise, too. The two surveys
+of Kenya cover the same land. Kenya and the Gambia share only their scaled outlines, so there is little to transfer.
 """
     for pair, group in figures["malaria"].items():
         lines = [[way, *(span(interval, 3) for interval in some)] for way, some in group["ways"].items()]
@@ -127,11 +128,11 @@ same; between Kenya and the Gambia only the scaled outlines are, so that there i
         text += f"""
 ### {pair[0].upper()}{pair[1:]}
 
-{group["splits"]} splits, each with a source network of its own.
+{group["splits"]} splits, each with a separate source network.
 
 {table(["way", *(f"{count} places" for count in GIVEN)], lines)}
 
-`network` less others at {GIVEN[-1]} places: {"; ".join(against)}.
+Error of `network` minus that of others at {GIVEN[-1]} places: {"; ".join(against)}.
 """
     return text
 
@@ -184,8 +185,8 @@ def page(figures: Mapping[str, Any]) -> str:
 
 Made by `python benchmarks/transfer_regression.py`; one thread; minutes of process time: {spent}. In brackets 95 %
 intervals. *Network* is the linearized source network with all weights free; *pooled* has one noise and scale for all
-tasks (`family(...).adapted`), *blended* weighs several by the pool and the task's own points (`family(...).blended`),
-*own* learns them from the task alone, *fixed* is the paper's scale of 1 with a noise of 0.01.
+tasks (`family(...).adapted`), *blended* is a weighted mixture of several, by the other tasks and the task's own points
+(`family(...).blended`), *own* learns them from the task alone, *fixed* is the paper's scale of 1 with a noise of 0.01.
 
 {plain_words(figures)}
 
@@ -194,23 +195,21 @@ tasks (`family(...).adapted`), *blended* weighs several by the pool and the task
 ## Sinusoids
 
 A network 1-40-40-1 (tanh) is trained on the ten points of one curve as in the paper's appendix F; hyper-parameters are
-learned from {POOL} other curves of ten points; 100 further curves are tested, with ten points given and 100
-predicted. Error is
-the mean over tasks of the root mean square error. Intervals by a bootstrap over source networks and over their tasks.
-RBF has the same ten points, and *pooled* and *blended* the same {POOL} curves; ridge is on the input itself. The last
-layer by gradient descent has the variance of its residuals. *Meta-learned* source weights have seen 100 curves more.
-The hierarchy behind *blended* and the optimisation of source weights were developed on curves of other seeds than
-those tested.
-Two details came after some of the figures here had been seen once: constants are integrated out and not fitted, which
-was decided by the other curves, and the prior of the scale has the weight of one task, which rain at Livermore
-required.
+learned from {POOL} other curves of ten points. 100 further curves are tested, with ten points given and 100 predicted.
+Error is the mean over tasks of the root mean square error. Intervals are by a bootstrap over source networks and over
+their tasks. RBF uses the same ten points, and *pooled* and *blended* the same {POOL} curves; ridge regression is on the
+input itself. The variance of the last layer by gradient descent is that of its residuals. *Meta-learned* source weights
+were trained on 100 more curves. The hierarchy behind *blended* and the optimisation of source weights were developed on
+curves of other seeds than those tested.
+
+Two details were changed after some of these figures had been seen once. Constants are integrated out instead of fitted;
+this was decided on the other curves. The prior of the scale has the weight of one task; rain at Livermore required it.
 
 {"".join(sinusoids(figures, kind) for kind in figures["sinusoids"])}
-One noise and scale for curves of amplitudes from 0.1 to 5 must be wrong for most: small curves get intervals far too
-wide, and where a source's features cannot follow the fastest of the pool, the most likely noise explains
-everything as noise. With one scale for every task, and a distribution over the noise, the likelihood is better on
-both kinds; coverage by
-source is steadier, and on narrow curves still somewhat below 90 %, because the curves are not draws from the
+Amplitudes range from 0.1 to 5, so one noise and scale are wrong for most curves: intervals of small curves are far too
+wide, and if a source's features cannot follow the fastest curves, all of their variation is explained as noise. With a
+scale for every task and a distribution over the noise, the likelihood is better for both kinds of curves. Coverage
+varies less between sources. On narrow curves it is still somewhat below 90 %, because the curves are not draws from the
 network's Gaussian process.
 
 {rain(figures) if "rain" in figures else ""}

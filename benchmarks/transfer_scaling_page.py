@@ -125,8 +125,8 @@ def page(figures: dict[str, Any]) -> str:
 
 Time and memory of the log probability of N targets under a linearized multilayer perceptron 5-200-2000-200-1 (tanh,
 {figures["weights"]:,} weights, float64), as in figure 4 of Maddox et al. (2019), but on one thread of a CPU. Noise
-{figures["noise"]} and scale {figures["scale"]} are given and the same for all. Every cell is a separate process;
-memory is what it needed in addition to its start. The weights are those of the initialisation.
+{figures["noise"]} and scale {figures["scale"]} are given and the same for all. Every method and size runs in
+a separate process; memory is what it needs beyond its start. The network is not trained.
 
 ![Seconds by number of points](transfer-scaling.svg)
 
@@ -135,28 +135,27 @@ Process time in seconds:
 {grid(figures, "cpu")}
 
 The slope of log time in log N between 3,000 and 30,000: {slopes(figures)}; 1 is linear. Steps of conjugate gradients:
-{steps(figures)}. What `auto` took: {spaces(figures)}.
+{steps(figures)}. `auto` selects: {spaces(figures)}.
 
-Memory in MiB; ours took {peak:,.0f} at the most:
+Memory in MiB; at most {peak:,.0f} for nearkin:
 
 {grid(figures, "mebibytes")}
 
-Agreement: the log probability, and how far each is from it, relative. The first line is of the dense function
-space; where that was not tried, of scikit-learn, which is exact, too; else of the matrix-free function space. With a
-star the determinant alone is compared, with the dense one.
+Agreement: the first row is the log probability, the other rows are relative differences from it. It is computed in the
+dense function space; for sizes at which that was not tried, by scikit-learn, which is exact too; otherwise in the
+matrix-free function space. A star means that only the determinant is compared, with the dense one.
 
 {agreement(figures)}
 
 *function, dense* factors the kernel; *function, matrix-free* (`space="large"`) and *weight, matrix-free*
-(`space="large-weight"`) take conjugate gradients by products alone, here at every size. Their determinants are
-estimates that aim at an error of 1e-4 a point. *GPyTorch* gets the Jacobian as features of its linear kernel, in
+(`space="large-weight"`) use conjugate gradients with products only, here at every size. Their determinants are
+estimates with a target error of 1e-4 per point. *GPyTorch* gets the Jacobian as features of its linear kernel, in
 float32, which is its default; from 800 points on its determinant is an estimate, too. *scikit-learn* gets our kernel,
-whose time counts, and factors it. *laplace-torch* has three forms that can be made at this size: *functional* is the
-same Gaussian process; *Kronecker* and *last layer* approximate or leave out curvature, and are fast for that
-reason. Its
-marginal likelihood is that at a mode of the posterior, which these weights are not, so that only its determinant can
-be compared; in the functional form what it calls the ratio of determinants is that of K + σ²I, and was taken for that.
-The machine may have had other work, which affects process time only through shared caches.
+whose time is included, and factors it. *laplace-torch* has three forms that can run at this size. *Functional* is the
+same Gaussian process. *Kronecker* and *last layer* approximate or omit curvature, and are fast for that reason. The
+marginal likelihood of laplace-torch is that at a mode of the posterior, and these weights are not a mode, so only its
+determinant can be compared. In the functional form, its ratio of determinants is the determinant of K + σ²I, and is
+compared as such. The machine may have had other work, which affects process time only through shared caches.
 
 Not measured:
 
