@@ -90,10 +90,10 @@ def prediction(figures: dict[str, Any]) -> Summary:
 def paper_tasks(figures: dict[str, Any]) -> Summary:
     """The paper's experiment."""
     expected = [1, 0, 3, 2]
-    columns = [part for key in ("mnist", "cifar", "settings") for part in figures[key].values()]
+    columns = [group for key in ("mnist", "cifar", "settings") for group in figures[key].values()]
 
     def right(form: str) -> str:
-        forms = [part[form]["nearest"] for part in columns if form in part]
+        forms = [group[form]["nearest"] for group in columns if form in group]
         return f"{sum(a == b for nearest in forms for a, b in zip(nearest, expected, strict=True))} of {4 * len(forms)}"
 
     return Summary(
@@ -142,9 +142,9 @@ def near(figures: dict[str, Any]) -> Summary:
 
 def screening(figures: dict[str, Any]) -> Summary:
     """Search without measuring every pair."""
-    found = {name: figures[name]["searches"]["index and race"] for name in ("scattered", "kindred")}
-    related, unrelated = found["kindred"], found["scattered"]
-    half = {name: 1.96 * (row["recall_at_1"] * (1 - row["recall_at_1"]) / 200) ** 0.5 for name, row in found.items()}
+    searches = {name: figures[name]["searches"]["index and race"] for name in ("scattered", "kindred")}
+    related, unrelated = searches["kindred"], searches["scattered"]
+    half = {name: 1.96 * (row["recall_at_1"] * (1 - row["recall_at_1"]) / 200) ** 0.5 for name, row in searches.items()}
     speed = figures["speed"][0]
     return Summary(
         "The nearest of many tasks can be found without measuring the distance to all of them.",
@@ -185,12 +185,12 @@ def kin_start(figures: dict[str, Any]) -> Summary:
     """Searches from a kin's cells, really trained."""
     near_kin, far_kin = (figures["groups"][f"{name} by Fréchet"] for name in ("near", "far"))
 
-    def share(part: dict[str, Any]) -> str:
-        value = part["reached_in_half"]
+    def share(group: dict[str, Any]) -> str:
+        value = group["reached_in_half"]
         return f"{value['value']:.0%} ({value['low']:.0%} to {value['high']:.0%})"
 
-    def gain(part: dict[str, Any]) -> str:
-        value = part["gain"]
+    def gain(group: dict[str, Any]) -> str:
+        value = group["gain"]
         return f"{100 * value['value']:+.1f} ({100 * value['low']:+.1f} to {100 * value['high']:+.1f})"
 
     return Summary(
@@ -302,10 +302,12 @@ def fuse(figures: dict[str, Any]) -> Summary:
     """FUSE and its control."""
     triples = figures["triples"]
     rights = ", ".join(
-        f"{task} {part['FUSE']['right']} against {part['side by side']['right']} of {part['FUSE']['of']}"
-        for task, part in triples.items()
+        f"{task} {group['FUSE']['right']} against {group['side by side']['right']} of {group['FUSE']['of']}"
+        for task, group in triples.items()
     )
-    saved = [1 - part["side by side"]["seconds_a_round"] / part["FUSE"]["seconds_a_round"] for part in triples.values()]
+    saved = [
+        1 - group["side by side"]["seconds_a_round"] / group["FUSE"]["seconds_a_round"] for group in triples.values()
+    ]
     return Summary(
         "FUSE finds the best of three cells, and does it better than its control, which trains the cells next to "
         "each other.",
@@ -314,7 +316,7 @@ def fuse(figures: dict[str, Any]) -> Summary:
         f"{min(saved):.0%} to {max(saved):.0%} less time.",
         "Guessing would be as often right with probability "
         + " and ".join(
-            f"{part['FUSE']['chance_of_as_many_by_guessing']:.1g} ({task})" for task, part in triples.items()
+            f"{group['FUSE']['chance_of_as_many_by_guessing']:.1g} ({task})" for task, group in triples.items()
         )
         + ". FUSE and its control differ by one pick of twenty, which is chance.",
         "`python benchmarks/fuse.py` with MNIST and Fashion-MNIST in `$NEARKIN_DATA`; six minutes.",
