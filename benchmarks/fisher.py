@@ -1,13 +1,13 @@
-"""Fisher information beside its peers: diagonals, products, tangent kernels, in units of a plain backward pass.
+"""Fisher information compared with other libraries: diagonals, products, tangent kernels, in units of a plain pass.
 
     python benchmarks/fisher.py [--only diagonal,expected,products,tangent,large] [--rounds 7]
 
 A ratio is process time ÷ that of a plain forward+backward of the mean loss on the same samples: one thread, one
 process, candidates in turn, the plain pass before and after each, median of the rounds. Memory is the most bytes of
-tensors alive at once, setting up included, also ÷ plain (`measure.peak_bytes`). Errors are norm-relative to a float64
-oracle; a result that is far off for any one parameter is called wrong. Figures go to `benchmarks/fisher.json`, the
-table to `docs/figures/fisher-benchmark.md`, the plot to `docs/images/fisher-cost.svg`. Peers that are not installed, or
-refuse a network, are named with their reason; `benchmarks/peers.py` has them all.
+tensors at one time, including set-up, also ÷ plain (`measure.peak_bytes`). Errors are relative to the norm of a float64
+reference; a result with a large error in any parameter is called wrong. Figures go to `benchmarks/fisher.json`, the
+table to `docs/figures/fisher-benchmark.md`, the plot to `docs/images/fisher-cost.svg`. Libraries that are not
+installed, or refuse a network, are named with the reason; `benchmarks/peers.py` has all of them.
 """
 
 import argparse
@@ -34,7 +34,7 @@ SAMPLES = {"MLP 784-512-256-10": 1280, "LeNet": 1280, "CNN 32-64-128": 512, "Res
 PRODUCT_SAMPLES = 256
 FULL_WIDTH = ("vgg16", "resnet18", "densenet121")
 WRONG_RESULT = 0.02  # an error of some parameter that neither float32 nor a finite difference explains
-OURS, PEER, WRONG = "#0072B2", "#999999", "#D55E00"  # of Okabe and Ito: told apart by every eye
+OURS, PEER, WRONG = "#0072B2", "#999999", "#D55E00"  # Okabe and Ito: colour-blind readers can distinguish them
 Row: TypeAlias = dict[str, Any]
 Part: TypeAlias = dict[str, dict[str, Any]]
 
@@ -61,7 +61,7 @@ MLP, LENET, CNN, RESNET = NETS
 
 
 def ready(build: Callable[[], nn.Module], shape: tuple[int, ...], samples: int) -> tuple[nn.Module, Tensor, Tensor]:
-    """A network in evaluation mode whose batch norms know the inputs, and seeded samples."""
+    """A network in evaluation mode with batch statistics of the inputs, and samples from a seed."""
     torch.manual_seed(0)
     model, x, y = build(), torch.randn(samples, *shape), torch.randint(10, (samples,))
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
@@ -73,7 +73,7 @@ def ready(build: Callable[[], nn.Module], shape: tuple[int, ...], samples: int) 
 
 
 def samples_of(net: str) -> int:
-    """Ten batches of quick networks, so that setting up weighs as it does for users; fewer of slow ones."""
+    """Number of batches: ten for fast networks, so that the set-up time has its usual share; fewer for slow ones."""
     return SAMPLES[net]
 
 
@@ -90,7 +90,7 @@ def ours_diagonal(labels: str) -> Peer:
 
 
 def ours_product(**options: Any) -> Peer:
-    """A product with the operator that is kept from one to the next."""
+    """A product with an operator that is reused between products."""
 
     def prepare(model: nn.Module, x: Tensor, y: Tensor) -> Call:
         from nearkin.fisher.products import FisherProduct
@@ -122,7 +122,7 @@ def ours_gram(model: nn.Module, x: Tensor, y: Tensor) -> Call:
 
 
 def prepared(candidates: Mapping[str, Peer], *case: Any) -> tuple[dict[str, Call], dict[str, Row]]:
-    """The calls of those that can, run once, and the reasons of those that cannot."""
+    """The calls of the libraries that can run the problem, run once, and the reasons of those that cannot."""
     calls, refused = {}, {}
     for name, peer in candidates.items():
         try:
@@ -139,28 +139,28 @@ def one_line(reason: Exception) -> str:
 
 
 def errors(peer: Peer, truth: Tensor, model: nn.Module, x: Tensor, y: Tensor) -> Row:
-    """Norm-relative distance from the oracle, of the whole and of the worst parameter.
+    """Error relative to the norm of the float64 reference, over all parameters and for the worst one.
 
     In float64 it tells whether a formula is right. In float32 it also has what rounding does to near-ties of max pools
     and ReLUs, which autograd is not spared either.
     """
     sizes = [weight.numel() for weight in model.parameters()]
     sizes = sizes if sum(sizes) == len(truth) else [len(truth)]
-    said: Row = {}
+    row: Row = {}
     for name, dtype in (("float32", torch.float32), ("float64", torch.float64)):
         try:
             off = flat(peer(copy.deepcopy(model).to(dtype), x.to(dtype), y)()).detach() - truth
         except Exception as reason:  # some peers know no float64
-            said[f"error_{name}"] = one_line(reason)
+            row[f"error_{name}"] = one_line(reason)
             continue
         parts = zip(off.split(sizes), truth.split(sizes), strict=True)
-        worst = max(float(part.norm() / true.norm().clamp_min(1e-6 * truth.norm())) for part, true in parts)
-        said |= {f"error_{name}": float(f"{off.norm() / truth.norm():.1e}"), f"worst_{name}": float(f"{worst:.1e}")}
-    return said
+        worst = max(float(figures.norm() / true.norm().clamp_min(1e-6 * truth.norm())) for figures, true in parts)
+        row |= {f"error_{name}": float(f"{off.norm() / truth.norm():.1e}"), f"worst_{name}": float(f"{worst:.1e}")}
+    return row
 
 
 def is_wrong(row: Row) -> bool:
-    """Whether a parameter is far off, and not by rounding."""
+    """Whether the error of a parameter is larger than rounding explains."""
     return row.get("worst_float64", row.get("worst_float32", 0.0)) > WRONG_RESULT
 
 
@@ -175,9 +175,9 @@ def measured(
 ) -> dict[str, Row]:
     """Time and memory ÷ those of a plain pass in batches of `size`, and errors on `few` samples, of every candidate."""
     model, x, y = case
-    yardstick = plain(*copy.deepcopy(case), size=size)
+    reference = plain(*copy.deepcopy(case), size=size)
     calls, refused = prepared(candidates, *case)
-    times, base = ratios(yardstick, calls, rounds), peak_bytes(yardstick)
+    times, base = ratios(reference, calls, rounds), peak_bytes(reference)
     able = list(calls)
     calls.clear()  # with what they hold
     rows = {name: refused.get(name, {"time": times.get(name)}) for name in candidates}
@@ -197,8 +197,8 @@ def measured(
 
 
 def diagonals(rounds: int) -> Part:
-    """The empirical diagonal on every network; ours also over ten batches in a process that has just begun."""
-    found = {}
+    """The empirical diagonal on every network; ours also over ten batches in a new process."""
+    results = {}
     for net, (build, shape) in NETS.items():
         print(f"diagonal, {net}")
         case = ready(build, shape, samples_of(net))
@@ -206,36 +206,36 @@ def diagonals(rounds: int) -> Part:
         rows = measured(candidates, case, rounds, oracle=peers.loop_diagonal)
         cold = {"time": statistics.median(apart(cold_ratio, net)["ratio"] for _ in range(min(rounds, 3)))}
         print(f"  cold: {cold}", flush=True)
-        found[net] = {"nearkin": rows.pop("nearkin"), "nearkin, cold, ten batches": cold, **rows}
-    return found
+        results[net] = {"nearkin": rows.pop("nearkin"), "nearkin, cold, ten batches": cold, **rows}
+    return results
 
 
 def cold_ratio(net: str) -> Row:
-    """The first diagonal of a process, over ten batches, beside plain passes over the same."""
+    """Time of the first diagonal of a process over ten batches, relative to plain passes over the same batches."""
     case = ready(*NETS[net], 10 * BATCH)
-    yardstick, ours = plain(*copy.deepcopy(case)), ours_diagonal("observed")(*case)
+    reference, ours = plain(*copy.deepcopy(case)), ours_diagonal("observed")(*case)
     plain(*copy.deepcopy(case))()
-    before, cold, after = process_seconds(yardstick), process_seconds(ours), process_seconds(yardstick)
+    before, cold, after = process_seconds(reference), process_seconds(ours), process_seconds(reference)
     return {"ratio": round(2 * cold / (before + after), 3)}
 
 
 def expectations(rounds: int) -> Part:
     """Diagonals of the model's own Fisher: one sampled label, and the expectation over ten classes."""
-    found = {}
+    results = {}
     for net in (MLP, LENET, RESNET):
         case = ready(*NETS[net], samples_of(net))
         print(f"one sampled label, {net}")
         sampled = {"nearkin": ours_diagonal("sampled"), **peers.SAMPLED}
-        found[f"one label, {net}"] = measured(sampled, case, rounds)
+        results[f"one label, {net}"] = measured(sampled, case, rounds)
         print(f"ten classes, {net}")
         exact = {"nearkin": ours_diagonal("expected"), **peers.EXPECTED}
-        found[f"ten classes, {net}"] = measured(exact, case, min(rounds, 5), oracle=peers.loop_expected, few=16)
-    return found
+        results[f"ten classes, {net}"] = measured(exact, case, min(rounds, 5), oracle=peers.loop_expected, few=16)
+    return results
 
 
 def products(rounds: int) -> Part:
     """Fisher-vector products with all samples in one batch."""
-    found = {}
+    results = {}
     candidates = {
         "nearkin, graph kept": ours_product(),
         "nearkin, finite difference": ours_product(method="difference"),
@@ -246,40 +246,40 @@ def products(rounds: int) -> Part:
     for net in NETS:
         print(f"products, {net}")
         case = ready(*NETS[net], PRODUCT_SAMPLES)
-        found[net] = measured(candidates, case, rounds, size=PRODUCT_SAMPLES, oracle=peers.forward_reverse_product)
-    return found
+        results[net] = measured(candidates, case, rounds, size=PRODUCT_SAMPLES, oracle=peers.forward_reverse_product)
+    return results
 
 
 def grams(rounds: int) -> Part:
-    """Gram matrices of the tangent kernel of one output; memory beside a plain pass over all samples at once."""
-    found = {}
+    """Gram matrices of the tangent kernel of one output; memory relative to a plain pass over all samples at once."""
+    results = {}
     for net in (MLP, LENET):
         for samples in (256, 1024):
             print(f"tangent kernel, {net}, {samples} samples")
             case = ready(*NETS[net], samples)
             candidates = {"nearkin": ours_gram, **peers.GRAMS}
-            found[f"{net}, N = {samples}"] = measured(
+            results[f"{net}, N = {samples}"] = measured(
                 candidates, case, rounds, size=samples, oracle=peers.jacobian_gram, few=128
             )
-    return found
+    return results
 
 
 def large(rounds: int) -> Part:
-    """What must run at all on a machine of two cores, each in a process of its own: wall seconds and resident MiB."""
+    """Large cases that must run on a machine with two cores, each in its own process: wall seconds and resident MiB."""
     works = {
         **{f"diagonal, {spec} at full width, 16 samples": (full_width, spec) for spec in FULL_WIDTH},
         "diagonal, ResNet-18 at full width, batch of 128": (full_width_memory, "resnet18"),
         "tangent kernel, LeNet, N = 10,000": (large_gram, 10_000),
     }
-    found = {}
+    results = {}
     for name, (work, argument) in works.items():
         print(name)
         try:
-            found[name] = apart(work, argument)
+            results[name] = apart(work, argument)
         except Exception as reason:
-            found[name] = {"refused": one_line(reason)}
-        print(f"  {found[name]}", flush=True)
-    return found
+            results[name] = {"refused": one_line(reason)}
+        print(f"  {results[name]}", flush=True)
+    return results
 
 
 def full_width(spec: str) -> Row:
@@ -289,12 +289,12 @@ def full_width(spec: str) -> Row:
 
 
 def full_width_memory(spec: str) -> Row:
-    """Memory beside a plain pass where the weights weigh as much as the activations."""
+    """Memory relative to a plain pass, for a network whose weights take as much memory as its activations."""
     case = ready(lambda: nk.build(spec, (3, 32, 32), 10, 0), (3, 32, 32), BATCH)
-    ours, yardstick = ours_diagonal("observed")(*case), plain(*copy.deepcopy(case))
+    ours, reference = ours_diagonal("observed")(*case), plain(*copy.deepcopy(case))
     ours()
-    times = ratios(yardstick, {"ours": ours}, 1)
-    return {"memory ÷ plain": round(peak_bytes(ours) / peak_bytes(yardstick), 2), "time ÷ plain": times["ours"]}
+    times = ratios(reference, {"ours": ours}, 1)
+    return {"memory ÷ plain": round(peak_bytes(ours) / peak_bytes(reference), 2), "time ÷ plain": times["ours"]}
 
 
 def large_gram(samples: int) -> Row:
@@ -322,36 +322,36 @@ TITLES = {
 
 
 def cell(row: Row | None) -> str:
-    """Time and memory, or why there are none."""
+    """Time and memory as text, or the reason why there are none."""
     if not row:
         return "–"
     if "refused" in row:
         return "not installed" if row["refused"].startswith("ModuleNotFoundError") else "refuses"
-    said = f"{row['time']:.3g}" + (f" / {row['memory']:.3g}" if "memory" in row else "")
-    return said + (", wrong" if is_wrong(row) else "")
+    text = f"{row['time']:.3g}" + (f" / {row['memory']:.3g}" if "memory" in row else "")
+    return text + (", wrong" if is_wrong(row) else "")
 
 
-def section(title: str, part: Part) -> str:
-    """One part as Markdown: candidates down, networks across, the largest error at the end of the line."""
-    names = dict.fromkeys(name for rows in part.values() for name in rows if name != "plain")
+def section(title: str, figures: Part) -> str:
+    """One section as Markdown: a row for each library, a column for each network, the largest error last."""
+    names = dict.fromkeys(name for rows in figures.values() for name in rows if name != "plain")
     lines = []
     for name in names:
-        rows = [column.get(name) for column in part.values()]
+        rows = [column.get(name) for column in figures.values()]
         off = [largest(rows, f"error_{kind}") for kind in ("float32", "float64")]
-        said = [cell(row) for row in rows]
+        cells = [cell(row) for row in rows]
         strong = f"**{name}**" if name.startswith("nearkin") else name
-        lines.append([strong, *said, " / ".join(off)])
-    lines.append(["plain pass, seconds", *(f"{column['plain']['seconds']:.3g}" for column in part.values()), "–"])
+        lines.append([strong, *cells, " / ".join(off)])
+    lines.append(["plain pass, seconds", *(f"{column['plain']['seconds']:.3g}" for column in figures.values()), "–"])
     reasons = sorted(
         {
             f"- {name}, {net}: `{row['refused']}`"
-            for net, rows in part.items()
+            for net, rows in figures.items()
             for name, row in rows.items()
             if "refused" in row
         }
     )
     return (
-        "\n".join([f"### {title}", "", table(["", *part, "error, float32 / float64"], lines), "", *reasons]).rstrip()
+        "\n".join([f"### {title}", "", table(["", *figures, "error, float32 / float64"], lines), "", *reasons]).rstrip()
         + "\n"
     )
 
@@ -361,10 +361,10 @@ def largest(rows: list[Row | None], key: str) -> str:
     return f"{max(values):.0e}" if values else "–"
 
 
-def large_section(part: Part) -> str:
+def large_section(figures: Part) -> str:
     head = ["", "seconds", "resident MiB", "also"]
     lines = []
-    for name, row in part.items():
+    for name, row in figures.items():
         rest = ", ".join(f"{key}: {value}" for key, value in row.items() if key not in ("seconds", "mebibytes"))
         lines.append([name, str(row.get("seconds", "–")), str(row.get("mebibytes", "–")), rest])
     return "\n".join(["### What runs on two cores", "", table(head, lines), ""])
@@ -382,11 +382,11 @@ def written(figures: Row) -> str:
     return head + "\n".join(parts)
 
 
-def draw(part: Part, file: Path) -> None:
-    """Bars of the time of a diagonal, a panel a network: ours, peers, and peers that are wrong."""
+def draw(figures: Part, file: Path) -> None:
+    """Bars of the time of a diagonal, one panel for each network: ours, others, and others with wrong results."""
     plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "nearkin", "font.size": 9})
     figure, panels = plt.subplots(2, 2, figsize=(9, 5.6), layout="constrained")
-    for panel, (net, rows) in zip(panels.flat, part.items(), strict=True):
+    for panel, (net, rows) in zip(panels.flat, figures.items(), strict=True):
         timed = {name: row for name, row in rows.items() if "time" in row and name != "nearkin, cold, ten batches"}
         names = sorted(timed, key=lambda name: -timed[name]["time"])
         wrong = [is_wrong(timed[name]) for name in names]
@@ -420,8 +420,8 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")  # peers warn of their own deprecated calls
     for name in chosen.only.split(","):
-        found = PARTS[name](chosen.rounds)
-        keep(__file__, kept() | {name: found})
+        results = PARTS[name](chosen.rounds)
+        keep(__file__, kept() | {name: results})
     figures = kept()
     page = DOCS / "figures" / "fisher-benchmark.md"
     page.parent.mkdir(parents=True, exist_ok=True)

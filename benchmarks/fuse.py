@@ -1,10 +1,10 @@
-"""FUSE beside its control: which of three cells each picks, what a round costs, and a search to convergence.
+"""FUSE compared with its control: which of three cells each selects, what a round costs, and a whole search.
 
     python benchmarks/fuse.py
 
-Cells are drawn from the general space and set on a small skeleton: stem to 7x7, 8 channels, two cells with a pool
-between, mean over the map. The truth of a cell is its test accuracy after 90 steps on 1,000 images, mean over seeds.
-A triple counts where its best cell is truly better than the second by more than 3 points.
+Cells are drawn from the general space and placed in a small skeleton: stem to 7x7, 8 channels, two cells with a pool
+between, mean over the map. The true value of a cell is its test accuracy after 90 steps on 1,000 images, mean over
+seeds. A triple of cells is used if its best cell is better than the second by more than 3 points.
 """
 
 import itertools
@@ -58,7 +58,7 @@ class Cell:
 
     @property
     def truth(self) -> float:
-        """Their mean."""
+        """Mean of the test accuracies."""
         return statistics.fmean(self.accuracies)
 
 
@@ -79,19 +79,19 @@ def network(genotype: Genotype, task: nk.Task, skeleton: Skeleton, seed: int) ->
 
 
 def triples_of(cells: Sequence[Cell]) -> list[tuple[Cell, ...]]:
-    """Some of the triples whose best is best by the gap, in an order that chance gave."""
+    """Random triples of cells in random order, in which the best cell is better than the others by the gap or more."""
     chosen = []
     for triple in itertools.combinations(cells, 3):
         first, second, _ = sorted((cell.truth for cell in triple), reverse=True)
         if first - second > GAP:
             chosen.append(triple)
     rng = Streams(0).numpy("triples")
-    some = [chosen[place] for place in rng.permutation(len(chosen))[:NUM_TRIPLES]]
-    return [tuple(triple[place] for place in rng.permutation(3)) for triple in some]
+    some = [chosen[index] for index in rng.permutation(len(chosen))[:NUM_TRIPLES]]
+    return [tuple(triple[index] for index in rng.permutation(3)) for triple in some]
 
 
 def picks(task: nk.Task, triples: Sequence[tuple[Cell, ...]]) -> dict[str, Any]:
-    """How often each contest picks the truly best, and how much worse its pick is in the mean."""
+    """How often each method selects the best cell, and how much worse its selection is on average."""
     split = Fuse(SPACE, task, SKELETON).split
     figures: dict[str, Any] = {}
     for name, contest in CONTESTS.items():
@@ -99,8 +99,8 @@ def picks(task: nk.Task, triples: Sequence[tuple[Cell, ...]]) -> dict[str, Any]:
         for number, triple in enumerate(triples):
             start = time.process_time()
             networks = [
-                network(cell.genotype, task, SKELETON, derived_seed(number, "triple", place))
-                for place, cell in enumerate(triple)
+                network(cell.genotype, task, SKELETON, derived_seed(number, "triple", index))
+                for index, cell in enumerate(triple)
             ]
             verdict = finish(contest.judge(Candidates(networks), split, Streams(number), name))
             seconds.append(time.process_time() - start)
@@ -123,7 +123,7 @@ def picks(task: nk.Task, triples: Sequence[tuple[Cell, ...]]) -> dict[str, Any]:
 
 
 def binomial_tail(successes: int, tries: int, chance: float) -> float:
-    """The probability of at least so many successes."""
+    """Probability of at least this many successes by guessing."""
     terms = range(successes, tries + 1)
     return float(f"{sum(math.comb(tries, k) * chance**k * (1 - chance) ** (tries - k) for k in terms):.2g}")
 
@@ -133,15 +133,15 @@ def planted() -> list[float]:
     task = nk.task("digits?limit=300")
     split, weights = Fuse(SPACE, task, SMALL).split, []
     for seed in range(5):
-        given = [Genotype.parse(text) for text in (*CRIPPLED, GOOD)]
-        networks = [network(genotype, task, SMALL, 10 * seed + place) for place, genotype in enumerate(given)]
+        genotypes = [Genotype.parse(text) for text in (*CRIPPLED, GOOD)]
+        networks = [network(genotype, task, SMALL, 10 * seed + index) for index, genotype in enumerate(genotypes)]
         verdict = finish(FIXED.judge(Candidates(networks), split, Streams(seed), "planted"))
         weights.append(round(verdict.scores[2], 4))
     return weights
 
 
 def converged() -> dict[str, Any]:
-    """A search on digits with five candidates a round, by either contest."""
+    """A search on digits with five candidates in each round, by FUSE or by its control."""
     task, figures = nk.task("digits"), {}
     for name, contest in CONTESTS.items():
         start, spent = time.perf_counter(), time.process_time()
@@ -161,17 +161,17 @@ def converged() -> dict[str, Any]:
 
 def page(figures: dict[str, Any]) -> str:
     rows = []
-    for task, part in figures["triples"].items():
+    for task, result in figures["triples"].items():
         for name in CONTESTS:
-            row = part[name]
+            row = result[name]
             rows.append([
                 task, name, f"{row['right']} of {row['of']}", f"{row['chance_of_as_many_by_guessing']:.2g}",
                 f"{100 * row['mean_loss_of_accuracy']:.1f}", f"{row['seconds_a_round']:.2f}",
             ])  # fmt: skip
-        rows.append([task, "guessing", "a third", "–", f"{100 * part['guessing']['mean_loss_of_accuracy']:.1f}", "–"])
+        rows.append([task, "guessing", "a third", "–", f"{100 * result['guessing']['mean_loss_of_accuracy']:.1f}", "–"])
     spreads = ", ".join(
-        f"{task} {100 * part['deviation_of_cells']:.1f} and {100 * part['deviation_of_seeds']:.1f}"
-        for task, part in figures["truth"].items()
+        f"{task} {100 * result['deviation_of_cells']:.1f} and {100 * result['deviation_of_seeds']:.1f}"
+        for task, result in figures["truth"].items()
     )
     done = [
         [
@@ -190,7 +190,7 @@ Made by `python benchmarks/fuse.py`; one thread, process time.
 ## Which of three cells
 
 {NUM_CELLS} cells a data set, drawn from the general space (3 or 4 nodes, ten operations); stem to 7x7, 8 channels, two
-cells with a pool between. The truth of a cell is its test accuracy after 90 steps on 1,000 images, mean over
+cells with a pool between. The true value of a cell is its test accuracy after 90 steps on 1,000 images, mean over
 {TRUTH_SEEDS} seeds. Standard deviation of accuracy in points, between cells and between seeds of one cell: {spreads};
 where the second is as large as the first, the order within some triples is chance.
 Of the triples whose best cell is better than the second by more than {100 * GAP:.0f} points, {NUM_TRIPLES} were

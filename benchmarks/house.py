@@ -1,8 +1,9 @@
-"""The front door's promises: help, reading, listing, and what the training loop costs beside a bare one.
+"""Speed of the command line (help, reading, listing), and of the training loop compared with a bare PyTorch loop.
 
     python benchmarks/house.py
 
-Ratios are taken in one process on one thread, the candidates in turn, by process time; the median of the rounds counts.
+Ratios are taken in one process on one thread, with the candidates in turn, by process time; the result is the median of
+the rounds.
 """
 
 import statistics
@@ -30,7 +31,7 @@ COMMAND = str(Path(sys.executable).parent / "nearkin")
 
 
 def bare_loop(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, epochs: int, size: int, fused: bool) -> None:
-    """What anyone would write: Adam, cross entropy, shuffled slices of tensors in memory."""
+    """The simplest training loop: Adam, cross entropy, shuffled slices of tensors in memory."""
     optimiser = torch.optim.AdamW(model.parameters(), 2e-3, weight_decay=0.0, fused=fused)
     for _ in range(epochs):
         for index in torch.randperm(len(x)).tensor_split(-(-len(x) // size)):
@@ -46,7 +47,7 @@ def process_seconds(work: Callable[[], Any]) -> float:
 
 
 def loop_ratio(network: str, data: str, epochs: int) -> dict[str, float]:
-    """Throughput of our loop ÷ that of the bare one, evaluation on the test part taken out of ours."""
+    """Throughput of our loop divided by that of the bare one, without our evaluation on the test set."""
     task = nk.task(data)
     x, y = task.train.all()
     recipe = nk.Recipe(epochs=epochs, batch_size=64)
@@ -70,7 +71,7 @@ def loop_ratio(network: str, data: str, epochs: int) -> dict[str, float]:
 
 
 def help_seconds() -> float:
-    """Wall time of `nearkin --help`, the best of several: what it takes when nothing else runs."""
+    """Wall time of `nearkin --help`: the smallest of several, to exclude other load."""
 
     def once() -> float:
         start = time.perf_counter()
@@ -91,7 +92,7 @@ def lenet_on_digits() -> list[dict[str, float]]:
 
 
 def reading_mnist() -> float | None:
-    """Seconds to read MNIST's 70,000 images from .gz into a task; None where it is absent."""
+    """Seconds to read MNIST's 70,000 images from .gz into a task; None if the files are absent."""
     if find_dataset("mnist") is None:
         return None
     return round(min(process_seconds(lambda: nk.task("mnist")) for _ in range(3)), 3)

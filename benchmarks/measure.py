@@ -1,4 +1,4 @@
-"""What benchmarks measure: process time beside a yardstick, and bytes of tensors alive at once."""
+"""Measurements of benchmarks: process time relative to a reference, and peak memory of tensors."""
 
 import gc
 import multiprocessing
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-DECIDED = 10.0  # a candidate this many times as slow as the yardstick is timed in the first rounds only
+DECIDED = 10.0  # a candidate this many times as slow as the reference is timed in the first rounds only
 DECIDED_ROUNDS = 3
 
 
@@ -22,27 +22,27 @@ def process_seconds(work: Callable[[], Any]) -> float:
     return time.process_time() - start
 
 
-def ratios(yardstick: Callable[[], Any], candidates: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median over rounds of each candidate's process time ÷ the yardstick's, which is run before and after it.
+def ratios(reference: Callable[[], Any], candidates: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Median over rounds of each candidate's process time divided by that of the reference before and after it.
 
     Everything has run once before it is timed; candidates take turns, so that a busy machine is busy for all of them.
-    The yardstick's own median in seconds is returned under `plain_seconds`.
+    The reference's own median in seconds is returned under `plain_seconds`.
     """
-    found: dict[str, list[float]] = {name: [] for name in candidates}
-    plain = [process_seconds(yardstick), process_seconds(yardstick)]
+    results: dict[str, list[float]] = {name: [] for name in candidates}
+    plain = [process_seconds(reference), process_seconds(reference)]
     for number in range(rounds):
         for name, work in candidates.items():
-            if number >= DECIDED_ROUNDS and statistics.median(found[name]) > DECIDED:
+            if number >= DECIDED_ROUNDS and statistics.median(results[name]) > DECIDED:
                 continue
             seconds = process_seconds(work)
-            plain.append(process_seconds(yardstick))
-            found[name].append(2 * seconds / (plain[-2] + plain[-1]))
-    medians = {name: round(statistics.median(values), 3) for name, values in found.items()}
+            plain.append(process_seconds(reference))
+            results[name].append(2 * seconds / (plain[-2] + plain[-1]))
+    medians = {name: round(statistics.median(values), 3) for name, values in results.items()}
     return {**medians, "plain_seconds": round(statistics.median(plain[1:]), 5)}
 
 
 def peak_bytes(work: Callable[[], Any]) -> int:
-    """Most bytes of tensors alive at once beyond those alive before, by torch's own record of its CPU allocator.
+    """Peak bytes of tensors beyond those that existed before, from the records of torch's CPU allocator.
 
     The same for everyone, and repeatable to the byte; scratch that oneDNN and MKL keep to themselves is not seen.
     """
@@ -59,13 +59,13 @@ def peak_bytes(work: Callable[[], Any]) -> int:
 
 
 def resident_bytes(field: str = "VmHWM") -> int:
-    """The process's resident memory: the most so far, or `VmRSS` of now; not a parent's, as `ru_maxrss` may be."""
+    """Resident memory of this process: the peak, or now with `VmRSS`; `ru_maxrss` may be that of a parent."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 
 
 def apart(work: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
-    """Run `work` in a process of its own; what it says, with wall seconds and MiB that it needed beyond its start."""
+    """Run `work` in a new process; returns its result with wall seconds and MiB beyond those at its start."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(_watched, work, arguments).result()
 
@@ -73,9 +73,9 @@ def apart(work: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any
 def _watched(work: Callable[..., dict[str, Any]], arguments: tuple[Any, ...]) -> dict[str, Any]:
     torch.set_num_threads(1)
     before, start = resident_bytes("VmRSS"), time.perf_counter()
-    said = work(*arguments)
+    result = work(*arguments)
     return {
-        **said,
+        **result,
         "seconds": round(time.perf_counter() - start, 2),
         "mebibytes": round((resident_bytes() - before) / 2**20),
     }

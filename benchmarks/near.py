@@ -1,11 +1,11 @@
-"""What it costs to find kin: one digits target against 5, 10 and 20 tasks of a zoo, by every measure.
+"""Cost of ranking related tasks: one digits target and 5, 10 and 20 tasks of a zoo, by every measure.
 
     python benchmarks/near.py
 
-The zoo is made of digit tasks with one trained LeNet each. Seconds are process time of `Zoo.near`; the
-Fréchet distance includes the training of the target's own network, which the zoo has not. `task2vec` is measured twice:
-with the embeddings of the sources still to be made, and with those kept that the first time made. Figures go to
-`benchmarks/near.json`, the table to `docs/figures/near-benchmark.md`.
+The zoo is made of digit tasks with one trained LeNet each. Seconds are process time of `Zoo.near`; the Fréchet distance
+includes the training of the target's own network, which is not in the zoo. `task2vec` is measured twice: first without
+stored embeddings of the sources, then with them. Figures go to `benchmarks/near.json`, the table to
+`docs/figures/near-benchmark.md`.
 """
 
 import tempfile
@@ -57,7 +57,7 @@ MEASURES = (
 
 def main() -> None:
     torch.set_num_threads(1)
-    found: dict[str, dict[str, float]] = {name: {} for name in MEASURES}
+    seconds_of: dict[str, dict[str, float]] = {name: {} for name in MEASURES}
     with tempfile.TemporaryDirectory() as folder, nk.Zoo(Path(folder) / "zoo") as zoo:
         for number, data in enumerate(DATA, 1):
             zoo.add(nk.task(data, name=data), "lenet", trials=1, recipe=RECIPE)
@@ -67,14 +67,14 @@ def main() -> None:
             if number not in COUNTS:
                 continue
             for measure in MEASURES:
-                target = nk.task(TARGET, name=f"target {number}")  # another name: its network is trained anew
+                target = nk.task(TARGET, name=f"target {number}")  # another name: its network is trained again
                 if measure == "task2vec":
                     forget_embeddings(zoo)
-                found[measure][str(number)] = timed(zoo, target, measure)
+                seconds_of[measure][str(number)] = timed(zoo, target, measure)
                 if measure == "task2vec":
-                    found.setdefault(KEPT, {})[str(number)] = timed(zoo, target, measure)
-    keep(__file__, {"target": TARGET, "process seconds by number of tasks": found})
-    PAGE.write_text(page(found))
+                    seconds_of.setdefault(KEPT, {})[str(number)] = timed(zoo, target, measure)
+    keep(__file__, {"target": TARGET, "process seconds by number of tasks": seconds_of})
+    PAGE.write_text(page(seconds_of))
 
 
 def timed(zoo: nk.Zoo, target: nk.Task, measure: str) -> float:
@@ -87,28 +87,28 @@ def timed(zoo: nk.Zoo, target: nk.Task, measure: str) -> float:
 
 
 def forget_embeddings(zoo: nk.Zoo) -> None:
-    """Let `task2vec` make the embeddings of all sources again."""
+    """Remove stored embeddings, so that `task2vec` computes those of all sources again."""
     with zoo.catalogue.database.writing() as connection:
         table = schema.artifacts
         connection.execute(table.delete().where(table.c.kind.startswith(EMBEDDING)))
 
 
-def page(found: dict[str, dict[str, float]]) -> str:
-    rows = [[f"`{name}`", *(f"{row[str(count)]:.2f}" for count in COUNTS)] for name, row in found.items()]
+def page(seconds_of: dict[str, dict[str, float]]) -> str:
+    rows = [[f"`{name}`", *(f"{row[str(count)]:.2f}" for count in COUNTS)] for name, row in seconds_of.items()]
     return f"""# Cost of ranking related tasks
 
 Made by `python benchmarks/near.py`: process seconds of `Zoo.near` for `{TARGET}` against zoos of digit tasks, one LeNet
 each, one thread. The Fréchet distance includes the training of the target's own network. With ten tasks, `task2vec`
-costs {share(found, "task2vec")} times as much as LogME if the embeddings of the sources must be computed, and
-{share(found, KEPT)} times as much when they are stored.
+costs {share(seconds_of, "task2vec")} times as much as LogME if the embeddings of the sources must be computed, and
+{share(seconds_of, KEPT)} times as much when they are stored.
 
 {table(["measure", *(f"{count} tasks" for count in COUNTS)], rows)}
 """
 
 
-def share(found: dict[str, dict[str, float]], name: str) -> str:
+def share(seconds_of: dict[str, dict[str, float]], name: str) -> str:
     """Process time in units of LogME's, with ten tasks."""
-    return f"{found[name]['10'] / found['logme']['10']:.1f}"
+    return f"{seconds_of[name]['10'] / seconds_of['logme']['10']:.1f}"
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
     python benchmarks/paper_tasks.py [--only mnist,cifar,settings,processing] [--trials 6] [--folder FOLDER]
 
 Every set of tasks is solved with each network and compared in every reading and aggregate; a column is right if the
-task that is nearest in the mean over trials is the expected one (`NEAREST`). Networks and
+task that is nearest on average over trials is the expected one (`NEAREST`). Networks and
 distances are kept in FOLDER, and a second run continues from there. Figures go to `benchmarks/paper_tasks.json`, the
-table to `docs/figures/paper-tasks.md`. Data: `$NEARKIN_DATA`; sizes are scaled down to what a core does in an hour.
+table to `docs/figures/paper-tasks.md`. Data: `$NEARKIN_DATA`; sizes are small enough for an hour on one core.
 """
 
 import argparse
@@ -52,7 +52,7 @@ nearest task is the same for all networks and settings, not which; we expect the
 
 @dataclass(frozen=True)
 class Run:
-    """What is asked for: trials, networks of the MNIST tasks, readings, and where networks and distances are kept."""
+    """Options: trials, networks of the MNIST tasks, readings, and the folder for networks and distances."""
 
     trials: int
     networks: tuple[str, ...]
@@ -60,7 +60,7 @@ class Run:
     folder: Path
 
     def within(self, name: str) -> "Run":
-        """The same in a folder of its own."""
+        """The same options with a subfolder."""
         return replace(self, folder=self.folder / name)
 
 
@@ -85,9 +85,9 @@ def compared(zoo: nk.Zoo, readings: Sequence[str], samples: int = 500) -> dict[s
     }
 
 
-def judged(found: DistanceMatrix) -> dict[str, Any]:
-    """The nearest other task of every column, in the mean and by trial, and its margin."""
-    others = found.trials.clone()
+def judged(results: DistanceMatrix) -> dict[str, Any]:
+    """The nearest other task of every column, for the mean and for each trial, and its margin."""
+    others = results.trials.clone()
     for trial in others:
         trial.fill_diagonal_(torch.inf)
     mean = others.mean(0)
@@ -97,7 +97,7 @@ def judged(found: DistanceMatrix) -> dict[str, Any]:
         "nearest": mean.argmin(0).tolist(),
         "right in trials": [round(share, 2) for share in right],
         "margin": [round(float(value), 3) for value in (ordered[1] - ordered[0])],
-        **{key: found.to_dict()[key] for key in ("mean", "std")},
+        **{key: results.to_dict()[key] for key in ("mean", "std")},
     }
 
 
@@ -105,17 +105,19 @@ def of_four(
     tasks: Mapping[str, str], networks: tuple[str, ...], recipe: nk.Recipe, how: Run, trials: int | None = None
 ) -> dict[str, Any]:
     """Every network and reading on a set of four tasks."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for network in networks:
         with solved(tasks, network, trials or how.trials, recipe, how.folder / re.sub(r"\W", "-", network)) as zoo:
             metrics = {record.name: round(record.metric, 3) for record in zoo.records()}
-            found[network] = {
+            results[network] = {
                 "metric": metrics,
-                **{form: judged(one) for form, one in compared(zoo, how.readings).items()},
+                **{form: judged(item) for form, item in compared(zoo, how.readings).items()},
             }
-        for form, said in found[network].items():
-            print(f"  {network} {form}: {said.get('nearest', said)} {said.get('right in trials', '')}", flush=True)
-    return found
+        for form, result in results[network].items():
+            print(
+                f"  {network} {form}: {result.get('nearest', result)} {result.get('right in trials', '')}", flush=True
+            )
+    return results
 
 
 def mnist(how: Run) -> dict[str, Any]:
@@ -143,9 +145,9 @@ def processing(how: Run) -> dict[str, Any]:
     tasks = {kind: f"cifar10?dense={kind}&limit=2000&size=16" for kind in PROCESSING[:-1]}
     recipe = nk.Recipe(steps=300, learning_rate=1e-3)
     with solved(tasks, "autoencoder?width=0.25", min(how.trials, 3), recipe, how.folder) as zoo:
-        found = zoo.matrix(samples=200, epsilon=1.0)
-        print(f"  autoencoder {found.title}: {found.nearest()}", flush=True)
-        return {**found.to_dict(), "metric": {record.name: round(record.metric, 3) for record in zoo.records()}}
+        results = zoo.matrix(samples=200, epsilon=1.0)
+        print(f"  autoencoder {results.title}: {results.nearest()}", flush=True)
+        return {**results.to_dict(), "metric": {record.name: round(record.metric, 3) for record in zoo.records()}}
 
 
 PARTS = {"mnist": mnist, "cifar": cifar, "settings": settings, "processing": processing}
@@ -168,7 +170,7 @@ NAMES = {"lenet": "LeNet", "resnet18": "ResNet-18", "vgg16": "VGG-16", "densenet
 
 
 def named(network: str) -> str:
-    """A network string in words, with its width; anything else as it is."""
+    """A network string in words, with its width; other text unchanged."""
     name, _, width = network.partition("?width=")
     return f"{NAMES.get(name, name)}{f', {WIDTHS[width]} width' if width in WIDTHS else ''}"
 
@@ -176,11 +178,11 @@ def named(network: str) -> str:
 UNKNOWN = "–"
 
 
-def _cell(said: Mapping[str, Any] | None) -> str:
-    if said is None:
+def _cell(result: Mapping[str, Any] | None) -> str:
+    if result is None:
         return UNKNOWN
-    right = sum(a == b for a, b in zip(said["nearest"], NEAREST, strict=True))
-    return f"{right} of 4, {min(said['right in trials']):.0%}, {min(said['margin']):.3f}"
+    right = sum(a == b for a, b in zip(result["nearest"], NEAREST, strict=True))
+    return f"{right} of 4, {min(result['right in trials']):.0%}, {min(result['margin']):.3f}"
 
 
 def written(figures: Mapping[str, Any]) -> str:
@@ -197,27 +199,27 @@ def written(figures: Mapping[str, Any]) -> str:
         "settings": "Other settings of the MNIST tasks, LeNet",
     }
     for key, title in titles.items():
-        part = figures.get(key, {})
-        if not part:
+        networks = figures.get(key, {})
+        if not networks:
             continue
         forms = [f"{reading}/{aggregate}" for reading in READINGS for aggregate in AGGREGATES]
-        rows = [[f"`{form}`", *(_cell(said.get(form)) for said in part.values())] for form in forms]
+        rows = [[f"`{form}`", *(_cell(result.get(form)) for result in networks.values())] for form in forms]
         rows = [row for row in rows if set(row[1:]) != {UNKNOWN}]
         lines += [
             f"## {title}", "",
-            "Columns whose nearest task in the mean over trials is the expected one, the smallest share of trials that "
+            "Columns whose nearest task on average over trials is the expected one, the smallest share of trials that "
             "agree, and the smallest margin to the second.", "",
-            table(["reading/aggregate", *map(named, part)], rows), "",
+            table(["reading/aggregate", *map(named, networks)], rows), "",
         ]  # fmt: skip
     if "processing" in figures:
-        said = figures["processing"]
+        result = figures["processing"]
         rows = [
             [name, *(f"{m:.3f} ± {s:.3f}" for m, s in zip(means, stds, strict=True))]
-            for name, means, stds in zip(said["tasks"], said["mean"], said["std"], strict=True)
+            for name, means, stds in zip(result["tasks"], result["mean"], result["std"], strict=True)
         ]
         lines += ["## Image processing, autoencoder of ¼ width", "",
-                  f"`{said['form']}`; rows are sources, columns targets.", "",
-                  table(["", *said["tasks"]], rows), ""]  # fmt: skip
+                  f"`{result['form']}`; rows are sources, columns targets.", "",
+                  table(["", *result["tasks"]], rows), ""]  # fmt: skip
     return "\n".join(lines)
 
 
@@ -235,11 +237,11 @@ def main() -> None:
     for name in [] if chosen.page else chosen.only.split(","):
         print(name, flush=True)
         networks, readings = tuple(chosen.networks.split(",")), tuple(chosen.readings.split(","))
-        found = PARTS[name](Run(chosen.trials, networks, readings, chosen.folder / name))
+        results = PARTS[name](Run(chosen.trials, networks, readings, chosen.folder / name))
         kept = json.loads(file.read_text()) if file.exists() else {}
         if name == "mnist":  # networks of earlier runs stay
-            found = {**kept.get(name, {}), **found}
-        keep(__file__, {**{key: kept[key] for key in PARTS if key in kept}, name: found})
+            results = {**kept.get(name, {}), **results}
+        keep(__file__, {**{key: kept[key] for key in PARTS if key in kept}, name: results})
     page = DOCS / "figures" / "paper-tasks.md"
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(written(json.loads(file.read_text())))

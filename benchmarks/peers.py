@@ -1,9 +1,8 @@
-"""The Fisher engines from PyPI, each used as its documentation says, on equal batches.
+"""Other libraries for Fisher information from PyPI, each used as its documentation says, on the same batches.
 
-A peer is a function `(model, x, y)` that does its setting up and returns the call to be timed. Results come as the peer
-gives them, one vector `[P]` or a list of tensors, in the order of `model.parameters()` and averaged over the samples. A
-peer may change the model: give it a copy.
-Notation: N samples, P weights, C classes.
+A peer is a function `(model, x, y)` that does its set-up and returns the call to be timed. Results have the form that
+the library returns, one vector `[P]` or a list of tensors, in the order of `model.parameters()` and averaged over the
+samples. A peer may change the model: give it a copy. Notation: N samples, P weights, C classes.
 """
 
 import math
@@ -29,7 +28,7 @@ def slices(x: Tensor, y: Tensor, size: int = BATCH) -> Iterator[tuple[Tensor, Te
 
 
 class Slices(DataLoader):
-    """A data loader that cuts tensors instead of collating samples: nobody is timed for loading."""
+    """A data loader that slices tensors, so that loading takes almost no time for any library."""
 
     def __init__(self, x: Tensor, y: Tensor, size: int = BATCH) -> None:
         super().__init__(TensorDataset(x, y), batch_size=size)
@@ -39,7 +38,7 @@ class Slices(DataLoader):
 
 
 def plain(model: nn.Module, x: Tensor, y: Tensor, size: int = BATCH) -> Call:
-    """The yardstick: forward and backward of the mean loss."""
+    """The reference for time and memory: forward and backward pass of the mean loss."""
 
     def work() -> None:
         for xs, ys in slices(x, y, size):
@@ -52,7 +51,7 @@ def plain(model: nn.Module, x: Tensor, y: Tensor, size: int = BATCH) -> Call:
 
 def flat(result: Any) -> Tensor:
     """A result as one vector."""
-    return result.flatten() if isinstance(result, Tensor) else torch.cat([part.flatten() for part in result])
+    return result.flatten() if isinstance(result, Tensor) else torch.cat([tensor.flatten() for tensor in result])
 
 
 def zeros_for(weights: Iterable[Tensor]) -> list[Tensor]:
@@ -63,7 +62,7 @@ def zeros_for(weights: Iterable[Tensor]) -> list[Tensor]:
 
 
 def loop_diagonal(model: nn.Module, x: Tensor, y: Tensor) -> Call:
-    """Batches of one sample: what anyone would write first."""
+    """The simplest correct method: a loop over batches of one sample."""
     weights = list(model.parameters())
 
     def work() -> Any:
@@ -142,7 +141,7 @@ def backpack_diagonal(model: nn.Module, x: Tensor, y: Tensor) -> Call:
 
 
 def laplace_diagonal(model: nn.Module, x: Tensor, y: Tensor) -> Call:
-    """With the backend of the library's default, curvlinops; its BackPACK backend is BackPACK's row."""
+    """laplace-torch with its default backend, curvlinops; its BackPACK backend is measured as BackPACK."""
     from laplace import DiagLaplace
     from laplace.curvature import CurvlinopsEF
 
@@ -155,7 +154,7 @@ def laplace_diagonal(model: nn.Module, x: Tensor, y: Tensor) -> Call:
 
 
 def opacus_diagonal(model: nn.Module, x: Tensor, y: Tensor) -> Call:
-    """Opacus listens in training mode only, and refuses BatchNorm there."""
+    """Opacus works in training mode only, and refuses batch norm there."""
     from opacus.grad_sample import GradSampleModule
 
     sampled = GradSampleModule(model.train(), loss_reduction="sum")
@@ -203,7 +202,7 @@ def asdl_diagonal(model: nn.Module, x: Tensor, y: Tensor) -> Call:
 
 
 def modules_only(model: nn.Module) -> nn.Module:
-    """The same network and weights as `Sequential`s without functions between, as BackPACK's second order wants."""
+    """The same network and weights as `Sequential` modules only, which BackPACK's second-order extensions need."""
     from backpack.custom_module.branching import Parallel
 
     def rebuilt(block: nn.Module) -> nn.Module:
@@ -258,8 +257,8 @@ def loop_expected(model: nn.Module, x: Tensor, y: Tensor) -> Call:
 
     def work() -> Any:
         sums = zeros_for(weights)
-        for one in x.split(1):
-            logs = F.log_softmax(model(one), 1)[0]
+        for sample in x.split(1):
+            logs = F.log_softmax(model(sample), 1)[0]
             for log in logs:
                 gradients = torch.autograd.grad(log, weights, retain_graph=True)
                 for total, gradient in zip(sums, gradients, strict=True):
@@ -273,7 +272,7 @@ def loop_expected(model: nn.Module, x: Tensor, y: Tensor) -> Call:
 
 
 def direction(model: nn.Module) -> list[Tensor]:
-    """A fixed random vector, about as long as the weights are."""
+    """A fixed random vector with about the norm of the weights."""
     weights, rng = [weight.detach() for weight in model.parameters()], torch.Generator().manual_seed(5)
     squares = sum(float(weight.square().sum()) for weight in weights)
     scale = math.sqrt(squares / sum(weight.numel() for weight in weights))
@@ -281,7 +280,7 @@ def direction(model: nn.Module) -> list[Tensor]:
 
 
 def curvlinops_product(model: nn.Module, x: Tensor, y: Tensor) -> Call:
-    """The operator is made once; a product runs the network anew, as curvlinops does for every product."""
+    """The operator is created once; curvlinops runs the network again for every product."""
     from curvlinops import GGNLinearOperator
 
     weights, loss = list(model.parameters()), nn.CrossEntropyLoss()
@@ -331,8 +330,8 @@ def jacobian_gram(model: nn.Module, x: Tensor, y: Tensor) -> Call:
     weights = {name: value.detach() for name, value in model.named_parameters()}
     buffers = dict(model.named_buffers())
 
-    def first_output(weights: dict[str, Tensor], one: Tensor) -> Tensor:
-        return functional_call(model, (weights, buffers), (one[None],))[0, 0]
+    def first_output(weights: dict[str, Tensor], sample: Tensor) -> Tensor:
+        return functional_call(model, (weights, buffers), (sample[None],))[0, 0]
 
     rows = vmap(grad(first_output), in_dims=(None, 0))
 
@@ -340,7 +339,7 @@ def jacobian_gram(model: nn.Module, x: Tensor, y: Tensor) -> Call:
         kernel = x.new_zeros(len(x), len(x))
         jacobians = [rows(weights, xs) for xs in x.split(BATCH)]
         for name in weights:
-            jacobian = torch.cat([part.pop(name).flatten(1) for part in jacobians])
+            jacobian = torch.cat([tensor.pop(name).flatten(1) for tensor in jacobians])
             kernel.addmm_(jacobian, jacobian.t())
         return kernel
 

@@ -1,4 +1,4 @@
-"""Which cheap measure tells from which source a target is fine-tuned best?
+"""Which cheap measure predicts the best source for fine-tuning a target?
 
     python benchmarks/prediction.py [--cache FOLDER] [--only truth,measures,tables]
 
@@ -36,14 +36,14 @@ DRAWN = (("mlp", 0), ("lenet", 0), ("cnn", 0), ("mlp", 1))  # where heads drawn 
 
 
 class Setting:
-    """One network under one seed: data of all tasks, their trained networks, and what is known of those."""
+    """One network and seed: data of all tasks, their trained networks, and values computed from these."""
 
     def __init__(self, cache: Path, network: str, seed: int, data: list[Parts]) -> None:
         self.cache, self.network, self.seed, self.data = cache, network, seed, data
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """Ways to fine-tune that are tried here."""
+        """Recipes of fine-tuning that are tried."""
         return (RUN, DRAWN_RUN) if (self.network, self.seed) in DRAWN else (RUN,)
 
     def truth(self, run: Run) -> Iterator[list[dict[str, Tensor]]]:
@@ -57,27 +57,27 @@ class Setting:
 
     @cached_property
     def known(self) -> list[Callable[[Parts, Column], Pair]]:
-        """For every source what makes a pair of it and a target."""
+        """For every source, the values that all its pairs share."""
         own, tasks = informed(self.stack, self.data)
 
         def maker(row: int) -> Callable[[Parts, Column], Pair]:
             module = self.stack.row(row)
             if row == SCRATCH:
-                return lambda part, at: Pair(module, None, part, own[at.target], None, float("nan"), at, row)
+                return lambda task_data, at: Pair(module, None, task_data, own[at.target], None, float("nan"), at, row)
             source, right = self.data[row], accuracy(module, self.data[row])
-            return lambda part, at: Pair(
-                module, source, part, own[at.target], (tasks[row], tasks[at.target]), right, at, row
+            return lambda task_data, at: Pair(
+                module, source, task_data, own[at.target], (tasks[row], tasks[at.target]), right, at, row
             )
 
         return [maker(row) for row in range(SCRATCH + 1)]
 
     def measured(self) -> Iterator[tuple[Column, dict[str, dict[str, Tensor]]]]:
         """Values and seconds of all measures, target after target."""
-        for target, part in enumerate(self.data):
+        for target, task_data in enumerate(self.data):
             column = Column(self.network, self.seed, target)
 
-            def pairs(column: Column = column, part: Parts = part) -> list[Pair]:
-                return [pair(part, column) for pair in self.known]
+            def pairs(column: Column = column, task_data: Parts = task_data) -> list[Pair]:
+                return [pair(task_data, column) for pair in self.known]
 
             yield column, measured(self.cache, column, pairs)
 
@@ -89,25 +89,25 @@ def settings(cache: Path) -> Iterator[Setting]:
             yield Setting(cache, network, seed, data)
 
 
-def accuracy(module: nn.Module, part: Parts) -> float:
-    x, y = part.held_out
+def accuracy(module: nn.Module, task_data: Parts) -> float:
+    x, y = task_data.held_out
     with torch.no_grad():
-        return float((module(x)[:, : part.num_outputs].argmax(1) == y).double().mean())
+        return float((module(x)[:, : task_data.num_outputs].argmax(1) == y).double().mean())
 
 
 def gathered(cache: Path) -> tuple[list[Column], list[dict[str, Array]], list[dict[str, float]], dict[str, list[Any]]]:
-    """Columns with their measures, the costs of those in units of LogME, and truths `[R, S]` by the kind of head."""
+    """Columns with their measures, their cost relative to LogME, and true results `[R, S]` by kind of head."""
     columns, values, costs = [], [], []
     truth_of: dict[str, list[Any]] = {"zero": [], "drawn": []}
     for setting in settings(cache):
         curves = {run.head: setting.truth(run) for run in setting.runs}
-        for column, found in setting.measured():
+        for column, results in setting.measured():
             columns.append(column)
-            kept = {name: found[name] for name in MEASURES}
+            kept = {name: results[name] for name in MEASURES}
             kept["kin"] = kept[KIN]
-            values.append({name: one["value"].numpy() for name, one in kept.items()})
-            yardstick = float(kept["logme"]["seconds"].median())
-            costs.append({name: float(one["seconds"].median()) / yardstick for name, one in kept.items()})
+            values.append({name: row["value"].numpy() for name, row in kept.items()})
+            reference = float(kept["logme"]["seconds"].median())
+            costs.append({name: float(row["seconds"].median()) / reference for name, row in kept.items()})
             for head, found_truths in truth_of.items():
                 found_truths.append(truths(next(curves[head])) if head in curves else None)
     return columns, values, costs, truth_of
@@ -121,20 +121,20 @@ def main() -> None:
     torch.set_num_threads(1)
     stages = chosen.only.split(",")
     for setting in settings(chosen.cache) if {"truth", "measures"} & set(stages) else ():
-        said = f"{setting.network}, seed {setting.seed}:"
+        text = f"{setting.network}, seed {setting.seed}:"
         for run in setting.runs if "truth" in stages else ():
             for target, _ in enumerate(setting.truth(run)):
-                print(said, f"truth of {NAMES[target]}, head {run.head}", flush=True)
+                print(text, f"truth of {NAMES[target]}, head {run.head}", flush=True)
         for column, _ in setting.measured() if "measures" in stages else ():
-            print(said, f"measures of {NAMES[column.target]}", flush=True)
+            print(text, f"measures of {NAMES[column.target]}", flush=True)
     if "tables" in stages:
-        found = figures(*gathered(chosen.cache)) | {"recipes": recipes(chosen.cache)}
-        keep(__file__, found)
+        results = figures(*gathered(chosen.cache)) | {"recipes": recipes(chosen.cache)}
+        keep(__file__, results)
         file = DOCS / "figures" / "prediction-benchmark.md"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(page(found))
-        plot(found, DOCS / "images" / "prediction.svg")
-        print(page(found))
+        file.write_text(page(results))
+        plot(results, DOCS / "images" / "prediction.svg")
+        print(page(results))
 
 
 if __name__ == "__main__":

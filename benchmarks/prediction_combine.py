@@ -1,8 +1,8 @@
-"""Combined measures, judged on targets left out.
+"""Combined measures, scored on targets that were left out of their fit.
 
 A combination is a ridge regression on measures standardised within their target. The weights for a target are fitted
-without every column of its data set and every column of its network, so they know neither. The pace of `kin` is chosen
-in the same way: the one that is best where the target's data set and network are absent.
+without every column of its data set and every column of its network, so neither influences them. The schedule of `kin`
+is chosen in the same way: the best one on columns without the target's data set and network.
 """
 
 import numpy as np
@@ -32,13 +32,13 @@ DRAWN_COMBINATIONS: dict[str, tuple[str, ...]] = {
 
 
 def standardised(values: Array, rows: list[int]) -> Array:
-    """Values of some rows, of mean 0 and deviation 1."""
+    """Values of some rows, scaled to mean 0 and standard deviation 1."""
     some = values[rows]
     return (some - some.mean()) / (some.std() or 1.0)
 
 
 def strangers(columns: list[Column], column: Column) -> list[int]:
-    """Columns of other data sets and other networks."""
+    """Columns with another data set and another network."""
     return [i for i, other in enumerate(columns) if other.data != column.data and other.network != column.network]
 
 
@@ -48,13 +48,13 @@ def combined(
     """Left-out predictions `[S]` of every column, and the mean weights."""
     rows = [column.rows("all") for column in columns]
     inputs = [
-        np.stack([standardised(found[name], r) for name in names], 1) for found, r in zip(measures, rows, strict=True)
+        np.stack([standardised(row[name], r) for name in names], 1) for row, r in zip(measures, rows, strict=True)
     ]
     targets = [standardised(t, r) for t, r in zip(truth, rows, strict=True)]
     predictions, weights = [], []
     for i, column in enumerate(columns):
         known = strangers(columns, column)
-        x, y = (np.concatenate([part[j] for j in known]) for part in (inputs, targets))
+        x, y = (np.concatenate([blocks[j] for j in known]) for blocks in (inputs, targets))
         weight = np.linalg.solve(x.T @ x + RIDGE * np.eye(len(names)), x.T @ y)
         prediction = np.full(SCRATCH + 1, np.nan)
         prediction[rows[i]] = inputs[i] @ weight
@@ -66,12 +66,12 @@ def combined(
 def chosen_pace(
     columns: list[Column], measures: list[dict[str, Array]], truth: list[Array]
 ) -> tuple[list[Array], dict[str, int]]:
-    """Values under the pace that is best on strangers, and how often each was chosen."""
+    """Values with the schedule that is best on other data sets and networks, and how often each was chosen."""
     scores = {
         name: np.array(
             [
-                spearman(found[name][column.rows("all")], t[column.rows("all")])
-                for column, found, t in zip(columns, measures, truth, strict=True)
+                spearman(row[name][column.rows("all")], t[column.rows("all")])
+                for column, row, t in zip(columns, measures, truth, strict=True)
             ]
         )
         for name in PACES

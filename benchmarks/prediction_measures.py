@@ -1,9 +1,9 @@
 """Measures of the prediction benchmark: every one of a source and a target, with the process time it takes.
 
-Smaller is nearer, so what its paper calls better when larger is negated. A measure sees the target's training samples
-and nothing else of the target; the exceptions are the Fréchet distances, which need the target's own trained network,
-and distances between data sets, which need samples of the source. What a measure shares with others (features, a
-fitted head) is computed once and counted in the time of each.
+Smaller is nearer, so scores that are better when larger are negated. A measure uses only the target's training samples;
+the exceptions are the Fréchet distances, which need the target's own trained network, and distances between data sets,
+which need samples of the source. What a measure shares with others (features, a fitted head) is computed once and
+counted in the time of each.
 """
 
 import copy
@@ -43,7 +43,7 @@ PACES = {
 
 @dataclass(eq=False)
 class Pair:
-    """A source and a target, and what several measures make of them.
+    """A source and a target, with the values that several measures share.
 
     Attributes:
         module: the source's network in evaluation mode, its head padded with zeros to ten outputs.
@@ -68,17 +68,17 @@ class Pair:
     held: dict[str, object] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
 
-    def once(self, name: str, made: Callable[[], T]) -> T:
-        """A value made at its first use; how long that took counts for every measure that uses it."""
+    def once(self, name: str, compute: Callable[[], T]) -> T:
+        """A value computed at its first use; its time counts for every measure that uses it."""
         if name not in self.held:
             start = time.process_time()
-            self.held[name] = made()
+            self.held[name] = compute()
             self.seconds[name] = time.process_time() - start
         self.used.add(name)
         return self.held[name]  # type: ignore[return-value]
 
     def timed(self, measure: Callable[["Pair"], float]) -> tuple[float, float]:
-        """Value and seconds of a measure, with those of all that it uses."""
+        """Value and seconds of a measure, including the seconds of the values that it uses."""
         self.used, before = set(), set(self.held)
         start = time.process_time()
         value = measure(self)
@@ -92,12 +92,12 @@ class Pair:
 
     @property
     def y(self) -> Tensor:
-        """Their labels."""
+        """Labels of the target's samples."""
         return self.part.target[1]
 
     @property
     def features(self) -> Tensor:
-        """What the source's head reads of the target `[N, D]`."""
+        """Features of the target in the source's network, `[N, D]`."""
         return self.once("features", lambda: self._features(self.x))
 
     def _features(self, x: Tensor) -> Tensor:
@@ -106,13 +106,13 @@ class Pair:
 
     @property
     def source_features(self) -> Tensor:
-        """Of the source's own samples; a zoo would keep them, so they cost nothing."""
+        """Features of the source's own samples; a zoo would store them, so their time does not count."""
         x = self.source.source[0] if self.source is not None else self.x
         return self._features(x[:SOURCE_FEATURES])
 
     @property
     def probabilities(self) -> Tensor:
-        """The source's answers; one forward pass, as the features."""
+        """Outputs of the source's network, from the same forward pass as the features."""
         outputs = self.source.num_outputs if self.source is not None else self.module.head.out_features
         return self.module.head(self.features).detach()[:, :outputs].softmax(1)
 
@@ -125,7 +125,7 @@ class Pair:
         )
 
     def with_fitted_head(self) -> nn.Module:
-        """The network with that head."""
+        """The network with the fitted head."""
         module = with_head(self.module, self.part.num_outputs, 0, "head")
         with torch.no_grad():
             module.head.weight.copy_(self.head.weight)
@@ -138,7 +138,7 @@ class Pair:
         return with_head(self.module, self.part.num_outputs, seed, "head")
 
     def halves(self) -> tuple[Tensor, Tensor]:
-        """Positions of samples to learn from and to judge by."""
+        """Positions of samples for fitting and for validation."""
         order = torch.randperm(len(self.x), generator=Streams(0).at("halves"))
         return order[::2], order[1::2]
 
@@ -161,7 +161,7 @@ def head_loss(pair: Pair) -> float:
 
 
 def tangent_evidence(module: nn.Module, pair: Pair) -> float:
-    """Of one output's kernel: outputs differ by their rows of the head alone."""
+    """Evidence with the kernel of one output: outputs differ only in their rows of the head."""
     x, y = pair.x[:KERNEL_SAMPLES], pair.y[:KERNEL_SAMPLES]
     return -baselines.kernel_evidence(tangent_kernel(module, x, outputs=0), y)
 
@@ -251,31 +251,31 @@ MEASURES: dict[str, Measure] = {
 
 
 def informed(stack: Stack, data: list[Parts]) -> tuple[list[dict[str, FisherDiagonal]], list[FisherDiagonal]]:
-    """Of every task: Fishers of its own network on its own samples, and of the start with a head fitted to it."""
+    """For every task: Fisher information of its own network, and of the initial network with a fitted head."""
     own, tasks = [], []
     start = stack.row(SCRATCH)
-    for row, part in enumerate(data):
-        module, (x, y) = stack.row(row), part.target
+    for row, task_data in enumerate(data):
+        module, (x, y) = stack.row(row), task_data.target
         expected = encoder_only(diagonal(module, x, labels="expected"))
         own.append({"observed": diagonal(module, x, y), "expected": expected})
-        pair = Pair(start, None, part, {}, None, 0.0, Column("", 0, row), SCRATCH)
+        pair = Pair(start, None, task_data, {}, None, 0.0, Column("", 0, row), SCRATCH)
         tasks.append(diagonal(pair.with_fitted_head(), x, labels="expected"))
     return own, tasks
 
 
 def measured(cache: Path, column: Column, pairs: Callable[[], list[Pair]]) -> dict[str, dict[str, Tensor]]:
-    """Values and seconds `[S]` of every measure for one column; those the cache lacks are taken now and kept."""
+    """Values and seconds `[S]` of every measure for one column; those not in the cache are measured and stored."""
     file = cache / "measures" / f"{column.network}-{column.seed}-{column.target}.pt"
-    found: dict[str, dict[str, Tensor]] = torch.load(file) if file.exists() else {}
-    missing = [name for name in MEASURES if name not in found]
+    results: dict[str, dict[str, Tensor]] = torch.load(file) if file.exists() else {}
+    missing = [name for name in MEASURES if name not in results]
     if missing:
         rows = pairs()
         for name in missing:
             taken = [pair.timed(MEASURES[name]) for pair in rows]
             value, seconds = torch.tensor(taken, dtype=torch.float64).T
-            found[name] = {"value": value, "seconds": seconds}
+            results[name] = {"value": value, "seconds": seconds}
         file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_suffix(".part")
-        torch.save(found, part)
-        part.rename(file)
-    return found
+        temporary = file.with_suffix(".part")
+        torch.save(results, temporary)
+        temporary.rename(file)
+    return results

@@ -12,28 +12,28 @@ PICKED = ("loss", "end", "accuracy")
 OURS, OTHERS, WEAK = "#0072B2", "#666666", "#BBBBBB"
 
 
-def span(found: dict[str, float]) -> str:
+def span(figures: dict[str, float]) -> str:
     """A mean with its interval."""
-    return f"{found['mean']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
+    return f"{figures['mean']:.2f} ({figures['low']:.2f} to {figures['high']:.2f})"
 
 
-def signed(found: dict[str, float]) -> str:
+def signed(figures: dict[str, float]) -> str:
     """A difference with its interval."""
-    return f"{found['mean']:+.3f} ({found['low']:+.3f} to {found['high']:+.3f})"
+    return f"{figures['mean']:+.3f} ({figures['low']:+.3f} to {figures['high']:+.3f})"
 
 
-def shown(found: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+def shown(figures: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Measures from the best to the worst; the schedule of `short-finetune` once."""
-    rows = found["measures"]
+    rows = figures["measures"]
     twin = [name for name in rows if name != "kin" and rows[name] == rows["kin"]]
     left = [(name, row) for name, row in rows.items() if name not in twin]
     return sorted(left, key=lambda item: -item[1]["area"]["all"]["mean"])
 
 
-def main_table(found: dict[str, Any]) -> str:
+def main_table(figures: dict[str, Any]) -> str:
     head = ["measure", "all sources", "same data", "other data", "(b) steps", "(c) accuracy", "regret", "AUROC", "cost"]
     lines = []
-    for name, row in shown(found):
+    for name, row in shown(figures):
         lines.append(
             [
                 f"**{name}**" if name == "kin" else name,
@@ -44,55 +44,55 @@ def main_table(found: dict[str, Any]) -> str:
                 f"{row['cost']['mean']:.2g}",
             ]
         )
-    ceiling = found["ceiling"]
+    ceiling = figures["ceiling"]
     best = [f"{ceiling['area'][group]['ceiling']:.2f}" for group in GROUPS]
     rest = [f"{ceiling[truth]['all']['ceiling']:.2f}" for truth in ("steps", "accuracy")]
     return table(head, [*lines, ["*what can be reached*", *best, *rest, "0", "1", "–"]])
 
 
-def left_out_table(found: dict[str, Any]) -> str:
+def left_out_table(figures: dict[str, Any]) -> str:
     head = ["judged on targets left out", "all sources", "other data", "gain over kin, all", "gain over kin, other"]
     lines = []
-    for name, row in found["left out"].items():
+    for name, row in figures["left out"].items():
         area, more = row["area"], row["gain over kin"]
         lines.append([name, span(area["all"]), span(area["other"]), signed(more["all"]), signed(more["other"])])
     return table(head, lines)
 
 
-def network_table(found: dict[str, Any]) -> str:
+def network_table(figures: dict[str, Any]) -> str:
     head = ["network", "logme, all", "kin, all", "logme, other data", "kin, other data", "cost of kin"]
-    costs = found["measures"]["kin"]["cost"]
-    costs = {**costs, **dict.fromkeys(set(found["by network"]) - set(costs), costs["mean"])}
+    costs = figures["measures"]["kin"]["cost"]
+    costs = {**costs, **dict.fromkeys(set(figures["by network"]) - set(costs), costs["mean"])}
     lines = [
         [
             network,
             *(span(row[name][group]) for group in ("all", "other") for name in ("logme", "kin")),
             f"{costs[network]:.2g}",
         ]
-        for network, row in found["by network"].items()
+        for network, row in figures["by network"].items()
     ]
     return table(head, lines)
 
 
-def drawn_text(found: dict[str, Any]) -> str:
-    part = found["drawn heads"]
-    if not part:
+def drawn_text(figures: dict[str, Any]) -> str:
+    drawn = figures["drawn heads"]
+    if not drawn:
         return ""
-    rows = sorted(part["measures"].items(), key=lambda item: -item[1]["area"]["all"]["mean"])
+    rows = sorted(drawn["measures"].items(), key=lambda item: -item[1]["area"]["all"]["mean"])
     lines = [[name, *(span(row["area"][group]) for group in GROUPS), span(row["regret"])] for name, row in rows]
-    lines.append(["*what can be reached*", *(f"{part['ceiling'][group]['ceiling']:.2f}" for group in GROUPS), "0"])
-    said = [
+    lines.append(["*what can be reached*", *(f"{drawn['ceiling'][group]['ceiling']:.2f}" for group in GROUPS), "0"])
+    cells = [
         [
             head,
             *(f"{row[key]:.2f}" for key in ("area", "end", "accuracy")),
             f"{row['beats scratch']:.0%}",
             f"{row['repeat']:.2f}",
         ]
-        for head, row in part["heads"].items()
+        for head, row in drawn["heads"].items()
     ]
     picked = [
-        [name, *(f"{row[name][key]:.3f}" for row in part["picks"].values() for key in ("area", "end", "accuracy"))]
-        for name in part["picks"]["zero"]
+        [name, *(f"{row[name][key]:.3f}" for row in drawn["picks"].values() for key in ("area", "end", "accuracy"))]
+        for name in drawn["picks"]["zero"]
     ]
     facts = [
         "head",
@@ -104,21 +104,21 @@ def drawn_text(found: dict[str, Any]) -> str:
     ]
     return f"""### Heads drawn at random
 
-Above, fine-tuning starts from a head of zeros. On {part["columns"]} of the
-targets ({", ".join(part["networks"])}) it was also started from heads as `nn.Linear` draws them, another one for every
+Above, fine-tuning starts from a head of zeros. On {drawn["columns"]} of the
+targets ({", ".join(drawn["networks"])}) it was also started from heads as `nn.Linear` draws them, another one for every
 replica; scratch is started alike. Both starts, mean over all sources:
 
-{table(facts, said)}
+{table(facts, cells)}
 
 From the source that a measure puts first:
 
-{table(["first by", *(f"{what}, {head} head" for head in part["picks"] for what in PICKED)], picked)}
+{table(["first by", *(f"{label}, {head} head" for head in drawn["picks"] for label in PICKED)], picked)}
 
-The two orders of sources agree at {span(part["zero with drawn"]["all"])} only, so no measure can predict both: the
+The two orders of sources agree at {span(drawn["zero with drawn"]["all"])} only, so no measure can predict both: the
 output of a drawn head grows with the features, so large features mean a bad start, while a head of
 zeros learns faster with large features. To fine-tune from a drawn head, measure with drawn heads,
 `short_finetune_loss(..., head="drawn")`: its advantage over LogME is
-{signed(part["kin, drawn heads, less logme"])}. Spearman
+{signed(drawn["kin, drawn heads, less logme"])}. Spearman
 with the
 area, and regret:
 
@@ -126,7 +126,7 @@ area, and regret:
 """
 
 
-def recipes_text(found: dict[str, Any]) -> str:
+def recipes_text(figures: dict[str, Any]) -> str:
     head = [
         "fine-tuning by",
         "replicas",
@@ -139,9 +139,9 @@ def recipes_text(found: dict[str, Any]) -> str:
     ]
     names = ("logme", "kin", "kin, its pace")
     lines = []
-    for name, row in found["recipes"].items():
-        said = [f"{row[m][g]:.2f}" if m in row else "–" for g in ("all", "other") for m in names]
-        lines.append([name, f"{row['repeat']['all']:.2f}", *said])
+    for name, row in figures["recipes"].items():
+        cells = [f"{row[m][g]:.2f}" if m in row else "–" for g in ("all", "other") for m in names]
+        lines.append([name, f"{row['repeat']['all']:.2f}", *cells])
     return f"""### Other recipes
 
 `short-finetune` was made for 60 steps at 1e-3. On the multilayer perceptron and one seed, other runs; "its pace"
@@ -152,16 +152,16 @@ that its steps go as far as the run does.
 """
 
 
-def caution(found: dict[str, Any]) -> str:
-    """What the figures do not say by themselves."""
-    part = found["drawn heads"]
-    if not part:
+def caution(figures: dict[str, Any]) -> str:
+    """Text that explains the figures."""
+    drawn = figures["drawn heads"]
+    if not drawn:
         return ""
-    kin, own, logme = (part["measures"][name]["area"]["all"]["mean"] for name in ("kin", "kin, drawn heads", "logme"))
+    kin, own, logme = (drawn["measures"][name]["area"]["all"]["mean"] for name in ("kin", "kin, drawn heads", "logme"))
     return f"""Note. In the first table, fine-tuning starts from heads of zeros, and so does
 `short-finetune` (`kin` in the tables). That start was
 chosen after heads drawn as `nn.Linear` draws them had been tried; repeated runs with those agreed at
-{part["ceiling"]["all"]["repeat"]:.2f} only. With drawn heads `short-finetune` has no advantage: it correlates at
+{drawn["ceiling"]["all"]["repeat"]:.2f} only. With drawn heads `short-finetune` has no advantage: it correlates at
 {kin:.2f} over all sources, with drawn heads of its own at {own:.2f}, LogME at {logme:.2f}, and their first picks are
 about equally good (last tables). The step size and number of steps of `short-finetune` were selected on the first
 seed, from
@@ -171,16 +171,16 @@ The machine had other work while times were measured.
 """
 
 
-def page(found: dict[str, Any]) -> str:
-    """All as Markdown."""
-    margin, kin = found["kin less logme"]["area"], found["measures"]["kin"]
+def page(facts: dict[str, Any]) -> str:
+    """The whole page as Markdown."""
+    margin, kin = facts["kin less logme"]["area"], facts["measures"]["kin"]
     return f"""<!-- written by benchmarks/prediction.py -->
 # What predicts fine-tuning
 
-{caution(found)}
+{caution(facts)}
 Spearman correlation of each measure with (a) the area under the held-out loss of fine-tuning, within a target over its
-23 sources: mean over {found["columns"]} targets ({len(found["tasks"])} tasks, {len(found["networks"])} networks,
-{len(found["seeds"])} seeds; {found["pairs"]} pairs), 95 % interval by a bootstrap over tasks; then with (b) and (c).
+23 sources: mean over {facts["columns"]} targets ({len(facts["tasks"])} tasks, {len(facts["networks"])} networks,
+{len(facts["seeds"])} seeds; {facts["pairs"]} pairs), 95 % interval by a bootstrap over tasks; then with (b) and (c).
 Regret: area of the first pick minus that of the best source, relative to a random source. AUROC: how well the
 measure, minus its value at
 the initialisation, tells whether a source beats training from scratch. Cost: process time in units of
@@ -191,7 +191,7 @@ them takes a fitted head and a Fisher pass for each task, once for all pairs, wh
 `near` is in
 [Cost of ranking related tasks](near-benchmark.md).
 
-{main_table(found)}
+{main_table(facts)}
 
 `short-finetune` minus LogME: all sources {signed(margin["all"])}, same data {signed(margin["same"])}, other data
 {signed(margin["other"])}. The goals were 0.80 over all sources, 0.55 among those from other data, and ten times LogME's
@@ -200,34 +200,34 @@ cost; the results are {kin["area"]["all"]["mean"]:.2f}, {kin["area"]["other"]["m
 
 ![Correlations of all measures with the area under the loss](../images/prediction.svg)
 
-{network_table(found)}
+{network_table(facts)}
 
 ### Combinations of measures
 
 Ridge regressions on measures standardised within a target, fitted without the target's data set and without its
 network; last, `short-finetune` with the pace that is best there.
 
-{left_out_table(found)}
+{left_out_table(facts)}
 
-{recipes_text(found)}
-{drawn_text(found)}"""
+{recipes_text(facts)}
+{drawn_text(facts)}"""
 
 
-def plot(found: dict[str, Any], file: Path) -> None:
+def plot(figures: dict[str, Any], file: Path) -> None:
     """Correlations of all measures with the area, over all sources and over those from other data."""
     plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "nearkin", "font.size": 9})
-    rows = shown(found)[::-1]
+    rows = shown(figures)[::-1]
     figure, panel = plt.subplots(figsize=(8, 0.26 * len(rows) + 1.2), layout="constrained")
     for group, colour, offset in (("all", OTHERS, 0.14), ("other", WEAK, -0.14)):
-        for place, (name, row) in enumerate(rows):
+        for index, (name, row) in enumerate(rows):
             value = row["area"][group]
             shade = OURS if name == "kin" else colour
             mark = {"all": "o", "other": "D"}[group]
-            panel.plot([value["low"], value["high"]], [place + offset] * 2, color=shade, linewidth=1.4)
-            panel.plot(value["mean"], place + offset, mark, color=shade, markersize=4.5)
+            panel.plot([value["low"], value["high"]], [index + offset] * 2, color=shade, linewidth=1.4)
+            panel.plot(value["mean"], index + offset, mark, color=shade, markersize=4.5)
     for group, mark, label in (("all", "o", "all sources"), ("other", "D", "sources from other data")):
         panel.plot([], [], mark, color=OTHERS if group == "all" else WEAK, label=label, markersize=4.5)
-    panel.axvline(found["ceiling"]["area"]["all"]["ceiling"], color="black", linewidth=0.8, linestyle=":")
+    panel.axvline(figures["ceiling"]["area"]["all"]["ceiling"], color="black", linewidth=0.8, linestyle=":")
     panel.axvline(0, color="black", linewidth=0.6)
     panel.set_yticks(range(len(rows)), [name for name, _ in rows])
     panel.set(xlim=(-0.5, 1.02), ylim=(-0.7, len(rows) - 0.3))

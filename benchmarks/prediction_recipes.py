@@ -21,30 +21,32 @@ RECIPES = {
 
 
 def recipes(cache: Path) -> dict[str, Any]:
-    """Spearman with the area under each recipe's loss: LogME, `kin`, and `kin` at the pace that covers its way."""
+    """Spearman correlation with the area under each recipe's loss: LogME, `kin`, and `kin` with its learning rate."""
     data = all_parts(SEED)
     stack = sources(cache, NETWORK, SEED, data)
     columns = [Column(NETWORK, SEED, target) for target in range(len(NAMES))]
     kept = [torch.load(cache / "measures" / f"{NETWORK}-{SEED}-{target}.pt") for target in range(len(NAMES))]
-    found = {}
+    results = {}
     for name, run in RECIPES.items():
         replicas = [areas(curves, run) for curves in truth(cache, NETWORK, SEED, data, run, name)]
         middle = [values.mean(0) for values in replicas]
         measures = {
-            "logme": [one["logme"]["value"].numpy() for one in kept],
-            "kin": [at_pace(stack, part, column, SCHEDULE) for part, column in zip(data, columns, strict=True)],
+            "logme": [row["logme"]["value"].numpy() for row in kept],
+            "kin": [
+                at_pace(stack, task_data, column, SCHEDULE) for task_data, column in zip(data, columns, strict=True)
+            ],
         }
         if run.optimiser == "adam":
             pace = FinetuneSchedule(learning_rate=run.rate * run.steps / SCHEDULE.steps)
             measures["kin, its pace"] = [
-                at_pace(stack, part, column, pace) for part, column in zip(data, columns, strict=True)
+                at_pace(stack, task_data, column, pace) for task_data, column in zip(data, columns, strict=True)
             ]
-        found[name] = {
+        results[name] = {
             measure: {group: round(float(correlations(columns, values, middle, group).mean()), 4) for group in GROUPS}
             for measure, values in measures.items()
         }
-        found[name]["repeat"] = {group: repeat(columns, replicas, group) for group in GROUPS}
-    return found
+        results[name]["repeat"] = {group: repeat(columns, replicas, group) for group in GROUPS}
+    return results
 
 
 def repeat(columns: list[Column], replicas: list[Array], group: str) -> float:
@@ -52,13 +54,13 @@ def repeat(columns: list[Column], replicas: list[Array], group: str) -> float:
     return round(float(np.mean([spearman(first, second) for first, second in pairs])), 4)
 
 
-def at_pace(stack: Stack, part: Parts, column: Column, pace: FinetuneSchedule) -> Array:
-    """`kin` of every source."""
-    seed, (x, y) = derived_seed(column.seed, "kin", column.target), part.target
+def at_pace(stack: Stack, task_data: Parts, column: Column, pace: FinetuneSchedule) -> Array:
+    """`kin` of every source with this schedule."""
+    seed, (x, y) = derived_seed(column.seed, "kin", column.target), task_data.target
     rows = range(SCRATCH + 1)
     return np.array(
         [
-            short_finetune_loss(stack.row(row), x, y, num_outputs=part.num_outputs, schedule=pace, seed=seed)
+            short_finetune_loss(stack.row(row), x, y, num_outputs=task_data.num_outputs, schedule=pace, seed=seed)
             for row in rows
         ]
     )

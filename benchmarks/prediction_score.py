@@ -1,8 +1,8 @@
 """Scores of a measure: rank correlation with the truth, regret of the nearest source, sign of transfer.
 
-A column is one target under one network and one seed: values of all sources, and of the start itself in the last row.
-Smaller is nearer, for measures and truths alike. Intervals are of 95 %, by a bootstrap over the tasks that are targets:
-all columns of a task are drawn together, since they share their data.
+A column is one target under one network and one seed: values of all sources, and of the initial network in the last
+row. Smaller is nearer, for measures and for true results. Intervals are 95 % intervals by a bootstrap over target
+tasks: all columns of a task are drawn together, since they share their data.
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Column:
         return NAMES[self.target].data
 
     def rows(self, group: str) -> list[int]:
-        """Sources to rank: all but the target's own network; of the same data set, or of others."""
+        """Sources to rank: all but the target's own network, or only those of the same or of other data sets."""
         kin = [name.data == self.data for name in NAMES]
         wanted = {"all": (True, False), "same": (True,), "other": (False,)}[group]
         return [row for row in range(SCRATCH) if row != self.target and kin[row] in wanted]
@@ -67,7 +67,7 @@ def truths(curves: list[dict[str, Tensor]]) -> dict[str, Array]:
 
 
 def crossing(loss: Tensor, steps: Tensor, level: float) -> float:
-    """Where a polygon first falls to a level; its end where it never does."""
+    """First position at which a piecewise linear curve reaches a level; its end if it never does."""
     below = torch.nonzero(loss <= level).flatten().tolist()
     if not below:
         return float(steps[-1])
@@ -79,7 +79,7 @@ def crossing(loss: Tensor, steps: Tensor, level: float) -> float:
 
 
 def spearman(a: Array, b: Array) -> float:
-    """Rank correlation; 0 where one side does not vary."""
+    """Rank correlation; 0 if one side is constant."""
     x, y = rankdata(a), rankdata(b)
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         return 0.0
@@ -93,17 +93,17 @@ def correlations(columns: list[Column], values: list[Array], truth: list[Array],
 
 
 def regrets(columns: list[Column], values: list[Array], truth: list[Array], group: str = "all") -> Array:
-    """Truth of the first pick less that of the best source, and of a random source less the best: `[columns, 2]`."""
-    found = []
+    """True result of the first source minus the best one's, and of a random source minus that: `[columns, 2]`."""
+    results = []
     for column, v, t in zip(columns, values, truth, strict=True):
         rows = column.rows(group)
         best = t[rows].min()
-        found.append((t[rows][int(np.argmin(v[rows]))] - best, t[rows].mean() - best))
-    return np.array(found)
+        results.append((t[rows][int(np.argmin(v[rows]))] - best, t[rows].mean() - best))
+    return np.array(results)
 
 
 def duels(scored: list[tuple[Array, NDArray[np.bool_]]]) -> tuple[Array, Array]:
-    """How often a positive of column i scores below a negative of column j, ties half; and how often they meet.
+    """How often a positive of column i scores below a negative of column j (ties: half), and the number of pairs.
 
     The area under the ROC curve of any columns, each taken any number of times, is a ratio of sums of these.
     """
@@ -119,12 +119,12 @@ def duels(scored: list[tuple[Array, NDArray[np.bool_]]]) -> tuple[Array, Array]:
 
 
 def signs(columns: list[Column], values: list[Array], truth: list[Array]) -> list[tuple[Array, NDArray[np.bool_]]]:
-    """Measure less its value at the start (itself where it has none there), and whether the source beats scratch."""
-    found = []
+    """Measure minus its value for the initial network, if any, and whether the source is better than scratch."""
+    results = []
     for column, v, t in zip(columns, values, truth, strict=True):
         rows = column.rows("all")
-        found.append((v[rows] - np.nan_to_num(v[SCRATCH]), t[rows] < t[SCRATCH]))
-    return found
+        results.append((v[rows] - np.nan_to_num(v[SCRATCH]), t[rows] < t[SCRATCH]))
+    return results
 
 
 def draws(columns: list[Column]) -> list[list[int]]:

@@ -52,7 +52,7 @@ class Judge:
 
     def mid(self, truth: str) -> list[Array]:
         """Mean of the replicas `[S]` of every column."""
-        return [found[truth].mean(0) for found in self.truth]
+        return [row[truth].mean(0) for row in self.truth]
 
     def spearman(self, values: list[Array], truth: str, group: str) -> Array:
         """Of every column."""
@@ -61,33 +61,33 @@ class Judge:
     def repeat(self, truth: str, group: str) -> dict[str, float]:
         """Correlation of two replicas, and the highest correlation of a measure with their mean.
 
-        By Spearman and Brown the mean of two replicas repeats at $2r/(1+r)$; its correlation with what it estimates,
-        which no measure surpasses but by chance, is the root of that.
+        By Spearman and Brown, the mean of two replicas has the reliability $2r/(1+r)$. Its root is the correlation
+        with the value that it estimates, which a measure exceeds only by chance.
         """
         rows = [column.rows(group) for column in self.columns]
-        found = [spearman(t[truth][0][r], t[truth][1][r]) for t, r in zip(self.truth, rows, strict=True)]
-        r = float(np.mean(found))
+        results = [spearman(t[truth][0][r], t[truth][1][r]) for t, r in zip(self.truth, rows, strict=True)]
+        r = float(np.mean(results))
         return {"repeat": rounded(r), "ceiling": rounded(math.sqrt(2 * r / (1 + r)))}
 
     def regret(self, values: list[Array]) -> dict[str, float]:
-        """Area of the first pick less the best one's, in units of that of a random source."""
-        found = regrets(self.columns, values, self.mid("area"))
-        return self.of(lambda index: float(found[index, 0].sum() / found[index, 1].sum()))
+        """Area of the first source minus the best one's, relative to that of a random source."""
+        differences = regrets(self.columns, values, self.mid("area"))
+        return self.of(lambda index: float(differences[index, 0].sum() / differences[index, 1].sum()))
 
     def sign(self, values: list[Array]) -> dict[str, float]:
         """Area under the ROC curve of telling whether a source beats scratch, all pairs together."""
         won, met = duels(signs(self.columns, values, self.mid("area")))
 
-        def one(index: list[int]) -> float:
+        def share_of(index: list[int]) -> float:
             times = np.bincount(index, minlength=len(self.columns)).astype(float)
             among = float(times @ met @ times)
             return float(times @ won @ times) / among if among else float("nan")
 
-        return self.of(one)
+        return self.of(share_of)
 
 
 def judged(judge: Judge, values: list[Array]) -> dict[str, Any]:
-    """All that the table says of a measure, but for its cost."""
+    """All columns of the table for one measure, except its cost."""
     correlated = {
         truth: {group: judge.mean(judge.spearman(values, truth, group)) for group in GROUPS} for truth in TRUTHS
     }
@@ -97,11 +97,11 @@ def judged(judge: Judge, values: list[Array]) -> dict[str, Any]:
 def figures(
     columns: list[Column], measures: Values, costs: list[dict[str, float]], truth_of: dict[str, list[Any]]
 ) -> dict[str, Any]:
-    """Everything, by part."""
+    """All figures, by section."""
     judge = Judge(columns, truth_of["zero"])
     table = {}
     for name in measures[0]:
-        table[name] = judged(judge, [found[name] for found in measures])
+        table[name] = judged(judge, [row[name] for row in measures])
         by_network = {
             network: rounded(
                 float(np.median([c[name] for c, k in zip(costs, columns, strict=True) if k.network == network]))
@@ -109,7 +109,7 @@ def figures(
             for network in NETWORKS
         }
         table[name]["cost"] = {**by_network, "mean": rounded(float(np.mean(list(by_network.values()))))}
-    drawn = [i for i, found in enumerate(truth_of["drawn"]) if found is not None]
+    drawn = [i for i, row in enumerate(truth_of["drawn"]) if row is not None]
     return {
         "tasks": [str(name) for name in NAMES],
         "networks": NETWORKS,
@@ -137,8 +137,8 @@ def figures(
 
 
 def gain(judge: Judge, measures: Values, truth: str, group: str) -> Array:
-    """Spearman of `kin` less that of LogME, column by column."""
-    kin, logme = (judge.spearman([found[name] for found in measures], truth, group) for name in ("kin", "logme"))
+    """Spearman correlation of `kin` minus that of LogME, column by column."""
+    kin, logme = (judge.spearman([row[name] for row in measures], truth, group) for name in ("kin", "logme"))
     return kin - logme
 
 
@@ -153,17 +153,17 @@ def narrow(columns: list[Column], measures: Values, truth: Truths, wanted: list[
 
 
 def left_out(judge: Judge, measures: Values) -> dict[str, Any]:
-    """Combinations and paces chosen where the target's data set and network are absent."""
+    """Combinations and schedules that were chosen without the target's data set and network."""
     area = judge.mid("area")
-    kin = {group: judge.spearman([found["kin"] for found in measures], "area", group) for group in GROUPS}
-    found: dict[str, Any] = {}
+    kin = {group: judge.spearman([figures_of["kin"] for figures_of in measures], "area", group) for group in GROUPS}
+    figures_of: dict[str, Any] = {}
     for name, members in COMBINATIONS.items():
         values, weights = combined(judge.columns, measures, area, members)
-        found[name] = beside(judge, values, kin)
-        found[name]["weights"] = dict(zip(members, map(rounded, weights.tolist()), strict=True))
+        figures_of[name] = beside(judge, values, kin)
+        figures_of[name]["weights"] = dict(zip(members, map(rounded, weights.tolist()), strict=True))
     values, counts = chosen_pace(judge.columns, measures, area)
-    found["pace chosen"] = {**beside(judge, values, kin), "chosen": counts}
-    return found
+    figures_of["pace chosen"] = {**beside(judge, values, kin), "chosen": counts}
+    return figures_of
 
 
 def beside(judge: Judge, values: list[Array], kin: dict[str, Array]) -> dict[str, Any]:
@@ -202,13 +202,13 @@ def drawn_heads(columns: list[Column], measures: Values, truth: Truths, zero: Tr
 
 
 def drawn_row(judge: Judge, values: list[Array]) -> dict[str, Any]:
-    """What the second table says of a measure."""
+    """The columns of the second table for one measure."""
     area = {group: judge.mean(judge.spearman(values, "area", group)) for group in GROUPS}
     return {"area": area, "regret": judge.regret(values)}
 
 
 def start(judge: Judge) -> dict[str, float]:
-    """What fine-tuning from one kind of head comes to, on the mean over sources."""
+    """Result of fine-tuning from one kind of head, averaged over sources."""
     rows = [column.rows("all") for column in judge.columns]
 
     def mean(truth: str) -> float:
@@ -226,15 +226,15 @@ def start(judge: Judge) -> dict[str, float]:
 
 def picks(judge: Judge, measures: Values) -> dict[str, dict[str, float]]:
     """Result of fine-tuning from the source that a measure ranks first: loss over the run, at its end, accuracy."""
-    found = {}
+    results = {}
     for name in PICKERS:
         chosen = [
             r[int(np.argmin(m[name][r]))]
             for m, r in zip(measures, (column.rows("all") for column in judge.columns), strict=True)
         ]
-        found[name] = {
+        results[name] = {
             truth: rounded(float(np.mean([t[row] for t, row in zip(judge.mid(truth), chosen, strict=True)])))
             for truth in ("area", "end", "accuracy")
         }
-        found[name]["accuracy"] = rounded(1 - found[name]["accuracy"])
-    return found
+        results[name]["accuracy"] = rounded(1 - results[name]["accuracy"])
+    return results

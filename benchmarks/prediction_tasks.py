@@ -1,7 +1,7 @@
-"""Tasks, networks and parts of data of the prediction benchmark.
+"""Tasks, networks and data splits of the prediction benchmark.
 
-Every data set is split once: sources learn from one part of its training samples, targets from the other, and what is
-held out comes from its test part. So a source has never seen a sample of its target, whatever classes they share.
+Every data set is split once: sources learn from some of its training samples, targets from the others, and held-out
+samples come from its test set. So no source was trained on a sample of its target, even if they share classes.
 """
 
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ SEEDS = (0, 1)
 SOURCE_SAMPLES = 2_000
 TARGET_SAMPLES = 300
 HELD_OUT = 300
-TARGET_SHARE = 0.3  # of a training part; digits has 1,438 samples in all
+TARGET_SHARE = 0.3  # of a training set; digits has 1,438 samples in all
 
 DATA = {
     "digits": "digits?size=14",
@@ -104,7 +104,7 @@ NAMES = tuple(Name(data, question) for data, questions in QUESTIONS.items() for 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What is used of one task under one seed: samples `[N, 1, 14, 14]` and labels `[N]`."""
+    """Data of one task and seed: samples `[N, 1, 14, 14]` and labels `[N]`."""
 
     num_outputs: int
     source: tuple[Tensor, Tensor]
@@ -140,10 +140,10 @@ def pools(name: Name) -> dict[str, Task]:
 def parts(name: Name, seed: int) -> Parts:
     """Samples of a task for sources, for targets and held out; the seed chooses which of them."""
     counts = {"target": TARGET_SAMPLES, "source": SOURCE_SAMPLES}
-    found = {role: derive.limited(pool, counts[role], seed=seed) for role, pool in pools(name).items()}
-    test = found["target"].test
+    results = {role: derive.limited(pool, counts[role], seed=seed) for role, pool in pools(name).items()}
+    test = results["target"].test
     kept = torch.randperm(len(test), generator=Streams(0).at("held out"))[:HELD_OUT]
     (x, y), (xs, ys), (xt, yt) = (
-        tuple(part.all()) for part in (test.chosen(kept), found["source"].train, found["target"].train)
+        tuple(examples.all()) for examples in (test.chosen(kept), results["source"].train, results["target"].train)
     )
-    return Parts(found["target"].num_outputs, (xs, ys), (xt, yt), (x, y))
+    return Parts(results["target"].num_outputs, (xs, ys), (xt, yt), (x, y))

@@ -1,7 +1,7 @@
-"""The truth of the prediction benchmark: every source fine-tuned on every target, many networks at once.
+"""True results of the prediction benchmark: every source fine-tuned on every target, many networks at once.
 
 Networks of one kind are stacked: weights `[S, ...]`, one forward pass of all by `vmap`, one backward pass of the sum of
-their losses, one Adam over the stack. Small networks are bound by calls, not by arithmetic, so this is 1.2 to 3 times
+their losses, one Adam over the stack. The time of small networks is mostly that of calls, so this is 1.2 to 3 times
 as fast as one after the other, and all sources of a target share the head they start with and the order of batches.
 """
 
@@ -32,7 +32,7 @@ ROWS = 12  # networks trained at once on data of their own
 
 @dataclass(frozen=True)
 class Run:
-    """A way to fine-tune.
+    """A recipe of fine-tuning.
 
     Attributes:
         grid: steps before which held-out loss and accuracy are taken; the last ends the run.
@@ -48,7 +48,7 @@ class Run:
 
     @property
     def steps(self) -> int:
-        """Length."""
+        """Number of steps."""
         return self.grid[-1]
 
     def made(self, params: Params) -> torch.optim.Optimizer:
@@ -109,9 +109,9 @@ def padded(module: nn.Module, num_outputs: int) -> nn.Module:
 
 
 def trained_sources(network: str, seed: int, data: list[Parts]) -> Stack:
-    """Every task's network from the seed's one start, and in the last row that start itself; heads are `WIDEST`."""
-    starts = [nk.build(NETWORKS[network], SHAPE, part.num_outputs, seed) for part in data]
-    wide = [padded(start, part.num_outputs) for start, part in zip(starts, data, strict=True)]
+    """Trained networks of all tasks from the same initial weights, and the initial network as the last row."""
+    starts = [nk.build(NETWORKS[network], SHAPE, task_data.num_outputs, seed) for task_data in data]
+    wide = [padded(start, task_data.num_outputs) for start, task_data in zip(starts, data, strict=True)]
     pieces = []
     for first in range(0, len(data), ROWS):
         pieces.append(_trained(Stack.of(wide[first : first + ROWS]), data[first : first + ROWS], seed))
@@ -125,7 +125,7 @@ def trained_sources(network: str, seed: int, data: list[Parts]) -> Stack:
 
 def _trained(stack: Stack, data: list[Parts], seed: int) -> Stack:
     """Networks trained side by side, each on its own task, the rate falling to zero by a cosine."""
-    absent = torch.stack([torch.arange(WIDEST) >= part.num_outputs for part in data])[:, None]
+    absent = torch.stack([torch.arange(WIDEST) >= task_data.num_outputs for task_data in data])[:, None]
     rngs = [Streams(seed).at("source", index) for index in range(len(data))]
     for value in stack.params.values():
         value.requires_grad_()
@@ -134,8 +134,8 @@ def _trained(stack: Stack, data: list[Parts], seed: int) -> Stack:
     stack.module.train()
     for _ in range(SOURCE_STEPS):
         batches = []
-        for part, rng in zip(data, rngs, strict=True):
-            x, y = part.source
+        for task_data, rng in zip(data, rngs, strict=True):
+            x, y = task_data.source
             index = torch.randint(len(x), (SOURCE_BATCH,), generator=rng)
             batches.append((x[index], y[index]))
         x, y = (torch.stack(values) for values in zip(*batches, strict=True))
@@ -182,18 +182,18 @@ def order_of(count: int, steps: int, batch: int, rng: torch.Generator) -> Iterat
         left = left[batch:]
 
 
-def fine_tuned(stack: Stack, part: Parts, seed: int, replica: int, target: int, run: Run) -> dict[str, Tensor]:
+def fine_tuned(stack: Stack, task_data: Parts, seed: int, replica: int, target: int, run: Run) -> dict[str, Tensor]:
     """Curves of every source on one target: held-out loss and accuracy `[S, len(grid)]`, training loss `[S, steps]`."""
     head = derived_seed(seed, "fine-tuned head", target, replica)
-    stack = fresh_heads(stack, part.num_outputs, head, run.head)
-    (x, y), rng = part.target, Streams(seed).at("fine-tuned order", target, replica)
+    stack = fresh_heads(stack, task_data.num_outputs, head, run.head)
+    (x, y), rng = task_data.target, Streams(seed).at("fine-tuned order", target, replica)
     for value in stack.params.values():
         value.requires_grad_()
     optimiser, size = run.made(stack.params), len(stack.params["head.weight"])
     losses, scores, training = [], [], []
     for step, index in enumerate([*order_of(len(x), run.steps, BATCH, rng), None]):
         if step in run.grid:
-            loss, accuracy = held_out_scores(stack, *part.held_out)
+            loss, accuracy = held_out_scores(stack, *task_data.held_out)
             losses.append(loss)
             scores.append(accuracy)
         if index is None:
@@ -208,41 +208,41 @@ def fine_tuned(stack: Stack, part: Parts, seed: int, replica: int, target: int, 
     return {"loss": torch.stack(losses, 1), "accuracy": torch.stack(scores, 1), "training": torch.stack(training, 1)}
 
 
-def kept(file: Path, made: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """What a file holds, or what is made now and kept there whole."""
+def kept(file: Path, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The content of a file; if it does not exist, it is computed and written completely."""
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_suffix(".part")
-        torch.save(made(), part)
-        part.rename(file)
-    found: dict[str, Tensor] = torch.load(file)
-    return found
+        temporary = file.with_suffix(".part")
+        torch.save(compute(), temporary)
+        temporary.rename(file)
+    tensors: dict[str, Tensor] = torch.load(file)
+    return tensors
 
 
 def sources(cache: Path, network: str, seed: int, data: list[Parts]) -> Stack:
-    """The trained sources, from the cache where it has them."""
+    """The trained sources, from the cache if it has them."""
 
-    def made() -> dict[str, Tensor]:
+    def compute() -> dict[str, Tensor]:
         stack = trained_sources(network, seed, data)
         return {**stack.params, **stack.buffers}
 
-    found = kept(cache / "sources" / f"{network}-{seed}.pt", made)
+    tensors = kept(cache / "sources" / f"{network}-{seed}.pt", compute)
     module = nk.build(NETWORKS[network], SHAPE, WIDEST, seed)
-    params = {name: found[name] for name, _ in module.named_parameters()}
-    return Stack(module, params, {name: found[name] for name, _ in module.named_buffers()})
+    params = {name: tensors[name] for name, _ in module.named_parameters()}
+    return Stack(module, params, {name: tensors[name] for name, _ in module.named_buffers()})
 
 
 def truth(
     cache: Path, network: str, seed: int, data: list[Parts], run: Run = RUN, name: str | None = None
 ) -> Iterator[list[dict[str, Tensor]]]:
-    """Curves of every target's replicas, each kept as soon as it is made."""
+    """Curves of every target's replicas, each stored as soon as it is finished."""
     stack = sources(cache, network, seed, data)
-    for target, part in enumerate(data):
-        made = []
+    for target, task_data in enumerate(data):
+        curves = []
         for replica in range(REPLICAS):
-            work = functools.partial(fine_tuned, stack, part, seed, replica, target, run)
-            made.append(kept(cache / "truth" / (name or run.head) / f"{network}-{seed}-{target}-{replica}.pt", work))
-        yield made
+            work = functools.partial(fine_tuned, stack, task_data, seed, replica, target, run)
+            curves.append(kept(cache / "truth" / (name or run.head) / f"{network}-{seed}-{target}-{replica}.pt", work))
+        yield curves
 
 
 def all_parts(seed: int) -> list[Parts]:

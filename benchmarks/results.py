@@ -1,4 +1,4 @@
-"""Where benchmarks leave their figures: one JSON file beside each script."""
+"""Storage of the figures of benchmarks: one JSON file beside each script."""
 
 import json
 import platform

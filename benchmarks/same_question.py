@@ -5,7 +5,7 @@
 Sixteen tasks: four questions about handwritten digits on three data sets, two about clothes on two data sets. For every
 target the right source asks the same question about other images; the others ask other questions, some of them about
 the target's own images. Every form of the distance (reading and aggregate) is scored by the share of targets whose
-nearest other task, in the mean over trials, is a right one.
+nearest other task, on average over trials, is a right one.
 
 The default form is chosen on half of the targets and reported on the other half. The half is fixed by a rule that looks
 at names only: of the sixteen, the eight whose names have the smallest SHA-256 hash choose.
@@ -94,21 +94,21 @@ def measured(network: str, trials: int, folder: Path) -> dict[str, Any]:
             if name not in zoo:
                 record = zoo.add(task_named(name), network, trials=trials, recipe=RECIPE)
                 print(f"  {network} {name}: {record.metric:.3f}, {record.seconds:.0f} s", flush=True)
-        found: dict[str, Any] = {"metric": {record.name: round(record.metric, 3) for record in zoo.records()}}
+        distances: dict[str, Any] = {"metric": {record.name: round(record.metric, 3) for record in zoo.records()}}
         for reading in READINGS:
             for aggregate in AGGREGATES:
                 matrix = zoo.matrix(list(TASKS), reading=reading, aggregate=aggregate, samples=SAMPLES, epsilon=1.0)
-                found[f"{reading}/{aggregate}"] = matrix.trials
+                distances[f"{reading}/{aggregate}"] = matrix.trials
                 print(f"  {network} {reading}/{aggregate}: {matrix.nearest()}", flush=True)
-        return found
+        return distances
 
 
 def judged(distances: Tensor) -> dict[str, dict[str, Any]]:
-    """For each target: the nearest in the mean, whether it is right, the margin, its deviation, right trials.
+    """For each target: the nearest on average, whether it is right, the margin, its deviation, right trials.
 
     The margin is the distance to the nearest task that asks something else, less that to the nearest right one.
     """
-    names, said = list(TASKS), {}
+    names, cells_of = list(TASKS), {}
     for b, name in enumerate(names):
         right = torch.tensor([a != b and TASKS[a_name][2] == TASKS[name][2] for a, a_name in enumerate(names)])
         wrong = ~right & (torch.arange(len(names)) != b)
@@ -116,19 +116,19 @@ def judged(distances: Tensor) -> dict[str, dict[str, Any]]:
         margins = column[:, wrong].amin(1) - column[:, right].amin(1)
         mean = column.mean(0)
         mean[b] = torch.inf
-        said[name] = {
+        cells_of[name] = {
             "nearest": names[int(mean.argmin())],
             "right": bool(right[mean.argmin()]),
             "margin": float(mean[wrong].amin() - mean[right].amin()),
             "std": float(margins.std()),
             "right trials": float((margins > 0).double().mean()),
         }
-    return said
+    return cells_of
 
 
 def scored(forms: Mapping[str, Mapping[str, Any]], targets: Sequence[str]) -> dict[str, float]:
-    """Of one form over networks and targets: share of right targets, of right trials, mean margin and deviation."""
-    cells = [said[name] for said in forms.values() for name in targets]
+    """Scores of one form over networks and targets: share of right targets and trials, mean margin and deviation."""
+    cells = [cells_of[name] for cells_of in forms.values() for name in targets]
     means = {key: fmean(float(cell[key]) for cell in cells) for key in ("right trials", "margin", "std")}
     return {"right": sum(cell["right"] for cell in cells), "of": len(cells), **means}
 
@@ -143,7 +143,7 @@ def summary(figures: Mapping[str, Any]) -> dict[str, Any]:
     """Scores on both halves, and what was chosen."""
     networks = figures["networks"]
     forms = [f"{reading}/{aggregate}" for reading in READINGS for aggregate in AGGREGATES]
-    judgements = {form: {network: judged(found[form]) for network, found in networks.items()} for form in forms}
+    judgements = {form: {network: judged(distances[form]) for network, distances in networks.items()} for form in forms}
     first = choosing()
     halves = {"choosing": first, "reporting": [name for name in TASKS if name not in first]}
     scores = {half: {form: scored(judgements[form], names) for form in forms} for half, names in halves.items()}
@@ -163,29 +163,29 @@ def _chance(name: str) -> float:
     return sum(other != name and TASKS[other][2] == TASKS[name][2] for other in TASKS) / (len(TASKS) - 1)
 
 
-def compact(found: Mapping[str, Any]) -> dict[str, Any]:
+def compact(distances: Mapping[str, Any]) -> dict[str, Any]:
     """Mean distances of a network as one line of numbers a source, so that the figures stay readable."""
-    means = {form: trials.mean(0).tolist() for form, trials in found.items() if form != "metric"}
+    means = {form: trials.mean(0).tolist() for form, trials in distances.items() if form != "metric"}
     return {
-        "metric": found["metric"],
+        "metric": distances["metric"],
         "mean": {form: [" ".join(f"{value:.4f}" for value in row) for row in mean] for form, mean in means.items()},
     }
 
 
 def shown(name: str) -> str:
-    """A task's name as a table of Markdown can hold it."""
+    """A task's name, escaped for a Markdown table."""
     return name.replace(" | ", " on ")
 
 
 def written(figures: Mapping[str, Any]) -> str:
     """The page."""
-    told, trials = figures["summary"], figures["trials"]
-    scores, default, fallback = told["scores"], told["default"], told["fall-back"]
+    sums, trials = figures["summary"], figures["trials"]
+    scores, default, fallback = sums["scores"], sums["default"], sums["fall-back"]
     final = scores["reporting"][default]
     networks = list(figures["networks"])
 
     def right(form: str, network: str, half: str) -> str:
-        cells = [told["judgements"][form][network][name]["right"] for name in told["halves"][half]]
+        cells = [sums["judgements"][form][network][name]["right"] for name in sums["halves"][half]]
         return f"{sum(cells)}"
 
     def mean(score: Mapping[str, float]) -> str:
@@ -204,13 +204,14 @@ def written(figures: Mapping[str, Any]) -> str:
     columns = [
         [
             shown(name),
-            "choosing" if name in told["halves"]["choosing"] else "reporting",
-            *(_cell(told["judgements"][default][network][name]) for network in networks),
+            "choosing" if name in sums["halves"]["choosing"] else "reporting",
+            *(_cell(sums["judgements"][default][network][name]) for network in networks),
         ]
         for name in TASKS
     ]
     metrics = [
-        [shown(name), *(f"{found['metric'][name]:.3f}" for found in figures["networks"].values())] for name in TASKS
+        [shown(name), *(f"{distances['metric'][name]:.3f}" for distances in figures["networks"].values())]
+        for name in TASKS
     ]
     first = scores["choosing"]
     equal = [
@@ -224,7 +225,7 @@ def written(figures: Mapping[str, Any]) -> str:
     best = " and ".join(f"`{form}`" for form in by_right if scores["reporting"][form]["right"] == most)
     unreliable = "" if most > 0.8 * final["of"] else "So no form recognises the question reliably. "
     by_data = [
-        [data, *(_right_of(told["judgements"][form], data) for form in (default, fallback, "padded/weight"))]
+        [data, *(_right_of(sums["judgements"][form], data) for form in (default, fallback, "padded/weight"))]
         for data in DATA
     ]
     return f"""<!-- written by benchmarks/same_question.py -->
@@ -241,17 +242,17 @@ that follows the images instead names another question about the target's own im
 network), {trials} trials, each trial from one start for all tasks, {RECIPE.steps} steps; Fisher information on
 {SAMPLES} training samples of the target.
 
-**The choice.** The default form was chosen on {len(told["halves"]["choosing"])} of the tasks: those whose names have
+**The choice.** The default form was chosen on {len(sums["halves"]["choosing"])} of the tasks: those whose names have
 the smallest SHA-256 hash, a rule fixed before any distance was measured. It is the `padded` form with most right
 targets there; of equals, with most right trials: **`{default}`**,
 {first[default]["right"]:.0f} of {first[default]["of"]:.0f} targets (networks times tasks) and
 {first[default]["right trials"]:.0%} of single trials.{tie} The label-free fall-back
 is chosen in the same way among the `model` forms: `{fallback}`.
 
-**The other half.** With `{default}`, the nearest other task in the mean over trials asks the same question for
+**The other half.** With `{default}`, the nearest other task on average over trials asks the same question for
 **{final["right"]:.0f} of {final["of"]:.0f}** targets, in {final["right trials"]:.0%} of single trials; a task drawn at
-random would for {told["chance"]["reporting"]:.1f} of {final["of"]:.0f}. The mean margin is {final["margin"]:+.3f}; its
-standard deviation over trials is {final["std"]:.3f} in the mean. Most right targets on this half have {best}:
+random would for {sums["chance"]["reporting"]:.1f} of {final["of"]:.0f}. The mean margin is {final["margin"]:+.3f}; its
+standard deviation over trials is {final["std"]:.3f} on average. Most right targets on this half have {best}:
 {most:.0f}.
 
 {unreliable}Right targets of all {len(TASKS)} tasks, by the data set of the target:
@@ -268,7 +269,7 @@ others are for information.
 
 ## Targets, `{default}`
 
-The nearest other task in the mean over trials and the margin ± standard deviation over trials; wrong ones are marked ✗.
+The nearest other task on average over trials and the margin ± standard deviation over trials; wrong ones are marked ✗.
 
 {table(["target", "half", *(f"`{network}`" for network in networks)], columns)}
 
@@ -279,7 +280,7 @@ The nearest other task in the mean over trials and the margin ± standard deviat
 
 
 def _right_of(judgements: Mapping[str, Mapping[str, Any]], data: str) -> str:
-    cells = [said[name]["right"] for said in judgements.values() for name in TASKS if TASKS[name][1] == data]
+    cells = [cells_of[name]["right"] for cells_of in judgements.values() for name in TASKS if TASKS[name][1] == data]
     return f"{sum(cells)} of {len(cells)}"
 
 
@@ -301,7 +302,7 @@ def main() -> None:
         print(network, flush=True)
         networks[network] = measured(network, options.trials, options.folder)
     figures: dict[str, Any] = {"trials": options.trials, "summary": summary({"networks": networks})}
-    figures["networks"] = {network: compact(found) for network, found in networks.items()}
+    figures["networks"] = {network: compact(distances) for network, distances in networks.items()}
     keep(__file__, figures)
     PAGE.write_text(written(json.loads(Path(__file__).with_suffix(".json").read_text())))
 

@@ -5,8 +5,8 @@
 The truth is d[a, b] = |sqrt F_ab - sqrt F_bb| / sqrt 2 in the reading `padded`, of networks trained on 200 generated
 tasks from one initialisation a trial, averaged over trials. A pass is one network on all of a target's test samples.
 
-Two sets of tasks. Scattered: source, pixels (seven ways) and question are drawn anew for each task, so that the
-nearest is little nearer than the second. Kindred: 25 questions, each asked of images turned by eight angles.
+There are two sets of tasks. Scattered: source, pixels (seven kinds) and question are drawn at random for each task, so
+that the nearest is hardly nearer than the second. Kindred: 25 questions, each about images rotated by eight angles.
 """
 
 import importlib.util
@@ -42,7 +42,7 @@ from results import keep, table
 PAGE = Path(__file__).parents[1] / "docs" / "figures" / "screening-benchmark.md"
 NETWORK, OUTPUTS, SHAPE = "mlp?hidden=32", 10, (1, 8, 8)
 NUM_TASKS, SIBLINGS = 200, 8
-SAMPLES = 512  # of a target's test part; tasks of few classes have fewer
+SAMPLES = 512  # of a target's test set; tasks of few classes have fewer
 STEPS = 200
 FIRST = (1, 5, 10, 20, 40)
 WAYS = {  # which of a network's informations make the points, passes that the target's point takes, what is measured
@@ -77,15 +77,15 @@ PIXELS: dict[str, Callable[[Tensor], Tensor]] = {
 
 def sources() -> dict[str, tuple[Tensor, Tensor]]:
     """Images of 8x8 pixels in [0, 1] and their classes, mixed: digits, and MNIST and Fashion-MNIST where they are."""
-    made = {}
+    images = {}
     for name in ["digits", *(name for name in ("mnist", "fashion") if find_dataset(name) is not None)]:
         task = nk.task(name if name == "digits" else f"{name}?size=8&limit=2000&even")
         parts = [task.train, task.test] if name == "digits" else [task.train]
-        x = torch.cat([part.inputs.take(torch.arange(len(part))) for part in parts])
-        y = torch.cat([part.labels() for part in parts])
+        x = torch.cat([examples.inputs.take(torch.arange(len(examples))) for examples in parts])
+        y = torch.cat([examples.labels() for examples in parts])
         order = torch.randperm(len(x), generator=Streams(0).at("order", name))
-        made[name] = (x[order], y[order])
-    return made
+        images[name] = (x[order], y[order])
+    return images
 
 
 def question(rng: np.random.Generator) -> tuple[str, Callable[[nk.Task], nk.Task]]:
@@ -101,7 +101,7 @@ def question(rng: np.random.Generator) -> tuple[str, Callable[[nk.Task], nk.Task
     chosen = sorted(rng.permutation(10)[:count].tolist())
     change = derive.only if kind == "classes" else derive.detect
     text = "".join(map(str, chosen))
-    return f"{kind}={text}", lambda task: change(task, [task.classes[place] for place in chosen])
+    return f"{kind}={text}", lambda task: change(task, [task.classes[index] for index in chosen])
 
 
 def halves(name: str, x: Tensor, y: Tensor) -> nk.Task:
@@ -110,7 +110,7 @@ def halves(name: str, x: Tensor, y: Tensor) -> nk.Task:
 
 
 def scattered(seed: int = 0) -> list[nk.Task]:
-    """Tasks that share nothing but what chance gives them."""
+    """Tasks drawn independently of each other."""
     drawn, rng = sources(), Streams(seed).numpy("scattered")
     tasks: dict[str, nk.Task] = {}
     while len(tasks) < NUM_TASKS:
@@ -168,7 +168,7 @@ class World:
             self.scores.append(done.scores.metric)
 
     def distance(self, a: int, b: int, share: float) -> float:
-        """The distance of a from b, both informations on the same share of the samples; measured once."""
+        """Distance from a to b, with both Fisher diagonals on the same share of the samples; measured once."""
         if (b, share) not in self.roots:
             self.roots[b, share] = self._root(b, b, share)
         if (a, b, share) not in self.known:
@@ -188,8 +188,8 @@ def probe_fishers(tasks: list[nk.Task], trial: int, steps: int) -> list[FisherDi
 
 
 def headed_fishers(tasks: list[nk.Task], trial: int) -> list[FisherDiagonal]:
-    """Of the initial network with a head fitted on the task's training part."""
-    made = []
+    """Fisher diagonal of the initial network with a head fitted on the task's training set."""
+    fishers = []
     for task in tasks:
         model = nk.build(NETWORK, SHAPE, task.num_outputs, 0, trial).eval()
         x, y = task.train.all()
@@ -198,8 +198,8 @@ def headed_fishers(tasks: list[nk.Task], trial: int) -> list[FisherDiagonal]:
             assert isinstance(model.head, nn.Linear)
             model.head.weight.copy_(head.weight)
             model.head.bias.copy_(head.bias)
-        made.append(diagonal(model, *task.test.fixed_subset(SAMPLES)))
-    return made
+        fishers.append(diagonal(model, *task.test.fixed_subset(SAMPLES)))
+    return fishers
 
 
 # Figures
@@ -237,8 +237,8 @@ def root_distances(trials: list[list[FisherDiagonal]]) -> Tensor:
 def searches(worlds: list[World], d: Tensor) -> dict[str, Any]:
     """Screening and races by the functions that users call, every target against all other tasks."""
     tasks, nearest = worlds[0].tasks, d.argmin(0)
-    place = {task.name: number for number, task in enumerate(tasks)}
-    assert len(place) == len(tasks), "two tasks have one name"
+    number_of = {task.name: number for number, task in enumerate(tasks)}
+    assert len(number_of) == len(tasks), "two tasks have one name"
     embedding = Embedding(network=NETWORK)
     figures = {}
     for way, (kind, passes, rungs) in WAYS.items():
@@ -248,9 +248,11 @@ def searches(worlds: list[World], d: Tensor) -> dict[str, Any]:
         for b, task in enumerate(tasks):
             count, spent = len(worlds[0].data[b].y), [float(passes)]
 
-            def measure(name: str, part: float, b: int = b, count: int = count, spent: list[float] = spent) -> float:
-                spent[0] += math.ceil(part * count) / count
-                return statistics.fmean(world.distance(place[name], b, part) for world in worlds)
+            def measure(
+                name: str, fraction: float, b: int = b, count: int = count, spent: list[float] = spent
+            ) -> float:
+                spent[0] += math.ceil(fraction * count) / count
+                return statistics.fmean(world.distance(number_of[name], b, fraction) for world in worlds)
 
             if len(rungs) == 1:
                 best = screened(
@@ -258,7 +260,7 @@ def searches(worlds: list[World], d: Tensor) -> dict[str, Any]:
                 )[0]
             else:
                 best = raced(index, points[b], measure, rungs, leave_out=[task.name])[0]
-            hits += place[best[0]] == int(nearest[b])
+            hits += number_of[best[0]] == int(nearest[b])
             regret.append(best[1] - float(d[nearest[b], b]))
             share.append(spent[0] / (len(tasks) - 1))
         figures[way] = {
@@ -291,7 +293,7 @@ def study(tasks: list[nk.Task], trials: int) -> dict[str, Any]:
     alone = [torch.tensor([[w.distance(a, b, 1.0) for b in range(len(tasks))] for a in range(len(tasks))])
              for w in worlds]  # fmt: skip
     if trials > 1:
-        own = [one.fill_diagonal_(math.inf).argmin(0) for one in alone]
+        own = [item.fill_diagonal_(math.inf).argmin(0) for item in alone]
         found_by["the true distance in another trial"] = recalls(alone[1], own[0])
     for name, row in found_by.items():
         print(f"  {name}: {row}", flush=True)
@@ -310,17 +312,17 @@ def study(tasks: list[nk.Task], trials: int) -> dict[str, Any]:
 
 
 def unit_rows(count: int, dims: int, rng: torch.Generator, centres: int = 0) -> Tensor:
-    """Random rows of length one; around so many centres if any, ten tasks or more to a centre."""
+    """Random rows of length 1, optionally around a number of centres with ten tasks or more for each."""
     rows = torch.randn(count, dims, generator=rng)
     if centres:
         middle = torch.randn(centres, dims, generator=rng)
-        for part in rows.split(100_000):
-            part.mul_(0.5).add_(middle[torch.randint(centres, (len(part),), generator=rng)])
+        for block in rows.split(100_000):
+            block.mul_(0.5).add_(middle[torch.randint(centres, (len(block),), generator=rng)])
     return F.normalize(rows, dim=1, out=rows)
 
 
 def query_milliseconds(index: Index, asked: list[Tensor], exact: bool) -> tuple[dict[str, float], list[str]]:
-    """Wall and process time of queries, and the nearest that each found; the first one warms up."""
+    """Wall and process time of queries, and the nearest task of each; the first query is a warm-up."""
     wall, process, names = [], [], []
     for query in [asked[0], *asked]:
         start, spent = time.perf_counter(), time.process_time()
@@ -340,7 +342,7 @@ def speed(count: int, dims: int, exact: bool, queries: int = 40) -> dict[str, An
     rows = unit_rows(count, dims, rng, centres=0 if exact else count // 50)
     index = Index(Embedding(dims=dims), tuple(map(str, range(count))), rows)
     noise = torch.randn(queries, dims, generator=rng) / math.sqrt(dims)
-    asked = [F.normalize(rows[place * (count // queries)] + 0.3 * noise[place], dim=0) for place in range(queries)]
+    asked = [F.normalize(rows[number * (count // queries)] + 0.3 * noise[number], dim=0) for number in range(queries)]
     figures: dict[str, Any] = {"tasks": count, "dimensions": dims}
     figures["exact_milliseconds"], right = query_milliseconds(index, asked, exact=True)
     if not exact:
@@ -382,34 +384,35 @@ Made by `python benchmarks/screening.py`; one thread.
 
 ## Time of a query
 
-In milliseconds. Process time is what a quiet machine takes; wall time was taken beside other work.
+In milliseconds. The machine had other work, which makes the wall time longer than the process time.
 
 {speeds}
 {build}
 ## The nearest task, found without measuring every pair
 
-{num_tasks} tasks of 8x8 images from {sources}; `{network}`, {steps} steps. Every task in turn is the target, and the
-one truly nearest to it is looked for among the others. Cost is in passes of one source over all of the target's test
-samples ({samples}, or as many as there are), half the samples being half a pass, as a share of the passes of the exact
-search, one for each other task. *Scattered* tasks share nothing but what chance gives them; *kindred* ones have
-siblings: one question asked of the same images at {siblings} angles. The race's rungs were chosen on another draw of
-tasks, but for the last, which was widened from five contenders to six after this draw had given 0.94.
-*Drawn labels* make better points than the observed ones, see below.
+{num_tasks} tasks of 8x8 images from {sources}; `{network}`, {steps} steps. Each task is the
+target once, and its nearest task is searched among the others. A pass is one source on all of the target's test samples
+({samples}, or all if there are fewer); half of the samples are half a pass. The exact search needs one pass for each
+other task, and the cost is a share of that. *Scattered* tasks are drawn independently. *Kindred* tasks have siblings:
+the same question about the same images, rotated by {siblings} angles. The rounds of the race were chosen on another
+draw of tasks, except that the last round has six contenders instead of five since this draw had given 0.94. *Drawn
+labels* give better points than observed labels, see below.
 
 {searches}
 
 The nearest task is at a distance of {nearest} (median), and the second is farther by {gap}.
 
-A race saves time only where a pass is more than overhead. Process time of the default race as a share of the exact
-search's among {num_tasks} tasks, 1,000 samples:
+A race saves time only if the overhead of a pass is small. Process time of the default race as a share of that of the
+exact search, {num_tasks} tasks, 1,000 samples:
 
 {seconds}
 
 ## Which embedding
 
-How often the truly nearest task is among the first m by the distance of embeddings. *Own network* is its information
-on its own test data with observed labels, which is at hand; *drawn labels* are drawn from the network's answer, its
-head padded to all ten outputs, at one pass more. A *probe* starts from the same weights for every task. The last row
+How often the nearest task is among the first m by the distance of embeddings. *Own network* is the Fisher information
+of a task's network on its own test data with observed labels, which the zoo stores. *Drawn labels* are drawn from the
+network's predictions, with its head padded to all ten outputs; this needs one more pass. A *probe* starts from the same
+weights for every task. The last row
 of the scattered tasks is an upper limit: the true distance in one trial, used to find the nearest task of another
 trial.
 
@@ -480,13 +483,13 @@ PARTS: dict[str, Callable[[], Any]] = {
 
 
 def main() -> None:
-    """Take all parts, or those that are named; the others stay as they were kept."""
+    """Measure all sections, or those that are named; the figures of the others do not change."""
     torch.set_num_threads(1)
     file = Path(__file__).with_suffix(".json")
     figures = json.loads(file.read_text()) if len(sys.argv) > 1 else {}
-    for part in sys.argv[1:] or PARTS:
-        print(part, flush=True)
-        figures[part] = PARTS[part]()
+    for section in sys.argv[1:] or PARTS:
+        print(section, flush=True)
+        figures[section] = PARTS[section]()
     figures["race_passes"] = num_passes(RUNGS, NUM_TASKS)
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(page(figures))

@@ -1,13 +1,13 @@
-"""Solve against the best simple model: is the answer ever worse by more than the noise of its choice?
+"""`nearkin solve` compared with the best simple model: is it ever worse by more than the noise of the selection?
 
     python benchmarks/solve.py [MINUTES] [--back | --offline]
 
-A second process with --back works from the other end; --offline writes the page from the runs that are there.
+A second process with --back starts from the last run; --offline writes the page from the finished runs.
 
-Five draws of 2,000 training and 2,000 test samples (digits: all that there are, split anew) of each data set are solved
-beside a zoo of six related tasks with cells. The three simple models are fitted with the settings that their own part
-of the contest chose, on all training data, and the best of them ON THE TEST PART is the rival: harder than any that a
-user could pick. What is done is kept beside the results and not done again.
+Five draws of 2,000 training and 2,000 test samples (digits: all, split again) of each data set are solved
+with a zoo of six related tasks with cells. The three simple models are fitted on all training data, with the settings
+that the run chose. The comparison is with the one that is best ON THE TEST SET, which a user could not know. Finished
+runs are stored and not repeated.
 """
 
 import json
@@ -46,17 +46,19 @@ MINUTES = 2.0
 
 
 def drawn(data: str, seed: int) -> nk.Task:
-    """A draw of a data set."""
+    """A random subset of a data set."""
     whole = nk.task(data, name=f"{data} {seed}")
     if data == "digits":
         learn, judge = split_index(whole.train.labels(), len(whole.train), 0.25, seed)
         return replace(whole, train=whole.train.chosen(learn), test=whole.train.chosen(judge), source="").rescaled()
-    parts = [part.chosen(balanced_index(part.labels(), SAMPLES, seed)) for part in (whole.train, whole.test)]
+    parts = [
+        examples.chosen(balanced_index(examples.labels(), SAMPLES, seed)) for examples in (whole.train, whole.test)
+    ]
     return replace(whole, train=parts[0], test=parts[1], source="").rescaled()
 
 
 def prepared(folder: Path) -> None:
-    """The zoo, made once."""
+    """The zoo, created once."""
     with nk.Zoo(folder) as zoo:
         for name, data in KIN:
             task = nk.task(data, name=name)
@@ -69,7 +71,11 @@ def prepared(folder: Path) -> None:
 
 def rivals(task: nk.Task, solution: Solution) -> dict[str, float]:
     """Test metric of the simple models on all training data."""
-    settings = {one.name: one.settings for one in solution.standings if one.kind == "simple" and not one.refused}
+    settings = {
+        contender.name: contender.settings
+        for contender in solution.standings
+        if contender.kind == "simple" and not contender.refused
+    }
     return {
         kind: fit_simple(kind, task, seed=solution.seed, fixed=settings[kind]).fit.scores.metric
         for kind in SIMPLE
@@ -90,7 +96,7 @@ def run(data: str, seed: int, folder: Path, minutes: float) -> dict[str, Any]:
     took = time.perf_counter() - begun
     simple = rivals(task, solution)
     best = max(simple, key=lambda kind: simple[kind])
-    chosen, other = (next(one for one in solution.standings if one.name == name) for name in (solution.chosen, best))
+    chosen, other = (next(row for row in solution.standings if row.name == name) for name in (solution.chosen, best))
     count = round(0.2 * len(task.train))
     spread = (chosen.validation or 0) * (1 - (chosen.validation or 0)) + (other.validation or 0) * (
         1 - (other.validation or 0)
@@ -106,13 +112,13 @@ def run(data: str, seed: int, folder: Path, minutes: float) -> dict[str, Any]:
         "simple": simple,
         "difference": solution.metric - simple[best],
         "noise": 1.96 * (spread / count) ** 0.5,
-        "validation": {one.name: one.validation for one in solution.standings},
-        "test": {one.name: one.test for one in solution.standings},
-        "sizes": {one.name: [one.parameters, one.multiply_adds] for one in solution.standings},
+        "validation": {row.name: row.validation for row in solution.standings},
+        "test": {row.name: row.test for row in solution.standings},
+        "sizes": {row.name: [row.parameters, row.multiply_adds] for row in solution.standings},
         "cells_of": solution.relations.cells_of,
         "distance": solution.relations.distance,
         "calibration_error": solution.quality.calibration_error,
-        "promises": [[one.claim, one.held] for one in solution.promises],
+        "promises": [[row.claim, row.held] for row in solution.promises],
         "seconds": took,
     }
 
@@ -137,11 +143,11 @@ def main() -> None:
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the rows say together."""
+    """Summary of all rows."""
     differences = [row["difference"] for row in rows]
     beyond = [row for row in rows if row["difference"] < -row["noise"]]
     claims = sorted({claim for row in rows for claim, _ in row["promises"]})
-    told = {
+    totals = {
         claim: [[held for c, held in row["promises"] if c == claim].count(True) for row in rows] for claim in claims
     }
     known = {
@@ -152,7 +158,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "mean_difference": statistics.fmean(differences),
         "worst_difference": min(differences),
         "beyond_noise": len(beyond),
-        "promises": {claim: [sum(told[claim]), known[claim]] for claim in claims},
+        "promises": {claim: [sum(totals[claim]), known[claim]] for claim in claims},
     }
 
 
@@ -179,25 +185,25 @@ def written(rows: list[dict[str, Any]], minutes: float) -> None:
         "difference",
         "noise",
     ]
-    found = summary(rows)
+    totals = summary(rows)
     lines = [
         "# Solve compared with simple models",
         "",
         "Made by `python benchmarks/solve.py`; one thread.",
         "",
         f"Draws of {SAMPLES:,} training and {SAMPLES:,} test samples (digits: 1,078 and 359), solved with a zoo of "
-        f"six related tasks with cells. Each of {found['runs']} runs had {minutes:g} minutes. Differences are points "
+        f"six related tasks with cells. Each of {totals['runs']} runs had {minutes:g} minutes. Differences are points "
         f"of test accuracy against the "
         f"simple model that is best on the test set; noise is the 95 % half-width of that difference on the "
-        f"validation set. Mean difference {100 * found['mean_difference']:+.2f} points, worst "
-        f"{100 * found['worst_difference']:+.2f}; worse by more than the noise in {found['beyond_noise']} of "
-        f"{found['runs']}.",
+        f"validation set. Mean difference {100 * totals['mean_difference']:+.2f} points, worst "
+        f"{100 * totals['worst_difference']:+.2f}; worse by more than the noise in {totals['beyond_noise']} of "
+        f"{totals['runs']}.",
         "",
         table(head, body),
         "",
         "How often each claim of the papers held, of the runs that could decide it:",
         "",
-        table(["claim", "held", "of"], [[c, str(a), str(b)] for c, (a, b) in found["promises"].items()]),
+        table(["claim", "held", "of"], [[c, str(a), str(b)] for c, (a, b) in totals["promises"].items()]),
     ]
     PAGE.write_text("\n".join(lines) + "\n")
 

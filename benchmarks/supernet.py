@@ -1,10 +1,10 @@
-"""The supernet beside its plain formulation: time of steps, peak memory, second order, and the accuracy of its cells.
+"""The fused supernet compared with the plain one: time of steps, peak memory, second order, accuracy of the cells.
 
     python benchmarks/supernet.py [PART] …
 
 Ratios are of process time, in one process on one thread, taken in turn; the plain form is `PlainSupernet` with the same
-weights. The last four parts retrain cells on MNIST and Fashion-MNIST ($NEARKIN_DATA) and take some minutes each. Parts
-that are not named stay as they were kept.
+weights. The last four sections train cells on MNIST and Fashion-MNIST ($NEARKIN_DATA) and take some minutes each. The
+figures of sections that are not named do not change.
 """
 
 import json
@@ -65,7 +65,7 @@ class Bench:
                         for _ in range(2)]  # fmt: skip
 
     def weight_step(self, net: nn.Module) -> Callable[[], None]:
-        """Loss, gradient, clip, SGD with momentum; the learning rate is 0, so that every round sees the same net."""
+        """One training step with SGD and clipping. Its learning rate is 0, so the network does not change."""
         optimiser = torch.optim.SGD(net.parameters(), 0.0, momentum=MOMENTUM, fused=True)
         x, y = self.batches[0]
 
@@ -78,7 +78,7 @@ class Bench:
         return step
 
     def loss(self, net: nn.Module, which: int) -> Loss:
-        """The loss on one of the batches; running statistics rest."""
+        """The loss on one of the batches; running statistics do not change."""
         x, y = self.batches[which]
         buffers = dict(net.named_buffers())
 
@@ -89,7 +89,7 @@ class Bench:
         return value
 
     def first(self, net: nn.Module) -> Callable[[], Any]:
-        """The slope in the architecture alone."""
+        """Gradient with respect to the architecture weights only."""
         return lambda: first_order(self.loss(net, 1), dict(net.named_parameters()), self.architecture)
 
     def customary(self) -> Callable[[], None]:
@@ -99,7 +99,7 @@ class Bench:
         return lambda: F.cross_entropy(self.plain(x, free), y).backward()
 
     def second(self, net: nn.Module, exact: bool) -> Callable[[], Any]:
-        """The slope one training step ahead."""
+        """Gradient with respect to the architecture weights after one training step."""
         training, validation = self.loss(net, 0), self.loss(net, 1)
         weights = dict(net.named_parameters())
         return lambda: second_order(training, validation, weights, self.architecture, RATE, exact=exact)
@@ -134,11 +134,11 @@ def speed() -> list[dict[str, Any]]:
 
 
 def second_order_figures() -> dict[str, Any]:
-    """The exact step beside the finite difference, in time and in what it finds."""
+    """The exact second-order step compared with the finite difference: time and result."""
     bench = Bench(16, 0.25)
     candidates = {"exact": bench.second(bench.fast, True), "plain_difference": bench.second(bench.plain, False),
                   "first_order": bench.first(bench.fast)}  # fmt: skip
-    found: dict[str, Any] = ratios(bench.second(bench.fast, False), candidates, 5)
+    results: dict[str, Any] = ratios(bench.second(bench.fast, False), candidates, 5)
     weights = {name: value.detach() for name, value in bench.fast.named_parameters()}
     vector = dict(zip(weights, torch.autograd.grad(bench.loss(bench.fast, 1)(dict(bench.fast.named_parameters()),
                       bench.architecture), list(bench.fast.parameters())), strict=True))  # fmt: skip
@@ -146,23 +146,23 @@ def second_order_figures() -> dict[str, Any]:
     exact = second_order(training, validation, weights, bench.architecture, RATE)[1]
     plain = second_order(training, validation, weights, bench.architecture, 0.0)[1]
     rough = second_order(training, validation, weights, bench.architecture, RATE, exact=False)[1]
-    found["error_of_difference_to_gradient"] = _apart(rough, exact, exact)
-    found["correction_to_gradient"] = _apart(plain, exact, exact)
+    results["error_of_difference_to_gradient"] = _apart(rough, exact, exact)
+    results["correction_to_gradient"] = _apart(plain, exact, exact)
     products = [finite_difference(training, weights, bench.architecture, vector, radius) for radius in (0.01, 0.005)]
-    found["difference_at_half_the_radius"] = _apart(products[1], products[0], products[0])
-    print(f"  {found}", flush=True)
-    return found
+    results["difference_at_half_the_radius"] = _apart(products[1], products[0], products[0])
+    print(f"  {results}", flush=True)
+    return results
 
 
-def _apart(one: dict[str, Tensor], other: dict[str, Tensor], scale: dict[str, Tensor]) -> float:
-    gap, size = (torch.cat([value.flatten() for value in given.values()]).norm() for given in
-                 ({name: one[name] - other[name] for name in one}, scale))  # fmt: skip
+def _apart(first: dict[str, Tensor], other: dict[str, Tensor], scale: dict[str, Tensor]) -> float:
+    gap, size = (torch.cat([value.flatten() for value in tensors.values()]).norm() for tensors in
+                 ({name: first[name] - other[name] for name in first}, scale))  # fmt: skip
     return round(float(gap / size), 4)
 
 
 def profiles() -> dict[str, list[list[Any]]]:
     """Where a weight step spends its time: the most expensive kernels, their calls and share."""
-    bench, found = Bench(16, 0.25), {}
+    bench, results = Bench(16, 0.25), {}
     for form, net in (("plain", bench.plain), ("fast", bench.fast)):
         step = bench.weight_step(net)
         step()
@@ -170,28 +170,28 @@ def profiles() -> dict[str, list[list[Any]]]:
             step()
         events = sorted(record.key_averages(), key=lambda event: -event.self_cpu_time_total)
         whole = sum(event.self_cpu_time_total for event in events)
-        found[form] = [["all", sum(e.count for e in events if e.key.startswith("aten::")), 1.0]] + [
+        results[form] = [["all", sum(e.count for e in events if e.key.startswith("aten::")), 1.0]] + [
             [event.key.removeprefix("aten::"), event.count, round(event.self_cpu_time_total / whole, 3)]
             for event in [event for event in events if event.key.startswith("aten::")][:7]
         ]
-    print(f"  {found}", flush=True)
-    return found
+    print(f"  {results}", flush=True)
+    return results
 
 
 def searchers(task: nk.Task, space: GeneralSpace, patient: bool) -> dict[str, GradientSearch]:
-    """DARTS and PC-DARTS with steps and rates for a thousand images; the patient ones let the weights learn first."""
+    """DARTS and PC-DARTS with settings for a thousand images; some train the weights alone first."""
     frame = Frame(channels=8, num_cells=2, stem_stride=4)
     options = GradientOptions(frame=frame, epochs=25, batch_size=50, learning_rate=0.05, architecture_rate=0.02)
     partial = replace(options, frame=replace(frame, channel_fraction=0.5), edges=True, warmup=5)
     if patient:
         options, partial = (
-            replace(given, epochs=30, warmup=10, architecture_rate=0.05) for given in (options, partial)
+            replace(settings, epochs=30, warmup=10, architecture_rate=0.05) for settings in (options, partial)
         )
     return {"DARTS": Darts(task, space, options), "PC-DARTS": PCDarts(task, space, partial)}
 
 
 def quality(data: str, patient: bool, seeds: tuple[int, ...]) -> dict[str, Any] | None:
-    """Cells that were found and cells that were drawn, retrained alike; None without the data."""
+    """Searched cells and random cells, trained again with the same recipe; None without the data."""
     if known(data) is None:
         return None
     task = nk.task(f"{data}?limit={SAMPLES}&even")
@@ -219,7 +219,7 @@ def quality(data: str, patient: bool, seeds: tuple[int, ...]) -> dict[str, Any] 
             metric = retrained(outcome.best.genotype, seed)
             row[name] = {
                 "accuracy": metric,
-                "above": sum(one < metric for one in drawn),
+                "above": sum(value < metric for value in drawn),
                 "seconds": round(spent),
                 "entropy": round(float(outcome.best.facts["entropy"]), 3),
                 "genotype": str(outcome.best.genotype),
@@ -239,18 +239,18 @@ def quality(data: str, patient: bool, seeds: tuple[int, ...]) -> dict[str, Any] 
 TEXT = """\
 # Supernet
 
-Made by `python benchmarks/supernet.py`; one thread, 8 cells of the DARTS space, 16 channels. Process time and peak
-memory of the fast form as shares of those of the plain one, which runs every operation of every edge as a module of its
-own; both have the same weights. The customary architecture step of the plain form takes one backward pass to
-everything; *to α alone* compares with a plain form that leaves out the slopes of the weights. The figures were taken
-beside other work on the machine, both forms in turn.
+Made by `python benchmarks/supernet.py`; one thread, 8 cells of the DARTS space, 16 channels. The plain form
+runs every operation of every edge as its own module; the fast form has the same weights. The table gives process time
+and peak memory of the fast form as shares of those of the plain form. The usual architecture step of the plain form
+computes all gradients in one backward pass; *to α alone* compares with a plain form that computes only those of α. The
+two forms ran in turn, on a machine that had other work.
 
 {speeds}
 
-Peak memory is of a weight step. Outputs differ by rounding: a share of 1e-6 is about what the plain form itself is off
-in single precision.
+Peak memory is that of a weight step. Outputs differ by rounding: 1e-6 is about the error of the plain form itself in
+single precision.
 
-The plain form is the only yardstick: no release of `naslib` could be installed, and no other package with a PC-DARTS
+The plain form is the only reference: no release of `naslib` could be installed, and no other package with a PC-DARTS
 supernet is known to us.
 
 ## What the profile showed
@@ -259,11 +259,14 @@ Kernels of one weight step (PC-DARTS, 16x16), calls and share of the time within
 
 {profiles}
 
-The plain form spends its time on very many small kernels. So the fast form has few large ones: ReLU, pools and their
-batch norms once per state; the operations of all edges that leave a state side by side; a depthwise and the 1x1
-convolution after it as *one* convolution with the product of their kernels where channels are few (which saves the
-most expensive kernels, the backward passes of depthwise convolutions, dilated ones above all); the last batch norms of
-all operations as one, with the architecture weights as its weights; weighted sums before concatenation and shuffle.
+The plain form spends its time on very many small kernels. So the fast form uses few large kernels:
+
+- ReLU, pools and their batch norms run once per state.
+- The operations of all edges that leave a state run together.
+- If there are few channels, a depthwise convolution and the 1x1 convolution after it run as *one* convolution with the
+  product of their kernels. This avoids the most expensive kernels, the backward passes of depthwise convolutions.
+- The last batch norms of all operations run as one, with the architecture weights as its weights.
+- Weighted sums are computed before concatenation and shuffle.
 
 ## Second order
 
@@ -271,11 +274,11 @@ Process time as a share of the fast form's own step by finite difference ({diffe
 
 {second}
 
-The product with the second derivatives is exact and costs {exact:.0%} of the finite difference. torch takes second
-derivatives of grouped convolutions group by group; a convolution with a second derivative of its own, and a batch norm
-and a weighted sum with theirs in closed form, made the difference. On this supernet (random images, batch 16) the
-finite difference leads {error:.0%} of the gradient's length away from the exact one, where second order as a whole is
-{correction:.0%} away from first order; at half the radius the finite difference comes out {half:.0%} different.
+The product with the second derivatives is exact and costs {exact:.0%} of the finite difference. torch computes second
+derivatives of grouped convolutions group by group. The fast form has its own second derivatives for convolutions, batch
+norms and weighted sums, in closed form. On this supernet (random images, batch 16) the error of the finite difference
+is {error:.0%} of the gradient's norm. The whole difference between second and first order is {correction:.0%} of it.
+At half the radius the finite difference changes by {half:.0%}.
 
 ## Accuracy of the cells
 
@@ -303,17 +306,18 @@ def quality_text(studies: list[dict[str, Any] | None]) -> str:
         gains.append(line)
     first = taken[0]
     return (
-        f"{first['samples']:,} images, general space of four nodes, two cells of 8 channels on 7x7 maps. The cell that "
-        f"was found is trained from scratch for 90 steps, beside {first['random_cells']} cells drawn at random, all "
-        f"under the same seed; accuracy on {first['judged']:,} test images, in brackets how many of these it beats. "
+        f"{first['samples']:,} images, general space of four nodes, two cells of 8 channels on 7x7 maps. The searched "
+        f"cell and {first['random_cells']} random cells are trained from scratch for 90 steps with the same seed. The "
+        f"table gives the accuracy on {first['judged']:,} test images, and in brackets how many random cells it beats. "
         "The *plain* search has 25 epochs and an architecture rate of 0.02, and PC-DARTS a warm-up of 5; the *patient* "
-        "one has 30 epochs, the first 10 of them warm-up for both, and a rate of 0.05. It was tried, under new seeds, "
+        "one has 30 epochs, the first 10 of them warm-up for both, and a rate of 0.05. It was tried with new seeds "
         "after the plain one had chosen many pools and identities.\n\n"
         + table(["data", "search", "seed", "random cells, mean ± deviation", "the best of them", *names], rows)
-        + "\n\nBy how much the found cell is better than the mean of the random ones, on average over seeds:\n\n"
+        + "\n\nDifference between the searched cell and the mean of the random cells, on average over seeds:\n\n"
         + table(["data", "search", *names], gains)
-        + "\n\nThe mean of random cells is drawn down by a few that hardly learn, so that beating it is not beating "
-        "most of them; and single seeds go either way. With a thousand images a gradient-based search is no sure gain."
+        + "\n\nA few random cells hardly learn and lower the mean, so a cell above the mean need not be better than "
+        "most of them. Single seeds differ in sign. With a thousand images, a gradient-based search does not reliably "
+        "help."
     )
 
 
@@ -358,7 +362,9 @@ def page(figures: dict[str, Any]) -> str:
         error=second["error_of_difference_to_gradient"],
         correction=second["correction_to_gradient"],
         half=second["difference_at_half_the_radius"],
-        quality=quality_text([figures.get(part) for part in ("mnist", "fashion", "mnist_patient", "fashion_patient")]),
+        quality=quality_text(
+            [figures.get(section) for section in ("mnist", "fashion", "mnist_patient", "fashion_patient")]
+        ),
     )
 
 
@@ -374,17 +380,17 @@ PARTS: dict[str, Callable[[], Any]] = {
 
 
 def main() -> None:
-    """Take all parts, or those that are named; the others stay as they were kept."""
+    """Measure all sections, or those that are named; the figures of the others do not change."""
     torch.set_num_threads(1)
     file = Path(__file__).with_suffix(".json")
-    for part in sys.argv[1:] or PARTS:
-        print(part, flush=True)
-        taken = PARTS[part]()
+    for section in sys.argv[1:] or PARTS:
+        print(section, flush=True)
+        taken = PARTS[section]()
         figures = json.loads(file.read_text()) if file.is_file() else {}
         figures.pop("measured_on", None)
-        keep(__file__, {**figures, part: taken})
+        keep(__file__, {**figures, section: taken})
     figures = json.loads(file.read_text())
-    if all(part in figures for part in ("speed", "second_order", "profile")):
+    if all(section in figures for section in ("speed", "second_order", "profile")):
         PAGE.write_text(page(figures))
         print(PAGE.read_text())
 

@@ -1,10 +1,10 @@
-"""Search on tables: regret by the number of queries, beside reference figures, and searches that start from kin.
+"""Search on tables: regret by number of queries, compared with published figures, and searches that start from kin.
 
     python benchmarks/tables.py [FOLDER]
 
-FOLDER holds `nb201.csv.gz` and `tnb101_micro.csv.gz`; without it, `tables` beside the real data sets. On
-NAS-Bench-201 a search sees validation accuracies and its regret is in test accuracy; TransNAS-Bench-101 has one figure
-for both. An architecture counts once: a query is the first look at a class of cells that the table holds for equal.
+FOLDER holds `nb201.csv.gz` and `tnb101_micro.csv.gz`; without it, `tables` beside the real data sets. On NAS-Bench-201
+a search sees validation accuracies and its regret is in test accuracy; TransNAS-Bench-101 has one figure for both. An
+architecture counts once: a query is the first evaluation of a class of cells that the table treats as equal.
 """
 
 import itertools
@@ -61,7 +61,7 @@ class Question:
     judged: str
 
     def objective(self) -> TabularObjective:
-        """What a search asks."""
+        """The value that a search receives for a genotype."""
         return TabularObjective(self.table, self.seen)
 
 
@@ -79,7 +79,7 @@ def questions(folder: Path) -> list[Question]:
 
 
 def every_cell(folder: Path) -> list[Question]:
-    """The tasks with reference figures, every cell counted and not every class of cells."""
+    """Tasks with published figures; equivalent cells count separately, as there."""
     both = (read_table(folder / f"{name}.csv.gz", single=True) for name in ("nb201", "tnb101_micro"))
     names = {task for task, _ in REFERENCE}
     return [replace(question, name=f"{question.name}{EVERY}") for question in columns(*both) if question.name in names]
@@ -87,14 +87,14 @@ def every_cell(folder: Path) -> list[Question]:
 
 def regrets(question: Question, searcher: Sampling, seed: int, queries: Sequence[int], best: float) -> list[float]:
     """After each of these numbers of queries."""
-    state, found = searcher.init(seed), []
+    state, results = searcher.init(seed), []
     for query in range(1, queries[-1] + 1):
         state = finish(searcher.step(state))
         if query in queries:
             chosen = searcher.best(state)
             assert chosen is not None
-            found.append(best - question.table.value(chosen.genotype, question.judged))
-    return found
+            results.append(best - question.table.value(chosen.genotype, question.judged))
+    return results
 
 
 def summary(rows: list[list[float]], queries: Sequence[int]) -> dict[str, dict[str, float]]:
@@ -155,23 +155,25 @@ def method_rows(figures: dict[str, dict[str, Any]]) -> list[list[str]]:
     rows = []
     for task, ways in figures.items():
         if not task.endswith(EVERY):
-            rows += [[task, name, *_ours(found)] for name, found in ways.items()]
+            rows += [[task, name, *_ours(results)] for name, results in ways.items()]
     return rows
 
 
 def reference_rows(figures: dict[str, dict[str, Any]]) -> list[list[str]]:
-    """Regrets with every cell counted beside those of reference."""
+    """Regrets with every cell counted separately, compared with the published ones."""
     rows = []
     for (task, name), reference in REFERENCE.items():
-        found = figures[f"{task}{EVERY}"][name]
-        triples = [(found["mean"][str(c)], p, found["error"][str(c)]) for c, p in zip(SHOWN, reference, strict=True)]
+        results = figures[f"{task}{EVERY}"][name]
+        triples = [
+            (results["mean"][str(c)], p, results["error"][str(c)]) for c, p in zip(SHOWN, reference, strict=True)
+        ]
         off = [(mine - theirs) / (math.sqrt(2) * error) for mine, theirs, error in triples]
-        rows.append([task, name, *_ours(found), numbers(reference), " / ".join(f"{value:+.1f}" for value in off)])
+        rows.append([task, name, *_ours(results), numbers(reference), " / ".join(f"{value:+.1f}" for value in off)])
     return rows
 
 
-def _ours(found: dict[str, Any]) -> list[str]:
-    return [numbers([found[part][str(count)] for count in SHOWN]) for part in ("mean", "error")]
+def _ours(results: dict[str, Any]) -> list[str]:
+    return [numbers([results[key][str(count)] for count in SHOWN]) for key in ("mean", "error")]
 
 
 def kin_rows(figures: dict[str, Any]) -> list[list[str]]:
@@ -239,7 +241,7 @@ The last column is the regret of *kin* at 50 queries ÷ that of random search. T
 queries between the kin's cells, their space and the whole space: [its own page](warm-start.md).
 
 - CIFAR-100 from CIFAR-10: regret {near:.2f} after 10 queries.
-- Over all {len(figures["kin"])} ordered pairs the ratio at 50 queries is {mean["kin"]} in the mean and {worst["kin"]}
+- Over all {len(figures["kin"])} ordered pairs the ratio at 50 queries is {mean["kin"]} on average and {worst["kin"]}
   at worst; for local search from the same cells {mean["local"]} and {worst["local"]}.
 
 {table(["pair", "random", "kin", "local from kin", "kin ÷ random"], kin_rows(figures))}

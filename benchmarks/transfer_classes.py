@@ -2,11 +2,12 @@
 
     python benchmarks/transfer_classes.py [--cache FILE] [--page]
 
-A LeNet learns a source from 2,000 images; then 5, 10, 20 or 50 labels a class of a target are learned from in every
-way, and at most 1,000 test images judge. Seeds change the source's network, its images and the labels that are drawn.
-About 25 minutes of one core. Every cell is kept in the cache as soon as it is done, so that the command resumes
-after an interruption; `--page` writes the page and its picture again from `benchmarks/transfer_classes.json` alone.
-The real data sets are searched in `$NEARKIN_DATA`; pairs whose data are missing are left out.
+A LeNet learns a source from 2,000 images; then 5, 10, 20 or 50 labels of each class of a target are used by every
+method, and scores are taken on at most 1,000 test images. Seeds change the source's network, its images and the labels
+that are drawn. About 25 minutes of one core. Every result is stored in the cache as soon as it is finished, so that the
+command resumes after an interruption; `--page` writes the page and its picture again from
+`benchmarks/transfer_classes.json` alone. The real data sets are searched in `$NEARKIN_DATA`; pairs whose data are
+missing are left out.
 """
 
 import argparse
@@ -63,7 +64,7 @@ BEFORE = (0.0, 0.25)  # centre and width of log T as they were when digits alone
 
 
 def cells() -> Iterator[tuple[str, int, int]]:
-    """Pair, seed and labels a class; seeds last, so that an early end leaves whole rounds."""
+    """Pair, seed and labels of each class, ordered so that an interrupted run has complete seeds."""
     for seed, pair, shots in itertools.product(SEEDS, PAIRS, SHOTS):
         yield pair, seed, shots
 
@@ -75,7 +76,7 @@ def task(text: str) -> nk.Task:
 
 @cache
 def source(pair: str, seed: int) -> tuple[nn.Module, float]:
-    """A LeNet that has learned the source, and its test accuracy."""
+    """A LeNet that was trained on the source, and its test accuracy."""
     known = task(PAIRS[pair][0])
     some = limited(known, IMAGES, seed) if len(known.train) > IMAGES else known
     network = build("lenet", some.input_shape, some.num_outputs, seed=seed)
@@ -83,24 +84,24 @@ def source(pair: str, seed: int) -> tuple[nn.Module, float]:
 
 
 def measured(pair: str, seed: int, shots: int) -> dict[str, Any]:
-    """Every way on one draw of labels."""
+    """Every method on one random draw of labels."""
     model, solved = source(pair, seed)
     few = with_shots(task(PAIRS[pair][1]), shots, seed)
     few = replace(few, test=few.test.chosen(subset_index(len(few.test), TEST)))
     others = finish(run_baselines(model, few, seed=seed))
     return {
         "pair": pair, "seed": seed, "shots": shots, "source": round(solved, 4), "num_test": len(few.test),
-        "ways": {one.name: figures(one) for one in (*closed_forms(model, few), *others)},
+        "ways": {scores.name: figures(scores) for scores in (*closed_forms(model, few), *others)},
     }  # fmt: skip
 
 
-def figures(one: TransferScores) -> dict[str, Any]:
-    found = {name: round(getattr(one, name), 5) for name in ("metric", "nll", "ece")}
-    return {**found, **({"chosen": dict(one.facts)} if one.facts else {})}
+def figures(scores: TransferScores) -> dict[str, Any]:
+    chosen = {name: round(getattr(scores, name), 5) for name in ("metric", "nll", "ece")}
+    return {**chosen, **({"chosen": dict(scores.facts)} if scores.facts else {})}
 
 
 class Remembered(Linearized):
-    """A linearized network that computes no kernel twice: all ways share those of one cell."""
+    """A linearized network that computes each kernel once, for all methods."""
 
     @cached_property
     def known(self) -> dict[tuple[int, ...], torch.Tensor]:
@@ -109,15 +110,15 @@ class Remembered(Linearized):
 
     @operation
     def kernel(self, x: torch.Tensor, x2: torch.Tensor | None = None, *rest: Any, **more: Any) -> Any:
-        """The kernel, from memory where it is there."""
-        place = tuple(value for one in (x, x2) if one is not None for value in (one.data_ptr(), len(one)))
-        if place not in self.known:
-            self.known[place] = yield from super().kernel.work(x, x2, *rest, **more)
-        return self.known[place].clone()
+        """The kernel, from the cache if it was computed before."""
+        key = tuple(value for inputs in (x, x2) if inputs is not None for value in (inputs.data_ptr(), len(inputs)))
+        if key not in self.known:
+            self.known[key] = yield from super().kernel.work(x, x2, *rest, **more)
+        return self.known[key].clone()
 
 
 def closed_forms(model: nn.Module, few: nk.Task) -> Iterator[TransferScores]:
-    """Dirichlet with both kinds of probabilities, Laplace, and both as they were chosen before."""
+    """Dirichlet with both kinds of probabilities, Laplace, and both with the earlier way to choose their settings."""
     (x, y), (new, wanted) = few.train.all(), few.test.all()
     plain, size = linearize(model, x=x[:1]), len(few.classes)
     flat = Remembered(plain.model, plain.names, plain.outputs)
@@ -131,8 +132,8 @@ def closed_forms(model: nn.Module, few: nk.Task) -> Iterator[TransferScores]:
     heat = fit_temperature(lambda t: (mean / t).softmax(1), y, width, centre)
     again = replace(exact, temperatures={"mean": heat, "sampled": 1.0})
     yield score_classes("dirichlet, mean, before", again.probabilities(new), wanted, 0.0, {"temperature": heat})
-    found = laplace(flat, x, y, size)
-    yield score_classes("laplace, mean", found.probabilities(new), wanted, 0.0, found.facts())
+    chosen = laplace(flat, x, y, size)
+    yield score_classes("laplace, mean", chosen.probabilities(new), wanted, 0.0, chosen.facts())
     scale = by_evidence(flat, x, y, size)
     old = laplace(flat, x, y, size, replace(LAPLACE, scale=scale, temperature=1.0))
     yield score_classes("laplace, mean, before", old.probabilities(new), wanted, 0.0, {"scale": scale})
@@ -144,26 +145,26 @@ def by_evidence(flat: Linearized, x: torch.Tensor, y: torch.Tensor, size: int) -
     level, (low, high, count) = float(gram.diagonal().mean()), DECADES
     scales = [10**decade / level for decade in torch.linspace(low, high, int(count)).tolist()]
     mean = torch.zeros(len(y), size).double()
-    best, found, weights = -float("inf"), scales[0], mean
+    best, chosen, weights = -float("inf"), scales[0], mean
     for number, scale in enumerate(scales, 1):
         mode = newton(scale * gram, y, mean, weights)
         weights = mode.weights
         if mode.log_evidence > best:
-            best, found = mode.log_evidence, scale
+            best, chosen = mode.log_evidence, scale
         elif number > 4 and mode.log_evidence < best - 10:
             break
-    return found
+    return chosen
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    asked = argparse.ArgumentParser()
-    asked.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "transfer_classes_cache.jsonl")
-    asked.add_argument("--page", action="store_true", help="write the page alone, from the figures that are there")
-    given = asked.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "transfer_classes_cache.jsonl")
+    parser.add_argument("--page", action="store_true", help="write the page alone, from the figures that are there")
+    arguments = parser.parse_args()
     file = Path(__file__).with_suffix(".json")
-    if not given.page:
-        lines = given.cache.read_text().splitlines() if given.cache.exists() else []
+    if not arguments.page:
+        lines = arguments.cache.read_text().splitlines() if arguments.cache.exists() else []
         rows = [json.loads(line) for line in lines]
         known = {(row["pair"], row["seed"], row["shots"]): row for row in rows}
         start, missing = time.perf_counter(), set()
@@ -176,10 +177,10 @@ def main() -> None:
                 print(f"  {cell[0]} is left out: {absent}", file=sys.stderr)
                 missing.add(cell[0])
                 continue
-            with given.cache.open("a") as out:
+            with arguments.cache.open("a") as out:
                 out.write(json.dumps(known[cell]) + "\n")
-            said = known[cell]["ways"]["dirichlet, mean"]
-            print(f"  {cell}: {said['metric']:.3f}, ece {said['ece']:.3f}; {time.perf_counter() - start:.0f} s",
+            scores = known[cell]["ways"]["dirichlet, mean"]
+            print(f"  {cell}: {scores['metric']:.3f}, ece {scores['ece']:.3f}; {time.perf_counter() - start:.0f} s",
                   file=sys.stderr, flush=True)  # fmt: skip
         keep(__file__, {
             "pairs": {name: list(pair) for name, pair in PAIRS.items()}, "images": IMAGES, "steps": STEPS,

@@ -35,22 +35,22 @@ def of(cells: Sequence[Cell], way: str, figure: str) -> list[float]:
 
 
 def span(values: Sequence[float], best: bool = False) -> str:
-    """A mean with half its interval, set off if it is the best."""
-    said = f"{statistics.fmean(values):.3f} ± {half(values):.3f}"
-    return f"**{said}**" if best else said
+    """A mean with half its interval, in bold if it is the best."""
+    text = f"{statistics.fmean(values):.3f} ± {half(values):.3f}"
+    return f"**{text}**" if best else text
 
 
-def groups(found: dict[str, Any]) -> dict[tuple[str, int], list[Cell]]:
+def groups(figures: dict[str, Any]) -> dict[tuple[str, int], list[Cell]]:
     """Cells by pair and labels a class."""
     parts: dict[tuple[str, int], list[Cell]] = {}
-    for cell in found["cells"]:
+    for cell in figures["cells"]:
         parts.setdefault((cell["pair"], cell["shots"]), []).append(cell)
-    order = list(found["pairs"])
+    order = list(figures["pairs"])
     return dict(sorted(parts.items(), key=lambda item: (order.index(item[0][0]), item[0][1])))
 
 
 def figure_table(parts: dict[tuple[str, int], list[Cell]], pair: str, figure: str) -> str:
-    """Ways beside each other, by labels a class."""
+    """Table of all methods by labels of each class."""
     ways, rows = (*MINE, *OTHERS), []
     for (name, shots), cells in parts.items():
         if name == pair:
@@ -82,25 +82,25 @@ def goals(parts: dict[tuple[str, int], list[Cell]]) -> str:
 
 
 def shortfalls(parts: dict[tuple[str, int], list[Cell]]) -> str:
-    """Where a goal is missed or another way is ahead."""
+    """Cases in which a goal is missed or another method is better."""
     ece, head, behind = [], [], []
     for (pair, shots), cells in parts.items():
         mean = {
             way: {figure: statistics.fmean(of(cells, way, figure)) for figure in ("metric", "nll", "ece")}
             for way in (MINE[0], *OTHERS)
         }
-        mine, place = mean[MINE[0]], f"{pair} with {shots}"
+        mine, case = mean[MINE[0]], f"{pair} with {shots}"
         if mine["ece"] > GOAL:
-            ece.append(f"{place} ({mine['ece']:.3f})")
+            ece.append(f"{case} ({mine['ece']:.3f})")
         if mine["metric"] - mean["linear head"]["metric"] < AHEAD:
-            head.append(f"{place} ({mine['metric'] - mean['linear head']['metric']:+.3f})")
+            head.append(f"{case} ({mine['metric'] - mean['linear head']['metric']:+.3f})")
         for way in OTHERS:
             if mean[way]["metric"] > mine["metric"]:
                 gap = f"{mean[way]['metric'] - mine['metric']:.3f}"
-                behind.append(f"{place} ({way}, by {gap}; nll {mean[way]['nll']:.2f} against {mine['nll']:.2f})")
+                behind.append(f"{case} ({way}, by {gap}; nll {mean[way]['nll']:.2f} against {mine['nll']:.2f})")
     return "\n".join(
-        f"- {what}: {'; '.join(found) or 'nowhere'}."
-        for what, found in (
+        f"- {title}: {'; '.join(cases) or 'nowhere'}."
+        for title, cases in (
             ("Calibration error above 0.06", ece),
             ("Less than 0.05 ahead of the linear head", head),
             ("Another way is ahead in accuracy", behind),
@@ -109,7 +109,7 @@ def shortfalls(parts: dict[tuple[str, int], list[Cell]]) -> str:
 
 
 def changes(parts: dict[tuple[str, int], list[Cell]]) -> str:
-    """The choices of before and of now, on pairs from which the change was learned and on the others."""
+    """Earlier and present choice of settings, on the pairs that led to the change and on the others."""
     rows = []
     for way, looked in itertools.product(("dirichlet, mean", "laplace, mean"), (True, False)):
         for shots in sorted({shots for _, shots in parts}):
@@ -135,10 +135,10 @@ def plot(parts: dict[tuple[str, int], list[Cell]], pairs: Sequence[str], file: P
     figure, panels = plt.subplots(2, len(pairs), figsize=(2.1 * len(pairs), 4.8), sharex=True, layout="constrained")
     for column, pair in enumerate(pairs):
         shots = [n for name, n in parts if name == pair]
-        for row, what in enumerate(("metric", "ece")):
+        for row, key in enumerate(("metric", "ece")):
             panel = panels[row][column]
             for way, colour in COLOURS.items():
-                values = [statistics.fmean(of(parts[pair, n], way, what)) for n in shots]
+                values = [statistics.fmean(of(parts[pair, n], way, key)) for n in shots]
                 mine = way in MINE
                 panel.plot(shots, values, "o-" if mine else "s--", color=colour, label=way, markersize=3,
                            linewidth=1.8 if way == MINE[0] else 1.0)  # fmt: skip
@@ -160,17 +160,17 @@ def plot(parts: dict[tuple[str, int], list[Cell]], pairs: Sequence[str], file: P
     file.write_text("\n".join(line.rstrip() for line in file.read_text().splitlines()) + "\n")
 
 
-def write(found: dict[str, Any]) -> Path:
+def write(facts: dict[str, Any]) -> Path:
     """The page and its picture."""
-    parts = groups(found)
-    pairs = [pair for pair in found["pairs"] if any(name == pair for name, _ in parts)]
-    seeds = len({cell["seed"] for cell in found["cells"]})
+    parts = groups(facts)
+    pairs = [pair for pair in facts["pairs"] if any(name == pair for name, _ in parts)]
+    seeds = len({cell["seed"] for cell in facts["cells"]})
     plot(parts, pairs, PAGE.with_suffix(".svg"))
     solved = {
         pair: statistics.fmean(cell["source"] for (name, _), some in parts.items() if name == pair for cell in some)
         for pair in pairs
     }
-    listed = "\n".join(f"- {pair}: `{found['pairs'][pair][0]}` to `{found['pairs'][pair][1]}`; the source's own test "
+    listed = "\n".join(f"- {pair}: `{facts['pairs'][pair][0]}` to `{facts['pairs'][pair][1]}`; the source's own test "
                        f"accuracy is {solved[pair]:.3f}" for pair in pairs)  # fmt: skip
     tables = "\n\n".join(
         f"### {pair}\n\nAccuracy:\n\n{figure_table(parts, pair, 'metric')}\n\nNegative log likelihood:\n\n"
@@ -185,7 +185,7 @@ Made by `python benchmarks/transfer_classes.py`; figures in `benchmarks/transfer
 
 ## What was done
 
-A LeNet learns the source from {found["images"]:,} images in {found["steps"]} steps; then it learns from the given
+A LeNet learns the source from {facts["images"]:,} images in {facts["steps"]} steps; then it learns from the given
 number
 of labels of each class of the target, and is tested on at most 1,000 images. Means over {seeds} seeds, which change
 the source's
@@ -219,8 +219,8 @@ least accurate, and a linear head is hardest to beat.
 
 ## What was changed, and its effect
 
-The Dirichlet choice was first made on digits, with a prior of log T about {found["before"][0]:g} of width
-{found["before"][1]:g}. On other data 50 labels a class need T near 1.35, so the prior now has the centre 0.3,
+The Dirichlet choice was first made on digits, with a prior of log T about {facts["before"][0]:g} of width
+{facts["before"][1]:g}. On other data 50 labels a class need T near 1.35, so the prior now has the centre 0.3,
 learned on
 {listed_pairs}, and the width 0.35; of several
 such priors it is the one that also held on the other three pairs. The same runs showed that smaller pseudo-counts, and

@@ -1,8 +1,8 @@
-"""Values by closed-form transfer beside Gaussian processes, last layers and ridge: sinusoids, rain, malaria.
+"""Closed-form transfer of values compared with Gaussian processes, last layers and ridge: sinusoids, rain, malaria.
 
     python benchmarks/transfer_regression.py [--part sinusoids|meta|rain|malaria] [--cache FILE] [--page]
 
-Every cell (a source network with all tasks that are judged by it) is kept in the cache, so that the command resumes
+Every result (of a source network with all its target tasks) is stored in the cache, so that the command resumes
 after an interruption; then `transfer_regression.json`, the page and its picture are written. With `--page` nothing is
 measured and they are written from the JSON. Rain and malaria need the real data sets in `$NEARKIN_DATA`, or in
 `shared/data` beside the repository.
@@ -57,7 +57,7 @@ Points = ways.Points
 
 
 class Cache:
-    """Cells by name, a line of JSON each; what is not there is measured."""
+    """Cache of results by name, one line of JSON each; missing ones are measured."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -65,7 +65,7 @@ class Cache:
         self.rows: dict[str, Any] = dict(json.loads(line) for line in lines)
 
     def cell(self, name: str, measure: Callable[[], Any]) -> None:
-        """Measure a cell unless it is there, and keep it."""
+        """The result of a name; it is measured and stored if it is not in the cache."""
         if name in self.rows:
             return
         start = time.process_time()
@@ -75,8 +75,8 @@ class Cache:
         print(f"  {name}: {self.rows[name]['seconds']} s", file=sys.stderr, flush=True)
 
 
-def points(part: Examples) -> Points:
-    batch = part.all()
+def points(examples: Examples) -> Points:
+    batch = examples.all()
     return batch.x.double(), batch.y.double().reshape(-1)
 
 
@@ -114,7 +114,7 @@ def sinusoids(kind: str, seed: int) -> dict[str, Any]:
     for task in judged:
         train, test = points(task.train), points(task.test)
         plain = Hyper(noise=0.01, scale=1.0, mean=some.hyper.mean)
-        found = {
+        predictions = {
             **{f"network, {name}": score for name, score in judged_by(some, train, test).items()},
             "network, own": ways.of_normal(*gaussian(flat, *train).predict(test[0], observed=True), test[1]),
             "network, fixed": ways.of_normal(*gaussian(flat, *train, plain).predict(test[0], observed=True), test[1]),
@@ -125,7 +125,7 @@ def sinusoids(kind: str, seed: int) -> dict[str, Any]:
             "RBF, own": ways.rbf_own(train, test),
             "ridge": ways.ridge(train, test),
         }
-        for name, score in found.items():
+        for name, score in predictions.items():
             rows.setdefault(name, []).append([round(value, 4) for value in score])
     facts = {"hyper": some.hyper.facts(), "shape": some.variety.shape, "shares": some.variety.shares,
              "bytes": some.num_bytes}  # fmt: skip
@@ -164,7 +164,7 @@ def rain_own(name: str) -> ways.Score:
 
 
 def rain(source: str, seed: int) -> dict[str, Any]:
-    """One hidden layer of 400 on ten months of one station; the other stations' last two months are judged."""
+    """One hidden layer of 400, trained on ten months of one station, scored on the last two months of the others."""
     x, y = points(stations()[source].train)
     net = ways.tanh_net((1, 400, 1), seed)
     ways.sgd_trained(net, x.float(), y.float()[:, None], epochs=1000, batch=100, rate=1e-4, seed=seed)
@@ -174,9 +174,9 @@ def rain(source: str, seed: int) -> dict[str, Any]:
         if target == source:
             continue
         train, test = points(task.train), points(task.test)
-        others = [points(one.train) for name, one in stations().items() if name != target]
+        others = [points(item.train) for name, item in stations().items() if name != target]
         some, last = family(flat, others), family(head, others)
-        found = {
+        predictions = {
             **{f"network, {name}": score for name, score in judged_by(some, train, test).items()},
             "network, own": ways.of_normal(*gaussian(flat, *train).predict(test[0], observed=True), test[1]),
             "last layer, pooled": judged_by(last, train, test)["pooled"],
@@ -184,7 +184,7 @@ def rain(source: str, seed: int) -> dict[str, Any]:
             "RBF, of the source": rain_rbf(source).score(train, test),
             "RBF, own": rain_own(target),
         }
-        for name, score in found.items():
+        for name, score in predictions.items():
             rows[f"{target}|{name}"] = [round(value, 4) for value in score]
     return {"rows": rows}
 
@@ -197,13 +197,13 @@ def survey(name: str) -> tuple[Tensor, Tensor, Tensor]:
     """Places, shares of people with the parasite, and variances of these, unscaled and all together."""
     os.environ["NEARKIN_DATA"] = str(data())
     task = nk.task(f"malaria?place={name}")
-    found: list[list[Tensor]] = [[], [], []]
-    for part, noise in zip((task.train, task.test), malaria_noise(task), strict=True):
-        batch, (inputs, targets) = part.all(), (part.scaling, part.target_scaling)
-        found[0].append(batch.x.double() * inputs.std.double() + inputs.mean.double())
-        found[1].append((batch.y.double().reshape(-1, 1) * targets.std.double() + targets.mean.double())[:, 0])
-        found[2].append(noise.double() * targets.std.double().square())
-    x, y, noise = (torch.cat(some) for some in found)
+    columns: list[list[Tensor]] = [[], [], []]
+    for examples, noise in zip((task.train, task.test), malaria_noise(task), strict=True):
+        batch, (inputs, targets) = examples.all(), (examples.scaling, examples.target_scaling)
+        columns[0].append(batch.x.double() * inputs.std.double() + inputs.mean.double())
+        columns[1].append((batch.y.double().reshape(-1, 1) * targets.std.double() + targets.mean.double())[:, 0])
+        columns[2].append(noise.double() * targets.std.double().square())
+    x, y, noise = (torch.cat(some) for some in columns)
     return x, y, noise
 
 
@@ -220,9 +220,9 @@ def spread_net(x: Tensor, y: Tensor, seed: int) -> nn.Module:
     return net
 
 
-def spread_loss(said: Tensor, y: Tensor) -> Tensor:
-    variance = 1e-2 + nn.functional.softplus(said[:, 1])
-    return 0.5 * ((y - said[:, 0]).square() / variance + variance.log()).mean()
+def spread_loss(prediction: Tensor, y: Tensor) -> Tensor:
+    variance = 1e-2 + nn.functional.softplus(prediction[:, 1])
+    return 0.5 * ((y - prediction[:, 0]).square() / variance + variance.log()).mean()
 
 
 def retrained(net: nn.Module, x: Tensor, y: Tensor, new: Tensor) -> Tensor:
@@ -234,18 +234,18 @@ def retrained(net: nn.Module, x: Tensor, y: Tensor, new: Tensor) -> Tensor:
         optimizer.zero_grad()
         spread_loss(net(x), y).backward()
         optimizer.step()
-    said = net(new)[:, 0].detach()
+    prediction = net(new)[:, 0].detach()
     net.load_state_dict(kept)
-    return said
+    return prediction
 
 
 def malaria(pair: str, seed: int) -> dict[str, Any]:
-    """Errors on the places that are left, in shares of people, by the number of target places given."""
+    """Errors on the other places, in shares of people, by the number of given target places."""
     (xs, ys, _), (xt, yt, noise) = (survey(name) for name in MALARIA[pair])
     off, size = ys.mean(), ys.std()
     same = pair.startswith(("school", "community"))  # the same land: one map
-    place, scale = (xs.mean(0), xs.std(0)) if same else (xt.mean(0), xt.std(0))
-    x, y, known = (xt - place) / scale, (yt - off) / size, noise / size**2
+    middle, scale = (xs.mean(0), xs.std(0)) if same else (xt.mean(0), xt.std(0))
+    x, y, known = (xt - middle) / scale, (yt - off) / size, noise / size**2
     net = spread_net((xs - xs.mean(0)) / xs.std(0), (ys - off) / size, seed)
     flat, head = linearize(net, outputs=0), linearize(net, "4", outputs=0)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
@@ -253,37 +253,37 @@ def malaria(pair: str, seed: int) -> dict[str, Any]:
     rows: dict[str, list[float]] = {}
     for count in GIVEN:
         own = order[:count]
-        found: dict[str, Tensor] = {
+        predictions: dict[str, Tensor] = {
             "blind": flat.mean(x[left])[:, 0],
             "mean of the given": y[own].mean().expand(len(left)),
             "last layer, retrained": retrained(net, x[own], y[own], x[left]),
         }
-        for name, one in (("network", flat), ("last layer", head)):
-            hyper = learn(one, x[own], y[own], noise=known[own], how=Learning(extra=True))
-            found[name] = gaussian(one, x[own], y[own], hyper, known[own]).mean(x[left])[:, 0]
-        for name, said in found.items():
-            rows.setdefault(name, []).append(float((said - y[left]).square().mean().sqrt() * size))
+        for name, source in (("network", flat), ("last layer", head)):
+            hyper = learn(source, x[own], y[own], noise=known[own], how=Learning(extra=True))
+            predictions[name] = gaussian(source, x[own], y[own], hyper, known[own]).mean(x[left])[:, 0]
+        for name, prediction in predictions.items():
+            rows.setdefault(name, []).append(float((prediction - y[left]).square().mean().sqrt() * size))
         train, test = (x[own], y[own]), (x[left], y[left])
         rows.setdefault("RBF, own", []).append(ways.rbf_own(train, test, known[own].numpy())[0] * float(size))
     return {"rows": {name: [round(value, 5) for value in some] for name, some in rows.items()}}
 
 
 def data() -> Path:
-    given = os.environ.get("NEARKIN_DATA", "")
-    folder = Path(given).expanduser() if given else ROOT.parent / "shared" / "data"
+    variable = os.environ.get("NEARKIN_DATA", "")
+    folder = Path(variable).expanduser() if variable else ROOT.parent / "shared" / "data"
     if not folder.is_dir():
         raise SystemExit(f"there is no {folder}; set NEARKIN_DATA to the folder of real data sets")
     return folder
 
 
-def cells(part: str) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Names of a part's cells, with what measures them."""
-    if part in ("sinusoids", "meta"):
-        measure = sinusoids if part == "sinusoids" else meta
-        for kind in KINDS[part]:
+def cells(section: str) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Names of the results of a section, with the functions that measure them."""
+    if section in ("sinusoids", "meta"):
+        measure = sinusoids if section == "sinusoids" else meta
+        for kind in KINDS[section]:
             for seed in SOURCES:
-                yield f"{part}|{kind}|{seed}", lambda kind=kind, seed=seed: measure(kind, seed)
-    elif part == "rain":
+                yield f"{section}|{kind}|{seed}", lambda kind=kind, seed=seed: measure(kind, seed)
+    elif section == "rain":
         for seed in RAIN_SEEDS:
             for source in stations():
                 yield f"rain|{source}|{seed}", lambda source=source, seed=seed: rain(source, seed)
@@ -295,17 +295,17 @@ def cells(part: str) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    asked = argparse.ArgumentParser()
-    asked.add_argument("--part", choices=PARTS, help="measure one part, and write nothing but the cache")
-    asked.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "transfer_regression_cache.jsonl")
-    asked.add_argument("--page", action="store_true", help="measure nothing, and write the page from the JSON")
-    given = asked.parse_args()
-    if not given.page:
-        kept = Cache(given.cache)
-        for part in [given.part] if given.part else PARTS:
-            for name, measure in cells(part):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--part", choices=PARTS, help="measure one part, and write nothing but the cache")
+    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "transfer_regression_cache.jsonl")
+    parser.add_argument("--page", action="store_true", help="measure nothing, and write the page from the JSON")
+    arguments = parser.parse_args()
+    if not arguments.page:
+        kept = Cache(arguments.cache)
+        for section in [arguments.part] if arguments.part else PARTS:
+            for name, measure in cells(section):
                 kept.cell(name, measure)
-        if given.part:
+        if arguments.part:
             return
         keep(__file__, summary(kept.rows))
     figures = json.loads(Path(__file__).with_suffix(".json").read_text())

@@ -13,29 +13,29 @@ MINE = "network, blended"
 
 
 def summary(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """All parts that are there."""
-    found: dict[str, Any] = {"sinusoids": {}, "malaria": {}, "seconds": seconds(rows)}
+    """All sections that were measured."""
+    results: dict[str, Any] = {"sinusoids": {}, "malaria": {}, "seconds": seconds(rows)}
     for kind in sorted({name.split("|")[1] for name in rows if name.startswith("sinusoids|")}):
-        found["sinusoids"][kind] = sinusoids(rows, kind)
+        results["sinusoids"][kind] = sinusoids(rows, kind)
     if any(name.startswith("rain|") for name in rows):
-        found["rain"] = rain(rows)
+        results["rain"] = rain(rows)
     for pair in dict.fromkeys(name.split("|")[1] for name in rows if name.startswith("malaria|")):
-        found["malaria"][pair] = malaria(rows, pair)
-    return found
+        results["malaria"][pair] = malaria(rows, pair)
+    return results
 
 
 def seconds(rows: Mapping[str, Any]) -> dict[str, float]:
-    """Process time of each part."""
+    """Process time of each section."""
     parts: dict[str, float] = {}
     for name, row in rows.items():
-        part = name.split("|")[0]
-        parts[part] = round(parts.get(part, 0.0) + row["seconds"], 1)
+        section = name.split("|")[0]
+        parts[section] = round(parts.get(section, 0.0) + row["seconds"], 1)
     return parts
 
 
 def sinusoids(rows: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """By way: each measure over source networks and their tasks; differences are paired by task."""
-    cells = {part: _numbered(rows, part, kind) for part in ("sinusoids", "meta")}
+    cells = {section: _numbered(rows, section, kind) for section in ("sinusoids", "meta")}
     ways = {
         way: np.array([row["rows"][way] for row in some]) for some in cells.values() if some for way in some[0]["rows"]
     }
@@ -58,13 +58,13 @@ def rain(rows: Mapping[str, Any]) -> dict[str, Any]:
 
 def _by_target(cells: Mapping[str, Mapping[str, list[list[float]]]]) -> dict[str, dict[str, list[float]]]:
     """Mean scores of each way at each target station."""
-    found: dict[str, dict[str, list[list[float]]]] = {}
+    results: dict[str, dict[str, list[list[float]]]] = {}
     for way, pairs in cells.items():
         for pair, some in pairs.items():
-            found.setdefault(pair.split(" to ")[1], {}).setdefault(way, []).extend(some)
+            results.setdefault(pair.split(" to ")[1], {}).setdefault(way, []).extend(some)
     return {
         target: {way: np.mean(some, axis=0).round(4).tolist() for way, some in ways.items()}
-        for target, ways in found.items()
+        for target, ways in results.items()
     }
 
 
@@ -72,9 +72,9 @@ def malaria(rows: Mapping[str, Any], pair: str) -> dict[str, Any]:
     """Root mean square errors over splits, by the number of places given."""
     cells = _numbered(rows, "malaria", pair)
     errors = {way: np.array([row["rows"][way] for row in cells]) for way in cells[0]["rows"]}
-    means = {way: [_interval(some[:, [place], None]) for place in range(some.shape[1])] for way, some in errors.items()}
+    means = {way: [_interval(some[:, [index], None]) for index in range(some.shape[1])] for way, some in errors.items()}
     less = {
-        way: [_interval((errors["network"] - some)[:, [place], None]) for place in range(some.shape[1])]
+        way: [_interval((errors["network"] - some)[:, [index], None]) for index in range(some.shape[1])]
         for way, some in errors.items()
         if way != "network"
     }
@@ -82,20 +82,20 @@ def malaria(rows: Mapping[str, Any], pair: str) -> dict[str, Any]:
 
 
 def _compared(ways: Mapping[str, Array], mine: str) -> dict[str, Any]:
-    """Means of scores `[S, T, 3]`, and those of one way less each other."""
+    """Means of scores `[S, T, 3]`, and of one method minus each other method."""
     return {
         "ways": {
             way: {
-                **{name: _interval(some[..., [place]]) for place, name in enumerate(MEASURES)},
+                **{name: _interval(some[..., [index]]) for index, name in enumerate(MEASURES)},
                 "median nll": round(float(np.median(some[..., 1])), 4),
-                "coverage by source": [round(float(one), 4) for one in some[..., 2].mean(1)],
+                "coverage by source": [round(float(numbered), 4) for numbered in some[..., 2].mean(1)],
             }
             for way, some in ways.items()
         },
         "less": {
             first: {
                 way: {
-                    name: _interval(_paired(ways[first], some)[..., [place]]) for place, name in enumerate(MEASURES[:2])
+                    name: _interval(_paired(ways[first], some)[..., [index]]) for index, name in enumerate(MEASURES[:2])
                 }
                 for way, some in ways.items()
                 if way != first
@@ -112,9 +112,9 @@ def _paired(first: Array, other: Array) -> Array:
     return first[:both] - other[:both]
 
 
-def _numbered(rows: Mapping[str, Any], part: str, kind: str) -> list[Any]:
-    found = [(int(name.split("|")[2]), row) for name, row in rows.items() if name.startswith(f"{part}|{kind}|")]
-    return [row for _, row in sorted(found, key=lambda one: one[0])]
+def _numbered(rows: Mapping[str, Any], section: str, kind: str) -> list[Any]:
+    results = [(int(name.split("|")[2]), row) for name, row in rows.items() if name.startswith(f"{section}|{kind}|")]
+    return [row for _, row in sorted(results, key=lambda numbered: numbered[0])]
 
 
 def _interval(values: Array) -> dict[str, float]:

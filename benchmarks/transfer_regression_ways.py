@@ -1,4 +1,4 @@
-"""Rivals of closed-form transfer, from a few points to predictions with an uncertainty, and the scores of both."""
+"""Baselines of closed-form transfer: predictions with uncertainty from a few points, and their scores."""
 
 import itertools
 import math
@@ -25,31 +25,31 @@ Score: TypeAlias = list[float]  # root mean square error, mean negative log like
 
 LEVEL = 0.9
 WIDTH = 1.6448536269514722  # deviations to either side of a Gaussian's 90 % interval
-LENGTHS = tuple(float(one) for one in np.geomspace(0.03, 10, 30))
+LENGTHS = tuple(float(value) for value in np.geomspace(0.03, 10, 30))
 NODE = 0.01  # parts of a mixture lighter than this share of the heaviest are left out, as in the library
 
 
 def of_normal(mean: Tensor, variance: Tensor, y: Tensor) -> Score:
     mean, variance, y = mean.flatten().double(), variance.flatten().double(), y.flatten().double()
     off = y - mean
-    told = 0.5 * (off.square() / variance + (2 * math.pi * variance).log())
+    loss = 0.5 * (off.square() / variance + (2 * math.pi * variance).log())
     inside = off.abs() <= WIDTH * variance.sqrt()
-    return [float(off.square().mean().sqrt()), float(told.mean()), float(inside.double().mean())]
+    return [float(off.square().mean().sqrt()), float(loss.mean()), float(inside.double().mean())]
 
 
-def of_mixture(found: Mixture, y: Tensor) -> Score:
+def of_mixture(mixture: Mixture, y: Tensor) -> Score:
     column = y.reshape(-1, 1).double()
-    inside = (found.cdf(column) - 0.5).abs() <= LEVEL / 2
-    off = column - found.mean
+    inside = (mixture.cdf(column) - 0.5).abs() <= LEVEL / 2
+    off = column - mixture.mean
     return [
         float(off.square().mean().sqrt()),
-        -float(found.log_prob(column).mean()),
+        -float(mixture.log_prob(column).mean()),
         float(inside.double().mean()),
     ]
 
 
 def sgd_trained(net: nn.Module, x: Tensor, y: Tensor, *, epochs: int, batch: int, rate: float, seed: int) -> nn.Module:
-    """By squares, with momentum 0.9, as the paper trains."""
+    """Train with the squared error and momentum 0.9, as in the paper."""
     optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=0.9)
     rng = torch.Generator().manual_seed(seed)
     for _ in range(epochs):
@@ -69,14 +69,14 @@ def tanh_net(sizes: Sequence[int], seed: int) -> nn.Module:
 
 
 def last_layer(net: nn.Module, train: Points, test: Points, *, epochs: int, batch: int, rate: float) -> Score:
-    """The last layer by gradient descent from where the source left it; the residuals' variance for an uncertainty."""
+    """The last layer by gradient descent from the source's weights; the variance is that of the residuals."""
     like = next(net.parameters())
     x, new = train[0].to(like), test[0].to(like)
     name = head_name(net, x[:1])
     phi, fresh = features(net, x, name), features(net, new, name)
     head = dict(net.named_modules())[name]
     weights = np.append(head.weight[0].detach().double().numpy(), float(head.bias[0].detach()))
-    a, b = (np.hstack([one.detach().double().numpy(), np.ones((len(one), 1))]) for one in (phi, fresh))
+    a, b = (np.hstack([block.detach().double().numpy(), np.ones((len(block), 1))]) for block in (phi, fresh))
     goal, speed, rng = train[1].double().numpy(), np.zeros_like(weights), np.random.default_rng(0)
     for _ in range(epochs):
         order = rng.permutation(len(goal))
@@ -85,17 +85,17 @@ def last_layer(net: nn.Module, train: Points, test: Points, *, epochs: int, batc
             speed = 0.9 * speed + 2 * a[some].T @ (a[some] @ weights - goal[some]) / len(some)
             weights = weights - rate * speed
     variance = max(float(np.mean((a @ weights - goal) ** 2)), 1e-6)
-    said = torch.from_numpy(b @ weights)
-    return of_normal(said, torch.full_like(said, variance), test[1])
+    mean = torch.from_numpy(b @ weights)
+    return of_normal(mean, torch.full_like(mean, variance), test[1])
 
 
 def ridge(train: Points, test: Points) -> Score:
-    """On the inputs themselves, its strength by leaving one out, whose squares are its variance."""
+    """Ridge regression on the inputs; penalty and variance come from leave-one-out errors."""
     x, y, new = train[0].numpy(), train[1].numpy(), test[0].numpy()
     model = RidgeCV(np.geomspace(1e-3, 1e3, 13), store_cv_results=True).fit(x, y)
     variance = max(float(np.min(model.cv_results_.mean(axis=0))), 1e-6)
-    said = torch.from_numpy(model.predict(new))
-    return of_normal(said, torch.full_like(said, variance), test[1])
+    mean = torch.from_numpy(model.predict(new))
+    return of_normal(mean, torch.full_like(mean, variance), test[1])
 
 
 def rbf_own(train: Points, test: Points, noise: np.ndarray | None = None, seed: int = 0) -> Score:
@@ -116,14 +116,14 @@ class SharedRbf:
     """The RBF kernel and noise under which some tasks together are most probable, each with a constant of its own."""
 
     def __init__(self, tasks: Sequence[Points]) -> None:
-        found = [
+        fits = [
             (length, maximize_evidence(merge_spectra([_spectrum(points, length) for points in tasks])))
             for length in LENGTHS
         ]
-        self.length, self.numbers = max(found, key=lambda one: one[1].log_evidence)
+        self.length, self.numbers = max(fits, key=lambda block: block[1].log_evidence)
 
     def score(self, train: Points, test: Points) -> Score:
-        """As a Gaussian process."""
+        """Predictions of a Gaussian process."""
         return of_normal(*_dense(train, test[0], self.length, self.numbers.scale, self.numbers.noise), test[1])
 
 
@@ -131,24 +131,24 @@ class BlendedRbf:
     """An RBF kernel with a size and a share of noise for every task, as `Family.blended` has them for a network."""
 
     def __init__(self, tasks: Sequence[Points]) -> None:
-        found = [(length, variety_of([_spectrum(points, length) for points in tasks])) for length in LENGTHS]
-        self.length, self.variety = max(found, key=lambda one: one[1].log_evidence)
+        fits = [(length, variety_of([_spectrum(points, length) for points in tasks])) for length in LENGTHS]
+        self.length, self.variety = max(fits, key=lambda block: block[1].log_evidence)
 
     def score(self, train: Points, test: Points) -> Score:
-        """As a mixture of Student's t."""
+        """Predictions as a mixture of Student's t."""
         spectrum, shared = _spectrum(train, self.length), self.variety
         weights = shared.weights(spectrum)
-        kept = [place for place, weight in enumerate(weights) if weight > NODE * max(weights)]
-        said = [_part(shared, spectrum, place, train, test[0], self.length) for place in kept]
-        heavy = torch.tensor([weights[place] for place in kept]).double()
-        centres, squares = (torch.stack(some)[:, :, None] for some in zip(*said, strict=True))
+        kept = [index for index, weight in enumerate(weights) if weight > NODE * max(weights)]
+        mean = [_part(shared, spectrum, index, train, test[0], self.length) for index in kept]
+        heavy = torch.tensor([weights[index] for index in kept]).double()
+        centres, squares = (torch.stack(some)[:, :, None] for some in zip(*mean, strict=True))
         return of_mixture(Mixture(centres, squares, heavy / heavy.sum(), shared.freedom(spectrum)), test[1])
 
 
 def _part(
-    shared: Variety, spectrum: Spectrum, place: int, train: Points, new: Tensor, length: float
+    shared: Variety, spectrum: Spectrum, index: int, train: Points, new: Tensor, length: float
 ) -> tuple[Tensor, Tensor]:
-    hyper = shared.hyper(spectrum, place, "constant")
+    hyper = shared.hyper(spectrum, index, "constant")
     return _dense(train, new, length, hyper.scale, hyper.noise)
 
 
@@ -167,8 +167,8 @@ def _dense(train: Points, new: Tensor, length: float, scale: float, noise: float
     factor = torch.linalg.cholesky(scale * _gram(x, x, length) + (noise + 1e-9 * scale) * torch.eye(len(x)).double())
     ones = torch.ones(len(x), 1).double()
     h, r, k = (
-        torch.linalg.solve_triangular(factor, one, upper=False)
-        for one in (ones, y[:, None] - y.mean(), scale * _gram(x, new, length))
+        torch.linalg.solve_triangular(factor, block, upper=False)
+        for block in (ones, y[:, None] - y.mean(), scale * _gram(x, new, length))
     )
     constant = (h.t() @ r) / (h.t() @ h)
     short = 1 - k.t() @ h

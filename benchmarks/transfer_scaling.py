@@ -1,12 +1,12 @@
-"""The log probability of N targets under a linearized network of 800,000 weights: time and memory beside N.
+"""Log probability of N targets under a linearized network of 800,000 weights: time and memory by N.
 
     python benchmarks/transfer_scaling.py [--limit SECONDS] [--only "METHOD;..."] [--again] [--page]
 
 As figure 4 of Maddox et al. (2019): a multilayer perceptron 5-200-2000-200-1, here with tanh, in float64, on one thread
-of a CPU. Every cell runs in a process of its own and is kept in `benchmarks/transfer_scaling.json` at once, so that a
-run that was broken off goes on; cells that are there are not measured again unless asked (--again). A cell that would
-take longer than the limit, by what the smaller ones took, or more memory than its method is allowed, is kept as
-skipped, with the reason. --page writes `docs/figures/transfer-scaling.md` and its plot from what is kept.
+of a CPU. Every method and size runs in its own process, and its result is written to `benchmarks/transfer_scaling.json`
+at once, so that an interrupted run resumes. Finished ones are measured again only with --again. A size that would take
+longer than the limit, judged by the smaller sizes, or more memory than the method may use, is skipped with the reason.
+--page writes `docs/figures/transfer-scaling.md` and its plot from the stored figures.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def kept() -> dict[str, Any]:
 
 
 def expected(cells: dict[str, dict[str, Any]], count: int) -> float:
-    """Seconds that a method will take, by its smaller cells."""
+    """Expected seconds of a method, from its smaller sizes."""
     done = [(int(n), cell["cpu"]) for n, cell in cells.items() if "cpu" in cell and int(n) < count]
     if not done:
         return 0.0
@@ -80,12 +80,12 @@ def run(names: list[str], limit: float, again: bool) -> None:
     cells: Cells = figures["cells"]
     for count in COUNTS:
         for name in names:
-            found = cells.setdefault(name, {})
-            if str(count) in found and not again and "cpu" in found[str(count)]:
+            results = cells.setdefault(name, {})
+            if str(count) in results and not again and "cpu" in results[str(count)]:
                 continue
             print(f"{name}, N = {count:,}", flush=True)
-            found[str(count)] = cell(name, found, count, limit)
-            print(f"  {found[str(count)]}", flush=True)
+            results[str(count)] = cell(name, results, count, limit)
+            print(f"  {results[str(count)]}", flush=True)
             keep(__file__, figures)
         cells[FULL] = {str(COUNTS[0]): {"skipped": refused(FULL, {}, COUNTS[0], limit)}}
         if count <= 3000 and str(count) not in figures["dense"]:

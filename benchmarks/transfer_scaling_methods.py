@@ -1,7 +1,8 @@
-"""Log probabilities of N targets under one linearized network, by ours and by peers; each meant for its own process.
+"""Log probabilities of N targets under one linearized network, by nearkin and others; each runs in its own process.
 
-All judge the same residuals $y - f(θ)$ under $s J J^⊤ + σ^2 I$ with the same s and σ². laplace-torch is the exception:
-its marginal likelihood is that at a mode, which these weights are not, so that of it the determinant is compared.
+All methods use the same residuals $y - f(θ)$ under $s J J^⊤ + σ^2 I$ with the same s and σ². laplace-torch is the
+exception: its marginal likelihood is that at a mode, and these weights are not a mode, so only its determinant is
+compared.
 """
 
 import itertools
@@ -40,16 +41,16 @@ def case(count: int) -> tuple[nn.Module, Tensor, Tensor]:
 
 
 def residuals(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """What the network leaves of the targets `[N]`."""
+    """Residuals of the targets after the network's outputs, `[N]`."""
     with torch.no_grad():
         return y - model(x)[:, 0]
 
 
 def timed(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What some work says, with its process time and its wall time."""
+    """Result of some work, with its process time and wall time."""
     start, wall = time.process_time(), time.perf_counter()
-    said = work()
-    return {**said, "cpu": round(time.process_time() - start, 2), "wall": round(time.perf_counter() - wall, 2)}
+    result = work()
+    return {**result, "cpu": round(time.process_time() - start, 2), "wall": round(time.perf_counter() - wall, 2)}
 
 
 def ours(name: str, count: int) -> dict[str, Any]:
@@ -59,24 +60,24 @@ def ours(name: str, count: int) -> dict[str, Any]:
         kernel_products.HELD_BYTES = 0
 
     def work() -> dict[str, Any]:
-        said = gaussian(linearize(model, outputs=0), x, y, HYPER, space=OURS.get(name, "auto"))  # type: ignore[arg-type]
-        return {"evidence": said.log_evidence, "space": said.space, "steps": getattr(said.solver, "steps", None)}
+        result = gaussian(linearize(model, outputs=0), x, y, HYPER, space=OURS.get(name, "auto"))  # type: ignore[arg-type]
+        return {"evidence": result.log_evidence, "space": result.space, "steps": getattr(result.solver, "steps", None)}
 
     return timed(work)
 
 
 def jacobian(model: nn.Module, x: Tensor) -> Tensor:
-    """Gradients of the output in all weights `[N, P]`, in the dtype of the weights."""
+    """Gradients of the output with respect to all weights `[N, P]`, in the dtype of the weights."""
     params = dict(model.named_parameters())
 
-    def output(weights: dict[str, Tensor], one: Tensor) -> Tensor:
-        return torch.func.functional_call(model, weights, (one[None],))[0, 0]
+    def output(weights: dict[str, Tensor], sample: Tensor) -> Tensor:
+        return torch.func.functional_call(model, weights, (sample[None],))[0, 0]
 
-    found = x.new_empty(len(x), NUM_WEIGHTS)
+    rows = x.new_empty(len(x), NUM_WEIGHTS)
     for start in range(0, len(x), JACOBIANS):
         each = torch.vmap(torch.func.grad(output), (None, 0))(params, x[start : start + JACOBIANS])
-        found[start : start + JACOBIANS] = torch.cat([value.detach().flatten(1) for value in each.values()], 1)
-    return found
+        rows[start : start + JACOBIANS] = torch.cat([value.detach().flatten(1) for value in each.values()], 1)
+    return rows
 
 
 def gpytorch_features(name: str, count: int) -> dict[str, Any]:
@@ -101,8 +102,8 @@ def gpytorch_features(name: str, count: int) -> dict[str, Any]:
         likelihood.noise, process.covar_module.variance = NOISE, SCALE
         process.train(), likelihood.train()
         with torch.no_grad():
-            found = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, process)(process(features), left)
-        return {"evidence": float(found) * count}
+            value = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, process)(process(features), left)
+        return {"evidence": float(value) * count}
 
     return timed(work)
 
@@ -139,7 +140,7 @@ def sklearn_kernel(name: str, count: int) -> dict[str, Any]:
 
 
 def laplace(name: str, count: int) -> dict[str, Any]:
-    """A Laplace approximation around the network's weights, as its users make it."""
+    """A Laplace approximation around the network's weights, by the library's documented calls."""
     from laplace import FunctionalLaplace, KronLaplace, Laplace
     from torch.utils.data import DataLoader, TensorDataset
 
@@ -150,18 +151,20 @@ def laplace(name: str, count: int) -> dict[str, Any]:
 
     def work() -> dict[str, Any]:
         if "functional" in name:
-            made = FunctionalLaplace(model, "regression", n_subset=count, independent_outputs=False, **options)
-            made.fit(DataLoader(data, batch_size=JACOBIANS))
+            approximation = FunctionalLaplace(model, "regression", n_subset=count, independent_outputs=False, **options)
+            approximation.fit(DataLoader(data, batch_size=JACOBIANS))
         elif "last layer" in name:
-            made = Laplace(model, "regression", subset_of_weights="last_layer", hessian_structure="full", **options)
-            made.fit(DataLoader(data, batch_size=256))
+            approximation = Laplace(
+                model, "regression", subset_of_weights="last_layer", hessian_structure="full", **options
+            )
+            approximation.fit(DataLoader(data, batch_size=256))
         else:
-            made = KronLaplace(model, "regression", **options)
-            made.fit(DataLoader(data, batch_size=256))
-        found = float(made.log_det_ratio)
+            approximation = KronLaplace(model, "regression", **options)
+            approximation.fit(DataLoader(data, batch_size=256))
+        value = float(approximation.log_det_ratio)
         if "functional" in name:  # there it is that of K + σ² I
-            found -= count * math.log(NOISE)
-        return {"log_determinant": found}
+            value -= count * math.log(NOISE)
+        return {"log_determinant": value}
 
     return timed(work)
 
@@ -185,7 +188,7 @@ METHODS: dict[str, Callable[[str, int], dict[str, Any]]] = {
 
 
 def needed(name: str, count: int) -> int:
-    """Bytes that a method is known to need at the least."""
+    """Smallest number of bytes that a method needs."""
     if name == "function, dense":
         return 3 * 8 * count**2
     if name == "scikit-learn, kernel given":

@@ -1,4 +1,4 @@
-"""Warm start from every other task of a table, beside evolution without kin and evolution founded on the kin's cells.
+"""Warm start from every other task of a table, compared with evolution without kin and evolution from the kin's cells.
 
     python benchmarks/warm_start.py [FOLDER]
     python benchmarks/warm_start.py --page
@@ -7,7 +7,7 @@ FOLDER holds `nb201.csv.gz` and `tnb101_micro.csv.gz`; without it, `tables` besi
 the page from the stored figures. Queries and regrets are those of `benchmarks/tables.py`.
 
 Design and options of `warm-start` were chosen on pairs whose target has an even SHA-256 digest, with seeds 0 to 99. The
-figures here are of other seeds, and the other pairs had no part in the choice.
+figures here use other seeds, and the other pairs were not used for the choice.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ RESAMPLES = 2_000
 
 
 def held_out(target: str) -> bool:
-    """Whether a target had no part in the choice of the design."""
+    """Whether a target was not used to choose the design."""
     return int(hashlib.sha256(target.encode()).hexdigest(), 16) % 2 == 1
 
 
@@ -123,9 +123,9 @@ def short(value: float) -> str:
 def average_rows(figures: dict[str, Any]) -> list[list[str]]:
     rows = []
     for group, ways in figures["averages"].items():
-        for way, found in ways.items():
-            low, high = found["interval"]
-            cells = [f"{m:.2f} ({a:.2f} to {b:.2f})" for m, a, b in zip(found["mean"], low, high, strict=True)]
+        for way, results in ways.items():
+            low, high = results["interval"]
+            cells = [f"{m:.2f} ({a:.2f} to {b:.2f})" for m, a, b in zip(results["mean"], low, high, strict=True)]
             rows.append([f"{group} pairs", way, *cells])
     return rows
 

@@ -1,6 +1,6 @@
 """Build steps of the manual: formulas are drawn as SVG, and doctests become code blocks. No network is needed.
 
-mkdocs calls the functions `on_*` (see `hooks` in `mkdocs.yml`). Formulas are drawn by matplotlib, which knows a part of
+mkdocs calls the functions `on_*` (see `hooks` in `mkdocs.yml`). Formulas are drawn by matplotlib, which reads a part of
 TeX; `SPELLINGS` rewrites the usual short forms. A formula that it cannot read stops a strict build.
 """
 
@@ -85,10 +85,12 @@ def on_page_content(content: str, page: Any, **_: Any) -> str:
 @cache
 def svg(formula: str, display: bool) -> str:
     """A formula as an SVG element in the colour and size of the text around it."""
-    known = " ".join(formula.split())
+    readable = " ".join(formula.split())
     for pattern, replacement in SPELLINGS:
-        known = re.sub(pattern, replacement, known)
-    outline = TextPath((0, 0), f"${known}$", prop=FONT)
+        readable = re.sub(pattern, replacement, readable)
+    if display:
+        readable = readable.replace(r"\frac", r"\dfrac")
+    outline = TextPath((0, 0), f"${readable}$", prop=FONT)
     (left, low), (right, high) = outline.get_extents().get_points()
     em = 86  # units of the drawing that are one em of the page
     steps = []

@@ -53,7 +53,7 @@ def spaces() -> str:
 def with_table(page: str, name: str) -> str:
     """A page with the table of that name as the registries give it."""
     table = {"measures": measures, "methods": methods, "spaces": spaces}[name]()
-    return re.sub(rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda found: found[1] + table + found[2], page, flags=re.S)
+    return re.sub(rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda match: match[1] + table + match[2], page, flags=re.S)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -1,4 +1,4 @@
-"""A zoo of three tasks, two from data strings and one from arrays, and what is kept of them.
+"""A zoo of three tasks, two from data strings and one from arrays, and what the zoo stores of them.
 
 python examples/01_first_zoo.py [FOLDER]
 """

@@ -1,4 +1,4 @@
-"""Who is near a new task: by measure, between all tasks, and as a picture.
+"""Tasks that are near a new one: by three measures, for all pairs, and as a picture.
 
 python examples/03_near_kin.py [FOLDER]
 """

@@ -1,4 +1,4 @@
-"""Two tasks solved one after the other: the second begins its search with the cells of the first.
+"""Two tasks solved one after the other: the search of the second starts from the cells of the first.
 
 python examples/04_solve.py [FOLDER]
 """
@@ -11,7 +11,7 @@ import torch
 import nearkin as nk
 from nearkin.report.solution_page import solution_page
 
-CELLS = nk.Budget(evaluations=1)  # of each search: far too few for work that counts
+CELLS = nk.Budget(evaluations=1)  # for each search: far too few for real work
 QUICK = {"epochs": 8, "trials": 1}
 
 
@@ -29,8 +29,9 @@ def main(folder: str) -> None:
     for row in solution.standings:
         print(f"{row.name:10s} {row.validation:.3f} on the validation set, {row.parameters:7,} parameters")
     loaded = nk.Solution.load(file)
-    said = loaded.predict(second.test.inputs.take(torch.arange(len(second.test))))
-    print(f"read again from {file}: {(said.labels == second.test.labels()).float().mean():.3f} of the test part right")
+    prediction = loaded.predict(second.test.inputs.take(torch.arange(len(second.test))))
+    right = (prediction.labels == second.test.labels()).float().mean()
+    print(f"read again from {file}: {right:.3f} of the test set right")
     print("the report is in", page)
 
 

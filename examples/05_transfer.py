@@ -18,13 +18,13 @@ def digits(folder: str) -> None:
     with nk.Zoo(folder) as zoo:
         if "low" not in zoo:
             zoo.add(nk.task("digits?classes=0,1,2,3,4&rest=drop&limit=400", name="low"), trials=1)
-        found = zoo.transfer("low", nk.task("digits?classes=5,6,7,8,9&rest=drop", name="high"), shots=10)
-    for one in (found.outcome, *found.baselines):
-        print(f"{one.name:20s} accuracy {one.metric:.3f}, calibration error {one.ece:.3f}, {one.seconds:.1f} s")
+        result = zoo.transfer("low", nk.task("digits?classes=5,6,7,8,9&rest=drop", name="high"), shots=10)
+    for row in (result.outcome, *result.baselines):
+        print(f"{row.name:20s} accuracy {row.metric:.3f}, calibration error {row.ece:.3f}, {row.seconds:.1f} s")
 
 
 def curves() -> None:
-    """Ten points a curve: what earlier curves taught about noise and scale serves the next one."""
+    """Curves of ten points: noise and scale are learned from earlier curves and used for the next one."""
     first, *others = sinusoid_tasks(9, seed=1)
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(1, 40), nn.Tanh(), nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 1))
@@ -36,8 +36,8 @@ def curves() -> None:
         mean, variance = step.posterior.predict(x, observed=True)
         inside = ((y - mean).abs() <= 1.645 * variance.sqrt()).double().mean()
         error = (y - mean).square().mean().sqrt() / y.std()
-        told = f"error {error:.2f} of the curve's deviation, {inside:.0%} of points in the 90 % interval"
-        print(f"after {step.before.num_tasks} curves: {told}")
+        text = f"error {error:.2f} of the curve's deviation, {inside:.0%} of points in the 90 % interval"
+        print(f"after {step.before.num_tasks} curves: {text}")
 
 
 if __name__ == "__main__":

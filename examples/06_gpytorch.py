@@ -49,8 +49,8 @@ if __name__ == "__main__":
         model = Curve(x, y[:, 0], net)
         learn(model, x, y[:, 0])
         with torch.no_grad():
-            said = model.likelihood(model(x_test))
-        error = (y_test[:, 0] - said.mean).square().mean().sqrt() / y_test.std()
-        low, high = said.confidence_region()  # two deviations to both sides
+            prediction = model.likelihood(model(x_test))
+        error = (y_test[:, 0] - prediction.mean).square().mean().sqrt() / y_test.std()
+        low, high = prediction.confidence_region()  # two deviations to both sides
         inside = ((low <= y_test[:, 0]) & (y_test[:, 0] <= high)).double().mean()
         print(f"{task.name}: error {error:.2f} of the curve's deviation, {inside:.0%} of points in the 95 % interval")

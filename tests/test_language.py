@@ -41,6 +41,10 @@ PHRASES = {
     r"in fast motion": "short fine-tuning run",
     r"certainty is earned": "calibration",
     r"hangs? the command": "register the command",
+    r"told apart": "distinguishable",
+    r"anew": "again",
+    r"(?:test|training) parts?": "test set, training set",
+    r"yardsticks?": "reference",
 }
 """What to write instead, by the pattern of a phrase."""
 

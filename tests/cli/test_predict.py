@@ -154,4 +154,4 @@ def test_a_model_file_predicts_and_is_not_evaluated_on_columns_of_another_encodi
     write(visits / "other.csv", HEAD, rows(240, seed=3))
     refused = call("evaluate", "visits.safetensors", "csv:other.csv?target=verdict")
     assert refused.code == 1
-    assert "encoded otherwise" in refused.err
+    assert "not encoded like" in refused.err

@@ -207,7 +207,7 @@ def test_gradient_refusals() -> None:
     model, (x, y) = network().eval(), problem(Categorical(), width=4)
     with pytest.raises(MismatchError, match="reads 6 features, the fitted one 5"):
         gradient_norm(model, x, y, Categorical(), Head(normal(3, 5), normal(3), 0.0, 1.0))
-    with pytest.raises(DataError, match="wanted 0 to 1"):
+    with pytest.raises(DataError, match="expected 0 to 1"):
         gradient_norm(model, x, y, Categorical(), Head(normal(2, 6), normal(2), 0.0, 1.0))
     with pytest.raises(MismatchError, match="consists of a head only"):
         gradient_norm(nn.Linear(4, 3).double(), x, y, Categorical(), Head(normal(3, 4), normal(3), 0.0, 1.0))

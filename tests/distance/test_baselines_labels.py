@@ -96,7 +96,7 @@ def test_leep_refuses_what_is_no_distribution() -> None:
         leep(torch.tensor([[2.0, 1.0], [0.5, 0.5]]), y, 2)
     with pytest.raises(DataError, match="give the softmax"):
         leep(torch.tensor([[1.5, -0.5], [0.5, 0.5]]), y, 2)
-    with pytest.raises(DataError, match="run from 0 to 1, wanted 0 to 0"):
+    with pytest.raises(DataError, match="run from 0 to 1, expected 0 to 0"):
         leep(torch.full((2, 2), 0.5), y, 1)
     assert math.isfinite(leep(normal(2, 1000).half().softmax(1), y, 2))
 

@@ -92,7 +92,7 @@ def test_features_that_are_no_numbers_are_refused_in_one_line(name: str) -> None
 @pytest.mark.parametrize("name", WITH_LABELS)
 def test_one_class_alone_is_refused(name: str) -> None:
     f, _ = data()
-    with pytest.raises(DataError, match="wanted two classes or more"):
+    with pytest.raises(DataError, match="expected two classes or more"):
         WITH_LABELS[name](f, torch.ones(len(f), dtype=torch.int64))
 
 
@@ -107,7 +107,7 @@ def test_one_class_alone_is_certain() -> None:
 @pytest.mark.parametrize("name", [*WITH_LABELS, "mmd", "fid", "logme_regression", "kernel_evidence"])
 def test_one_sample_is_too_few(name: str) -> None:
     f, y = data()
-    with pytest.raises(NearkinError, match="hold 1 samples, wanted 2 or more"):
+    with pytest.raises(NearkinError, match="hold 1 samples, expected 2 or more"):
         ALL[name](f[:1], y[:1])
 
 
@@ -122,7 +122,7 @@ def test_labels_below_zero_or_too_few_are_refused(name: str) -> None:
     f, y = data()
     with pytest.raises(DataError, match="run from -1 to 1"):
         ALL[name](f, y - 1)
-    with pytest.raises(MismatchError, match=r"wanted \[24\]"):
+    with pytest.raises(MismatchError, match=r"expected \[24\]"):
         ALL[name](f, y[:-1])
 
 

@@ -212,7 +212,7 @@ def test_refusals() -> None:
         logme_regression(f, torch.tensor([[1.0, 0.0]] * 4))
     with pytest.raises(MismatchError, match="not symmetric"):
         kernel_evidence(torch.tensor([[1.0, 0.5], [0.0, 1.0]]), torch.ones(2, 1))
-    with pytest.raises(DataError, match="eigenvalues from -1 to 3, wanted none below 0"):
+    with pytest.raises(DataError, match="eigenvalues from -1 to 3, expected none below 0"):
         kernel_evidence(torch.tensor([[1.0, 2.0], [2.0, 1.0]]), torch.ones(2, 1))
-    with pytest.raises(MismatchError, match="wanted \\[N, N\\]"):
+    with pytest.raises(MismatchError, match="expected \\[N, N\\]"):
         kernel_evidence(f, torch.ones(4, 1))

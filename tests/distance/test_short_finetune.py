@@ -244,9 +244,9 @@ def test_heads_side_by_side_are_heads_apart_while_the_encoder_rests(likelihood: 
     ("change", "error", "said"),
     [
         ({"x": torch.full((4, 5), math.nan).double()}, DataError, "inputs are NaN"),
-        ({"y": torch.tensor([0, 1, 2, 9])}, DataError, "labels run from 0 to 9, wanted 0 to 2"),
+        ({"y": torch.tensor([0, 1, 2, 9])}, DataError, "labels run from 0 to 9, expected 0 to 2"),
         ({"y": torch.tensor([0, 1])}, MismatchError, "4 samples but 2 targets"),
-        ({"x": torch.zeros(1, 5).double(), "y": torch.tensor([0])}, DataError, "1 samples, wanted two"),
+        ({"x": torch.zeros(1, 5).double(), "y": torch.tensor([0])}, DataError, "1 samples, expected two"),
         ({"head": "fitted"}, OptionError, "head must be one of zero, drawn, scaled"),
     ],
 )

@@ -335,8 +335,8 @@ def test_kin_words_name_whose_cells_and_the_limit() -> None:
     facts = {name: value for name, value in (solution.relations.threshold or {}).items() if name != "words"}
     (told,) = threshold_text(replace(solution.relations, threshold=facts))
     assert "Fréchet distance of 0.310 (95 % interval 0.220 to 0.440)" in told
-    assert "changed the metric by +0.004 in the mean of 31 trials" in told
-    assert "changed the metric by −0.002 in the mean of 25 trials" in told
+    assert "changed the metric by +0.004 on average over 31 trials" in told
+    assert "changed the metric by −0.002 on average over 25 trials" in told
 
 
 def test_a_large_zoo_is_mapped_by_the_nearest() -> None:

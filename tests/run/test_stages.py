@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from interrupting import Stop, stopping_at
+from nearkin.core.clock import timed_by
 from nearkin.core.events import Caution, Checkpoint, Event, Progress, Work, finish
 from nearkin.core.state import State
 from nearkin.run.checkpoints import FolderCheckpoints
@@ -73,9 +74,8 @@ def test_seconds_of_one_name_are_added_and_known_only_if_all_are(tmp_path: Path)
     assert cache.seconds == cache.times[0].seconds
 
 
-def test_the_time_of_the_listener_is_not_the_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_the_listener_is_not_the_stages(tmp_path: Path) -> None:
     now = 0.0
-    monkeypatch.setattr("nearkin.run.stages.time.perf_counter", lambda: now)
 
     def work(start: State | None) -> Work[State]:
         nonlocal now
@@ -89,5 +89,5 @@ def test_the_time_of_the_listener_is_not_the_stages(tmp_path: Path, monkeypatch:
         now += 100
 
     cache = cache_in(tmp_path)
-    finish(cache.stage("slow", {}, work), listen)
+    finish(timed_by(lambda: now, cache.stage("slow", {}, work)), listen)
     assert cache.seconds == 2.0

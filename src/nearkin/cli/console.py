@@ -119,7 +119,7 @@ def say(text: str) -> None:
 
 
 def escape(text: str) -> str:
-    """Escape rich's markup."""
+    """Escape the marks of rich in a text, so that they are printed as they are."""
     return markup.escape(text)
 
 

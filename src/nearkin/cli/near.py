@@ -48,11 +48,13 @@ Names = Annotated[list[str] | None, typer.Argument(help="Tasks of the zoo (defau
 def _options_of_comparison(
     *,
     measure: Measured = None,
-    trials: Annotated[int | None, typer.Option(min=1, help="Trials (default: as many as all tasks have).")] = None,
-    samples: Annotated[int, typer.Option(min=2, help="Samples of the target.")] = 1000,
+    trials: Annotated[int | None, typer.Option(min=1, help="Trials to use (default: all that every task has).")] = None,
+    samples: Annotated[int, typer.Option(min=2, help="Largest number of target samples.")] = 1000,
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", metavar="NAME=VALUE", help="Of the measure, such as steps=32; may be repeated."),
+        typer.Option(
+            "--option", metavar="NAME=VALUE", help="Option of the measure, such as steps=32; may be repeated."
+        ),
     ] = None,
     reading: Annotated[str | None, typer.Option(help="The same as --option reading=TEXT.")] = None,
     aggregate: Annotated[str | None, typer.Option(help="The same as --option aggregate=TEXT.")] = None,
@@ -61,11 +63,11 @@ def _options_of_comparison(
     """Holds the options that `near`, `matrix` and `map` share."""
 
 
-def _comparison(given: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of `Comparison`, from the options that were given."""
-    options: dict[str, Any] = named_values(given.pop("option", None))
-    options |= {name: given.pop(name) for name in ("reading", "aggregate", "align") if name in given}
-    return {**given, "options": options}
+def _comparison(values: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of `Comparison`, from the options on the command line."""
+    options: dict[str, Any] = named_values(values.pop("option", None))
+    options |= {name: values.pop(name) for name in ("reading", "aggregate", "align") if name in values}
+    return {**values, "options": options}
 
 
 comparison_options = shared_options(
@@ -97,7 +99,7 @@ def near(
     screen: Annotated[
         int | None, typer.Option(min=1, help="Measure only this many tasks, chosen by screening.")
     ] = None,
-    epsilon: Annotated[float, typer.Option(min=0, max=1, help="Name networks with a metric below 1 − ε.")] = 0.2,
+    epsilon: Annotated[float, typer.Option(min=0, max=1, help="Warn of networks with a metric below 1 − ε.")] = 0.2,
     as_json: Json = False,
     *,
     how: dict[str, Any],

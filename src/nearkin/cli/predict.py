@@ -79,25 +79,25 @@ def predict(
     Missing cells, unknown categories and images of another size are handled as in training.
     """
     settings: Settings = context.obj
-    found = _model(model, settings)
-    facts = found.solved.facts
+    loaded = _model(model, settings)
+    facts = loaded.solved.facts
     require(
         facts["likelihood"] in ANSWERED,
-        f"'{found.solved.name}' is a {facts['likelihood']} task, predict answers classes and values; use Python",
+        f"'{loaded.solved.name}' is a {facts['likelihood']} task, predict answers classes and values; use Python",
         MismatchError,
     )
     require(
         abstain is None or facts["likelihood"] == "categorical",
-        f"got --abstain, but '{found.solved.name}' predicts values without probabilities; leave it out",
+        f"got --abstain, but '{loaded.solved.name}' predicts values without probabilities; leave it out",
     )
-    inputs = new_inputs.read_inputs(data[0] if len(data) == 1 else data, facts, found.solved.name)
+    inputs = new_inputs.read_inputs(data[0] if len(data) == 1 else data, facts, loaded.solved.name)
     for line in inputs.skipped:
         print(f"warning: skipped: {line}", file=sys.stderr)
-    predicted = solutions.predict_inputs(found.solved, inputs, found.temperature)
-    head, rows = _table(predicted, found.width, abstain)
+    predicted = solutions.predict_inputs(loaded.solved, inputs, loaded.temperature)
+    head, rows = _table(predicted, loaded.width, abstain)
     if out is not None:
         _write(out, head, rows)
-    answer(_answer(predicted, rows, inputs.skipped, found, out), as_json, lambda: _show(head, rows, out))
+    answer(_answer(predicted, rows, inputs.skipped, loaded, out), as_json, lambda: _show(head, rows, out))
 
 
 def _model(text: str, settings: Settings) -> _Model:

@@ -65,8 +65,8 @@ def shared_options(
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def wrapper(**values: Any) -> None:
-            given = {option.name: values.pop(option.name) for option in parameters}
-            command(**values, **{name: build({key: value for key, value in given.items() if value is not None})})
+            received = {option.name: values.pop(option.name) for option in parameters}
+            command(**values, **{name: build({key: value for key, value in received.items() if value is not None})})
 
         own = [option for option in inspect.signature(command).parameters.values() if option.name != name]
         shown = [*own, *parameters]
@@ -84,8 +84,8 @@ def recipe_options(without: Collection[str] = ()) -> Callable[[Callable[..., Non
         without: options that the command does not have.
     """
 
-    def build(given: dict[str, Any]) -> dict[str, Any]:
-        return {key: _shares(value) if key == "milestones" else value for key, value in given.items()}
+    def build(values: dict[str, Any]) -> dict[str, Any]:
+        return {key: _shares(value) if key == "milestones" else value for key, value in values.items()}
 
     return shared_options("recipe", [flag.parameter() for flag in FLAGS if flag.name not in without], build)
 

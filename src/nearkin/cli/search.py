@@ -109,11 +109,11 @@ def search(
     cells: Annotated[int | None, typer.Option(min=1, help="Cells of the network (default: by the method).")] = None,
     final_channels: Annotated[int | None, typer.Option(min=2, help="Width of the final network.")] = None,
     final_cells: Annotated[int | None, typer.Option(min=1, help="Cells of the final network.")] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Of the final training.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of the final training.")] = None,
     augment: Annotated[
         str, typer.Option(help="Augmentation of the final training, such as crop=2,flip,cutout=4.")
     ] = "",
-    drop_path: Annotated[float, typer.Option(min=0, max=0.99, help="Of the final training.")] = 0.0,
+    drop_path: Annotated[float, typer.Option(min=0, max=0.99, help="Share of edges that it drops.")] = 0.0,
     auxiliary: Annotated[
         bool, typer.Option("--auxiliary", help="Use an auxiliary head in the final training.")
     ] = False,

@@ -77,7 +77,7 @@ def solve(
         bool, typer.Option("--compare-all", help="Give every contender the same time, as in the paper.")
     ] = False,
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="Of every network's training (default: by the number of samples).")
+        int | None, typer.Option(min=1, help="Epochs of every network (default: by the number of samples).")
     ] = None,
     width: Annotated[
         float | None,

@@ -52,8 +52,8 @@ def parsed_limit(text: str, option: str) -> int:
     return count
 
 
-def require_bytes(count: int, what: str) -> None:
-    """Raise `DataError` if `what` needs more bytes than the limit; called before they are allocated.
+def require_bytes(count: int, subject: str) -> None:
+    """Raise `DataError` if `subject` needs more bytes than the limit; called before they are allocated.
 
     >>> require_bytes(10 * 2**30, "digits at 20000 x 20000")
     Traceback (most recent call last):
@@ -63,7 +63,7 @@ the limit with nearkin --max-bytes or $NEARKIN_MAX_BYTES
     limit = max_bytes()
     require(
         count <= limit,
-        f"{what} takes {byte_text(count)}, the limit is {byte_text(limit)}; make it smaller, or raise the limit "
+        f"{subject} takes {byte_text(count)}, the limit is {byte_text(limit)}; make it smaller, or raise the limit "
         f"with nearkin --max-bytes or ${VARIABLE}",
         DataError,
     )

@@ -74,7 +74,7 @@ class Source:
 
     @cached_property
     def solved(self) -> Solved:
-        """The trained networks."""
+        """The source's trained networks, loaded on first use."""
         return self.load()
 
     @cached_property

@@ -112,7 +112,7 @@ class Ranking:
 
     @property
     def nearest(self) -> Kin:
-        """The first source."""
+        """The source with the smallest distance."""
         return self.kin[0]
 
     @property
@@ -147,7 +147,7 @@ class Ranking:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The ranking as plain JSON values."""
         return {
             "target": self.target,
             "measure": self.measure,

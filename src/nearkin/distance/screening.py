@@ -172,8 +172,8 @@ class Index:
         if exact if exact is not None else self.points.numel() <= EXACT:
             rows = torch.mv(self.points, point).topk(wanted).indices
         else:
-            _, found = self._lists.search(point[None].numpy(), wanted)
-            rows = torch.from_numpy(found[0][found[0] >= 0])
+            _, positions = self._lists.search(point[None].numpy(), wanted)
+            rows = torch.from_numpy(positions[0][positions[0] >= 0])
         distances = (self.points[rows].double() - point.double()).norm(dim=1) / math.sqrt(2)
         order = distances.argsort(stable=True).tolist()
         pairs = ((self.names[int(rows[i])], float(distances[i])) for i in order)
@@ -206,7 +206,7 @@ class Index:
         return point.detach().cpu().float()
 
     def to_state(self) -> State:
-        """The stored form."""
+        """Names and points as a state that can be stored."""
         return State({"points": self.points}, {"names": list(self.names), "embedding": asdict(self.embedding)})
 
     @classmethod

@@ -168,7 +168,7 @@ def short_finetune_loss(
 def _check(x: Tensor, y: Tensor, num_outputs: int, likelihood: str, head: str) -> None:
     if head not in HEAD_STARTS:
         raise OptionError(f"head must be one of {', '.join(HEAD_STARTS)}, got {head!r}")
-    require(len(x) >= 2, f"got {len(x)} samples, wanted two or more; add samples", DataError)
+    require(len(x) >= 2, f"got {len(x)} samples, expected two or more; add samples", DataError)
     require(
         len(x) == len(y), f"got {len(x)} samples but {len(y)} targets; give one target for each sample", MismatchError
     )
@@ -182,7 +182,7 @@ def _check(x: Tensor, y: Tensor, num_outputs: int, likelihood: str, head: str) -
         low, high = int(y.min()), int(y.max())
         require(
             low >= 0 and high < num_outputs,
-            f"labels run from {low} to {high}, wanted 0 to {num_outputs - 1}; fix the labels or set num_outputs",
+            f"labels run from {low} to {high}, expected 0 to {num_outputs - 1}; fix the labels or set num_outputs",
             DataError,
         )
 

@@ -39,7 +39,7 @@ class SourceOnTarget:
 
     @cached_property
     def train(self) -> Batch:
-        """Training samples."""
+        """Training samples of the target, as one batch."""
         return self.task.train.fixed_subset(self.num_train)
 
     @cached_property

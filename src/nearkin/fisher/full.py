@@ -161,7 +161,8 @@ def _log_determinant(matrix: Tensor, scale: float) -> float:
     least, largest = float(values[0]), float(values[-1])
     require(
         least >= -NEGATIVE * largest,
-        f"the matrix has an eigenvalue of {least:.3g} beside one of {largest:.3g}, expected none below 0; use a Fisher",
+        f"the matrix has an eigenvalue of {least:.3g} beside one of {largest:.3g}, expected none below 0; pass a "
+        f"Fisher matrix",
         DataError,
     )
     return float((scale * values.clamp_min(0)).log1p().sum())
@@ -173,9 +174,9 @@ def _selected_weights(model: nn.Module, names: Collection[str] | None) -> Params
     return {name: weights[name] for name in wanted_names(model, names)}
 
 
-def _require_limit(what: str, size: int, limit: int, instead: str) -> None:
+def _require_limit(subject: str, size: int, limit: int, instead: str) -> None:
     require(
         size <= limit,
-        f"{what} of {size:,} weights has {size**2:,} entries, the limit is {limit:,} weights; use {instead}, "
+        f"{subject} of {size:,} weights has {size**2:,} entries, the limit is {limit:,} weights; use {instead}, "
         f"or raise limit",
     )

@@ -90,11 +90,11 @@ class Diagonal:
         return float((scale * self.values.double()).log1p().sum())
 
     def diagonal(self) -> Params:
-        """By name."""
+        """The diagonal, by the name of its weight."""
         return {self.name: self.values}
 
     def matmul(self, vector: Mapping[str, Tensor]) -> Params:
-        """Entry by entry."""
+        """Product with a vector, entry by entry."""
         return {self.name: self.values * vector[self.name]}
 
 

@@ -122,7 +122,7 @@ def feature(
         if not words and (len(g) > 1 or positions <= FEW_POSITIONS):  # what was read is gathered once for all outputs
             parts = [_products(placed, _read(layer, x)), *([placed.sum(3).flatten(2)] if bias else [])]
             return rows(torch.cat(parts, 2), summed)
-    return rows(torch.stack([_gradients(layer, local, x, one, wanted) for one in g], 1), summed)
+    return rows(torch.stack([_gradients(layer, local, x, gradient, wanted) for gradient in g], 1), summed)
 
 
 def rows(values: Tensor, summed: bool) -> Feature:

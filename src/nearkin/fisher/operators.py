@@ -97,8 +97,8 @@ class FisherOperator(SymmetricOperator):
 
     def products(self, columns: Tensor) -> Tensor:
         """F times `[P]` or `[P, K]`."""
-        found: Tensor = self.source(columns)
-        return found
+        product: Tensor = self.source(columns)
+        return product
 
     def _size(self) -> torch.Size:
         return torch.Size([len(self._args[0])] * 2)
@@ -116,8 +116,8 @@ class TangentKernelOperator(SymmetricOperator):
     def product(self, vector: Tensor) -> Tensor:
         """Ku `[N·C]`."""
         pulled = self.source.pull(vector.view(self.source.shape))
-        found: Tensor = self.source.push(pulled).flatten()
-        return found
+        product: Tensor = self.source.push(pulled).flatten()
+        return product
 
     def _size(self) -> torch.Size:
         return torch.Size([self.source.shape.numel()] * 2)
@@ -134,8 +134,8 @@ class JacobianOperator(ProductOperator):
 
     def product(self, vector: Tensor) -> Tensor:
         """Jv `[N·C]`."""
-        found: Tensor = self.source.push(unflat(vector, self.source.params)).flatten()
-        return found
+        product: Tensor = self.source.push(unflat(vector, self.source.params)).flatten()
+        return product
 
     def _size(self) -> torch.Size:
         return torch.Size([self.source.shape.numel(), len(self._args[0])])
@@ -186,8 +186,8 @@ def to_scipy(operator: LinearOperator) -> SciPyOperator:
 
     def times(matrix: LinearOperator, right: NDArray[Any]) -> NDArray[Any]:
         columns = torch.tensor(right, dtype=operator.dtype, device=operator.device)
-        found: NDArray[Any] = matrix.matmul(columns).detach().cpu().numpy()
-        return found
+        product: NDArray[Any] = matrix.matmul(columns).detach().cpu().numpy()
+        return product
 
     def straight(right: NDArray[Any]) -> NDArray[Any]:
         return times(operator, right)

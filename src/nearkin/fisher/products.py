@@ -87,8 +87,8 @@ class FisherProduct:
         u = self._information(outputs, tangent)
         if not _finite(u):
             finite = bool(outputs.isfinite().all())
-            what = "changes of the network's outputs along v" if finite else "the network's outputs"
-            raise DataError(f"{what} are not all finite; check inputs, weights and v for NaN and infinity")
+            values = "changes of the network's outputs along v" if finite else "the network's outputs"
+            raise DataError(f"{values} are not all finite; check inputs, weights and v for NaN and infinity")
         return u
 
 

@@ -37,11 +37,11 @@ def unflat(vector: Tensor, like: Mapping[str, Tensor]) -> Params:
         f"a flat vector of these weights has shape ({sum(sizes)},), got {tuple(vector.shape)}; see flat",
         MismatchError,
     )
-    parts = vector.split(sizes)
-    return {name: part.view(value.shape) for (name, value), part in zip(like.items(), parts, strict=True)}
+    pieces = vector.split(sizes)
+    return {name: piece.view(value.shape) for (name, value), piece in zip(like.items(), pieces, strict=True)}
 
 
-def require_fit(vector: Mapping[str, Tensor], like: Mapping[str, Tensor], what: str = "the vector") -> None:
+def require_fit(vector: Mapping[str, Tensor], like: Mapping[str, Tensor], subject: str = "the vector") -> None:
     """Raise an error unless a vector has the names, shapes, dtypes and devices of the weights.
 
     >>> require_fit({"a": torch.zeros(3)}, {"a": torch.zeros(2)})
@@ -52,7 +52,7 @@ tensor per weight, with its name and shape in model.named_parameters()
     mismatches = differences(vector, like, types=True)
     require(
         not mismatches,
-        f"{what} does not fit the weights: {mismatches}; give one tensor per weight, with its name and shape in "
+        f"{subject} does not fit the weights: {mismatches}; give one tensor per weight, with its name and shape in "
         f"model.named_parameters()",
         MismatchError,
     )

@@ -20,7 +20,7 @@ class Scores:
     count: int
 
     def to_dict(self) -> dict[str, float | int]:
-        """Plain JSON values."""
+        """The scores as plain JSON values."""
         return {"metric": self.metric, "loss": self.loss, "count": self.count}
 
 

@@ -22,23 +22,23 @@ MAX_LAYERS = 20_000
 """Maximum number of modules in a network."""
 
 
-def require_numbers(count: int, what: str) -> None:
+def require_numbers(count: int, subject: str) -> None:
     """Refuse a network with more values than the limit.
 
     >>> require_numbers(2**40, "mlp?hidden=999999999")
     Traceback (most recent call last):
-    nearkin.core.errors.OptionError: mlp?hidden=999999999 has more than 536,870,912 numbers, the most that nearkin's \
-own networks may have; make it smaller
+    nearkin.core.errors.OptionError: mlp?hidden=999999999 has more than 536,870,912 numbers, the limit of nearkin's \
+own networks; make it smaller
     """
     require(
         count <= MAX_NUMBERS,
-        f"{what} has more than {MAX_NUMBERS:,} numbers, the most that nearkin's own networks may have; make it smaller",
+        f"{subject} has more than {MAX_NUMBERS:,} numbers, the limit of nearkin's own networks; make it smaller",
     )
 
 
-def require_size(what: str, make: Callable[[], nn.Module]) -> None:
+def require_size(subject: str, make: Callable[[], nn.Module]) -> None:
     """Create a network on the meta device, which uses no memory, and stop when it exceeds a limit."""
-    with _count_registrations(what), torch.device("meta"), _WithoutInitialisation():
+    with _count_registrations(subject), torch.device("meta"), _WithoutInitialisation():
         make()
 
 
@@ -54,7 +54,7 @@ class _WithoutInitialisation(TorchFunctionMode):
 
 
 @contextmanager
-def _count_registrations(what: str) -> Iterator[None]:
+def _count_registrations(subject: str) -> Iterator[None]:
     """Count the parameters, buffers and submodules that modules on the meta device register."""
     numbers = layers = 0
 
@@ -62,13 +62,13 @@ def _count_registrations(what: str) -> Iterator[None]:
         nonlocal numbers
         if value is not None and value.is_meta:
             numbers += value.numel()
-            require_numbers(numbers, what)
+            require_numbers(numbers, subject)
 
     def count_layers(module: nn.Module, name: str, child: nn.Module | None) -> None:
         nonlocal layers
         layers += 1
         if layers > MAX_LAYERS:
-            raise OptionError(f"{what} has more than {MAX_LAYERS:,} layers; make it smaller")
+            raise OptionError(f"{subject} has more than {MAX_LAYERS:,} layers; make it smaller")
 
     with ExitStack() as stack:
         stack.enter_context(hooks.register_module_parameter_registration_hook(count_numbers))

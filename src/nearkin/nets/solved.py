@@ -107,28 +107,28 @@ class Solved:
 
     def model(self, trial: int = 0) -> nn.Module:
         """The trained network of one trial, in evaluation mode."""
-        require(0 <= trial < len(self.trials), f"{self.name} has trials 0 to {len(self.trials) - 1}, not {trial}")
+        require(0 <= trial < len(self.trials), f"'{self.name}' has trials 0 to {len(self.trials) - 1}, got {trial}")
         shape, fit = tuple(self.facts["input_shape"]), self.trials[trial]
         stored = sum(value.numel() for value in fit.params.values())
-        with restoring(f"the network of {self.name}"), _weight_limit(SPARE * stored + SPARE_WEIGHTS, self.network):
+        with restoring(f"the network of '{self.name}'"), _weight_limit(SPARE * stored + SPARE_WEIGHTS, self.network):
             model = build(self.network, shape, self.num_outputs, self.seed, trial)
         load(model, fit.params, fit.buffers)
         return model.eval()
 
     def scores_on(self, task: Task, trial: int = 0, device: torch.device | None = None) -> Scores:
         """Metric and loss on another task's test set, with the scaling of this task."""
-        for what, own, other in (
+        for property_name, own, other in (
             ("likelihood", self.facts["likelihood"], task.likelihood),
             ("input shape", tuple(self.facts["input_shape"]), task.input_shape),
             ("number of classes", len(self.facts["classes"]), len(task.classes)),
         ):
             if own != other:
-                raise MismatchError(f"{self.name} was trained with {what} {own}, {task.name} has {other}; "
+                raise MismatchError(f"'{self.name}' was trained with {property_name} {own}, '{task.name}' has {other}; "
                                     f"evaluate it on data of the same kind")  # fmt: skip
         mine = self.facts.get("preprocessing")
         require(
             not mine or mine == dict(task.preprocessing),
-            f"the columns of {task.name} are encoded otherwise than those that {self.name} was trained on; evaluate it "
+            f"the columns of '{task.name}' are not encoded like those that '{self.name}' was trained on; evaluate it "
             f"on its own data, or apply it to new rows with nearkin predict",
             MismatchError,
         )
@@ -190,7 +190,7 @@ def task_facts(facts: Mapping[str, Any], origin: str) -> TaskFacts:
     """Stored facts of a task, checked so that a network can be built: types, shape and scaling must fit."""
     known = typed(TaskFacts, dict(facts), origin)
     shape, scaling, target_scaling = known["input_shape"], known["scaling"], known["target_scaling"]
-    for what, fits in (
+    for key, fits in (
         ("input_shape", 1 <= len(shape) <= 4 and min(shape) >= 1 and math.prod(shape) <= LARGEST_INPUT),
         ("classes", len(known["classes"]) >= 1),
         ("scaling", scaling is None or len(scaling["mean"]) == len(scaling["std"]) in (1, shape[0] if shape else 0)),
@@ -199,7 +199,7 @@ def task_facts(facts: Mapping[str, Any], origin: str) -> TaskFacts:
     ):  # fmt: skip
         require(
             fits,
-            f"{origin}: {what} does not fit the other facts of the task ({str(known[what])[:80]}); write or fetch the "  # type: ignore[literal-required]
+            f"{origin}: {key} does not fit the other facts of the task ({str(known[key])[:80]}); write or fetch the "  # type: ignore[literal-required]
             f"file again",
             DataError,
         )

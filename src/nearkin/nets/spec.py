@@ -50,7 +50,7 @@ def value_of(text: str) -> Value:
     if re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", text, re.IGNORECASE):
         return float(text)
     if re.fullmatch(r"[0-9]+(-[0-9]+)+", text):
-        return tuple(int(part) for part in text.split("-"))
+        return tuple(int(size) for size in text.split("-"))
     return {"true": True, "false": False}.get(text, text)
 
 
@@ -94,7 +94,7 @@ class NetworkSpec:
     def parse(cls, text: str) -> "NetworkSpec":
         """Read a network string."""
         name, _, rest = text.strip().partition("?")
-        pairs = [part.partition("=") for part in rest.split("&") if part]
+        pairs = [item.partition("=") for item in rest.split("&") if item]
         for option, equals, _ in pairs:
             require(bool(option and equals), f"{text}: options are written name=value, got {option!r}")
         return cls(name, tuple((option, value_of(value)) for option, _, value in pairs))

@@ -64,7 +64,7 @@ class _ConfusionDrawing:
         self.most = max([*wrong, 1e-12])
 
     def svg(self, name: str) -> str:
-        """The whole picture."""
+        """The whole picture as SVG."""
         grid = self.grid
         width = max(grid.left + grid.side + max(grid.over, 2.0), 210.0)
         draw = Canvas(min(self.width, round(width)), round(grid.top + grid.side + 6))

@@ -212,7 +212,7 @@ def threshold_text(relations: Relations) -> list[str]:
         count, gain = facts.get(f"num_{side}"), facts.get(f"gain_{side}")
         if count:
             change = f"{'+' if gain and gain > 0 else ''}{number(float(gain or 0.0))}"
-            effects.append(f"{where} they changed the metric by {change} in the mean of {count} trials")
+            effects.append(f"{where} they changed the metric by {change} on average over {count} trials")
         elif count == 0:
             effects.append(f"{where} no trial was made")
     return [f"{limit}: {'; '.join(effects)}." if effects else f"{limit}."]

@@ -32,9 +32,10 @@ def mistake_images(solution: Solution) -> list[MistakeImage]:
     images = []
     if solution.pictures.dim() == 4 and len(solution.pictures):
         for picture, mistake in zip(solution.pictures, solution.quality.mistakes, strict=False):
-            given, said, probability = plain(mistake.given), plain(mistake.said), percent(mistake.probability)
-            text = f"Test sample {mistake.row}: true class {given}, answer {said} with a probability of {probability}"
-            images.append(MistakeImage(png_uri(image_bytes(picture)), text, given, said, probability))
+            true_class, answer, probability = plain(mistake.given), plain(mistake.said), percent(mistake.probability)
+            title = f"Test sample {mistake.row}: true class {true_class}, answer {answer}"
+            text = f"{title} with a probability of {probability}"
+            images.append(MistakeImage(png_uri(image_bytes(picture)), text, true_class, answer, probability))
     return images
 
 

@@ -53,12 +53,12 @@ def usage(solution: Solution, file: str) -> tuple[str, str]:
 
 def run_table(solution: Solution) -> HtmlTable:
     """Seed, budget and all other settings, then versions."""
-    made: Mapping[str, Any] = solution.made
+    settings: Mapping[str, Any] = solution.made
     rows = [("Seed", str(solution.seed))]
-    for key, value in made.items():
+    for key, value in settings.items():
         if key not in ("command", "versions", "seed"):
             rows.append((_NAMES.get(key, plain(key).replace("_", " ").capitalize()), setting(value)))
-    versions = made.get("versions")
+    versions = settings.get("versions")
     if isinstance(versions, Mapping):
         rows += [(f"Version of {plain(str(name))}", plain(str(number))) for name, number in versions.items()]
     else:

@@ -152,16 +152,16 @@ def _map(solution: Solution) -> Figure | None:
 
 def architecture_section(solution: Solution) -> Section:
     """Drawings of the cells that searches found, and how the searches went."""
-    drawings, found = cell_drawings(solution), curves.search_curves(solution)
+    drawings, searches = cell_drawings(solution), curves.search_curves(solution)
     search = None
-    if any(len(curve.points) > 1 for curve in found):
+    if any(len(curve.points) > 1 for curve in searches):
         search = figure(
-            partial(curves.search_picture, found),
+            partial(curves.search_picture, searches),
             "nk-search",
             "Search curves",
             "The best score that a search had seen after so many cells. The score comes from a short training of a "
             "small network. It only ranks cells and cannot be compared with the results above.",
-            curves.search_table(solution, found),
+            curves.search_table(solution, searches),
         )
     return {
         "text": architecture_text(solution, drawings),

@@ -54,7 +54,7 @@ class Canvas:
         self._add("circle", {"cx": x, "cy": y, "r": radius}, **style)
 
     def polygon(self, points: Iterable[Point], **style: Unpack[Style]) -> None:
-        """A closed shape."""
+        """A closed shape through the given points."""
         self._add("polygon", {"points": " ".join(map(point, points))}, **style)
 
     def path(self, data: str, **style: Unpack[Style]) -> None:

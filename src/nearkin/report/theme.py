@@ -25,7 +25,7 @@ DARK: Mapping[str, str] = {
     "target": "#f4a340",
     "arrow": "#8792a4",
 }
-"""Blue and orange can be told apart with every common kind of colour blindness."""
+"""Blue and orange can be distinguished with every common kind of colour blindness."""
 
 FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif"
 

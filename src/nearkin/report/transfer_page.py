@@ -146,11 +146,13 @@ def _origin(transfer: Transfer) -> Section:
 
 
 def _reproduce(transfer: Transfer, command: str) -> Section:
-    made, classes = transfer.made, methods.of_classes(transfer)
+    settings, classes = transfer.made, methods.of_classes(transfer)
     options = [f"shots={transfer.shots}"] if transfer.shots is not None else []
-    options += [f"{key}={made[key]!r}" for key, value in _USUAL.items() if key in made and made[key] != value]
-    given = made.get("given")
-    target = f"nk.task({given!r})" if given else "task" if given == "" else repr(transfer.target)
+    options += [
+        f"{key}={settings[key]!r}" for key, value in _USUAL.items() if key in settings and settings[key] != value
+    ]
+    data = settings.get("given")
+    target = f"nk.task({data!r})" if data else "task" if data == "" else repr(transfer.target)
     python = (
         f'import nearkin as nk\n\nwith nk.Zoo("nearkin-zoo") as zoo:\n'
         f"    result = zoo.transfer({', '.join([repr(transfer.source), target, *options])})\n"
@@ -158,8 +160,8 @@ def _reproduce(transfer: Transfer, command: str) -> Section:
     )
     rows = [("Labels for each class" if classes else "Samples", setting(transfer.shots) if transfer.shots else "all")]
     for key, title in _MADE.items():
-        if made.get(key) is not None and (classes or key not in ("method", "how")):
-            rows.append((title, setting(made[key])))
+        if settings.get(key) is not None and (classes or key not in ("method", "how")):
+            rows.append((title, setting(settings[key])))
     rows.append(("Version of nearkin", __version__))
     return {
         "command": verbatim(command) if command else "",

@@ -89,7 +89,7 @@ class FolderCheckpoints:
         return sorted(path.name for path in self.folder.glob("*") if path.is_file())
 
     def within(self, name: str) -> "FolderCheckpoints":
-        """A subfolder."""
+        """The checkpoints in a subfolder of this name."""
         return FolderCheckpoints(self.folder / name)
 
     def clear(self) -> None:

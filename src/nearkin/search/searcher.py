@@ -149,8 +149,8 @@ class SearchResult:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, read by `from_dict`."""
         plain = {name: getattr(self, name) for name in ("method", "steps", "evaluations", "seconds", "reason")}
-        history, found = [list(row) for row in self.history], [scored.to_dict() for scored in self.found]
-        return {"best": self.best.to_dict(), **plain, "history": history, "found": found}
+        history, top = [list(row) for row in self.history], [scored.to_dict() for scored in self.found]
+        return {"best": self.best.to_dict(), **plain, "history": history, "found": top}
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> "SearchResult":
@@ -205,9 +205,9 @@ def run_search(
     best = searcher.best(state)
     if best is None:
         raise TrainingError(f"{searcher.name} ended ({reason}) before it measured a genotype; give it a larger budget")
-    found = tuple(searcher.top(state, NUM_BEST))
+    top = tuple(searcher.top(state, NUM_BEST))
     return SearchResult(
-        best, searcher.name, run.steps, searcher.evaluations(state), run.seconds, reason, tuple(run.history), found
+        best, searcher.name, run.steps, searcher.evaluations(state), run.seconds, reason, tuple(run.history), top
     )
 
 

@@ -73,11 +73,11 @@ def _against(results: dict[str, Result], other: str, claim: str) -> ClaimCheck:
 def _smaller(results: dict[str, Result]) -> ClaimCheck:
     claim = "The searched network is as good as the best hand-made network, and smaller."
     searched = _best(results, "searched")
-    made = _best(results, "made")
-    if searched is None or made is None:
+    hand_made = _best(results, "made")
+    if searched is None or hand_made is None:
         return ClaimCheck(claim, None, _absent("a searched network" if searched is None else "a hand-made network"))
-    held = _value(searched) > _value(made) - ALIKE and searched.parameters < made.parameters
-    return ClaimCheck(claim, held, f"{_sized(searched)}, {made.title} {_sized(made)}")
+    held = _value(searched) > _value(hand_made) - ALIKE and searched.parameters < hand_made.parameters
+    return ClaimCheck(claim, held, f"{_sized(searched)}, {hand_made.title} {_sized(hand_made)}")
 
 
 def _tuned(results: dict[str, Result]) -> ClaimCheck:

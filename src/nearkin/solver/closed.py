@@ -69,10 +69,10 @@ def _classes(
 ) -> Work[tuple[TangentMachine, dict[str, Any]]]:
     x, y = task.train.all()
     known = Classes(alpha=settings.get("alpha"), scale=settings.get("scale"), temperature=settings.get("temperature"))
-    found = yield from classify.work(flat, x, y, len(task.classes), known, seed=seed)
-    heat = found.temperatures["mean"]
-    chosen = {"alpha": found.choice.alpha, "scale": found.choice.scale, "temperature": heat}
-    return as_machine(found.posterior, network, heat), chosen
+    result = yield from classify.work(flat, x, y, len(task.classes), known, seed=seed)
+    temperature = result.temperatures["mean"]
+    chosen = {"alpha": result.choice.alpha, "scale": result.choice.scale, "temperature": temperature}
+    return as_machine(result.posterior, network, temperature), chosen
 
 
 def _values(
@@ -80,11 +80,11 @@ def _values(
 ) -> Work[tuple[TangentMachine, dict[str, Any]]]:
     x, y = task.train.all()
     known = {name: settings[name] for name in ("noise", "scale", "mean") if name in settings}
-    found = yield from gaussian.work(flat, x, y, Hyper(**known) if known else None, space="function", seed=seed)
-    machine = as_machine(found, network)
+    posterior = yield from gaussian.work(flat, x, y, Hyper(**known) if known else None, space="function", seed=seed)
+    machine = as_machine(posterior, network)
     if task.likelihood == "heteroscedastic":
-        machine = with_constant_outputs(machine, _leave_one_out_error(found.leave_one_out(), y).log())
-    return machine, {"noise": found.hyper.noise, "scale": found.hyper.scale, "mean": found.hyper.mean}
+        machine = with_constant_outputs(machine, _leave_one_out_error(posterior.leave_one_out(), y).log())
+    return machine, {"noise": posterior.hyper.noise, "scale": posterior.hyper.scale, "mean": posterior.hyper.mean}
 
 
 def _leave_one_out_error(left_out: tuple[Tensor, Tensor], y: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from nearkin.core.rng import Streams
 stats = Lazy("scipy.stats")
 
 FEWEST = 8
-"""Smallest number of trials to learn a threshold; with fewer, the prior is used."""
+"""Smallest number of trials to learn a threshold; with fewer, `PRIOR` is used."""
 
 PRIOR = 0.5
 """Threshold without trials: the middle of the range of distances."""
@@ -109,15 +109,15 @@ class Threshold:
         """The threshold, its evidence and its weakness, as sentences.
 
         >>> print(threshold([]).words())
-        Tasks count as near up to a Fréchet distance of 0.50. This value is a prior: there are 0 trials, and learning \
-needs 8.
+        Tasks count as near up to a Fréchet distance of 0.50. This value is a default: there are 0 trials, and \
+learning needs 8.
         """
         count = self.num_below + self.num_above
         form = f" (form {self.form})" if self.form else ""
         first = f"Tasks count as near up to a Fréchet distance of {self.value:.2f}{form}."
         if not self.learned:
             return (
-                f"{first} This value is a prior: there {'is 1 trial' if count == 1 else f'are {count} trials'}, and "
+                f"{first} This value is a default: there {'is 1 trial' if count == 1 else f'are {count} trials'}, and "
                 f"learning needs {FEWEST}."
             )
         sides = " and ".join(

@@ -25,7 +25,7 @@ def score_text(value: float | None, metric: str, count: int) -> str:
 
 def runner_up(chosen: str, standings: Sequence[Result]) -> Result | None:
     """The contender with the best validation score beside the chosen one."""
-    return next((one for one in ordered(standings) if one.name != chosen), None)
+    return next((contender for contender in ordered(standings) if contender.name != chosen), None)
 
 
 def margin_text(margin: Margin, metric: str, *, brief: bool = False) -> str:

@@ -69,7 +69,7 @@ class Catalogue:
         self.close()
 
     def close(self) -> None:
-        """Release the database."""
+        """Close the database and release its files."""
         self.database.close()
 
     @property

@@ -60,7 +60,7 @@ class Health:
         return not (self.missing or self.altered or self.problems)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The result as plain JSON values."""
         return {"sound": self.sound, **asdict(self)}
 
 

@@ -203,7 +203,7 @@ class TaskRecord:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """Further facts."""
+        """Facts of the artifact as plain JSON values."""
         facts: dict[str, Any] = json.loads(self.facts_text)
         return facts
 

@@ -242,7 +242,7 @@ class TextColumn:
 
     @property
     def titles(self) -> tuple[str, ...]:
-        """The words."""
+        """The words, one for each encoded column."""
         return self.words
 
     def encode(self, cells: Cells) -> Array:

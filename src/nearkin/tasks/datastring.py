@@ -109,7 +109,7 @@ def height_width(value: str, modifier: str = "size") -> tuple[int, int]:
     >>> height_width("14"), height_width("14x20")
     ((14, 14), (14, 20))
     """
-    sides = [whole_number(part) or 0 for part in value.lower().split("x")]
+    sides = [whole_number(text) or 0 for text in value.lower().split("x")]
     if len(sides) > 2 or min(sides) < 1:
         example = f"{modifier}=32 or {modifier}=32x48"
         raise OptionError(f"{modifier} must be a side in pixels, as in {example}, got {quoted(value)}")

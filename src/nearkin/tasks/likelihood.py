@@ -122,7 +122,7 @@ class Language(Categorical):
         return F.cross_entropy(outputs.transpose(1, -1), targets, reduction="none").sum(-1)
 
     def loss(self, outputs: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-        """Mean over tokens."""
+        """Mean cross-entropy over all tokens."""
         return F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), label_smoothing=smoothing)
 
     def sample(self, outputs: Tensor, rng: Generator) -> Tensor:

@@ -11,7 +11,7 @@ PIVOT = 1e-14  # a squared pivot below this fraction of the largest diagonal ent
 
 
 @operation
-def cholesky(matrix: Tensor, what: str = "the kernel") -> Work[tuple[Tensor, float]]:
+def cholesky(matrix: Tensor, subject: str = "the kernel") -> Work[tuple[Tensor, float]]:
     """Lower factors of symmetric matrices `[..., R, R]`, and the jitter that was added to the diagonals.
 
     Raises:
@@ -24,7 +24,7 @@ def cholesky(matrix: Tensor, what: str = "the kernel") -> Work[tuple[Tensor, flo
     True
     """
     diagonal = matrix.diagonal(dim1=-2, dim2=-1)
-    level, name = float(diagonal.abs().mean()), f"{what} of {matrix.shape[-1]:,} rows"
+    level, name = float(diagonal.abs().mean()), f"{subject} of {matrix.shape[-1]:,} rows"
     for share in JITTERS:
         candidate = matrix if share == 0 else matrix + share * level * torch.eye(matrix.shape[-1]).to(matrix)
         factor, failed = torch.linalg.cholesky_ex(candidate)

@@ -71,7 +71,7 @@ def run_baselines(
     steps: int = STEPS,
     seed: int = 0,
     means: int | None = None,
-    part: Callable[[str, Callable[[], Work[TransferScores]]], Work[TransferScores]] = run_each,
+    run: Callable[[str, Callable[[], Work[TransferScores]]], Work[TransferScores]] = run_each,
 ) -> Work[tuple[TransferScores, ...]]:
     """All baselines on a task with classes or values.
 
@@ -81,7 +81,7 @@ def run_baselines(
         steps: number of steps of the baselines that train in steps.
         seed: of new heads and of the order of samples.
         means: number of the network's outputs that are means, if the others are log variances.
-        part: runs one baseline, given its name and its work; it may return the stored scores of an earlier run.
+        run: runs one baseline, given its name and its work; it may return the stored scores of an earlier run.
     """
     require_classes_or_values(task)
     require(steps >= 1, f"steps must be 1 or more, got {steps}")
@@ -90,7 +90,7 @@ def run_baselines(
     results = []
     for method in BASELINES:
         work = partial(method, model, task, steps, seed, means)
-        scores = yield from part(method.__name__.replace("_", " "), work)
+        scores = yield from run(method.__name__.replace("_", " "), work)
         yield Note(f"{scores.name}: {task.form.metric} {scores.metric:.4f} in {scores.seconds:.1f} s")
         results.append(scores)
     return tuple(results)

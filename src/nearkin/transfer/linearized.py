@@ -249,7 +249,7 @@ def chosen_outputs(outputs: Outputs, size: int) -> range:
     return range(outputs, outputs + 1)
 
 
-def require_finite(values: Tensor, what: str, advice: str) -> None:
+def require_finite(values: Tensor, subject: str, advice: str) -> None:
     """Refuse samples `[N, ...]` that are not finite, naming the first of them."""
     broken = ~values.isfinite().reshape(len(values), -1).all(1)
-    require(not bool(broken.any()), f"{what} not finite at sample {int(broken.int().argmax())}; {advice}", DataError)
+    require(not bool(broken.any()), f"{subject} not finite at sample {int(broken.int().argmax())}; {advice}", DataError)

@@ -58,7 +58,7 @@ class Posterior:
 
     @property
     def linearized(self) -> Linearized:
-        """The network."""
+        """The linearized network of the prior."""
         return self.prior.linearized
 
     @property

@@ -123,8 +123,8 @@ def prepare_task(linearized: Linearized, points: Points, how: Learning, streams:
     limit = min(how.limit, LAYERS_LIMIT) if how.uses_kernels else how.limit
     x = linearized.inputs(points[0])
     y = checked_targets(points[1], len(x))
-    given = points[2] if len(points) == 3 else None
-    known = checked_noise(given, len(x), y.shape[1])
+    noise = points[2] if len(points) == 3 else None
+    known = checked_noise(noise, len(x), y.shape[1])
     layout = row_layout(linearized, x, y, known)
     each = layout.num_outputs if layout.joint else 1
     size = linearized.num_weights * (layout.num_outputs if linearized.outputs == "sum" else 1)
@@ -137,7 +137,7 @@ def prepare_task(linearized: Linearized, points: Points, how: Learning, streams:
     network = layout.network(linearized.mean(x)) if layout.has_network_mean() else None
     kernels = linearized.layer_kernels(x) if how.layers else {}
     gram = None if use_features else sum(kernels.values()) if kernels else (yield from linearized.kernel.work(x))
-    variances = None if given is None else layout.noise_rows(known)
+    variances = None if noise is None else layout.noise_rows(known)
     require(
         variances is None or bool((variances > 0).all()),
         "got a known noise of 0, expected variances above 0; raise it",

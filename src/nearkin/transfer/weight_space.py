@@ -115,7 +115,7 @@ class WeightSpace(SolvedProcess):
         return (yield from solve_sums(self.prior, sums, self.num_constants))
 
     def tensors(self) -> dict[str, Tensor]:
-        """The stored fields."""
+        """The tensors that are stored, by the names of their fields."""
         return {**vars(self.sums), "factor": self.factor, "num_constants": torch.tensor(self.num_constants)}
 
     @classmethod

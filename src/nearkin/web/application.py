@@ -120,7 +120,7 @@ def _html(zoo: ReadOnlyStore, page: Page) -> Callable[[Request], Response]:
 
 
 def _json(zoo: ReadOnlyStore, facts: Figures) -> Callable[[Request], Response]:
-    """Answer with JSON."""
+    """Answer a request with JSON."""
 
     def answer(request: Request) -> Response:
         try:

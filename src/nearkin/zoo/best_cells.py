@@ -43,7 +43,7 @@ class BestCells:
         return tuple(best.genotype for best in self.found)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The cells as plain JSON values."""
         return {
             "version": VERSION,
             "space": self.space,
@@ -53,7 +53,7 @@ class BestCells:
         }
 
     def to_state(self) -> State:
-        """The stored form."""
+        """The cells as a state that can be stored."""
         return State({}, self.to_dict())
 
     @classmethod

@@ -191,14 +191,14 @@ class _Definitions:
         if isinstance(value, tuple):
             if fields:
                 self.include(_module(type(value)), type(value).__name__)
-            parts = [self.literal(item, indent + 4) for item in value]
-            parts = [f"{field}={part}" for field, part in zip(fields, parts, strict=True)] if fields else parts
+            items = [self.literal(item, indent + 4) for item in value]
+            items = [f"{field}={item}" for field, item in zip(fields, items, strict=True)] if fields else items
             opening = f"{type(value).__name__}(" if fields else "("
-            short = opening + ", ".join(parts) + ("," if len(parts) == 1 and not fields else "") + ")"
+            short = opening + ", ".join(items) + ("," if len(items) == 1 and not fields else "") + ")"
             if len(short) + indent < _LINE and "\n" not in short:
                 return short
             pad = " " * (indent + 4)
-            return f"{opening}\n" + "".join(f"{pad}{part},\n" for part in parts) + " " * indent + ")"
+            return f"{opening}\n" + "".join(f"{pad}{item},\n" for item in items) + " " * indent + ")"
         if isinstance(value, str):
             return json.dumps(value)
         require(

@@ -129,7 +129,7 @@ class Architecture:
         return self.domain
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The result as plain JSON values."""
         figures = self.evaluated.to_dict()
         return {
             **{name: figures[name] for name in ("genotype", "metric", "loss", "parameters", "multiply_adds")},

@@ -124,7 +124,7 @@ class Transfer:
 
     @property
     def ece(self) -> float:
-        """Expected calibration error."""
+        """Expected calibration error on the test set."""
         return self.outcome.ece
 
     @property
@@ -159,7 +159,7 @@ def transfer_network(
     """
     solved = zoo.solved(source)
     model = solved.model(how.trial)
-    given = None if isinstance(target, str) else target.source
+    source_text = None if isinstance(target, str) else target.source
     target = zoo.task(target) if isinstance(target, str) else target
     require_classes_or_values(target)
     if target.name == source:
@@ -185,7 +185,7 @@ def transfer_network(
     return Transfer(
         source, target.name, solved.network, task.form.metric, how.shots, len(few.train), len(few.test),
         replace(task, test=few.test).majority_baseline(), outcome, baselines, _origin(solved, how.trial, model),
-        how.facts() | {"seed": seed, "given": given}, few.best_constant(),
+        how.facts() | {"seed": seed, "given": source_text}, few.best_constant(),
     )  # fmt: skip
 
 

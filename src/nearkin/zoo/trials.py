@@ -76,5 +76,5 @@ class TrialCache:
         return result
 
     def clear(self) -> None:
-        """Remove all trials."""
+        """Remove the stored states of all trials."""
         self.checkpoints.clear()

@@ -63,7 +63,7 @@ class Zoo(SolvedTasks):
         self.close()
 
     def close(self) -> None:
-        """Close the database."""
+        """Close the database; the end of a `with` block does it too."""
         self.catalogue.close()
 
     @operation

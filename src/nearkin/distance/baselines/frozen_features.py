@@ -140,7 +140,7 @@ def kernel_evidence(kernel: Tensor, targets: Tensor) -> float:
     matrix = rows(kernel, "kernel entries")
     require(
         matrix.shape[0] == matrix.shape[1],
-        f"the kernel has shape {tuple(matrix.shape)}, wanted [N, N]; compute it for one output at a time",
+        f"the kernel has shape {tuple(matrix.shape)}, expected [N, N]; compute it for one output at a time",
         MismatchError,
     )
     require(
@@ -153,5 +153,5 @@ def kernel_evidence(kernel: Tensor, targets: Tensor) -> float:
 
 
 def _varied(y: Tensor) -> Tensor:
-    require(bool(y.any()), "the targets are constant, wanted two values or more; choose other targets", DataError)
+    require(bool(y.any()), "the targets are constant, expected two values or more; choose other targets", DataError)
     return y

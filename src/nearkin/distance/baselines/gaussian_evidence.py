@@ -82,7 +82,7 @@ def _reduced(gram: Array, right: Array, targets: Array, primal: bool) -> Reduced
     scale, low = max(0.0, float(values[-1])), max(0.0, -float(values[0]))
     require(
         low <= NEGATIVE * scale,
-        f"the kernel has eigenvalues from {-low:.3g} to {scale:.3g}, wanted none below 0; give the inner products of "
+        f"the kernel has eigenvalues from {-low:.3g} to {scale:.3g}, expected none below 0; give the inner products of "
         f"features",
         DataError,
     )

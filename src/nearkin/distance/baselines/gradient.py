@@ -43,7 +43,7 @@ def gradient_norm(model: nn.Module, x: Tensor, y: Tensor, form: Likelihood, head
     encoder = split(params, name)[0]
     require(
         bool(encoder),
-        f"{type(model).__name__} consists of a head only, wanted an encoder before it; use another network",
+        f"{type(model).__name__} consists of a head only, expected an encoder before it; use another network",
         MismatchError,
     )
     renamed = {f"model.{key}": value for key, value in params.items()}

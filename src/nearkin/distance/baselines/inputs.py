@@ -24,10 +24,10 @@ computed them
     table = table[:, None] if table.dim() == 1 else table
     require(
         table.dim() == 2 and table.shape[1] >= 1,
-        f"{name} have shape {tuple(features.shape)}, wanted [N, D], one row per sample; flatten them",
+        f"{name} have shape {tuple(features.shape)}, expected [N, D], one row per sample; flatten them",
         MismatchError,
     )
-    require(len(table) >= least, f"{name} hold {len(table)} samples, wanted {least} or more; add samples", DataError)
+    require(len(table) >= least, f"{name} hold {len(table)} samples, expected {least} or more; add samples", DataError)
     finite = table.isfinite()
     if not bool(finite.all()):
         first = int(torch.nonzero(~finite.all(1))[0])
@@ -47,7 +47,7 @@ def classes(labels: Tensor, count: int, num_classes: int | None = None, name: st
     """
     require(
         labels.dim() == 1 and len(labels) == count,
-        f"{name} have shape {tuple(labels.shape)}, wanted [{count}]; give one class for each sample",
+        f"{name} have shape {tuple(labels.shape)}, expected [{count}]; give one class for each sample",
         MismatchError,
     )
     whole = labels.detach().to("cpu", torch.int64)
@@ -60,7 +60,7 @@ def classes(labels: Tensor, count: int, num_classes: int | None = None, name: st
     bound = high + 1 if num_classes is None else num_classes
     require(
         low >= 0 and high < bound,
-        f"{name} run from {low} to {high}, wanted 0 to {bound - 1}; fix the labels or set the number of classes",
+        f"{name} run from {low} to {high}, expected 0 to {bound - 1}; fix the labels or set the number of classes",
         DataError,
     )
     return whole
@@ -75,7 +75,7 @@ def several(labels: Tensor) -> Tensor:
     """
     require(
         bool((labels != labels[0]).any()),
-        f"all {len(labels)} samples are of class {int(labels[0])}, wanted two classes or more; add samples of another",
+        f"all {len(labels)} samples are of class {int(labels[0])}, expected two classes or more; add others",
         DataError,
     )
     return labels
@@ -92,7 +92,7 @@ def columns(targets: Tensor, count: int, name: str = "targets") -> Tensor:
     table = rows(targets, name)
     require(
         len(table) == count,
-        f"{name} have {len(table)} rows, wanted {count}, one for each sample of the features",
+        f"{name} have {len(table)} rows, expected {count}, one for each sample of the features",
         MismatchError,
     )
     return table

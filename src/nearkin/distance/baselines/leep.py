@@ -70,7 +70,7 @@ def nce(source_labels: Tensor, labels: Tensor) -> float:
     """
     require(
         source_labels.dim() == 1 and len(source_labels) >= 1,
-        f"source_labels have shape {tuple(source_labels.shape)}, wanted [N]; give one class for each sample",
+        f"source_labels have shape {tuple(source_labels.shape)}, expected [N]; give one class for each sample",
         DataError,
     )
     z = classes(source_labels, len(source_labels), name="source_labels")

@@ -201,7 +201,7 @@ def head_targets(labels: Tensor, count: int, form: Likelihood, num_classes: int 
     if form.name == "categorical":
         return classes(labels, count, num_classes)
     y = rows(labels, "targets", 1)
-    require(len(y) == count, f"targets have {len(y)} rows, wanted {count}, one for each sample", MismatchError)
+    require(len(y) == count, f"targets have {len(y)} rows, expected {count}, one for each sample", MismatchError)
     return y
 
 

@@ -91,7 +91,7 @@ def knn_r2(
     num_wanted = len(train if test is None else test)
     require(
         len(y) == len(train) and len(wanted) == num_wanted and y.shape[1] == wanted.shape[1],
-        f"targets have shapes {tuple(y.shape)} and {tuple(wanted.shape)}, wanted {len(train)} and {num_wanted} rows "
+        f"targets have shapes {tuple(y.shape)} and {tuple(wanted.shape)}, expected {len(train)} and {num_wanted} rows "
         f"and the same columns; give one row for each sample",
         MismatchError,
     )

@@ -32,13 +32,13 @@ def task2vec_embedding(fisher: FisherDiagonal, head: str | None = None) -> Param
     embedding = {name: value.double().cpu().flatten(1).mean(1) for name, value in values.items() if value.dim() >= 2}
     require(
         bool(embedding),
-        "the Fisher diagonal has no weight with two axes or more, wanted one; measure the weights of layers",
+        "the Fisher diagonal has no weight with two axes or more, expected one; measure the weights of layers",
         DataError,
     )
     entries = torch.cat(list(embedding.values()))
     require(
         bool(entries.isfinite().all()) and float(entries.min()) >= 0 and float(entries.max()) > 0,
-        "a Fisher diagonal is NaN, below 0 or zero everywhere, wanted >= 0 and > 0 somewhere; measure it again",
+        "a Fisher diagonal is NaN, below 0 or zero everywhere, expected >= 0 and > 0 somewhere; measure it again",
         DataError,
     )
     return embedding

@@ -78,19 +78,19 @@ class Cells(Genotype):
 
     def operations(self) -> dict[str, tuple[str, ...]]:
         """Operations of `normal` and `reduction`."""
-        return {part: tuple(edge.operation for edge in cell.edges) for part, cell in self.parts().items()}
+        return {kind: tuple(edge.operation for edge in cell.edges) for kind, cell in self.parts().items()}
 
     def with_operations(self, operations: Mapping[str, Sequence[str]]) -> "Cells":
         """The same cells with other operations."""
-        return Cells(**{part: cell.with_operations(operations[part]) for part, cell in self.parts().items()})
+        return Cells(**{kind: cell.with_operations(operations[kind]) for kind, cell in self.parts().items()})
 
     def parts(self) -> dict[str, Cell]:
-        """Cells by name."""
+        """The cells by kind: `normal`, and `reduction` if there is one."""
         cells = {"normal": self.normal}
         return cells if self.reduction is None else {**cells, "reduction": self.reduction}
 
     def __str__(self) -> str:
-        return " | ".join(f"{part}{cell}" for part, cell in self.parts().items())
+        return " | ".join(f"{kind}{cell}" for kind, cell in self.parts().items())
 
 
 @dataclass(frozen=True)

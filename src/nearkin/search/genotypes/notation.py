@@ -58,12 +58,12 @@ class Scanner:
         return match is not None and match[0] == name and self.accept(name)
 
     def expect(self, mark: str) -> None:
-        """Read this mark."""
+        """Read this mark, or raise an error with the position."""
         if not self.accept(mark):
             self.fail(repr(mark))
 
     def name(self, expected: str) -> str:
-        """Read a name."""
+        """Read a name, or raise an error with the position."""
         return self._match(NAME, expected)
 
     def one_of(self, names: Container[str], expected: str) -> str:
@@ -143,6 +143,10 @@ def require_name(name: str, expected: str) -> None:
     )
 
 
-def require_count(given: Sequence[str], count: int, what: str) -> None:
+def require_count(operations: Sequence[str], count: int, items: str) -> None:
     """Raise unless there is one operation for each edge, block or node."""
-    require(len(given) == count, f"got {len(given)} operations for {count} {what}; give one for each", MismatchError)
+    require(
+        len(operations) == count,
+        f"got {len(operations)} operations for {count} {items}; give one for each",
+        MismatchError,
+    )

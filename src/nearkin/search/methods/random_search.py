@@ -16,7 +16,7 @@ class RandomDraws(Proposer):
     name: str = "random"
 
     def propose(self, trials: Trials, space: Space) -> tuple[Genotype, str]:
-        """Draw a genotype."""
+        """Draw a genotype at random from the space."""
         return space.sample(trials.streams["draw"]), DRAWN
 
 

@@ -154,10 +154,10 @@ class Sampling(Searcher[Trials]):
     def step(self, state: Trials) -> Work[Trials]:
         """Measure one new genotype; end after too many repeated proposals."""
         while state.repeats < DRAWS:
-            given = None
+            first = None
             if state.num_given < len(self.first) and self.proposer.wants_given(state):
-                given = yield from self._next_given(state)
-            genotype, origin = given or self.proposer.propose(state, self.space)
+                first = yield from self._next_given(state)
+            genotype, origin = first or self.proposer.propose(state, self.space)
             key = self.space.unique_key(genotype)
             if key in state.index_of:
                 state.repeats += 1
@@ -210,11 +210,11 @@ class Sampling(Searcher[Trials]):
             for text, score, more, origin in facts["records"]
         ]
         index_of = {key: index for index, key in enumerate(facts["keys"])}
-        best, given, marks = facts["best"], facts["num_given"], facts["marks"]
-        fits = len(index_of) == len(records) and -1 <= best < len(records) and 0 <= given <= len(self.first)
+        best, num_given, marks = facts["best"], facts["num_given"], facts["marks"]
+        fits = len(index_of) == len(records) and -1 <= best < len(records) and 0 <= num_given <= len(self.first)
         fits = fits and (best >= 0 or not records) and all(0 <= index < len(records) for index in marks)
         require(fits, f"{saved.origin}: its numbers do not fit each other; remove it and start again", DataError)
-        return Trials(streams, records, index_of, marks, best, given, ended=facts["ended"])
+        return Trials(streams, records, index_of, marks, best, num_given, ended=facts["ended"])
 
     def _measure(self, genotype: Genotype) -> Work[ObjectiveValue]:
         """Value of the objective; minus infinity if training fails."""

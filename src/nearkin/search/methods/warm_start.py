@@ -139,9 +139,9 @@ def warm_start_search(
     exploration: float = 0.2,
 ) -> Sampling:
     """Search that shares its measurements between the given genotypes of a kin, their space and the whole space."""
-    given = tuple(first)
+    genotypes = tuple(first)
     options: dict[str, Any] = {"population": population, "exploration": exploration}
-    if given:
-        restricted = restrict_space(without_limits(space), given)
+    if genotypes:
+        restricted = restrict_space(without_limits(space), genotypes)
         options["in_kin_space"] = functools.cache(restricted.contains)
-    return Sampling(space, objective, WarmStart(**options), given)
+    return Sampling(space, objective, WarmStart(**options), genotypes)

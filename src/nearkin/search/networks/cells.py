@@ -233,7 +233,7 @@ class DenseCellNetwork(CellNetwork):
         self.sides = sides
 
     def make_head(self, width: int, num_outputs: int) -> nn.Module:
-        """A 1x1 convolution."""
+        """A 1x1 convolution with one channel for each output."""
         return nn.Conv2d(width, num_outputs, 1)
 
     def feature_maps(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -269,10 +269,10 @@ def live_wiring(cell: Cell, strided: bool = False) -> Wiring:
 
 def cell_options(genotype: Cells, skeleton: Skeleton, in_channels: int, num_outputs: int) -> dict[str, Any]:
     """Options of `CellNetwork`."""
-    for part, cell in genotype.parts().items():
+    for kind, cell in genotype.parts().items():
         require(
             cell.num_inputs <= 2,
-            f"the {part} cell has {cell.num_inputs} inputs, networks have cells with 1 or 2; use another one",
+            f"the {kind} cell has {cell.num_inputs} inputs, networks have cells with 1 or 2; use another one",
         )
     names = ("channels", "num_cells", "reductions", "growth", "between", "stem_factor", "stem_stride", "dropout",
              "drop_path")  # fmt: skip

@@ -133,19 +133,19 @@ def locate_summand(index: int, sizes: Sequence[int]) -> tuple[int, int]:
     return summand, index - ends[summand]
 
 
-def require_distinct(names: Sequence[object], what: str) -> None:
+def require_distinct(names: Sequence[object], items: str) -> None:
     """Raise if a list of choices is empty or names a choice twice."""
     require(
         0 < len(names) == len(set(names)),
-        f"a space needs {what}, each once; got {', '.join(map(str, names)) or 'none'}",
+        f"a space needs {items}, each once; got {', '.join(map(str, names)) or 'none'}",
     )
 
 
-def unknown_operation(given: Sequence[str], known: Sequence[str]) -> str:
+def unknown_operation(names: Sequence[str], known: Sequence[str]) -> str:
     """Objection to the first unknown operation; empty if all are known.
 
     >>> unknown_operation(("conv3", "conv9"), ("conv3", "zero"))
     "it has the operation 'conv9', the space has conv3, zero"
     """
-    strange = next((name for name in given if name not in known), None)
+    strange = next((name for name in names if name not in known), None)
     return "" if strange is None else f"it has the operation {strange!r}, the space has {', '.join(known)}"

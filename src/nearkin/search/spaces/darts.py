@@ -72,16 +72,16 @@ class DartsSpace(Space):
         """Why a genotype is not in the space."""
         if not isinstance(genotype, Cells) or set(genotype.parts()) != set(self._parts()):
             return f"the space has {' and '.join(self._parts())} cells"
-        for part, cell in genotype.parts().items():
+        for kind, cell in genotype.parts().items():
             if (cell.num_inputs, cell.num_nodes) != (self.num_inputs, self._last()):
-                return f"the {part} cell does not have {self.num_inputs} inputs and {self.num_nodes} further nodes"
+                return f"the {kind} cell does not have {self.num_inputs} inputs and {self.num_nodes} further nodes"
             if cell.merge != "concat" or cell.output != tuple(self._nodes()):
-                return f"the {part} cell does not concatenate all its nodes"
+                return f"the {kind} cell does not concatenate all its nodes"
             for node in self._nodes():
                 sources = [edge.source for edge in cell.entering(node)]
                 if not len(set(sources)) == len(sources) == self.num_predecessors:
                     return (
-                        f"node {node} of the {part} cell does not have {self.num_predecessors} different predecessors"
+                        f"node {node} of the {kind} cell does not have {self.num_predecessors} different predecessors"
                     )
         return unknown_operation([name for names in genotype.operations().values() for name in names], self.choices())
 
@@ -89,7 +89,7 @@ class DartsSpace(Space):
         """Genotypes with one other operation or one other source of an edge."""
         self.require_member(genotype)
         cells = cast(Cells, genotype).parts()
-        return tuple(Cells(**{**cells, part: other}) for part, cell in cells.items() for other in self._changed(cell))
+        return tuple(Cells(**{**cells, kind: other}) for kind, cell in cells.items() for other in self._changed(cell))
 
     def _changed(self, cell: Cell) -> list[Cell]:
         changed = []

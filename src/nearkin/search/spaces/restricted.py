@@ -44,11 +44,11 @@ def restrict_space(space: Space, genotypes: Iterable[Genotype]) -> "RestrictedSp
     used: dict[str, set[str]] = {}
     for genotype in genotypes:
         space.require_member(genotype)
-        for part, names in genotype.operations().items():
-            used.setdefault(part, set()).update(set(names) - _ABSENT)
+        for kind, names in genotype.operations().items():
+            used.setdefault(kind, set()).update(set(names) - _ABSENT)
     structures = sorted(set(map(structure, genotypes)), key=str)
     return RestrictedSpace(
-        space, tuple(structures), tuple((part, tuple(sorted(names))) for part, names in used.items())
+        space, tuple(structures), tuple((kind, tuple(sorted(names))) for kind, names in used.items())
     )
 
 
@@ -59,7 +59,7 @@ class RestrictedSpace(Space):
     Attributes:
         space: the whole space.
         structures: genotypes with `any` for each operation to choose.
-        operations: operations to choose from, by part.
+        operations: operations to choose from, by the keys of `Genotype.operations`.
     """
 
     space: Space
@@ -82,8 +82,8 @@ class RestrictedSpace(Space):
         values = iter(digits(rest, radices[summand]))
         chosen = self.structures[summand]
         named = {
-            part: [choices[next(values)] if name == ANY else name for name in names]
-            for part, names, choices in self._slots(chosen)
+            kind: [choices[next(values)] if name == ANY else name for name in names]
+            for kind, names, choices in self._slots(chosen)
         }
         return chosen.with_operations(named)
 
@@ -119,6 +119,6 @@ class RestrictedSpace(Space):
         ]
 
     def _slots(self, genotype: Genotype) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
-        """For each part: name, operations, and operations to choose from."""
+        """For each key of `Genotype.operations`: the key, operations, and operations to choose from."""
         choices = dict(self.operations)
-        return [(part, names, choices[part]) for part, names in genotype.operations().items()]
+        return [(kind, names, choices[kind]) for kind, names in genotype.operations().items()]

@@ -25,13 +25,13 @@ TRIES = 200
 _DRAWS = 100
 
 EdgeWeights = Mapping[str, Tensor]
-"""By part (normal, reduction), the weights of all operations on all edges `[E, O]`: softmax(α) times β."""
+"""By kind of cell (normal, reduction), the weights of all operations on all edges `[E, O]`: softmax(α) times β."""
 
 
 def edge_weights(layout: SupernetLayout, architecture: Architecture) -> dict[str, Tensor]:
     """Weights by which edges and operations are chosen."""
     values = layout.weights({name: value.detach().double().cpu() for name, value in architecture.items()})
-    return {part: alpha * beta[:, None] for part, (alpha, beta) in values.items()}
+    return {kind: alpha * beta[:, None] for kind, (alpha, beta) in values.items()}
 
 
 def choose_genotype(space: Space, layout: SupernetLayout, weights: EdgeWeights, max_skips: int | None = None) -> Cells:
@@ -68,25 +68,25 @@ def choose_genotype(space: Space, layout: SupernetLayout, weights: EdgeWeights, 
 def log_weight(layout: SupernetLayout, weights: EdgeWeights, genotype: Cells) -> float:
     """Sum of the logarithms of the weights of a genotype; minus infinity if it is not a path of the supernet."""
     total = 0.0
-    for part, cell in genotype.parts().items():
-        if part not in weights or (cell.num_inputs, cell.num_nodes) != (layout.num_inputs, layout.num_nodes):
+    for kind, cell in genotype.parts().items():
+        if kind not in weights or (cell.num_inputs, cell.num_nodes) != (layout.num_inputs, layout.num_nodes):
             return -math.inf
         for edge in cell.edges:
-            if edge.operation not in layout.operations[part]:
+            if edge.operation not in layout.operations[kind]:
                 return -math.inf
-            column = layout.operations[part].index(edge.operation)
-            total += math.log(max(1e-300, float(weights[part][layout.pairs.index(edge[:2]), column])))
+            column = layout.operations[kind].index(edge.operation)
+            total += math.log(max(1e-300, float(weights[kind][layout.pairs.index(edge[:2]), column])))
     return total
 
 
 def mean_share(layout: SupernetLayout, weights: EdgeWeights, genotype: Cells) -> float:
     """Mean fraction of an edge's weight that its chosen operation has, without zeros; from 0 to 1."""
     shares = []
-    for part, cell in genotype.parts().items():
-        names = layout.operations[part]
+    for kind, cell in genotype.parts().items():
+        names = layout.operations[kind]
         live = [column for column, name in enumerate(names) if name not in ZEROS]
         for edge in cell.edges:
-            row = weights[part][layout.pairs.index(edge[:2])]
+            row = weights[kind][layout.pairs.index(edge[:2])]
             whole = row if edge.operation in ZEROS else row[live]
             shares.append(float(row[names.index(edge.operation)] / whole.sum()))
     return sum(shares) / len(shares)
@@ -103,11 +103,11 @@ def strongest_genotype(layout: SupernetLayout, weights: EdgeWeights) -> Cells:
     >>> print(strongest_genotype(layout, {"normal": torch.tensor([[0.4, 0.6]])}))
     normal(0): 1 = conv3(0); out = 1
     """
-    return Cells(**{part: _cell(layout, part, weights[part]) for part in layout.operations})
+    return Cells(**{kind: _cell(layout, kind, weights[kind]) for kind in layout.operations})
 
 
-def _cell(layout: SupernetLayout, part: str, table: Tensor) -> Cell:
-    names = layout.operations[part]
+def _cell(layout: SupernetLayout, kind: str, table: Tensor) -> Cell:
+    names = layout.operations[kind]
     if layout.num_predecessors is not None:
         dead = [column for column, name in enumerate(names) if name in ZEROS]
         table = table.index_fill(1, torch.tensor(dead, dtype=torch.int64), -1.0)
@@ -130,7 +130,7 @@ def limit_skips(layout: SupernetLayout, weights: EdgeWeights, max_skips: int | N
 
     As in P-DARTS, such an edge then uses its next operation.
     """
-    kept = {part: table.clone() for part, table in weights.items()}
+    kept = {kind: table.clone() for kind, table in weights.items()}
     names = layout.operations["normal"]
     while max_skips is not None:
         skips = [edge for edge in strongest_genotype(layout, kept).normal.edges if edge.operation in IDENTITIES]
@@ -153,15 +153,15 @@ def _strongest_member(space: Space, layout: SupernetLayout, weights: EdgeWeights
     for form in space.structures:
         if not isinstance(form, Cells) or form.normal.num_nodes != layout.num_nodes:
             continue
-        names = {part: [_operation(layout, part, edge, weights[part], allowed[part]) for edge in cell.edges]
-                 for part, cell in form.parts().items()}  # fmt: skip
+        names = {kind: [_operation(layout, kind, edge, weights[kind], allowed[kind]) for edge in cell.edges]
+                 for kind, cell in form.parts().items()}  # fmt: skip
         members.append(form.with_operations(names))
     return max(members, key=lambda cells: log_weight(layout, weights, cells))
 
 
-def _operation(layout: SupernetLayout, part: str, edge: Edge, table: Tensor, allowed: tuple[str, ...]) -> str:
+def _operation(layout: SupernetLayout, kind: str, edge: Edge, table: Tensor, allowed: tuple[str, ...]) -> str:
     """Operation of an edge of a structure: the fixed one, or the strongest of the allowed ones."""
     if edge.operation != ANY:
         return edge.operation
-    row, names = table[layout.pairs.index(edge[:2])], layout.operations[part]
+    row, names = table[layout.pairs.index(edge[:2])], layout.operations[kind]
     return max(allowed, key=lambda name: float(row[names.index(name)]))

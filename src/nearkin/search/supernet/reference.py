@@ -89,25 +89,25 @@ class PlainEdge(nn.Module):
     def __init__(self, names: Sequence[str], channels: int, stride: int, frame: Frame) -> None:
         super().__init__()
         self.split, self.shuffle, self.stride = frame.split, frame.shuffle, stride
-        self.part = channels // frame.split
-        self.operations = nn.ModuleList(supernet_operation(name, self.part, stride) for name in names)
+        self.width = channels // frame.split
+        self.operations = nn.ModuleList(supernet_operation(name, self.width, stride) for name in names)
         self.pool = nn.MaxPool2d(2, 2, ceil_mode=True) if stride == 2 else nn.Identity()
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
         """`[N, C, H, W]` and `[O]` to `[N, C, ⌈H/s⌉, ⌈W/s⌉]`."""
-        through = x[:, : self.part]
+        through = x[:, : self.width]
         mixed: Tensor = sum(w * op(through) for w, op in zip(weights, self.operations, strict=True))
         return self.merged(x, mixed)
 
     def single(self, x: Tensor, column: int) -> Tensor:
         """Output of one operation with weight 1."""
-        return self.merged(x, self.operations[column](x[:, : self.part]))
+        return self.merged(x, self.operations[column](x[:, : self.width]))
 
     def merged(self, x: Tensor, mixed: Tensor) -> Tensor:
         """Join the output of the operations with the other channels."""
         if self.split == 1:
             return mixed
-        whole = torch.cat([mixed, self.pool(x[:, self.part :])], 1)
+        whole = torch.cat([mixed, self.pool(x[:, self.width :])], 1)
         return shuffle_channels(whole, self.split) if self.shuffle else whole
 
 
@@ -116,12 +116,12 @@ class PlainCell(nn.Module):
 
     def __init__(self, layout: SupernetLayout, position: "CellPosition", frame: Frame) -> None:
         super().__init__()
-        self.layout, self.part = layout, position.part
+        self.layout, self.kind = layout, position.kind
         self.inputs = nn.ModuleList(
             input_adapter(width, halvings, position.channels, layout) for width, halvings in position.inputs
         )
         edges = [
-            PlainEdge(layout.operations[position.part], position.channels, position.stride(source, layout), frame)
+            PlainEdge(layout.operations[position.kind], position.channels, position.stride(source, layout), frame)
             for source, _ in layout.pairs
         ]
         self.edges = cast(Sequence[PlainEdge], nn.ModuleList(edges))
@@ -137,22 +137,22 @@ class PlainCell(nn.Module):
     def single(self, inputs: Sequence[Tensor], genotype: Cells) -> Tensor:
         """Output of the path of one genotype; other edges are not run."""
         states = [adapt(x) for adapt, x in zip(self.inputs, inputs, strict=True)]
-        for terms in self.layout.chosen(genotype, self.part):
+        for terms in self.layout.chosen(genotype, self.kind):
             states.append(sum(self.edges[e].single(states[self.layout.pairs[e][0]], column) for e, column in terms))
         return torch.cat([states[node] for node in self.layout.output], 1)
 
 
 @dataclass(frozen=True)
 class CellPosition:
-    """Position of a cell: its part, its channels, and for each input the channels and the number of halvings."""
+    """Position of a cell: its kind, its channels, and for each input the channels and the number of halvings."""
 
-    part: str
+    kind: str
     channels: int
     inputs: tuple[tuple[int, int], ...]
 
     def stride(self, source: int, layout: SupernetLayout) -> int:
         """Stride of the edges that leave a node; reduction cells halve their inputs."""
-        return 2 if self.part == "reduction" and source < layout.num_inputs else 1
+        return 2 if self.kind == "reduction" and source < layout.num_inputs else 1
 
 
 def cell_positions(layout: SupernetLayout, frame: Frame) -> tuple[list[CellPosition], int, int]:
@@ -165,9 +165,9 @@ def cell_positions(layout: SupernetLayout, frame: Frame) -> tuple[list[CellPosit
     for number in range(frame.num_cells):
         halves = frame.reduces(number)
         channels *= 2 if halves else 1
-        part = "reduction" if halves and "reduction" in layout.operations else "normal"
-        inside = depth + (halves and part == "normal")
-        positions.append(CellPosition(part, channels, tuple((width, inside - level) for width, level in past)))
+        kind = "reduction" if halves and "reduction" in layout.operations else "normal"
+        inside = depth + (halves and kind == "normal")
+        positions.append(CellPosition(kind, channels, tuple((width, inside - level) for width, level in past)))
         depth += halves
         past = [*past[1:], (channels * len(layout.output), depth)]
     return positions, width, past[-1][0]
@@ -210,7 +210,7 @@ class StackedCells(nn.Module):
             if isinstance(architecture, Cells):
                 output = cell.single(states, architecture)
             else:
-                output = cell(states, *weights[cell.part])
+                output = cell(states, *weights[cell.kind])
             states = [*states[1:], output]
         outputs: Tensor = self.head(self.final(states[-1]).mean((2, 3)))
         return outputs

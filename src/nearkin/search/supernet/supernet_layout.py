@@ -22,7 +22,7 @@ from nearkin.search.spaces.limited import LimitedSpace
 from nearkin.search.spaces.restricted import ANY, RestrictedSpace
 
 Architecture: TypeAlias = Mapping[str, Tensor]
-"""`alpha/PART` `[E, O]` and, with weights of edges, `beta/PART` `[E]`, both before the softmax."""
+"""`alpha/KIND` `[E, O]` and, with weights of edges, `beta/KIND` `[E]`, both before the softmax."""
 
 
 @dataclass(frozen=True)
@@ -86,49 +86,49 @@ class SupernetLayout:
     def initial(self, rng: Generator, *, edges: bool = False, scale: float = 1e-3) -> dict[str, Tensor]:
         """Architecture weights near zero, so that all operations have almost equal weights; `edges` adds β."""
         architecture = {}
-        for part, names in self.operations.items():
-            architecture[f"alpha/{part}"] = scale * torch.randn(self.num_edges, len(names), generator=rng)
+        for kind, names in self.operations.items():
+            architecture[f"alpha/{kind}"] = scale * torch.randn(self.num_edges, len(names), generator=rng)
             if edges:
-                architecture[f"beta/{part}"] = scale * torch.randn(self.num_edges, generator=rng)
+                architecture[f"beta/{kind}"] = scale * torch.randn(self.num_edges, generator=rng)
         return architecture
 
     def weights(self, architecture: Architecture) -> dict[str, tuple[Tensor, Tensor]]:
-        r"""For each part $\mathrm{softmax}(\alpha_e)$ `[E, O]`, and the softmax of β `[E]` over the edges of each node.
+        r"""For each cell kind $\mathrm{softmax}(\alpha_e)$ `[E, O]`, and the softmax of β `[E]` over a node's edges.
 
         Without β every edge has weight 1.
         """
         self.check(architecture)
-        return {part: (architecture[f"alpha/{part}"].softmax(-1), self._edges(architecture, part))
-                for part in self.operations}  # fmt: skip
+        return {kind: (architecture[f"alpha/{kind}"].softmax(-1), self._edges(architecture, kind))
+                for kind in self.operations}  # fmt: skip
 
-    def _edges(self, architecture: Architecture, part: str) -> Tensor:
-        beta = architecture.get(f"beta/{part}")
+    def _edges(self, architecture: Architecture, kind: str) -> Tensor:
+        beta = architecture.get(f"beta/{kind}")
         if beta is None:
-            return architecture[f"alpha/{part}"].new_ones(self.num_edges)
+            return architecture[f"alpha/{kind}"].new_ones(self.num_edges)
         return torch.cat([beta[self.entering(node)].softmax(0) for node in range(self.num_inputs, self.num_nodes)])
 
     def check(self, architecture: Architecture) -> None:
         """Raise if architecture weights do not fit the layout."""
-        for part, names in self.operations.items():
-            expected, alpha = (self.num_edges, len(names)), architecture.get(f"alpha/{part}")
+        for kind, names in self.operations.items():
+            expected, alpha = (self.num_edges, len(names)), architecture.get(f"alpha/{kind}")
             require(
                 alpha is not None and alpha.shape == expected,
-                f"architecture weights alpha/{part} have shape {None if alpha is None else tuple(alpha.shape)}, "
+                f"architecture weights alpha/{kind} have shape {None if alpha is None else tuple(alpha.shape)}, "
                 f"expected {expected}; make them with SupernetLayout.initial",
             )
 
-    def chosen(self, genotype: Cells, part: str) -> list[list[tuple[int, int]]]:
+    def chosen(self, genotype: Cells, kind: str) -> list[list[tuple[int, int]]]:
         """For each node that is not an input, the edges of a genotype and the number of the operation on each."""
-        cell, names = genotype.parts().get(part), self.operations[part]
+        cell, names = genotype.parts().get(kind), self.operations[kind]
         require(
             cell is not None,
-            f"the genotype has no {part} cell, and the supernet has one; use a genotype of its space",
+            f"the genotype has no {kind} cell, and the supernet has one; use a genotype of its space",
             MismatchError,
         )
         assert cell is not None
         require(
             (cell.num_inputs, cell.num_nodes) == (self.num_inputs, self.num_nodes),
-            f"the {part} cell has {cell.num_inputs} inputs among {cell.num_nodes} nodes, the supernet "
+            f"the {kind} cell has {cell.num_inputs} inputs among {cell.num_nodes} nodes, the supernet "
             f"{self.num_inputs} among {self.num_nodes}; use a genotype of its space",
             MismatchError,
         )
@@ -137,28 +137,28 @@ class SupernetLayout:
         for node in range(self.num_inputs, self.num_nodes):
             edges = cell.entering(node)
             reason = unknown_operation([edge.operation for edge in edges], names) if edges else f"no edge enters {node}"
-            require(not reason, f"the {part} cell is not a path of the supernet: {reason}", MismatchError)
+            require(not reason, f"the {kind} cell is not a path of the supernet: {reason}", MismatchError)
             chosen.append([(numbers[edge.source, edge.target], names.index(edge.operation)) for edge in edges])
         return chosen
 
     def path(self, architecture: Architecture, rng: Generator) -> Cells:
         """Draw a path of the supernet: one operation on every edge, with the probabilities softmax(α)."""
         cells = {}
-        for part, (alpha, _) in self.weights(architecture).items():
+        for kind, (alpha, _) in self.weights(architecture).items():
             drawn = torch.multinomial(alpha.detach(), 1, generator=rng).flatten().tolist()
-            edges = [Edge(*pair, self.operations[part][column]) for pair, column in zip(self.pairs, drawn, strict=True)]
-            cells[part] = Cell(self.num_inputs, self.num_nodes, tuple(edges), self.output)
+            edges = [Edge(*pair, self.operations[kind][column]) for pair, column in zip(self.pairs, drawn, strict=True)]
+            cells[kind] = Cell(self.num_inputs, self.num_nodes, tuple(edges), self.output)
         return Cells(**cells)
 
 
 def _restricted_layout(layout: SupernetLayout, space: RestrictedSpace) -> SupernetLayout:
     """The layout without operations that no structure of a restricted space has."""
-    allowed = {part: set(names) for part, names in space.operations}
+    allowed = {kind: set(names) for kind, names in space.operations}
     for form in space.structures:
-        for part, names in form.operations().items():
-            allowed[part].update(set(names) - {ANY})
+        for kind, names in form.operations().items():
+            allowed[kind].update(set(names) - {ANY})
     operations = {
-        part: tuple(name for name in names if name in allowed[part]) for part, names in layout.operations.items()
+        kind: tuple(name for name in names if name in allowed[kind]) for kind, names in layout.operations.items()
     }
     if layout.num_inputs > 1:
         return replace(layout, operations=operations)

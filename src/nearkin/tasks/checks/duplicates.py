@@ -75,7 +75,7 @@ class Duplicates:
 
     @property
     def text(self) -> str:
-        """One plain sentence."""
+        """The finding in one sentence."""
         if self.all_equal:
             return f"All {self.num_train} training inputs are the same: check how they are read."
         clauses = [f"{self.test_in_train} of {self.num_test} test samples are in the training set"]

@@ -16,7 +16,7 @@ TEXT, CLASS = "text", "class"
 def document_paths(folder: Path) -> list[Path]:
     """Text files below a folder in order of path, without hidden files and folders."""
     paths = [path for path in folder.rglob("*") if path.name.lower().endswith(ENDINGS) and path.is_file()]
-    return sorted(path for path in paths if not any(part.startswith(".") for part in path.relative_to(folder).parts))
+    return sorted(path for path in paths if not any(name.startswith(".") for name in path.relative_to(folder).parts))
 
 
 def document_cells(paths: Sequence[Path]) -> dict[str, list[str]]:

@@ -30,7 +30,7 @@ class System(Protocol):
 
     @property
     def size(self) -> int:
-        """Number of rows."""
+        """Number of rows of the system."""
         ...
 
     @property

@@ -275,7 +275,9 @@ class Large(LargeProcess):
     def whitened_rows(self, x: Tensor) -> list[Tensor]:
         """For each covariance, `Projection.whiten` of new rows."""
         cross = self.prior.kernel(x, self.x)
-        return [one.whiten(cross[:, one.rows], cross @ one.vectors) for one in self.projections]
+        return [
+            projection.whiten(cross[:, projection.rows], cross @ projection.vectors) for projection in self.projections
+        ]
 
     def extended(self, points: PointRows) -> Work["Large"]:
         """The same process with further points; conjugate gradients start at the known solution."""

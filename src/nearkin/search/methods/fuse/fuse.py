@@ -101,7 +101,7 @@ class Fuse(Searcher[FuseState]):
         return FuseState(seed)
 
     def step(self, state: FuseState) -> Work[FuseState]:
-        """Run one round."""
+        """Run one round: train the candidates together, and keep the winner."""
         streams = Streams(state.seed).child("round", state.number)
         new = yield from self._draw_candidates(state, streams)
         incumbent = [Genotype.parse(text) for text, *_ in state.winners[-1:]]

@@ -29,13 +29,13 @@ class FusedCell(nn.Module):
 
     def __init__(self, plain: PlainCell, frame: Frame) -> None:
         super().__init__()
-        self.layout, self.part = plain.layout, plain.part
+        self.layout, self.kind = plain.layout, plain.kind
         self.inputs = nn.ModuleList(with_accurate_norms(fast_input(module)) for module in plain.inputs)
         self.split, self.shuffle = frame.split, frame.shuffle
         fans = []
         for node in range(self.layout.num_nodes - 1):
             edges = [plain.edges[e] for e in self.layout.leaving(node)]
-            fans.append(MixedEdges([list(edge.operations) for edge in edges], edges[0].part, edges[0].stride))
+            fans.append(MixedEdges([list(edge.operations) for edge in edges], edges[0].width, edges[0].stride))
         self.fans = cast(Sequence[MixedEdges], nn.ModuleList(fans))
 
     def forward(self, inputs: Sequence[Tensor], alpha: Tensor, beta: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class FusedCell(nn.Module):
         """Output of the path of one genotype with weights 1; other edges are not run."""
         layout = self.layout
         states = [adapt(x) for adapt, x in zip(self.inputs, inputs, strict=True)]
-        for terms in layout.chosen(genotype, self.part):
+        for terms in layout.chosen(genotype, self.kind):
             mixed, passed = [], []
             for edge, column in terms:
                 source, state = layout.pairs[edge][0], states[layout.pairs[edge][0]]
@@ -125,8 +125,8 @@ class Supernet(StackedCells):
     def sources(self) -> dict[str, Rows]:
         """For every tensor, the names of the reference tensors from which it is stacked."""
         sources: dict[str, Rows] = {}
-        for part in ("stem", "final", "head"):
-            sources |= {f"{part}.{key}": [(f"{part}.{key}",)] for key in getattr(self, part).state_dict()}
+        for module in ("stem", "final", "head"):
+            sources |= {f"{module}.{key}": [(f"{module}.{key}",)] for key in getattr(self, module).state_dict()}
         for number, cell in enumerate(self.cells):
             mine = cell.sources(f"cells.{number}")
             sources |= {f"cells.{number}.{key}": rows for key, rows in mine.items()}
