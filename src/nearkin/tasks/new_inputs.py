@@ -149,10 +149,10 @@ def _images(paths: Sequence[Path], facts: Mapping[str, Any], name: str) -> NewIn
         DataError,
     )
     pixels = torch.cat(images)
-    return NewInputs(Pixels(255 - pixels if _is_inverted(facts) else pixels), tuple(names), tuple(skipped))
+    return NewInputs(Pixels(255 - pixels if is_inverted(facts) else pixels), tuple(names), tuple(skipped))
 
 
-def _is_inverted(facts: Mapping[str, Any]) -> bool:
+def is_inverted(facts: Mapping[str, Any]) -> bool:
     """Whether the task's data string inverts its images."""
     try:
         options = dict(DataString.parse(facts["source"]).options) if facts["source"] else {}
