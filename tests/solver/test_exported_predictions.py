@@ -99,11 +99,13 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["logistic", "svm", "boosting", "mlp"])
-@pytest.mark.parametrize("target", ["verdict", "spent"])
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [("logistic", "verdict"), ("svm", "verdict"), ("mlp", "verdict"), ("boosting", "spent"), ("mlp", "spent")],
+)
 def test_a_table(name: str, target: str, table: Path, tmp_path: Path) -> None:
     drop = "spent" if target == "verdict" else "verdict"
-    task = nk.task(f"csv:{table / 'visits.csv'}?target={target}&drop={drop}", name="visits")
+    task = nk.task(f"csv:{table / 'visits.csv'}?target={target}&drop={drop}&limit=150", name="visits")
     solution = solve(task, name, tmp_path)
     said = solution.predict(table / "new.csv")
     wanted = said.mean if said.probabilities is None else said.probabilities
@@ -148,9 +150,9 @@ def test_the_script_prints_predictions_and_one_line_errors(table: Path, tmp_path
         assert failed.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["cnn", "lenet", "logistic"])
+@pytest.mark.parametrize("name", ["cnn", "boosting"])
 def test_digits(name: str, tmp_path: Path) -> None:
-    task = nk.task("digits?limit=200", name="digits")
+    task = nk.task("digits?classes=0,1,2&rest=drop&limit=120", name="digits")
     solution = solve(task, name, tmp_path)
     x = task.test.inputs.take(torch.arange(50)).float()
     as_bytes = (x * 255).round().to(torch.uint8)
