@@ -179,3 +179,58 @@ def test_what_cannot_be_written_is_said_in_one_line(searched: Solved, tmp_path: 
             exported(solved, to, tmp_path / name, trial)
         assert "\n" not in str(said.value)
     assert not list(tmp_path.iterdir())
+
+
+OWN_NETWORK = """
+import torch
+from torch import nn
+
+SIZE = 5
+
+
+def layers(sizes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(128, sizes), nn.Tanh())
+
+
+class Mine(nn.Module):
+    def __init__(self, num_outputs, hidden=3):
+        super().__init__()
+        self.body, self.head = layers(hidden + SIZE), nn.Linear(hidden + SIZE, num_outputs)
+
+    def forward(self, x):
+        return self.outputs(x)
+
+    def outputs(self, x):
+        return self.head(self.body(x))
+
+
+class Fixed(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(128, 4))
+
+
+class Late(Mine):
+    def __init__(self, num_outputs):
+        super().__init__(num_outputs, globals()["SIZES"])
+
+
+globals()["SIZES"] = 2
+"""
+
+
+def test_networks_of_a_file_are_copied_or_refused_in_one_line(images: nk.Task, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN_NETWORK)
+    nk.trust(str(tmp_path / "own.py"))
+    solved = solved_by(f"{tmp_path}/own.py:Mine?hidden=4", images)
+    assert exported(solved, "python", tmp_path / "net.py")["error"] == 0
+    raw = images.test.inputs.take(torch.arange(len(images.test)))
+    wanted = solved.model()(images.test.all().x).softmax(1)
+    assert torch.allclose(module_of(tmp_path / "net.py").predict(raw), wanted, atol=1e-6)
+    for name, message in (
+        ("Fixed", "takes no number of outputs.*export it as ONNX"),
+        ("Late", "KeyError.*use --to onnx"),
+    ):
+        with pytest.raises(NearkinError, match=message) as said:
+            exported(solved_by(f"{tmp_path}/own.py:{name}", images), "python", tmp_path / "other.py")
+        assert "\n" not in str(said.value)
+    assert not (tmp_path / "other.py").exists()

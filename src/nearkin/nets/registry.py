@@ -139,7 +139,7 @@ def creation(network: str, input_shape: tuple[int, ...], num_outputs: int) -> tu
     require(
         _task_keywords(factory)[1] is not None,
         f"network {spec} takes no number of outputs ({', '.join(OUTPUT_NAMES)}), so its head was replaced and no call "
-        f"creates it; add num_outputs to its constructor",
+        f"creates it; add num_outputs to its constructor, or export it as ONNX",
     )
     return factory, _keywords(spec, factory, input_shape, num_outputs)
 

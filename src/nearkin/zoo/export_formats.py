@@ -188,9 +188,15 @@ def export_python(
     source = python_source(network, input_shape, num_outputs, preprocessing, model_shape=model_shape, notes=notes)
     module = ModuleType(path.stem)
     module.__file__ = str(path)
-    exec(compile(source, str(path), "exec"), module.__dict__)
-    other = module.build()
-    other.load_state_dict(model.state_dict())
+    try:
+        exec(compile(source, str(path), "exec"), module.__dict__)
+        other = module.build()
+        other.load_state_dict(model.state_dict())
+    except Exception as failed:
+        reason = " ".join(f"{type(failed).__name__}: {failed}".split())[:160]
+        raise MismatchError(
+            f"the code of {network[:80]} cannot be copied into one Python file ({reason}); use --to onnx"
+        ) from failed
     x = sample(model, input_shape, 3)
     with evaluation_mode(other):
         difference = agreement(model, x, other(x), "the Python file")
