@@ -150,7 +150,7 @@ def test_the_script_prints_predictions_and_one_line_errors(table: Path, tmp_path
         assert failed.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["cnn", "boosting"])
+@pytest.mark.parametrize("name", ["cnn", "svm"])
 def test_digits(name: str, tmp_path: Path) -> None:
     task = nk.task("digits?classes=0,1,2&rest=drop&limit=120", name="digits")
     solution = solve(task, name, tmp_path)
