@@ -90,25 +90,58 @@ def test_solve_and_predict_a_table_as_people_have_it(visits: Path, call: Call) -
     assert solution.predict(visits / "new.csv").names == answer["predictions"]
 
 
-def test_values_have_an_interval(tmp_path: Path, call: Call) -> None:
+def test_the_intervals_of_values_hold_new_values(tmp_path: Path, call: Call) -> None:
     rng = random.Random(0)
-    table = [[f"{rng.random():.4f}", rng.choice(("red", "blue", ""))] for _ in range(400)]
-    write(tmp_path / "prices.csv", ("size", "colour", "price"), [
-        [*row, f"{10 * float(row[0]) + (row[1] == 'red') + rng.gauss(0, 0.1):.3f}"] for row in table
-    ])  # fmt: skip
-    write(tmp_path / "new.csv", ("size", "colour"), table[:50])
+
+    def sample(count: int) -> list[list[str]]:
+        """Size, colour and price; the noise has heavy tails, so that normal intervals would be wrong."""
+        rows = []
+        for _ in range(count):
+            size, colour = rng.random(), rng.choice(("red", "blue", ""))
+            noise = rng.gauss(0, 0.1) * (5 if rng.random() < 0.1 else 1)
+            rows.append([f"{size:.4f}", colour, f"{10 * size + (colour == 'red') + noise:.3f}"])
+        return rows
+
+    head = ("size", "colour", "price")
+    write(tmp_path / "prices.csv", head, sample(800))
+    new = sample(2000)
+    write(tmp_path / "new.csv", head[:2], [row[:2] for row in new])
     assert call("solve", "prices", "csv:prices.csv?target=price", *SOLVE, "--out", "prices").code == 0
     said = call("predict", "prices", "new.csv", "--json", "--out", "answers.csv")
     answer = json.loads(said.out)
     assert answer["probabilities"] is None
-    inside = [
-        low <= 10 * float(row[0]) + (row[1] == "red") <= high
-        for row, (low, high) in zip(table, answer["intervals"], strict=False)
-    ]
-    assert np.mean(inside) > 0.9
+    inside = [low <= float(row[2]) <= high for row, (low, high) in zip(new, answer["intervals"], strict=True)]
+    assert 0.92 <= np.mean(inside) <= 0.98  # 160 residuals: 0.95 with a standard deviation of 0.017
     assert (tmp_path / "answers.csv").read_text().startswith("row,prediction,low,high\n")
     refused = call("predict", "prices", "new.csv", "--abstain", "0.5")
     assert refused.err.startswith("error: got --abstain, but 'prices' predicts values")
+
+
+def test_the_answers_above_a_probability_are_right_that_often(tmp_path: Path, call: Call) -> None:
+    rng = random.Random(0)
+
+    def sample(count: int) -> list[list[str]]:
+        scores = [rng.gauss(0, 2) for _ in range(count)]
+        return [[f"{score:.4f}", "yes" if rng.random() < 1 / (1 + np.exp(-score)) else "no"] for score in scores]
+
+    new = sample(2000)
+    write(tmp_path / "old.csv", ("score", "answer"), sample(600))
+    write(tmp_path / "new.csv", ("score",), [row[:1] for row in new])
+    assert call("solve", "old", "csv:old.csv?target=answer", *SOLVE).code == 0
+    shares = []
+    for threshold in (0.6, 0.8, 0.9):
+        answer = call("predict", "old", "new.csv", "--abstain", str(threshold), "--json").json
+        highest = np.max(answer["probabilities"], 1)
+        answered = np.array([word != "abstain" for word in answer["predictions"]])
+        assert (answered == (highest >= threshold)).all()
+        right = np.array([word == row[1] for word, row in zip(answer["predictions"], new, strict=True)])
+        assert right[answered].mean() >= threshold
+        assert right[answered].mean() == pytest.approx(highest[answered].mean(), abs=0.03)
+        shares.append(answered.mean())
+    assert 1 > shares[0] > shares[1] > shares[2] > 0
+    for word in ("nan", "1.5", "-0.1", "much"):
+        assert call("predict", "old", "new.csv", f"--abstain={word}").code != 0
+    assert "expected a probability from 0 to 1" in call("predict", "old", "new.csv", "--abstain", "nan").err
 
 
 def test_images_and_added_tasks(tmp_path: Path, call: Call) -> None:
@@ -127,6 +160,8 @@ def test_images_and_added_tasks(tmp_path: Path, call: Call) -> None:
     assert (len(answer["rows"]), len(answer["skipped"])) == (29, 1)
     right = [Path(row).parent.name == name for row, name in zip(answer["rows"], answer["predictions"], strict=True)]
     assert np.mean(right) > 0.9
+    Image.fromarray(rng.integers(180, 220, (30, 20, 3), dtype=np.uint8)).save(tmp_path / "wide.jpg")
+    assert call("predict", "light", "wide.jpg", "--json").json["predictions"] == ["light"]
     one = call("predict", "light", "photos/dark/0.png", "photos/light/0.png")
     assert one.code == 0
     assert "photos/light/0.png" in one.out
@@ -155,3 +190,41 @@ def test_a_model_file_predicts_and_is_not_evaluated_on_columns_of_another_encodi
     refused = call("evaluate", "visits.safetensors", "csv:other.csv?target=verdict")
     assert refused.code == 1
     assert "not encoded like" in refused.err
+
+
+def test_bad_tables_are_refused_in_one_line(tmp_path: Path, call: Call) -> None:
+    write(tmp_path / "ids.csv", ("id", "key", "y"), [[str(i), f"k{i}", "ab"[i % 2]] for i in range(60)])
+    write(tmp_path / "same.csv", ("x", "y"), [[str(i % 7), "yes" if i % 3 else ""] for i in range(60)])
+    write(tmp_path / "none.csv", ("x", "y"), [[str(i % 7), ""] for i in range(60)])
+    for file, message in (
+        ("ids.csv", "has no column to learn from: column 'id' has"),
+        ("same.csv", "target y is 'yes' in all 40 rows that have one, so there is nothing to learn"),
+        ("none.csv", "no row has the target y"),
+    ):
+        said = call("solve", "bad", f"csv:{file}?target=y", *SOLVE)
+        assert (said.code, said.err.count("\n")) == (1, 1), said.err
+        assert message in said.err
+
+
+def test_a_folder_of_mixed_images_is_solved_and_predicted(tmp_path: Path, call: Call) -> None:
+    rng = np.random.default_rng(0)
+
+    def picture(light: int) -> Image.Image:
+        size = tuple(rng.integers(6, 20, 2))
+        pixels = rng.integers(0, 90, size, dtype=np.uint8) + np.uint8(150 * light)
+        return Image.fromarray(pixels).convert("RGB" if rng.random() < 0.5 else "L")
+
+    for light, name in enumerate(("dark", "light")):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(30):
+            picture(light).save(tmp_path / "photos" / name / f"{number}.png")
+    (tmp_path / "photos" / "dark" / "7.png").write_bytes(b"no image")
+    solved = call("solve", "photos", "folder:photos", *SOLVE)
+    assert solved.code == 0, solved.err
+    for line in ("images are grey, the others are not: all are read as colour", "resized to 1", "left out: "):
+        assert solved.err.count(line) == 1, line
+    solution = nk.Solution.load(tmp_path / "photos-solution" / "solution.safetensors")
+    said = solution.predict([picture(1), picture(0), picture(1)])
+    assert said.names == ["light", "dark", "light"]
+    assert said.rows == ("0", "1", "2")
+    assert solution.predict(picture(0)).names == ["dark"]

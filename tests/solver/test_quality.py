@@ -62,8 +62,16 @@ def test_temperature_undoes_a_scale_exactly() -> None:
     assert loss(base) <= min(loss(1.01 * base), loss(base / 1.01))
 
 
-def test_temperature_of_perfect_scores_ends_at_its_bound() -> None:
-    assert fitted_temperature(torch.eye(3)[[0, 1, 2]], torch.tensor([0, 1, 2])) == pytest.approx(1 / 20, rel=1e-3)
+@pytest.mark.parametrize("repeats", [1, 20, 200])
+def test_perfect_scores_are_as_certain_as_their_number_allows(repeats: int) -> None:
+    logits, labels = torch.eye(3).repeat(repeats, 1), torch.arange(3).repeat(repeats)
+    confidence = (logits / fitted_temperature(logits, labels)).softmax(1).amax(1)
+    assert confidence.mean() == pytest.approx(1 - 1 / (3 * repeats + 2), abs=1e-4)
+
+
+def test_temperature_stays_within_its_bounds() -> None:
+    assert fitted_temperature(1e-4 * torch.eye(3), torch.arange(3)) == pytest.approx(1 / 20, rel=1e-3)
+    assert fitted_temperature(1e4 * torch.eye(3), torch.arange(3)) == pytest.approx(20, rel=1e-3)
 
 
 def test_values_are_judged_by_r_squared_with_an_interval_around_it() -> None:

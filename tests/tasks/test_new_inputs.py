@@ -45,6 +45,51 @@ def test_other_sizes_and_colours_are_converted(photos, facts):
     assert (gathered(inputs.rows)[20] * 255).round().unique().tolist() == [100]
 
 
+def test_pillow_images_in_memory_are_the_same_as_files(photos, facts):
+    files = read_inputs(photos, facts, "toy")
+    pictures = [Image.open(photos / f"{number:02d}.png") for number in range(20)]
+    with pictures[0], pictures[1]:
+        inputs = read_inputs(pictures, facts, "toy")
+        assert inputs.names == tuple(map(str, range(20)))
+        assert gathered(inputs.rows).equal(gathered(files.rows))
+        assert pictures[0].getpixel((0, 0)) == IMAGES[0, 0, 0]  # still open
+    for picture in pictures:
+        picture.close()
+    for mode in ("RGB", "RGBA", "1", "I;16", "P", "LA", "CMYK"):
+        (one,) = gathered(read_inputs(Image.new(mode, (30, 20)), facts, "toy").rows)
+        assert one.shape == (1, 8, 8)
+    table = nk.Task.from_arrays("table", np.eye(10), [0, 1] * 5).facts()
+    with pytest.raises(MismatchError, match=r"got Pillow images, 'table' expects inputs of shape \(10,\)"):
+        read_inputs([Image.new("L", (8, 8))], table, "table")
+    with pytest.raises(DataError, match="an image in memory contains floats"):
+        read_inputs(Image.new("F", (8, 8)), facts, "toy")
+
+
+def test_arrays_of_another_size_are_refused(facts):
+    with pytest.raises(MismatchError, match=r"got inputs of shape \(1, 9, 9\), 'toy' expects \(1, 8, 8\)"):
+        read_inputs(np.zeros((3, 9, 9), np.uint8), facts, "toy")
+
+
+def test_data_frames_with_unseen_values_and_missing_columns():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({
+        "size": [1.0, None, 3.0, 4.0] * 10,
+        "when": pandas.to_datetime(["2024-01-01", "2024-02-01", None, "2024-03-01"] * 10),
+        "colour": pandas.Categorical(["red", "blue", None, "red"] * 10),
+        "y": ["no", "yes"] * 20,
+    })  # fmt: skip
+    task = nk.Task.from_frame("toy", frame, "y")
+    new = frame.drop(columns="y").head(3).assign(colour=["green", "red", None], more=7)
+    found = gathered(read_inputs(new, task.facts(), "toy").rows)
+    assert found.isfinite().all()
+    cells = [{"size": "1", "when": "2024-01-01", "colour": "green"}, {"size": "", "when": "2024-02-01 00:00:00",
+             "colour": "red"}, {"size": 3, "when": None, "colour": ""}]  # fmt: skip
+    assert found.equal(gathered(read_inputs(cells, task.facts(), "toy").rows))
+    assert not found[0].equal(found[1])
+    with pytest.raises(DataError, match="the table has no column 'when'; it needs size, when, colour: add it"):
+        read_inputs(new.drop(columns="when"), task.facts(), "toy")
+
+
 def test_inverted_tasks_invert_new_files(photos, facts):
     inputs = read_inputs(photos, {**facts, "source": "folder:photos?invert"}, "toy")
     np.testing.assert_array_equal((gathered(inputs.rows)[:, 0] * 255).round(), 255 - IMAGES)

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import json
 from pathlib import Path
 from types import ModuleType
 
@@ -10,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import nearkin as nk
-from nearkin.core.errors import MismatchError, NearkinError, OptionError
+from nearkin.core.errors import NearkinError, OptionError
 from nearkin.core.state import State
 from nearkin.nets.solved import Solved
 from nearkin.search.genotypes.genotype import Genotype
@@ -68,10 +69,10 @@ def test_the_python_file_and_its_weights_make_the_network_of_the_trial(
     done = exported(searched, "python", tmp_path / "net.py", trial)
     assert done["files"] == [str(tmp_path / "net.py"), str(tmp_path / "net.safetensors")]
     assert done["error"] <= 1e-5
-    x = images.test.all().x
+    raw, x = images.test.inputs.take(torch.arange(len(images.test))), images.test.all().x
     model = module_of(tmp_path / "net.py").load(str(tmp_path / "net.safetensors"))
-    assert torch.allclose(model(x), searched.model(trial)(x), atol=1e-5)
-    assert not torch.allclose(model(x), searched.model(1 - trial)(x), atol=1e-5)
+    assert torch.allclose(model(raw), searched.model(trial)(x).softmax(1), atol=1e-5)
+    assert not torch.allclose(model(raw), searched.model(1 - trial)(x).softmax(1), atol=1e-5)
 
 
 def test_weights_of_a_searched_network_are_read_back(searched: Solved, images: nk.Task, tmp_path: Path) -> None:
@@ -98,19 +99,29 @@ def test_onnx_is_written_of_any_network(
     runtime = pytest.importorskip("onnxruntime")
     solved: Solved = request.getfixturevalue(kind)
     assert exported(solved, "onnx", tmp_path / "net.onnx")["error"] <= 1e-5
-    x = images.test.all().x
+    raw = images.test.inputs.take(torch.arange(len(images.test)))
     session = runtime.InferenceSession(tmp_path / "net.onnx", providers=["CPUExecutionProvider"])
-    (outputs,) = session.run(None, {"x": x.numpy()})
-    assert torch.allclose(torch.from_numpy(outputs), solved.model()(x), atol=1e-5)
+    (outputs,) = session.run(["probabilities"], {"x": raw.numpy()})
+    assert torch.allclose(torch.from_numpy(outputs), solved.model()(images.test.all().x).softmax(1), atol=1e-5)
+    assert json.loads(session.get_modelmeta().custom_metadata_map["classes"]) == ["cat", 'the "dog"', "c\\d"]
 
 
 # What a stranger is told
 
 
-def test_by_the_notes_alone_the_metric_is_found_again(searched: Solved, images: nk.Task, tmp_path: Path) -> None:
-    """Raw inputs, scaled by the numbers in the file's head, give the accuracy that it tells."""
+def test_raw_inputs_give_the_metric_in_the_head_of_the_file(searched: Solved, images: nk.Task, tmp_path: Path) -> None:
     exported(searched, "python", tmp_path / "net.py")
     told = " ".join((ast.get_docstring(ast.parse((tmp_path / "net.py").read_text("utf-8"))) or "").split())
+    raw, labels = images.test.inputs.take(torch.arange(len(images.test))), images.test.labels()
+    model = module_of(tmp_path / "net.py").load()
+    accuracy = (model(raw).argmax(1) == labels).double().mean().item()
+    assert f"On the {len(labels)} test examples of 'noise': accuracy {accuracy:.4f}." in told
+    assert r'the classes "cat", "the \"dog\"", "c\\d", in this order' in told
+
+
+def test_by_the_notes_alone_the_weights_give_the_metric(searched: Solved, images: nk.Task) -> None:
+    """Raw inputs, scaled by the numbers in the notes of `--to torch`, give the accuracy that they state."""
+    told = " ".join(notes(searched))
     scaling = told.partition(": mean ")[2].partition(". ")[0]
     mean, deviation = (
         torch.tensor([float(number) for number in part.split(", ")]).view(2, 1, 1)
@@ -118,10 +129,8 @@ def test_by_the_notes_alone_the_metric_is_found_again(searched: Solved, images: 
     )
     assert torch.allclose(mean.flatten(), torch.tensor([5.0, -2.0]), atol=0.5)
     raw, labels = images.test.inputs.take(torch.arange(len(images.test))), images.test.labels()
-    model = module_of(tmp_path / "net.py").load(str(tmp_path / "net.safetensors"))
-    accuracy = (model((raw - mean) / deviation).argmax(1) == labels).double().mean().item()
+    accuracy = (searched.model()((raw - mean) / deviation).argmax(1) == labels).double().mean().item()
     assert f"On the {len(labels)} test examples of 'noise': accuracy {accuracy:.4f}." in told
-    assert r'the classes "cat", "the \"dog\"", "c\\d", in this order' in told
 
 
 def test_both_kinds_of_weights_tell_the_same(searched: Solved, plain: Solved, tmp_path: Path) -> None:
@@ -157,17 +166,71 @@ def test_of_a_vocabulary_the_beginning_is_told() -> None:
 # What cannot be written
 
 
-def test_what_cannot_be_written_is_said_in_one_line(searched: Solved, plain: Solved, tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_said_in_one_line(searched: Solved, tmp_path: Path) -> None:
     wrong: list[tuple[Solved, str, str, int, type[NearkinError], str]] = [
         (searched, "torch", "net.py", 0, OptionError, r"ends in \.safetensors, got .*net\.py"),
         (searched, "python", "net", 0, OptionError, r"ends in \.py"),
         (searched, "keras", "net.h5", 0, OptionError, "torch, onnx, python, got 'keras'"),
         (searched, "torch", "net.safetensors", 2, OptionError, "'noise' has trials 0 to 1, got 2"),
         (searched, "python", "net.py", -1, OptionError, "'noise' has trials 0 to 1, got -1"),
-        (plain, "python", "net.py", 0, MismatchError, "has the network mlp.*use --to onnx or --to torch"),
     ]
     for solved, to, name, trial, error, message in wrong:
         with pytest.raises(error, match=message) as said:
             exported(solved, to, tmp_path / name, trial)
         assert "\n" not in str(said.value)
     assert not list(tmp_path.iterdir())
+
+
+OWN_NETWORK = """
+import torch
+from torch import nn
+
+SIZE = 5
+
+
+def layers(sizes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(128, sizes), nn.Tanh())
+
+
+class Mine(nn.Module):
+    def __init__(self, num_outputs, hidden=3):
+        super().__init__()
+        self.body, self.head = layers(hidden + SIZE), nn.Linear(hidden + SIZE, num_outputs)
+
+    def forward(self, x):
+        return self.outputs(x)
+
+    def outputs(self, x):
+        return self.head(self.body(x))
+
+
+class Fixed(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(128, 4))
+
+
+class Late(Mine):
+    def __init__(self, num_outputs):
+        super().__init__(num_outputs, globals()["SIZES"])
+
+
+globals()["SIZES"] = 2
+"""
+
+
+def test_networks_of_a_file_are_copied_or_refused_in_one_line(images: nk.Task, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN_NETWORK)
+    nk.trust(str(tmp_path / "own.py"))
+    solved = solved_by(f"{tmp_path}/own.py:Mine?hidden=4", images)
+    assert exported(solved, "python", tmp_path / "net.py")["error"] == 0
+    raw = images.test.inputs.take(torch.arange(len(images.test)))
+    wanted = solved.model()(images.test.all().x).softmax(1)
+    assert torch.allclose(module_of(tmp_path / "net.py").predict(raw), wanted, atol=1e-6)
+    for name, message in (
+        ("Fixed", "takes no number of outputs.*export it as ONNX"),
+        ("Late", "KeyError.*use --to onnx"),
+    ):
+        with pytest.raises(NearkinError, match=message) as said:
+            exported(solved_by(f"{tmp_path}/own.py:{name}", images), "python", tmp_path / "other.py")
+        assert "\n" not in str(said.value)
+    assert not (tmp_path / "other.py").exists()

@@ -16,9 +16,11 @@ from nearkin.core.state import State
 from nearkin.nets.functional import blank, num_parameters
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.networks.build import Skeleton, build_network
+from nearkin.search.networks.named import network_string
 from nearkin.search.networks.operations import OPERATIONS, Builder, plain, register
 from nearkin.zoo.export_formats import agreement, export_onnx, export_python, export_torch, load_network
-from nearkin.zoo.python_source import python_source
+from nearkin.zoo.predictor import Predictor
+from nearkin.zoo.python_source import Preprocessing, python_source
 
 CASES: dict[str, tuple[str, Skeleton, tuple[int, ...]]] = {
     "darts": (
@@ -70,6 +72,28 @@ TINY: dict[str, tuple[str, Skeleton, tuple[int, ...]]] = {
     ),
 }
 
+
+def options(shape: tuple[int, ...]) -> Preprocessing:
+    """No scaling; tokens where the input has one axis."""
+    return Preprocessing("values", 0 if len(shape) == 1 else len(shape), 1, 1)
+
+
+def source_of(
+    genotype: Genotype, skeleton: Skeleton, shape: tuple[int, ...], outputs: int, notes: tuple[str, ...] = ()
+) -> str:
+    return python_source(network_string(genotype, skeleton), shape, outputs, options(shape), notes=notes)
+
+
+def write_python(
+    model: nn.Module, file: Path, genotype: Genotype, skeleton: Skeleton, shape: tuple[int, ...], outputs: int,
+    notes: tuple[str, ...] = (),
+) -> float:  # fmt: skip
+    complete = Predictor(model, *options(shape)[:5]).eval()
+    return export_python(
+        complete, file, network_string(genotype, skeleton), shape, outputs, options(shape), notes=notes
+    )
+
+
 # Runs every exported file in a Python that has torch and no nearkin.
 DRIVER = """
 import contextlib, importlib.util, runpy, sys
@@ -89,9 +113,10 @@ for file in sorted(folder.glob("*.py")):
         torch.save({"outputs": model(given), "count": sum(p.numel() for p in module.build().parameters())},
                    file.with_suffix(".outputs.pt"))
     with open(file.with_suffix(".txt"), "w") as printed, contextlib.redirect_stdout(printed):
-        for arguments in ([], [str(file.with_suffix(".safetensors"))]):
-            sys.argv = [str(file), *arguments]
+        for _ in range(2):  # with the weights beside it, then without
+            sys.argv = [str(file)]
             runpy.run_path(str(file), run_name="__main__")
+            file.with_suffix(".safetensors").unlink(missing_ok=True)
 """
 
 
@@ -117,8 +142,9 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("exported")
     for name in CASES:
         model, genotype, skeleton, shape = made(name)
-        (folder / f"{name}.py").write_text(python_source(genotype, skeleton, shape, 6))
-        export_torch(model, folder / f"{name}.safetensors", genotype, skeleton, shape, 6)
+        (folder / f"{name}.py").write_text(source_of(genotype, skeleton, shape, 6))
+        complete = Predictor(model, *options(shape)[:5])
+        State(complete.state_dict(), {}).save(folder / f"{name}.safetensors")
         torch.save(inputs(model, shape, 4), folder / f"{name}.inputs.pt")
     driver = folder / "driver"
     driver.write_text(DRIVER)
@@ -139,14 +165,14 @@ def test_the_python_file_gives_our_outputs_where_nearkin_is_not(elsewhere: Path,
 @pytest.mark.parametrize("name", CASES)
 def test_the_python_file_knows_torch_and_the_standard_library_alone(name: str) -> None:
     text, skeleton, shape = CASES[name]
-    source = python_source(Genotype.parse(text), skeleton, shape, 6, notes=["Inputs are scaled."])
+    source = source_of(Genotype.parse(text), skeleton, shape, 6, ("Inputs are scaled.",))
     tree = ast.parse(source)
     modules = {
         (node.module if isinstance(node, ast.ImportFrom) else node.names[0].name).split(".")[0]
         for node in ast.walk(tree)
         if isinstance(node, ast.Import | ast.ImportFrom)
     }
-    assert modules - set(sys.stdlib_module_names) == {"torch", "safetensors"}
+    assert modules - set(sys.stdlib_module_names) == {"torch", "safetensors", "numpy"}  # numpy for npy files only
     assert ">>>" not in source
     assert "type: ignore" not in source
     assert "Inputs are scaled." in (ast.get_docstring(tree) or "")
@@ -161,7 +187,7 @@ def test_a_trained_network_is_written_and_read_back(tmp_path: Path) -> None:
     assert agreement(model, inputs(model, shape, 4), again(inputs(model, shape, 4))) == 0
     assert not again.training
     assert State.load(tmp_path / "a.safetensors").facts["classes"] == ["a"] * 6
-    assert export_python(model, tmp_path / "a.py", genotype, skeleton, shape, 6) <= 1e-5
+    assert write_python(model, tmp_path / "a.py", genotype, skeleton, shape, 6) <= 1e-5
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -174,8 +200,8 @@ def test_the_python_file_runs_as_a_script_without_and_with_weights(elsewhere: Pa
 
 def test_notes_may_be_of_any_characters(tmp_path: Path) -> None:
     model, genotype, skeleton, shape = made("chain", TINY)
-    notes = ['Classes are """, a\\, \\n and ü.', "word " * 50]
-    export_python(model, tmp_path / "a.py", genotype, skeleton, shape, 6, notes=notes)
+    notes = ('Classes are """, a\\, \\n and ü.', "word " * 50)
+    write_python(model, tmp_path / "a.py", genotype, skeleton, shape, 6, notes)
     tree = ast.parse((tmp_path / "a.py").read_text(encoding="utf-8"))
     told = ast.get_docstring(tree)
     assert told is not None
@@ -244,7 +270,7 @@ def test_own_operations_are_written_too(own: None, tmp_path: Path) -> None:
     genotype = Genotype.parse("normal(0): 1 = blur5(0) + blur7(0); 2 = squeeze2(1) + wide(0); out = 2")
     skeleton = Skeleton(channels=4, num_cells=2)
     model = build_network(genotype, skeleton, (1, 8, 8), 3)
-    export_python(model, tmp_path / "own.py", genotype, skeleton, (1, 8, 8), 3)
+    write_python(model, tmp_path / "own.py", genotype, skeleton, (1, 8, 8), 3)
     source = (tmp_path / "own.py").read_text()
     assert '"squeeze2": squeezing(width=2)' in source
     assert '"blur7": functools.partial(blurred, side=7)' in source
@@ -252,7 +278,7 @@ def test_own_operations_are_written_too(own: None, tmp_path: Path) -> None:
 
 def test_operations_without_a_name_cannot_be_written(own: None) -> None:
     with pytest.raises(OptionError, match="top level"):
-        python_source(Genotype.parse("normal(0): 1 = nameless(0); out = 1"), Skeleton(), (1, 8, 8), 3)
+        source_of(Genotype.parse("normal(0): 1 = nameless(0); out = 1"), Skeleton(), (1, 8, 8), 3)
 
 
 # ONNX
@@ -288,5 +314,5 @@ def test_notes_from_a_file_stay_text(tmp_path: Path, quotes: str) -> None:
     note = f"{quotes}\nopen({str(trace)!r}, 'w').close()\n{quotes}"
     genotype, skeleton = Genotype.parse("normal(0): 1 = conv3(0); out = 1"), Skeleton(channels=2, num_cells=1)
     model = build_network(genotype, skeleton, (1, 8, 8), 2)
-    export_python(model, tmp_path / "net.py", genotype, skeleton, (1, 8, 8), 2, notes=[note, quotes])
+    write_python(model, tmp_path / "net.py", genotype, skeleton, (1, 8, 8), 2, (note, quotes))
     assert not trace.exists()

@@ -2,8 +2,9 @@
 
 import csv
 import io
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,9 +48,10 @@ ANSWERED = ("categorical", "gaussian", "heteroscedastic")
 
 @dataclass(frozen=True, eq=False)
 class _Model:
-    """A trained model; `width` is half the width of a 95 % interval of its values, None if unknown."""
+    """A trained model and the facts of its task; `width` is half of a 95 % interval of its values, None if unknown."""
 
     solved: "Solved"
+    facts: Mapping[str, Any]
     temperature: float = 1.0
     width: float | None = None
 
@@ -80,7 +82,7 @@ def predict(
     """
     settings: Settings = context.obj
     loaded = _model(model, settings)
-    facts = loaded.solved.facts
+    facts = loaded.facts
     require(
         facts["likelihood"] in ANSWERED,
         f"'{loaded.solved.name}' is a {facts['likelihood']} task, predict answers classes and values; use Python",
@@ -89,6 +91,10 @@ def predict(
     require(
         abstain is None or facts["likelihood"] == "categorical",
         f"got --abstain, but '{loaded.solved.name}' predicts values without probabilities; leave it out",
+    )
+    require(
+        abstain is None or 0 <= abstain <= 1,
+        f"got --abstain {abstain}, expected a probability from 0 to 1; choose one such as 0.8",
     )
     inputs = new_inputs.read_inputs(data[0] if len(data) == 1 else data, facts, loaded.solved.name)
     for line in inputs.skipped:
@@ -107,7 +113,7 @@ def _model(text: str, settings: Settings) -> _Model:
     if file.is_file():
         state = states.State.load(file)
         if state.facts.get("format") == model_file.FORMAT:
-            return _Model(model_file.loaded(file))
+            return _of_solved(model_file.loaded(file))
         return _of_solution(solutions.Solution.from_state(state, str(file)))
     require(
         file.suffix != ".safetensors",
@@ -116,15 +122,31 @@ def _model(text: str, settings: Settings) -> _Model:
     )
     with nk.Zoo(settings.zoo_path, create=False) as zoo:
         solution = solving.kept_solution(zoo, text) if text in zoo else None
-        return _Model(zoo.solved(text)) if solution is None else _of_solution(solution)
+        return _of_solved(zoo.solved(text)) if solution is None else _of_solution(solution)
+
+
+def _of_solved(solved: "Solved") -> _Model:
+    return _Model(solved, solved.facts)
 
 
 def _of_solution(solution: "solutions.Solution") -> _Model:
-    """Model of a solution, with the interval that held 95 % of its residuals on the test set."""
-    residuals = sorted(abs(target - output) for target, output in solution.quality.residuals)
-    known = len(solution.classes) == 1 and len(residuals) >= FEWEST_RESIDUALS
-    rank = min(len(residuals) - 1, int(COVERAGE * (len(residuals) + 1)))
-    return _Model(solution.solved, solution.temperature, residuals[rank] if known else None)
+    """Model of a solution, with the interval of its values; its own images may be smaller than those of the task."""
+    residuals = [target - output for target, output in solution.quality.residuals]
+    width = interval_width(residuals) if len(solution.classes) == 1 else None
+    return _Model(solution.solved, solution.task, solution.temperature, width)
+
+
+def interval_width(residuals: Sequence[float]) -> float | None:
+    """Half the width of an interval that holds a new value with probability 0.95 or more; None for few residuals.
+
+    It is the ⌈0.95 (n + 1)⌉-th smallest of n absolute residuals of samples that the model was not trained on (split
+    conformal prediction).
+
+    >>> interval_width([1.0] * 39), interval_width(range(-99, 0)), interval_width(range(100))
+    (None, 95, 95)
+    """
+    ordered, count = sorted(map(abs, residuals)), len(residuals)
+    return ordered[min(count, math.ceil(COVERAGE * (count + 1))) - 1] if count >= FEWEST_RESIDUALS else None
 
 
 def _table(

@@ -202,13 +202,17 @@ def export_model(
     to: Annotated[str, typer.Option("--to", help="torch, onnx or python.")] = "torch",
     out: Annotated[Path | None, typer.Option(help="The file to write (default: named after the model).")] = None,
     trial: Annotated[int | None, typer.Option(min=0, help="Export the network of this trial of a task.")] = None,
+    as_bytes: Annotated[
+        bool, typer.Option("--bytes", help="The ONNX file takes images as bytes (uint8) instead of floats.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Export a trained network for use without nearkin: weights, ONNX, or a .py file with its weights.
+    """Export a trained model for use without nearkin: weights, ONNX, or a .py file with its weights.
 
-    For a solution this is the selected model. Its outputs are class scores; divide them by the temperature in
-    solution.json before the softmax to get the same probabilities. The predicted class does not change.
+    For a solution this is the selected model. onnx and python include the preprocessing: they take raw inputs and
+    return probabilities, or values in the units of the data. For a table, ONNX takes the encoded numbers, and the .py
+    file also encodes rows: python FILE.py new.csv prints predictions. torch is the network alone.
     """
     settings: Settings = context.obj
     require(to in outside.SUFFIXES, f"got --to {to!r}, expected one of {', '.join(outside.SUFFIXES)}")
@@ -219,11 +223,15 @@ def export_model(
         require(path.resolve() != source.resolve(), f"{path} is the model itself; choose another --out")
         require(overwrite or not path.exists(), f"{path} exists; choose another --out, or use --overwrite")
     if source.is_file():
-        solved = _of_file(source)
+        stored = _of_file(source)
     else:
         with nk.Zoo(settings.zoo_path, create=False) as zoo:
-            solved = zoo.solved(model) if trial is not None else _of_zoo(zoo, model)
-    written = outside.exported(solved, to, file, trial or 0)
+            stored = zoo.solved(model) if trial is not None else _of_zoo(zoo, model)
+    more: dict[str, Any] = {}
+    if isinstance(stored, solutions.Solution):
+        more = {"temperature": stored.temperature, "task": stored.task}
+    solved = stored.solved if isinstance(stored, solutions.Solution) else stored
+    written = outside.exported(solved, to, file, trial or 0, as_bytes=as_bytes, **more)
     facts = {"model": model, "to": to, "network": solved.network, **written}
 
     def show() -> None:
@@ -233,16 +241,15 @@ def export_model(
     answer(facts, as_json, show)
 
 
-def _of_file(file: Path) -> "nk.Solved":
-    """Model of a file written by `train`, `search` or `solve`."""
+def _of_file(file: Path) -> "nk.Solved | nk.Solution":
+    """Model or solution of a file written by `train`, `search` or `solve`."""
     facts = modelfile.facts_of(file)
-    return solutions.Solution.load(file).solved if facts.get("format") == solutions.FORMAT else modelfile.loaded(file)
+    return solutions.Solution.load(file) if facts.get("format") == solutions.FORMAT else modelfile.loaded(file)
 
 
-def _of_zoo(zoo: "nk.Zoo", name: str) -> "nk.Solved":
-    """Best stored model of a task: of its solution, of its search, or of its first trial."""
-    solution = solving.kept_solution(zoo, name)
-    return solution.solved if solution is not None else zoo.architecture(name) or zoo.solved(name)
+def _of_zoo(zoo: "nk.Zoo", name: str) -> "nk.Solved | nk.Solution":
+    """Best stored model of a task: its solution, the model of its search, or of its first trial."""
+    return solving.kept_solution(zoo, name) or zoo.architecture(name) or zoo.solved(name)
 
 
 @contextmanager

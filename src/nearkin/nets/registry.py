@@ -118,13 +118,35 @@ def _task_keywords(factory: Factory) -> tuple[str | None, str | None]:
     return INPUT_NAME if INPUT_NAME in names or any_keyword else None, outputs
 
 
-def _create(spec: NetworkSpec, factory: Factory, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
-    """Call the factory; parameters that are initialised by a first input are initialised as well."""
+def _keywords(spec: NetworkSpec, factory: Factory, input_shape: tuple[int, ...], num_outputs: int) -> dict[str, Any]:
+    """The options of a network, with the input shape and the number of outputs that the task sets."""
     keywords: dict[str, Any] = dict(spec.options)
     for keyword, value in zip(_task_keywords(factory), (input_shape, num_outputs), strict=True):
         if keyword is not None:
             require(keyword not in keywords, f"network {spec}: the task sets {keyword}; leave it out of the options")
             keywords[keyword] = value
+    return keywords
+
+
+def creation(network: str, input_shape: tuple[int, ...], num_outputs: int) -> tuple[Factory, dict[str, Any]]:
+    """Class or function of a network and the keywords that create it with this number of outputs.
+
+    >>> creation("lenet?width=0.5", (1, 8, 8), 3)[1]
+    {'width': 0.5, 'input_shape': (1, 8, 8), 'num_outputs': 3}
+    """
+    spec = NetworkSpec.parse(network)
+    factory = _factory(spec.name)
+    require(
+        _task_keywords(factory)[1] is not None,
+        f"network {spec} takes no number of outputs ({', '.join(OUTPUT_NAMES)}), so its head was replaced and no call "
+        f"creates it; add num_outputs to its constructor, or export it as ONNX",
+    )
+    return factory, _keywords(spec, factory, input_shape, num_outputs)
+
+
+def _create(spec: NetworkSpec, factory: Factory, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
+    """Call the factory; parameters that are initialised by a first input are initialised as well."""
+    keywords = _keywords(spec, factory, input_shape, num_outputs)
     try:
         model = factory(**keywords)
     except NearkinError:

@@ -46,7 +46,7 @@ def usage(solution: Solution, file: str) -> tuple[str, str]:
         f"solution.model                        # the trained torch module\n"
         f"{answer}\n\n# x: raw inputs of shape [{shape}], in the units of the original data"
     )
-    forms = ("torch",) if solution.solved.network.startswith(PATH) else ("onnx", "torch")
+    forms = ("torch",) if solution.solved.network.startswith(PATH) else ("python", "onnx", "torch")
     commands = "\n".join(f"nearkin export-model {file} --to {form}" for form in forms)
     return python, commands
 

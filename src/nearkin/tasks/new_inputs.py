@@ -1,6 +1,7 @@
 """New inputs for a trained model, in the form that its task was made from: arrays, tables or image files."""
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,13 @@ from nearkin.tasks.arrays import input_rows
 from nearkin.tasks.datastring import DataString, flag
 from nearkin.tasks.frames import frame_cells, is_frame, is_records, record_cells
 from nearkin.tasks.readers.documents import TEXT, document_cells, document_paths
-from nearkin.tasks.readers.folder import ImageFiles, ImageFormat, image_paths
+from nearkin.tasks.readers.folder import (
+    ImageFiles,
+    ImageFormat,
+    ImageSource,
+    image_paths,
+    require_mostly_readable,
+)
 from nearkin.tasks.readers.npy import opened_archive, read_array
 from nearkin.tasks.readers.table import columns
 from nearkin.tasks.rows import Pixels, Rows, Values, subset_index
@@ -25,7 +32,6 @@ from nearkin.tasks.table_examples import TABLE
 
 TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 INPUT_NAMES = ("x", "x_test", "x_new", "x_train")  # arrays of an npz file that hold inputs, in order of preference
-MOST_SKIPPED = 0.1  # share of image files that may be unreadable
 CHECKED_IMAGES = 64  # to recognise other units
 FARTHEST = 5.0  # standard deviations between image means in the same units; inverted images are at 3
 
@@ -50,7 +56,8 @@ def read_inputs(x: Any, facts: Mapping[str, Any], name: str) -> NewInputs:
 
     Args:
         x: an array or tensor `[N, ...]`; for a task from a table a DataFrame, a list of dicts or a csv file; for images
-            a folder, an image file or a list of them, and for text likewise; an npy or npz file of inputs.
+            a folder, an image file, a Pillow image or a list of them, and for text likewise; an npy or npz file of
+            inputs.
         facts: stored facts of the task (`Task.facts`).
         name: name of the task, for errors.
     """
@@ -72,6 +79,9 @@ def read_inputs(x: Any, facts: Mapping[str, Any], name: str) -> NewInputs:
         inputs = _documents(paths, encoding)
     elif paths:
         inputs = _images(paths, facts, name)
+    elif pictures := _pillow_images(x):
+        _require_image_task(facts, "Pillow images", name)
+        inputs = _converted_images(pictures, [str(number) for number in range(len(pictures))], facts)
     else:
         inputs = _numbered(input_rows(x, name))
     _require_fit(inputs.rows, facts, name)
@@ -125,34 +135,40 @@ def _array(path: Path) -> np.ndarray[Any, Any]:
 
 def _images(paths: Sequence[Path], facts: Mapping[str, Any], name: str) -> NewInputs:
     """Image files, resized to the images of the task; unreadable files are skipped up to a tenth of all."""
+    _require_image_task(facts, str(paths[0]), name)
+    files = [file for path in paths for file in (image_paths(path) if path.is_dir() else [str(path)])]
+    require(bool(files), f"there is no image in {paths[0]}; name a folder of images or image files", DataError)
+    return _converted_images(files, files, facts)
+
+
+def _converted_images(images: Sequence[ImageSource], names: Sequence[str], facts: Mapping[str, Any]) -> NewInputs:
+    """Images with the size and the channels of the task's images; those that cannot be read are skipped."""
+    shape = tuple(facts["input_shape"])
+    require_bytes(len(images) * int(np.prod(shape)), f"{len(images)} images")
+    lazy = ImageFiles(images, ImageFormat((shape[1], shape[2]), "L" if shape[0] == 1 else "RGB"))
+    pixels, kept, reasons = lazy.readable(torch.arange(len(images)))
+    skipped = tuple(reasons.values())
+    require_mostly_readable(skipped, len(images))
+    rows = Pixels(255 - pixels if is_inverted(facts) else pixels)
+    return NewInputs(rows, tuple(names[number] for number in kept.tolist()), skipped)
+
+
+def _pillow_images(x: Any) -> list[Any]:
+    """Pillow images, if x is one or a list of them; Pillow is not imported for this."""
+    pillow, listed = sys.modules.get("PIL.Image"), list(x) if isinstance(x, list | tuple) else [x]
+    return listed if pillow and listed and all(isinstance(item, pillow.Image) for item in listed) else []
+
+
+def _require_image_task(facts: Mapping[str, Any], received: str, name: str) -> None:
     shape = tuple(facts["input_shape"])
     require(
         len(shape) == 3 and shape[0] in (1, 3),
-        f"got {paths[0]}, '{name}' expects inputs of shape {shape}; give a csv file or arrays of that shape",
+        f"got {received}, '{name}' expects inputs of shape {shape}; give a csv file or arrays of that shape",
         MismatchError,
     )
-    files = [file for path in paths for file in (image_paths(path) if path.is_dir() else [str(path)])]
-    require(bool(files), f"there is no image in {paths[0]}; name a folder of images or image files", DataError)
-    require_bytes(len(files) * int(np.prod(shape)), f"{len(files)} images")
-    lazy = ImageFiles(files, ImageFormat((shape[1], shape[2]), "L" if shape[0] == 1 else "RGB"), resize=True)
-    images, names, skipped = [], [], []
-    for number, file in enumerate(files):
-        try:
-            images.append(lazy.pixels(torch.tensor([number])))
-            names.append(file)
-        except DataError as error:
-            skipped.append(str(error))
-    require(
-        bool(images) and len(skipped) <= MOST_SKIPPED * len(files),
-        f"{len(skipped)} of {len(files)} image files cannot be read, at most a tenth may be; the first: "
-        f"{(skipped or [''])[0]}",
-        DataError,
-    )
-    pixels = torch.cat(images)
-    return NewInputs(Pixels(255 - pixels if _is_inverted(facts) else pixels), tuple(names), tuple(skipped))
 
 
-def _is_inverted(facts: Mapping[str, Any]) -> bool:
+def is_inverted(facts: Mapping[str, Any]) -> bool:
     """Whether the task's data string inverts its images."""
     try:
         options = dict(DataString.parse(facts["source"]).options) if facts["source"] else {}

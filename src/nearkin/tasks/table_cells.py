@@ -3,6 +3,7 @@
 Every function takes the cells of one column as text. A missing cell is empty or one of the words in `MISSING`.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -97,7 +98,7 @@ def read_dates(cells: Cells, form: str) -> Array:
     >>> read_dates(["1970-01-02", "", "soon"], ISO)
     array([86400.,    nan,    nan])
     """
-    return _each(cells, lambda cell: _seconds(cell.strip(), form))
+    return _each(cells, lambda cell: date_seconds(cell.strip(), form))
 
 
 def date_format(cells: Cells) -> str | None:
@@ -143,14 +144,15 @@ def _number(cell: str) -> float:
     try:
         return float(cell)
     except ValueError:
-        return np.nan
+        return math.nan
 
 
-def _seconds(cell: str, form: str) -> float:
+def date_seconds(cell: str, form: str) -> float:
+    """Seconds since 1970 of a date of one format, NaN for any other text."""
     if not cell or len(cell) > LONGEST_DATE or not any(sign.isdigit() for sign in cell):
-        return np.nan
+        return math.nan
     try:
         time = datetime.fromisoformat(cell) if form == ISO else datetime.strptime(cell, form)
         return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - EPOCH).total_seconds()
     except (ValueError, OverflowError):
-        return np.nan
+        return math.nan

@@ -20,7 +20,8 @@ from nearkin.nets.size_limit import require_size
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.networks.build import build_network
 from nearkin.search.networks.skeleton import Skeleton
-from nearkin.zoo.python_source import python_source
+from nearkin.zoo.predictor import Predictor
+from nearkin.zoo.python_source import Preprocessing, python_source
 
 TOLERANCE = 1e-5
 VERSION = 1
@@ -116,26 +117,45 @@ class _NetworkFacts(TypedDict):
     num_outputs: int
 
 
-def export_onnx(model: nn.Module, path: Path, input_shape: Sequence[int]) -> float:
-    """Write an ONNX file with a batch axis of any size; returns its difference from the network.
+def export_onnx(
+    model: nn.Module,
+    path: Path,
+    input_shape: Sequence[int],
+    details: Mapping[str, str] | None = None,
+    *,
+    as_bytes: bool = False,
+) -> float:
+    """Write an ONNX file with a batch axis of any size; returns its difference from the model.
 
     Before it is written it is run with onnxruntime on two batches, and must agree to 1e-5.
+
+    Args:
+        model: the network, or a predictor with its preprocessing.
+        path: of the file.
+        input_shape: shape of one input.
+        details: text by name for the metadata of the file.
+        as_bytes: inputs are uint8 instead of float32.
     """
     for package in ("onnx", "onnxscript"):
         optional(package, "export", "writing ONNX")
     runtime = optional("onnxruntime", "export", "checking ONNX")
     batch = torch.export.Dim("batch")
+    name = getattr(model, "answer", "outputs")
     with evaluation_mode(model), _quiet("torch.onnx"):
         program = torch.onnx.export(
-            model, (sample(model, input_shape, 2),), dynamo=True, dynamic_shapes=({0: batch},), verbose=False,
-            input_names=["x"], output_names=["outputs"],
+            model, (sample(model, input_shape, 2, as_bytes),), dynamo=True, dynamic_shapes=({0: batch},), verbose=False,
+            input_names=["x"], output_names=["values" if name == "means" else name],
         )  # fmt: skip
     assert program is not None
-    data: bytes = program.model_proto.SerializeToString()
+    proto = program.model_proto
+    for key, text in (details or {}).items():
+        entry = proto.metadata_props.add()
+        entry.key, entry.value = key, text
+    data: bytes = proto.SerializeToString()
     session = runtime.InferenceSession(data, providers=["CPUExecutionProvider"])
     worst = 0.0
     for size in (1, 3):
-        x = sample(model, input_shape, size)
+        x = sample(model, input_shape, size, as_bytes)
         (outputs,) = session.run(None, {"x": x.numpy()})
         worst = max(worst, agreement(model, x, torch.from_numpy(outputs), "the ONNX file"))
     write_durably(path, data)
@@ -157,19 +177,26 @@ def _quiet(logger: str) -> Iterator[None]:
 
 
 def export_python(
-    model: nn.Module, path: Path, genotype: Genotype, skeleton: Skeleton, input_shape: Sequence[int], num_outputs: int,
-    *, notes: Sequence[str] = (),
+    model: Predictor, path: Path, network: str, input_shape: Sequence[int], num_outputs: int,
+    preprocessing: Preprocessing, *, model_shape: Sequence[int] | None = None, notes: Sequence[str] = (),
 ) -> float:  # fmt: skip
-    """Write `python_source` to a file, after a check that it builds the same network; returns the difference.
+    """Write `python_source` to a file, after a check that it builds the same model; returns the difference.
 
-    The weights are not in it: write them with `export_torch`; `load` in the file reads them. The notes are sentences
-    for its docstring.
+    The weights are not in it: write the `state_dict` of the model; `load` in the file reads them. The notes are
+    sentences for its docstring.
     """
-    source = python_source(genotype, skeleton, input_shape, num_outputs, notes=notes)
+    source = python_source(network, input_shape, num_outputs, preprocessing, model_shape=model_shape, notes=notes)
     module = ModuleType(path.stem)
-    exec(compile(source, str(path), "exec"), module.__dict__)
-    other = module.build()
-    other.load_state_dict(model.state_dict())
+    module.__file__ = str(path)
+    try:
+        exec(compile(source, str(path), "exec"), module.__dict__)
+        other = module.build()
+        other.load_state_dict(model.state_dict())
+    except Exception as failed:
+        reason = " ".join(f"{type(failed).__name__}: {failed}".split())[:160]
+        raise MismatchError(
+            f"the code of {network[:80]} cannot be copied into one Python file ({reason}); use --to onnx"
+        ) from failed
     x = sample(model, input_shape, 3)
     with evaluation_mode(other):
         difference = agreement(model, x, other(x), "the Python file")
@@ -177,7 +204,12 @@ def export_python(
     return difference
 
 
-def sample(model: nn.Module, input_shape: Sequence[int], size: int) -> Tensor:
-    """Inputs for a comparison: noise, or tokens that every vocabulary has."""
-    x = blank(model, input_shape, size).cpu()
-    return torch.randn(x.shape, generator=torch.Generator().manual_seed(0)) if x.is_floating_point() else x
+def sample(model: nn.Module, input_shape: Sequence[int], size: int, as_bytes: bool = False) -> Tensor:
+    """Inputs for a comparison: noise in the units of the model, bytes, or tokens that every vocabulary has."""
+    x, rng = blank(model, input_shape, size).cpu(), torch.Generator().manual_seed(0)
+    if not x.is_floating_point():
+        return x
+    if as_bytes:
+        return torch.randint(256, x.shape, generator=rng).to(torch.uint8)
+    noise = torch.randn(x.shape, generator=rng)
+    return noise * model.std + model.mean if isinstance(model, Predictor) and model.resize is None else noise

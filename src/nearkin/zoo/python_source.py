@@ -1,105 +1,229 @@
-"""Source code of a network as one Python file that needs only torch.
+"""Source code of an exported model as one Python file that needs only torch and safetensors.
 
-The file contains the classes of the network, copied from the sources of this package with all that they use, and their
-options as literals.
+The file contains the classes of the network and its preprocessing, copied from the sources of this package with all
+that they use, and their options as literals. Numbers, classes and encodings are in the safetensors file beside it.
 """
 
-import ast
 import functools
-import importlib.util
 import inspect
 import json
-import re
-import sys
 import textwrap
 from collections.abc import Sequence
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import nearkin.search.networks.operations as operations
-from nearkin.core.errors import OptionError, require
-from nearkin.search.genotypes.genotype import Genotype
+from nearkin.core.errors import MismatchError, require
+from nearkin.core.state import FACTS
+from nearkin.nets.registry import Factory, creation
+from nearkin.nets.trusted_code import SEARCHED, TANGENT_MACHINE
 from nearkin.search.networks.build import blueprint
 from nearkin.search.networks.cells import Wiring
-from nearkin.search.networks.skeleton import Skeleton
+from nearkin.search.networks.named import parse_network
+from nearkin.zoo import plain_inputs, predictor
+from nearkin.zoo.copied_source import LINE, Definitions, module_of
 
-_LINE = 100
-_PACKAGE = "nearkin"
+
+class Preprocessing(NamedTuple):
+    """Options of `Predictor` besides its network, and the kind of raw inputs: `table`, `images` or `arrays`."""
+
+    answer: str
+    axes: int
+    scaled: int
+    targets: int
+    resize: tuple[int, ...] | None = None
+    inputs: str = "arrays"
 
 
 def python_source(
-    genotype: Genotype, skeleton: Skeleton, input_shape: Sequence[int], num_outputs: int, *, notes: Sequence[str] = ()
+    network: str,
+    input_shape: Sequence[int],
+    num_outputs: int,
+    preprocessing: Preprocessing,
+    *,
+    model_shape: Sequence[int] | None = None,
+    notes: Sequence[str] = (),
 ) -> str:
-    """One readable Python file that needs only torch and whose `build()` returns the network of a genotype.
+    """One readable Python file with `load()`, which returns the model, and `predict(data)`.
 
-    Its weights have the same names. As a script it prints the number of parameters and runs one forward pass;
-    `load(path)` returns the network with exported weights (safetensors, or a torch file of tensors only).
+    As a script it prints the predictions for a file, or without one the number of parameters. The weights have the
+    names of `Predictor.state_dict`.
 
     Args:
-        genotype: of the network.
-        skeleton: macro-architecture of the network.
-        input_shape: shape of one input.
+        network: the network string.
+        input_shape: shape of one raw input.
         num_outputs: width of the head.
-        notes: sentences for the docstring of the file, such as the scaling of inputs; each starts on a new line.
+        preprocessing: options of the predictor.
+        model_shape: shape of one input of the network (default: that of a raw input).
+        notes: sentences for the docstring of the file; each starts on a new line.
     """
-    factory, options = blueprint(genotype, skeleton, input_shape, num_outputs)
-    definitions = _Definitions()
-    for name in ("torch", "nn"):
-        definitions.include(operations, name)
-    wirings = [value for value in options.values() if isinstance(value, Wiring)]
-    used = sorted({edge.operation for wiring in wirings for edge in wiring.edges})
-    if wirings:
-        definitions.pieces[operations.__name__, "operation"] = _operations(definitions, used)
-    definitions.include(_module(factory), factory.__name__)
-    arguments = "".join(f"        {name}={definitions.literal(value, 8)},\n" for name, value in options.items())
-    definitions.imports.add(("", "sys", "sys"))
-    dtype = ", dtype=torch.int64" if len(input_shape) == 1 else ""
-    lines = textwrap.wrap(str(genotype), _LINE, initial_indent="    ", subsequent_indent="    ")
-    about = [line for note in notes for line in textwrap.wrap(note, _LINE)]
-    about += [""] if about else []
-    head = "\n".join([f"The network of a genotype, as {_PACKAGE} found it:", "", *lines, "", *about, *_USE])
+    definitions, shape = Definitions(), tuple(input_shape)
+    for name in ("torch", "nn", "Tensor"):
+        definitions.include(predictor, name)
+    title, factory, arguments = _network(definitions, network, tuple(model_shape or shape), num_outputs)
+    definitions.include(predictor, "Predictor")
+    reading = _READING[preprocessing.inputs]
+    for name in reading.functions:
+        definitions.include(plain_inputs, name)
+    for name in ("csv", "json", "sys"):
+        definitions.imports.add(("", name, name))
+    definitions.imports |= {("pathlib", "Path", "Path"), ("typing", "Any", "Any")}
+    keywords = list(zip(preprocessing._fields, preprocessing, strict=True))[:5]
+    options = ", ".join(f"{name}={definitions.literal(value, 0)}" for name, value in keywords)
+    about = [line for note in notes for line in textwrap.wrap(note, LINE)]
+    head = "\n".join([*title, "", *about, *([""] if about else []), *_USE])
     head = head.replace("\\", r"\\").replace('"""', r"\"\"\"")  # names in the notes may be anything
-    tail = _TAIL.format(factory=factory.__name__, arguments=arguments, shape=tuple(input_shape), dtype=dtype)
+    tail = _TAIL.format(
+        factory=factory, arguments=arguments, options=options, shape=shape, facts=FACTS, read=reading.code,
+        sources=reading.sources, names=reading.names, dtype="" if preprocessing.axes else ", dtype=torch.int64",
+    )  # fmt: skip
     body = "\n\n".join(piece.strip("\n") if piece.count("\n") < 2 else "\n" + piece.strip("\n") for piece in
                        definitions.pieces.values())  # fmt: skip
     return f'"""{head}\n"""\n\n{definitions.import_lines()}\n\n{body.strip()}\n{tail}'
 
 
-_USE = ("build() returns it with new weights, load(path) with exported ones; run this file to test it. It needs torch,",
-        "and safetensors to read weights from such a file.")  # fmt: skip
+def _network(
+    definitions: Definitions, network: str, shape: tuple[int, ...], num_outputs: int
+) -> tuple[list[str], str, str]:
+    """Include the code of a network; returns its description, the name of its factory, and the arguments as code."""
+    require(
+        not network.startswith(TANGENT_MACHINE),
+        "a network solved in closed form predicts with derivatives of its network, which cannot be written as a Python "
+        "file; use --to torch, or solve without transfer",
+        MismatchError,
+    )
+    if network.startswith(SEARCHED):
+        genotype, skeleton = parse_network(network)
+        factory: Factory
+        factory, options = blueprint(genotype, skeleton, shape, num_outputs)
+        wirings = [value for value in options.values() if isinstance(value, Wiring)]
+        if wirings:
+            used = sorted({edge.operation for wiring in wirings for edge in wiring.edges})
+            definitions.pieces[operations.__name__, "operation"] = _operations(definitions, used)
+        title = ["The network of a genotype, as nearkin found it:", "", *_indented(str(genotype))]
+    else:
+        factory, options = creation(network, shape, num_outputs)
+        title = ["A trained model of nearkin, with its preprocessing:", "", *_indented(network)]
+    definitions.include(module_of(factory), factory.__name__)
+    arguments = "".join(f"        {name}={definitions.literal(value, 8)},\n" for name, value in options.items())
+    return title, factory.__name__, arguments
+
+
+def _indented(text: str) -> list[str]:
+    return textwrap.wrap(text, LINE, initial_indent="    ", subsequent_indent="    ")
+
+
+_USE = (
+    "load() returns the model: raw inputs [N, ...] to probabilities [N, C] or values [N, K]. predict(data)",
+    "reads new data and applies it. python FILE.py DATA prints predictions as csv. It needs torch and",
+    "safetensors, and Pillow for image files.",
+)
 
 _TAIL = '''
 
 INPUT_SHAPE = {shape}
 
 
-def build() -> {factory}:
-    """The network with new weights."""
-    return {factory}(
+def build() -> Predictor:
+    """The model with new weights."""
+    network = {factory}(
 {arguments}    )
+    return Predictor(network, {options})
 
 
-def load(path: str) -> {factory}:
-    """The network with the weights of a .safetensors file, or of a torch file of tensors only."""
-    if path.endswith(".safetensors"):
-        from safetensors.torch import load_file
+def facts(path: Any = None) -> dict[str, Any]:
+    """Classes, encoding of columns and notes, from the .safetensors file (default: the one beside this file)."""
+    from safetensors import safe_open
 
-        weights = load_file(path)
-    else:
-        weights = torch.load(path, map_location="cpu", weights_only=True)
+    with safe_open(path or Path(__file__).with_suffix(".safetensors"), "pt") as file:
+        known: dict[str, Any] = json.loads(file.metadata()["{facts}"])
+    return known
+
+
+def load(path: Any = None) -> Predictor:
+    """The model with the weights of a .safetensors file (default: the one beside this file)."""
+    from safetensors.torch import load_file
+
     model = build()
-    model.load_state_dict(weights)
+    model.load_state_dict(load_file(path or Path(__file__).with_suffix(".safetensors")))
     return model.eval()
 
 
+def inputs(data: Any, path: Any = None) -> Tensor:
+    """Raw inputs of the model, from a tensor, an array{sources}."""
+{read}    if isinstance(data, str | Path):
+        import numpy
+
+        data = numpy.load(data, allow_pickle=False)
+    x = torch.as_tensor(data)
+    return x[:, None] if x.dim() == 3 and len(INPUT_SHAPE) == 3 else x
+
+
+@torch.no_grad()
+def predict(data: Any, path: Any = None) -> Tensor:
+    """Probabilities [N, C], or values [N, K] in the units of the data."""
+    model, x = load(path), inputs(data, path)
+    if tuple(x.shape[1:]) != INPUT_SHAPE:
+        raise ValueError(f"got inputs of shape {{tuple(x.shape[1:])}}, expected {{INPUT_SHAPE}}")
+    return torch.cat([model(block) for block in x.split(256)])
+
+
+def main(files: list[str]) -> None:
+    """Print predictions for files as csv; without files, the size of the model after a test with zeros."""
+    if not files:
+        model = load() if Path(__file__).with_suffix(".safetensors").exists() else build().eval()
+        with torch.no_grad():
+            outputs = model(torch.zeros(2, *INPUT_SHAPE{dtype}))
+        if not torch.isfinite(outputs).all():
+            sys.exit("the outputs are not finite")
+        print(f"{{sum(weight.numel() for weight in model.parameters())}} parameters, outputs {{list(outputs.shape)}}")
+        return
+    known, data = facts(), files[0] if len(files) == 1 else files
+    try:
+        answers = predict(data)
+    except (ValueError, OSError) as error:
+        sys.exit(f"error: {{error}}")
+    writer = csv.writer(sys.stdout, lineterminator="\\n")
+    classes = known["task"]["classes"]
+    probable = known["answer"] == "probabilities"
+    writer.writerow(["row", *(["prediction", "probability"] if probable else []), *classes])
+    for row, line in zip({names}, answers.flatten(1).tolist()):
+        best = max(range(len(line)), key=line.__getitem__)
+        first = [classes[best], f"{{line[best]:.6g}}"] if probable else []
+        writer.writerow([row, *first, *(f"{{number:.6g}}" for number in line)])
+
+
 if __name__ == "__main__":
-    model = load(sys.argv[1]) if len(sys.argv) > 1 else build().eval()
-    with torch.no_grad():
-        outputs = model(torch.zeros(2, *INPUT_SHAPE{dtype}))
-    if not torch.isfinite(outputs).all():
-        sys.exit("the outputs are not finite")
-    print(f"{{sum(weight.numel() for weight in model.parameters())}} parameters, outputs {{list(outputs.shape)}}")
+    main(sys.argv[1:])
 '''
+
+
+class _Reading(NamedTuple):
+    """How an exported file reads new data: names of functions, code, what it reads besides arrays, names of rows."""
+
+    functions: tuple[str, ...]
+    code: str
+    sources: str
+    names: str = "range(len(answers))"
+
+
+_READING = {
+    "table": _Reading(
+        ("table_rows", "encode_table"),
+        """    if not isinstance(data, Tensor) and not hasattr(data, "dtype") and not str(data).endswith(".npy"):
+        return encode_table(table_rows(data), facts(path)["task"]["preprocessing"]["table"]["columns"])
+""",
+        ", a csv file, a list of dicts or a DataFrame",
+    ),
+    "images": _Reading(
+        ("image_files", "image_pixels"),
+        """    if isinstance(data, list | tuple) or (isinstance(data, str | Path) and not str(data).endswith(".npy")):
+        return image_pixels(image_files(data), INPUT_SHAPE, facts(path)["invert"])
+""",
+        ", a folder of images, image files or PIL images",
+        'range(len(answers)) if str(data).endswith(".npy") else image_files(data)',
+    ),
+    "arrays": _Reading((), "", " or an npy file"),
+}
 
 _OPERATION = '''def operation(name: str, channels: int, stride: int = 1, affine: bool = True) -> nn.Module:
     """The module of an operation."""
@@ -107,14 +231,14 @@ _OPERATION = '''def operation(name: str, channels: int, stride: int = 1, affine:
 '''
 
 
-def _operations(definitions: "_Definitions", names: Sequence[str]) -> str:
+def _operations(definitions: "Definitions", names: Sequence[str]) -> str:
     """The table of operations that are used, and the function that looks them up."""
     definitions.include(operations, "Builder")
     rows = "".join(f"    {json.dumps(name)}: {_expression(definitions, name)},\n" for name in names)
     return f"OPERATIONS: dict[str, Builder] = {{\n{rows}}}\n\n\n{_OPERATION}"
 
 
-def _expression(definitions: "_Definitions", name: str) -> str:
+def _expression(definitions: "Definitions", name: str) -> str:
     """The code that gives the builder of an operation: a function's name, or a call of the function that made it."""
     builder = operations.builder(name)
     function, arguments = builder, {}
@@ -131,7 +255,7 @@ def _expression(definitions: "_Definitions", name: str) -> str:
         f"operation {name!r} is a lambda or an object, which cannot be written to a file; register a function that is "
         f"defined at the top level of a module",
     )
-    module = _module(function)
+    module = module_of(function)
     definitions.include(module, outer)
     if nested:
         known = inspect.signature(getattr(module, outer)).parameters
@@ -142,118 +266,3 @@ def _expression(definitions: "_Definitions", name: str) -> str:
         definitions.imports.add(("", "functools", "functools"))
         return f"functools.partial({outer}, {text})"
     return f"{outer}({text})" if nested else outer
-
-
-def _module(definition: Any) -> ModuleType:
-    return sys.modules[definition.__module__]
-
-
-class _ModuleNames(NamedTuple):
-    """Definitions and imports at the top level of a module."""
-
-    defined: dict[str, ast.stmt]
-    imported: dict[str, tuple[str, str]]
-    lines: list[str]
-
-
-class _Definitions:
-    """Definitions copied from modules with all that they use, each after those that it needs."""
-
-    def __init__(self) -> None:
-        self.pieces: dict[tuple[str, str], str] = {}
-        self.imports: set[tuple[str, str, str]] = set()  # module, name, as
-
-    def include(self, module: ModuleType, name: str) -> None:
-        """Add a definition, or an import, and all that it uses."""
-        names = _names(module)
-        if name in names.imported:
-            source, original = names.imported[name]
-            if source.split(".")[0] in (_PACKAGE, module.__name__.split(".")[0]) and original:
-                self.include(importlib.import_module(source), original)
-            else:
-                self.imports.add((source, original, name) if original else ("", source, name))
-        elif name in names.defined and (module.__name__, name) not in self.pieces:
-            clash = next((other for other, taken in self.pieces if taken == name and other != module.__name__), None)
-            require(
-                clash is None,
-                f"{name} is defined in {module.__name__} and in {clash}, which cannot be in one file; rename one",
-            )
-            node = names.defined[name]
-            self.pieces[module.__name__, name] = ""
-            for used in sorted({inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)} - {name}):
-                self.include(module, used)
-            del self.pieces[module.__name__, name]
-            self.pieces[module.__name__, name] = _text(names.lines, node)
-
-    def literal(self, value: Any, indent: int) -> str:
-        """A value as code, on several lines if it is long; classes of named tuples are included."""
-        fields = getattr(value, "_fields", None)
-        if isinstance(value, tuple):
-            if fields:
-                self.include(_module(type(value)), type(value).__name__)
-            items = [self.literal(item, indent + 4) for item in value]
-            items = [f"{field}={item}" for field, item in zip(fields, items, strict=True)] if fields else items
-            opening = f"{type(value).__name__}(" if fields else "("
-            short = opening + ", ".join(items) + ("," if len(items) == 1 and not fields else "") + ")"
-            if len(short) + indent < _LINE and "\n" not in short:
-                return short
-            pad = " " * (indent + 4)
-            return f"{opening}\n" + "".join(f"{pad}{item},\n" for item in items) + " " * indent + ")"
-        if isinstance(value, str):
-            return json.dumps(value)
-        require(
-            value is None or isinstance(value, bool | int | float),
-            f"{value!r} cannot be written to a Python file; use numbers, text and tuples of them",
-        )
-        return repr(value)
-
-    def import_lines(self) -> str:
-        """Import statements: the standard library, then other packages, each in alphabetical order."""
-        whole = {(name, f"import {name}" + (f" as {alias}" if alias != name else ""))
-                 for source, name, alias in self.imports if not source}  # fmt: skip
-        groups: dict[str, list[str]] = {}
-        for source, name, alias in sorted(self.imports):
-            if source:
-                groups.setdefault(source, []).append(name if name == alias else f"{name} as {alias}")
-        lines = whole | {(source, f"from {source} import {', '.join(names)}") for source, names in groups.items()}
-        blocks = [sorted(line for source, line in lines if (source.split(".")[0] in sys.stdlib_module_names) is first)
-                for first in (True, False)]  # fmt: skip
-        return "\n\n".join(
-            "\n".join(sorted(block, key=lambda line: line.startswith("from"))) for block in blocks if block
-        )
-
-
-@functools.lru_cache(maxsize=64)
-def _names(module: ModuleType) -> _ModuleNames:
-    try:
-        text = inspect.getsource(module)
-    except (OSError, TypeError) as missing:
-        raise OptionError(f"the source of {module.__name__} cannot be read; define operations in a file") from missing
-    defined: dict[str, ast.stmt] = {}
-    imported: dict[str, tuple[str, str]] = {}
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            defined[node.name] = node
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            defined |= {target.id: node for target in targets if isinstance(target, ast.Name)}
-        elif isinstance(node, ast.ImportFrom):
-            source = importlib.util.resolve_name("." * node.level + (node.module or ""), module.__package__)
-            imported |= {alias.asname or alias.name: (source, alias.name) for alias in node.names}
-        elif isinstance(node, ast.Import):
-            imported |= {alias.asname or alias.name.split(".")[0]: (alias.name, "") for alias in node.names}
-    return _ModuleNames(defined, imported, text.splitlines())
-
-
-def _text(lines: Sequence[str], node: ast.stmt) -> str:
-    """The source of a definition with its decorators, without doctests and comments for linters."""
-    first = min([node.lineno, *(item.lineno for item in getattr(node, "decorator_list", ()))])
-    kept: list[str] = []
-    example = False
-    for line in lines[first - 1 : node.end_lineno]:
-        plain = line.strip()
-        ends = plain == "" or plain.endswith('"""')
-        example = not ends if example else plain.startswith(">>>")
-        if not example and not (plain == "" and kept and kept[-1].strip() == ""):
-            kept.append(re.sub(r"\s+# (type: ignore\S*|fmt: skip)$", "", line))
-    return re.sub(r'\n\s*\n(\s*""")', r"\n\1", "\n".join(kept)) + "\n"

@@ -136,29 +136,71 @@ def test_large_sets_are_decoded_as_they_are_taken(tmp_path, monkeypatch):
         rows.take(torch.tensor([7]))
 
 
-def test_a_size_missed_by_the_survey_is_refused_when_taken(tmp_path, monkeypatch):
+def test_a_size_missed_by_the_survey_is_resized(tmp_path, monkeypatch):
     write(tmp_path)
     picture(tmp_path / "cat" / "1.png", size=(9, 9))
     monkeypatch.setattr(folder, "MOST_HEADERS", 5)
-    with pytest.raises(DataError, match=r"4x6.*1\.png 9x9; .*\?size=64"):
-        folder.read(str(tmp_path), {})
+    assert folder.read(str(tmp_path), {}).input_shape == (3, 4, 6)
 
 
-def test_sizes_that_differ_are_named_with_the_cure(tmp_path):
-    write(tmp_path)
-    picture(tmp_path / "dog" / "1.png", size=(9, 7))
-    with pytest.raises(DataError, match=r"cat/0\.png is 4x6 .*, .*dog/1\.png 9x7; .*\?size=64"):
+def test_images_of_different_sizes_get_the_median_side(tmp_path):
+    write(tmp_path, value=np.uint8(51))
+    picture(tmp_path / "dog" / "1.png", size=(9, 7), value=np.uint8(51))
+    task = folder.read(str(tmp_path), {})
+    assert task.input_shape == (3, 6, 6)  # sides 4 and 6 nine times, 7, 9: the tenth and eleventh of 20 are 6
+    assert task.train.inputs.rows.tensor.unique().tolist() == [51]
+    assert task.notes == (
+        "images have 2 sizes, such as 4x6 and 9x7 (height x width): resized to 6x6, the median side; choose another "
+        "with ?size=",
+    )
+    assert folder.read(str(tmp_path), {"size": "5"}).notes == ()
+
+
+def test_the_median_side_is_limited_and_mixed_modes_are_colour(tmp_path):
+    write(tmp_path, size=(90, 80), mode="L", count=2)
+    picture(tmp_path / "dog" / "9.png", size=(90, 100))
+    task = folder.read(str(tmp_path), {})
+    assert task.input_shape == (3, 64, 64)
+    assert task.notes[0] == "4 of 5 images are grey, the others are not: all are read as colour"
+    assert "resized to 64x64, the median side (90) limited to 64; choose another with ?size=" in task.notes[1]
+    assert folder.read(str(tmp_path), {"size": "200"}).input_shape == (3, 200, 200)
+
+
+@pytest.mark.parametrize("kept_bytes", [folder.KEPT_BYTES, 100])
+def test_unreadable_images_are_listed_and_left_out_up_to_a_tenth(tmp_path, monkeypatch, kept_bytes):
+    arrays = write(tmp_path)
+    path = tmp_path / "dog" / "0.png"
+    path.write_bytes(b"no image")
+    monkeypatch.setattr(folder, "KEPT_BYTES", kept_bytes)
+    task = folder.read(str(tmp_path), {})
+    assert len(task.train) + len(task.test) == 9
+    assert task.notes[0].startswith(f"left out: {path} is not a readable image (")
+    images = torch.cat([split.inputs.take(torch.arange(len(split))) for split in (task.train, task.test)])
+    labels = torch.cat([task.train.labels(), task.test.labels()])
+    for image, label in zip(images, labels.tolist(), strict=True):  # every image still has its own label
+        assert any(torch.equal(image, floats(arrays[task.classes[label], number])) for number in range(5))
+    (tmp_path / "cat" / "1.png").write_bytes(b"")
+    with pytest.raises(
+        DataError, match=r"2 of 10 image files cannot be read, at most a tenth may be; the first: .*1\.png"
+    ):
         folder.read(str(tmp_path), {})
 
 
 def test_a_broken_image_is_named(tmp_path):
-    write(tmp_path)
+    write(tmp_path, count=4)
     path = tmp_path / "dog" / "3.png"
     whole = path.read_bytes()
     for content in (b"", b"no image", whole[: len(whole) // 2]):
         path.write_bytes(content)
-        with pytest.raises(DataError, match=r"dog/3\.png is not a readable image \(.+\); replace or remove it"):
+        with pytest.raises(DataError, match=r"1 of 8.*dog/3\.png is not a readable image \(.+\); replace or remove it"):
             folder.read(str(tmp_path), {})
+
+
+def test_a_class_without_a_readable_image_is_named(tmp_path):
+    write(tmp_path, count=20)
+    picture(tmp_path / "owl" / "0.png").tofile(tmp_path / "owl" / "0.png")
+    with pytest.raises(DataError, match="owl"):
+        folder.read(str(tmp_path), {})
 
 
 def test_missing_folders_are_named(tmp_path):

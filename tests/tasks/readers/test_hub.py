@@ -104,11 +104,12 @@ def test_a_broken_image_is_named_by_row(datasets, save):
         hub.read(empty, {})
 
 
-def test_images_of_several_sizes_want_a_size(datasets, save):
+def test_images_of_several_sizes_get_the_median_side(datasets, save):
     images = [*pictures(slice(0, 3)), Image.fromarray(PICTURES[0][:3])]
     location = save(pets(datasets), train={"image": images, "label": [0, 1, 0, 1]})
-    with pytest.raises(DataError, match=r"row 0 of column image is 5x6 .*row 3 of column image 3x6; .*\?size=64"):
-        hub.read(location, {})
+    task = hub.read(location, {})
+    assert task.input_shape == (3, 5, 5)
+    assert task.notes[0].startswith("images have 2 sizes, such as 3x6 and 5x6 (height x width): resized to 5x5")
     assert hub.read(location, {"size": "5"}).input_shape == (3, 5, 5)
 
 

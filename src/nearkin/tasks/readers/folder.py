@@ -7,22 +7,26 @@ import io
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias
+from statistics import median_low
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nearkin.core.errors import DataError, optional
+from nearkin.core.errors import DataError, optional, require
 from nearkin.core.opening import local_path, open_regular, require_bytes
 from nearkin.tasks.datastring import height_width
 from nearkin.tasks.examples import Examples
 from nearkin.tasks.readers.documents import document_paths, read_documents
-from nearkin.tasks.rows import Pixels, Rows, Values
+from nearkin.tasks.rows import Pixels, Rows, Values, chosen
 from nearkin.tasks.task import Task
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 OPTIONS: tuple[str, ...] = ("size",)
 
@@ -40,8 +44,11 @@ TRAIN, TEST = "train", ("test", "val", "valid", "validation")
 GREY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L")
 KEPT_BYTES = 256 * 2**20  # decoded images up to this size stay in memory
 MOST_HEADERS = 20_000  # image headers that are read, evenly spaced
+MOST_SKIPPED = 0.1  # share of image files that may be unreadable
+LARGEST_SIDE = 64  # pixels of images of different sizes, unless a size is given
+SHOWN = 10  # unreadable files in the notes of a task
 
-ImageSource: TypeAlias = str | BinaryIO  # a path, or an open file with a `name`
+ImageSource: TypeAlias = "str | BinaryIO | Image"  # a path, an open file with a `name`, or a Pillow image
 
 
 class MemoryFile(io.BytesIO):
@@ -74,11 +81,10 @@ class ImageFormat(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
-    """Image files, decoded when they are read; images of another size are resized if `resize`, else refused."""
+    """Image files, decoded when they are read; images of another size or mode are converted (bilinear)."""
 
     files: ImageList
     format: ImageFormat
-    resize: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -96,8 +102,19 @@ class ImageFiles:
         """Images at `index` as bytes `[B, C, H, W]`."""
         images = np.empty((len(index), *self.shape), np.uint8)
         for image, number in zip(images, index.tolist(), strict=True):
-            image[...] = _decoded(self.files[number], self.format, self.resize)
+            image[...] = _decoded(self.files[number], self.format)
         return torch.from_numpy(images)
+
+    def readable(self, index: Tensor) -> tuple[Tensor, Tensor, dict[int, str]]:
+        """Bytes of the images at `index` that can be read, their positions, and why the others cannot, by position."""
+        images, kept, reasons = [torch.empty((0, *self.shape), dtype=torch.uint8)], [], {}
+        for number in index.tolist():
+            try:
+                images.append(self.pixels(torch.tensor([number])))
+                kept.append(number)
+            except DataError as error:
+                reasons[number] = str(error)
+        return torch.cat(images), torch.tensor(kept, dtype=torch.int64), reasons
 
 
 def read(location: str, options: Mapping[str, str]) -> Task:
@@ -105,7 +122,7 @@ def read(location: str, options: Mapping[str, str]) -> Task:
 
     Args:
         location: the folder; its `train` and `test` (or `val`) are the splits if they contain class folders.
-        options: `size=64` or `size=64x48` (height×width) to resize.
+        options: `size=64` or `size=64x48` (height×width) to resize; see `read_images`.
     """
     root = local_path(location)
     if not root.is_dir():
@@ -122,23 +139,64 @@ def read(location: str, options: Mapping[str, str]) -> Task:
             f"{test_root} has class {', '.join(unknown[:5])}, {train_root} does not; add training images or remove it"
         )
     splits = [split for split in (train, test) if split]
-    rows = image_rows([[path for paths in split.values() for path in paths] for split in splits], options)
+    images = read_images([[path for paths in split.values() for path in paths] for split in splits], options)
     numbers = {name: number for number, name in enumerate(train)}
-    labels = [[numbers[name] for name, paths in split.items() for _ in paths] for split in splits]
-    examples = [Examples(x, Values(torch.tensor(y))) for x, y in zip(rows, labels, strict=True)]
-    held_out = examples[1] if test else None
-    return Task.of(root.resolve().name, examples[0], held_out, likelihood="categorical", classes=tuple(train))
+    labels = [torch.tensor([numbers[name] for name, paths in split.items() for _ in paths]) for split in splits]
+    examples = [Examples(x, Values(y[kept])) for x, y, kept in zip(images.rows, labels, images.kept, strict=True)]
+    return Task.of(
+        root.resolve().name, examples[0], examples[1] if test else None, likelihood="categorical", classes=tuple(train),
+        notes=images.notes,
+    )  # fmt: skip
 
 
-def image_rows(splits: Sequence[ImageList], options: Mapping[str, str]) -> list[Rows]:
-    """Rows of the images of each split in one common format, decoded at once if all of them are small."""
-    size = height_width(options["size"]) if "size" in options else None
-    common = _common_format(splits, size)
+class ImageSet(NamedTuple):
+    """Images of each split in one common format, positions of the readable files, and what was done to them."""
+
+    rows: list[Rows]
+    kept: list[Tensor]
+    notes: tuple[str, ...]
+
+
+def read_images(splits: Sequence[ImageList], options: Mapping[str, str], skip: float = MOST_SKIPPED) -> ImageSet:
+    """Read the images of each split, decoded at once if all of them are small.
+
+    Images of different sizes are resized to a square of the median side, at most 64 pixels, unless `size` is given.
+    They are grey if all of them are. Files that cannot be read are left out, up to the share `skip`; large data sets
+    are decoded when they are read, and only the headers of their images are checked.
+    """
+    size, counts = height_width(options["size"]) if "size" in options else None, [len(files) for files in splits]
+    headers, broken = _headers(splits)
+    require_mostly_readable([reason for split in broken for reason in split.values()], sum(counts), skip)
+    common, notes = _common_format(headers, size)
     require_bytes(4 * int(np.prod(common.shape)), f"one image of {common.size[0]} x {common.size[1]}")
-    lazy = [ImageFiles(files, common, size is not None) for files in splits]
-    if sum(len(files) for files in splits) * int(np.prod(common.shape)) > KEPT_BYTES:
-        return list(lazy)
-    return [Pixels(rows.pixels(torch.arange(len(rows)))) for rows in lazy]
+    small = sum(counts) * int(np.prod(common.shape)) <= KEPT_BYTES
+    rows: list[Rows] = []
+    kept = []
+    for files, unreadable in zip(splits, broken, strict=True):
+        index = torch.tensor([number for number in range(len(files)) if number not in unreadable], dtype=torch.int64)
+        lazy = ImageFiles(files, common)
+        if small:
+            pixels, index, more = lazy.readable(index)
+            unreadable |= more
+        rows.append(Pixels(pixels) if small else lazy if len(index) == len(files) else chosen(lazy, index))
+        kept.append(index)
+    reasons = [reason for split in broken for reason in split.values()]
+    require_mostly_readable(reasons, sum(counts), skip)
+    notes += [f"left out: {reason}" for reason in reasons[:SHOWN]]
+    notes += [f"{len(reasons) - SHOWN} more unreadable image files are left out"] if len(reasons) > SHOWN else []
+    return ImageSet(rows, kept, tuple(notes))
+
+
+def require_mostly_readable(reasons: Sequence[str], count: int, most: float = MOST_SKIPPED) -> None:
+    """Refuse images of which more than a share cannot be read, or all; `reasons` has one line for each of these."""
+    if most == 0 and reasons:
+        raise DataError(reasons[0])
+    require(
+        len(reasons) < count and len(reasons) <= most * count,
+        f"{len(reasons)} of {count} image files cannot be read, at most a tenth may be; the first: "
+        f"{next(iter(reasons), '')}",
+        DataError,
+    )
 
 
 def _split_folders(root: Path) -> tuple[Path, Path | None]:
@@ -172,39 +230,51 @@ def image_paths(folder: Path) -> list[str]:
     return sorted(paths)
 
 
-def _common_format(splits: Sequence[ImageList], wanted: tuple[int, int] | None) -> ImageFormat:
-    """The common format from the headers of the images; sizes must be equal unless one is requested."""
-    headers = _headers(splits)
-    first, first_size, mode = next(headers)
-    grey = mode in GREY_MODES
-    for name, size, mode in headers:
-        grey = grey and mode in GREY_MODES
-        if wanted is None and size != first_size:
-            raise DataError(_sizes_differ(first, first_size, name, size))
-    return ImageFormat(wanted or first_size, "L" if grey else "RGB")
+def _common_format(headers: Sequence["_Header"], wanted: tuple[int, int] | None) -> tuple[ImageFormat, list[str]]:
+    """The common format of images, and how it differs from theirs, one line each."""
+    sizes, grey = sorted({header.size for header in headers}), [header.mode in GREY_MODES for header in headers]
+    mode, notes = "L" if all(grey) else "RGB", []
+    if any(grey) and not all(grey):
+        notes.append(f"{sum(grey)} of {len(grey)} images are grey, the others are not: all are read as colour")
+    if wanted is not None or len(sizes) == 1:
+        return ImageFormat(wanted or sizes[0], mode), notes
+    middle = median_low(side for header in headers for side in header.size)
+    side = min(LARGEST_SIDE, middle)
+    low, high = (f"{height}x{width}" for height, width in (sizes[0], sizes[-1]))
+    limited = f" ({middle}) limited to {LARGEST_SIDE}" if side < middle else ""
+    notes.append(
+        f"images have {len(sizes)} sizes, such as {low} and {high} (height x width): resized to {side}x{side}, the "
+        f"median side{limited}; choose another with ?size="
+    )
+    return ImageFormat((side, side), mode), notes
 
 
-def _headers(splits: Sequence[ImageList]) -> Iterator[tuple[str, tuple[int, int], str]]:
-    """Name, (height, width) and colour mode of the images, or of evenly spaced ones if there are many."""
+class _Header(NamedTuple):
+    """Height and width, and colour mode of an image."""
+
+    size: tuple[int, int]
+    mode: str
+
+
+def _headers(splits: Sequence[ImageList]) -> tuple[list[_Header], list[dict[int, str]]]:
+    """Headers of the images, or of evenly spaced ones if there are many; and why others are unreadable, by number."""
     stride = max(1, -(-sum(len(files) for files in splits) // MOST_HEADERS))
+    headers, broken = [], []
     for files in splits:
+        reasons = {}
         for number in range(0, len(files), stride):
-            source = files[number]
-            with _opened(source) as image:
-                header = _name(source), (image.height, image.width), image.mode
-            yield header
+            try:
+                with _opened(files[number]) as image:
+                    headers.append(_Header((image.height, image.width), image.mode))
+            except DataError as error:
+                reasons[number] = str(error)
+        broken.append(reasons)
+    return headers, broken
 
 
-def _sizes_differ(first: str, first_size: tuple[int, int], other: str, other_size: tuple[int, int]) -> str:
-    shown = [f"{height}x{width}" for height, width in (first_size, other_size)]
-    return f"{first} is {shown[0]} (height x width), {other} {shown[1]}; resize all with ?size=64"
-
-
-def _decoded(source: ImageSource, common: ImageFormat, resize: bool) -> np.ndarray[Any, Any]:
+def _decoded(source: ImageSource, common: ImageFormat) -> np.ndarray[Any, Any]:
     with _opened(source) as image:
         size = (image.height, image.width)
-        if size != common.size and not resize:
-            raise DataError(_sizes_differ("the first image", common.size, _name(source), size))
         if image.mode == "F":
             raise DataError(f"{_name(source)} contains floats; save it with 8 or 16 bits per channel")
         image = _eight_bit(image).convert(common.mode)
@@ -229,10 +299,15 @@ def _opened(source: ImageSource) -> Iterator[Any]:
     A damaged image can make Pillow raise or warn in many ways; every error becomes a `DataError` of one line.
     """
     pillow = optional("PIL.Image", "vision", "reading images")
-    with open_regular(Path(source)) if isinstance(source, str) else source as file, warnings.catch_warnings():
+    in_memory = isinstance(source, pillow.Image)
+    opened: Any = (
+        nullcontext(source) if in_memory else open_regular(Path(source)) if isinstance(source, str) else source
+    )
+    with opened as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            with pillow.open(file, formats=FORMATS) as image:
+            decoder: Any = nullcontext(file) if in_memory else pillow.open(file, formats=FORMATS)
+            with decoder as image:
                 name, size = _name(source), f"{image.height} x {image.width} pixels"
                 require_bytes(4 * image.width * image.height, f"{name}, {size},")
                 yield image
@@ -244,4 +319,4 @@ def _opened(source: ImageSource) -> Iterator[Any]:
 
 
 def _name(source: ImageSource) -> str:
-    return source if isinstance(source, str) else source.name
+    return source if isinstance(source, str) else getattr(source, "name", None) or "an image in memory"

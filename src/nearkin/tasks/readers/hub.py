@@ -7,7 +7,7 @@ import logging
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,7 +59,8 @@ def read(location: str, options: Mapping[str, str]) -> Task:
     if columns.kind == "text":
         texts = [_text(split, columns.inputs[0]) for split in splits]
         return language.language_task(name, texts[0], (*texts[1:], None)[0], options)
-    return _task(name, splits, _inputs(name, splits, columns, options), columns.targets, likelihood)
+    rows, notes = _inputs(name, splits, columns, options)
+    return replace(_task(name, splits, rows, columns.targets, likelihood), notes=notes)
 
 
 class TaskColumns(NamedTuple):
@@ -251,17 +252,20 @@ def _text(data: Any, column: str) -> str:
     return "\n".join((line or "").rstrip("\n") for line in data.with_format(None)[:][column])
 
 
-def _inputs(name: str, splits: Sequence[Any], columns: TaskColumns, options: Mapping[str, str]) -> list[Rows]:
-    """Rows of the inputs of every split, in memory if they are small."""
+def _inputs(
+    name: str, splits: Sequence[Any], columns: TaskColumns, options: Mapping[str, str]
+) -> tuple[list[Rows], tuple[str, ...]]:
+    """Rows of the inputs of every split, in memory if they are small, and what was done to them."""
     inputs = list(columns.inputs)
     if columns.kind == "image":
-        return folder.image_rows([ImageColumn(split, inputs[0]) for split in splits], options)
+        images = folder.read_images([ImageColumn(split, inputs[0]) for split in splits], options, skip=0)
+        return images.rows, images.notes
     is_bytes = columns.kind == "array" and "uint8" in repr(splits[0].features[inputs[0]])
     dtype = {"dtype": np.uint8} if is_bytes else {}
     lazy = [TableRows(split.select_columns(inputs).with_format("numpy", **dtype), name) for split in splits]
     if sum(4 * len(rows) * int(np.prod(rows.shape)) for rows in lazy) > folder.KEPT_BYTES:
-        return list(lazy)
-    return [input_rows(_array(rows.data, slice(None)), name) for rows in lazy]
+        return list(lazy), ()
+    return [input_rows(_array(rows.data, slice(None)), name) for rows in lazy], ()
 
 
 def _task(name: str, splits: Sequence[Any], rows: Sequence[Rows], targets: tuple[str, ...], form: str | None) -> Task:
