@@ -235,8 +235,9 @@ def finetune(draw: Draw, seconds: float, zoo: Path) -> Array:
     name, head = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Linear)][-1]
     model.set_submodule(name, nn.Linear(head.in_features, int(draw.train.y.max()) + 1))
     x, y = fitted(draw.train.x), torch.from_numpy(draw.train.y)
+    optimiser = torch.optim.AdamW(model.requires_grad_().parameters(), 1e-3)
     left = (1 - PREDICTING) * seconds - (time.process_time() - begun)
-    train_network(model.requires_grad_(), scaling, x, y, left, torch.optim.AdamW(model.parameters(), 1e-3))
+    train_network(model, scaling, x, y, left, optimiser)
     return network_classes(model, scaling, fitted(draw.test.x))
 
 
