@@ -71,8 +71,10 @@ def rival_table(rivals: dict[str, Any]) -> str:
             for part in (rivals[group] for group in GROUPS)
         ]
         whole = rivals["all"][name]
-        lines.append([name, *cells, f"{whole['behind']} of {whole['runs']}", f"{whole['cpu']:.1f}"])
-    return table(["rival", *GROUPS, "solve behind by more than the noise", "CPU s"], lines)
+        lines.append(
+            [name, *cells, f"{whole['behind']} of {whole['runs']}", f"{whole['cpu']:.1f} / {whole['most_cpu']:.1f}"]
+        )
+    return table(["rival", *GROUPS, "solve behind by more than the noise", "CPU s, mean / most"], lines)
 
 
 def coverage_table(coverage: dict[str, Any]) -> str:

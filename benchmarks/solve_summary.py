@@ -116,7 +116,12 @@ def by_rival(entries: list[Row]) -> dict[str, Row]:
             for entry in entries
             if name in entry.get("differences", ())
         ]
-        rivals[name] = {**mean_with_half(values), "cpu": statistics.fmean(cpu), "behind": sum(behind)}
+        rivals[name] = {
+            **mean_with_half(values),
+            "cpu": statistics.fmean(cpu),
+            "most_cpu": max(cpu),
+            "behind": sum(behind),
+        }
     return rivals
 
 
