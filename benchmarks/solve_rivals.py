@@ -236,7 +236,7 @@ def finetune(draw: Draw, seconds: float, zoo: Path) -> Array:
     model.set_submodule(name, nn.Linear(head.in_features, int(draw.train.y.max()) + 1))
     x, y = fitted(draw.train.x), torch.from_numpy(draw.train.y)
     optimiser = torch.optim.AdamW(model.requires_grad_().parameters(), 1e-3)
-    left = (1 - PREDICTING) * seconds - (time.process_time() - begun)
+    left = max(0.1 * seconds, (1 - PREDICTING) * seconds - (time.process_time() - begun))  # the ranking takes seconds
     train_network(model, scaling, x, y, left, optimiser)
     return network_classes(model, scaling, fitted(draw.test.x))
 
