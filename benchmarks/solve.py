@@ -1,211 +1,348 @@
-"""`nearkin solve` compared with the best simple model: is it ever worse by more than the noise of the selection?
+"""Solve against the models that a user would write, with equal CPU time: is it, within noise, as good as the best?
 
-    python benchmarks/solve.py [MINUTES] [--back | --offline]
+    python benchmarks/solve.py [--seconds 30] [--back] [--autogluon PYTHON]
+    python benchmarks/solve.py --load 3
+    python benchmarks/solve.py --offline
 
-A second process with --back starts from the last run; --offline writes the page from the finished runs.
-
-Five draws of 2,000 training and 2,000 test samples (digits: all, split again) of each data set are solved
-with a zoo of six related tasks with cells. The three simple models are fitted on all training data, with the settings
-that the run chose. The comparison is with the one that is best ON THE TEST SET, which a user could not know. Finished
-runs are stored and not repeated.
+Every run is one data set (`solve_tasks.py`), one seed and one method: `solve` with a budget and a seed and no other
+option, beside a zoo of six related tasks, or a rival (`solve_rivals.py`). A run has a process and a result file of its
+own and is not repeated; several processes can share the work, best with --back in one of them. --load N runs `solve`
+with a wall-clock budget on an idle machine and beside N busy processes for each core; start it alone. --offline writes
+the figures and the page from the results that are there. With other seeds than the final ones both are written to the
+working folder.
 """
 
+import argparse
 import json
-import statistics
+import os
+import resource
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import nearkin as nk
-from nearkin.core.events import Note, finish
+from nearkin.cli.solve import written as write_report
 from nearkin.solver.contenders import search_skeleton
-from nearkin.solver.plan import Plan
-from nearkin.solver.simple.models import SIMPLE, fit_simple
-from nearkin.solver.solution import Solution
-from nearkin.solver.solving import solve
-from nearkin.tasks.split import balanced_index, split_index
-from results import keep, table
+from results import keep
+from solve_page import page
+from solve_rivals import FOR_IMAGES, FOR_TABLES, SIMPLE, Array, predicted
+from solve_summary import summary
+from solve_tables import TARGET
+from solve_tasks import DATA, IMAGES, LOADED, Draw, Split, kin_tasks
 
 PAGE = Path(__file__).parents[1] / "docs" / "figures" / "solve-benchmark.md"
-TARGETS = ("digits", "mnist", "fashion", "cifar10")
-KIN = (
-    ("low digits", "digits?classes=0,1,2,3,4&rest=drop"),
-    ("even", "mnist?parity&limit=2000&even"),
-    ("five", "mnist?classes=0,1,2,3,4&rest=drop&limit=2000&even"),
-    ("clothes", "fashion?classes=0,1,2,3,4&rest=drop&limit=2000"),
-    ("shoes", "fashion?detect=5,7,9&limit=2000&even"),
-    ("animals", "cifar10?classes=2,3,4,5,6,7&rest=drop&limit=2000"),
+SEEDS = (0, 1, 2)  # of the final run; nothing was chosen on these: development uses seeds from 100 on
+SECONDS = 30.0
+CELLS = 8  # cells that are evaluated for each task of the zoo
+LONGEST = 20  # a run is stopped after so many times its seconds
+AUTOGLUON = "autogluon"
+BUSY = (
+    "while True: pass",
+    "import torch; torch.set_num_threads(1); x = torch.rand(300, 300)\nwhile True: x = (x @ x).clamp(0, 1)",
 )
-SAMPLES, SEEDS, CELLS = 2000, 5, 8
-MINUTES = 2.0
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
-def drawn(data: str, seed: int) -> nk.Task:
-    """A random subset of a data set."""
-    whole = nk.task(data, name=f"{data} {seed}")
-    if data == "digits":
-        learn, judge = split_index(whole.train.labels(), len(whole.train), 0.25, seed)
-        return replace(whole, train=whole.train.chosen(learn), test=whole.train.chosen(judge), source="").rescaled()
-    parts = [
-        examples.chosen(balanced_index(examples.labels(), SAMPLES, seed)) for examples in (whole.train, whole.test)
-    ]
-    return replace(whole, train=parts[0], test=parts[1], source="").rescaled()
+@dataclass(frozen=True)
+class Run:
+    """One run: data set, seed and method."""
+
+    data: str
+    seed: int
+    method: str
+
+    def file(self, folder: Path) -> Path:
+        """Where its result is stored."""
+        return folder / f"{self.data} {self.seed} {self.method}.json"
 
 
-def prepared(folder: Path) -> None:
-    """The zoo, created once."""
-    with nk.Zoo(folder) as zoo:
-        for name, data in KIN:
-            task = nk.task(data, name=name)
-            if name not in zoo:
-                zoo.add(task, "lenet", trials=1)
-            if zoo.cells(name) is None:
-                zoo.search_cells(name, search_skeleton(task), nk.Budget(evaluations=CELLS))
-                print(name, file=sys.stderr)
+def methods(data: str) -> list[str]:
+    """Methods that compete on a data set."""
+    return ["solve", *SIMPLE, *(FOR_IMAGES if data in IMAGES else FOR_TABLES)]
 
 
-def rivals(task: nk.Task, solution: Solution) -> dict[str, float]:
-    """Test metric of the simple models on all training data."""
-    settings = {
-        contender.name: contender.settings
-        for contender in solution.standings
-        if contender.kind == "simple" and not contender.refused
-    }
+def wall_method(load: int) -> str:
+    """Name of `solve` with a wall-clock budget beside so many busy processes for each core."""
+    return f"solve, wall, load {load}"
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and its children."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+class Watch:
+    """CPU and wall seconds since it was made."""
+
+    def __init__(self) -> None:
+        self.begun = cpu_seconds(), time.perf_counter()
+
+    def read(self) -> dict[str, float]:
+        """Both, as facts of a run."""
+        return {"cpu": cpu_seconds() - self.begun[0], "wall": time.perf_counter() - self.begun[1]}
+
+
+def sample_scores(draw: Draw, answers: Array, split: Split) -> Array:
+    """A score for each sample, whose mean is the accuracy, or the R² of real values."""
+    if not draw.values:
+        return (answers.astype(str) == split.y.astype(str)).astype(float)
+    variance = np.square(split.y - split.y.mean()).mean()
+    return 1 - np.square(answers.astype(float) - split.y) / variance
+
+
+def standard_error(draw: Draw, answers: Array, split: Split) -> float:
+    """Of the metric: binomial with one success and one failure added, or by the delta method for R²."""
+    scores, count = sample_scores(draw, answers, split), len(split.y)
+    if not draw.values:
+        share = (scores.sum() + 1) / (count + 2)
+        return float((share * (1 - share) / count) ** 0.5)
+    deviation = np.square(split.y - split.y.mean())
+    return float((scores - 1 + (1 - scores.mean()) * deviation / deviation.mean()).std() / count**0.5)
+
+
+def budget(seconds: float, wall: bool) -> tuple[nk.Budget, str]:
+    """A budget of CPU time if there is such an option, else of wall time; and which of them it is."""
+    if wall or "cpu_minutes" not in nk.Budget.__dataclass_fields__:
+        return nk.Budget(minutes=seconds / 60), "wall"
+    return nk.Budget(cpu_minutes=seconds / 60), "cpu"  # type: ignore[call-arg]
+
+
+def solve_answers(solution: Any, draw: Draw, split: Split) -> Array:
+    """Predictions of a solution for new inputs."""
+    prediction = solution.predict(split.x)
+    return prediction.mean[:, 0].numpy() if draw.values else np.array(prediction.names)
+
+
+def run_solve(draw: Draw, seconds: float, zoo: Path, wall: bool) -> dict[str, Any]:
+    """Solve as a user does, and everything that is stated about it."""
+    limit, clock = budget(seconds, wall)
+    task = draw.task
+    with nk.Zoo(zoo) as tasks:
+        watch = Watch()
+        solution = nk.solve(task, tasks, limit, seed=draw.seed)
+        times = watch.read()
+    watch = Watch()
+    write_report(solution, zoo.parent / "report")
+    report = watch.read()
+    answers = solve_answers(solution, draw, draw.fresh)
     return {
-        kind: fit_simple(kind, task, seed=solution.seed, fixed=settings[kind]).fit.scores.metric
-        for kind in SIMPLE
-        if kind in settings
-    }
-
-
-def run(data: str, seed: int, folder: Path, minutes: float) -> dict[str, Any]:
-    """One row of the results."""
-    task = drawn(data, seed)
-    plan = Plan(budget=nk.Budget(minutes=minutes), seed=seed, join=False)
-    begun = time.perf_counter()
-    with nk.Zoo(folder) as zoo:
-        solution = finish(
-            solve.work(task, zoo, plan=plan),
-            lambda event: print(event.text, file=sys.stderr) if isinstance(event, Note) else 0,
-        )
-    took = time.perf_counter() - begun
-    simple = rivals(task, solution)
-    best = max(simple, key=lambda kind: simple[kind])
-    chosen, other = (next(row for row in solution.standings if row.name == name) for name in (solution.chosen, best))
-    count = round(0.2 * len(task.train))
-    spread = (chosen.validation or 0) * (1 - (chosen.validation or 0)) + (other.validation or 0) * (
-        1 - (other.validation or 0)
-    )
-    return {
-        "data": data,
-        "seed": seed,
+        "scores": sample_scores(draw, solve_answers(solution, draw, draw.test), draw.test).tolist(),
+        **times,
+        "report": report,
+        "clock": clock,
+        "overrun": (times[clock] + report[clock]) / seconds,
         "chosen": solution.chosen,
-        "metric": solution.metric,
+        "stated": solution.metric,
         "interval": list(solution.interval),
+        "fresh": float(sample_scores(draw, answers, draw.fresh).mean()),
+        "fresh_error": standard_error(draw, answers, draw.fresh),
+        "fresh_samples": len(draw.fresh.y),
         "parameters": solution.parameters,
-        "multiply_adds": solution.multiply_adds,
-        "simple": simple,
-        "difference": solution.metric - simple[best],
-        "noise": 1.96 * (spread / count) ** 0.5,
-        "validation": {row.name: row.validation for row in solution.standings},
-        "test": {row.name: row.test for row in solution.standings},
-        "sizes": {row.name: [row.parameters, row.multiply_adds] for row in solution.standings},
-        "cells_of": solution.relations.cells_of,
-        "distance": solution.relations.distance,
-        "calibration_error": solution.quality.calibration_error,
-        "promises": [[row.claim, row.held] for row in solution.promises],
-        "seconds": took,
+        "validation": {result.name: result.validation for result in solution.standings},
+        "stages": {stage.stage: stage.seconds for stage in solution.stages},
     }
+
+
+def run_rival(method: str, draw: Draw, seconds: float, zoo: Path) -> dict[str, Any]:
+    """Fit a rival and score it on the test samples."""
+    _ = draw.task if method in FOR_IMAGES else None  # reading the data is not counted, as for solve
+    watch = Watch()
+    answers = predicted(method, draw, seconds, zoo)
+    return {**watch.read(), "scores": sample_scores(draw, answers, draw.test).tolist()}
+
+
+def run_autogluon(python: str, draw: Draw, seconds: float, folder: Path) -> dict[str, Any]:
+    """Fit AutoGluon in its own environment."""
+    draw.train.x.assign(**{TARGET: draw.train.y}).to_csv(folder / "train.csv", index=False)
+    draw.test.x.to_csv(folder / "test.csv", index=False)
+    (folder / "facts.json").write_text(json.dumps({"values": draw.values}))
+    script, out = Path(__file__).with_name("solve_autogluon.py"), folder / "out.json"
+    foreign = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run([python, script, folder, str(seconds), out], check=True, env=foreign, cwd=folder)
+    facts = json.loads(out.read_text())
+    answers = np.array(facts.pop("predicted"))
+    return {**facts, "scores": sample_scores(draw, answers, draw.test).tolist()}
+
+
+def perform(run: Run, seconds: float, folder: Path, python: str) -> dict[str, Any]:
+    """The facts of one run; a failure is a fact too. It has its own copy of the zoo, which may change."""
+    torch.set_num_threads(1)
+    draw = DATA[run.data](run.seed)
+    base = {"data": run.data, "seed": run.seed, "method": run.method, "seconds": seconds}
+    with tempfile.TemporaryDirectory() as place:
+        zoo = Path(place) / "zoo"
+        shutil.copytree(folder / "zoo", zoo)
+        try:
+            if run.method == AUTOGLUON:
+                facts = run_autogluon(python, draw, seconds, Path(place))
+            elif run.method.startswith("solve"):
+                facts = run_solve(draw, seconds, zoo, wall=run.method != "solve")
+            else:
+                facts = run_rival(run.method, draw, seconds, zoo)
+        except Exception:
+            facts = {"error": traceback.format_exc(limit=-3)}
+    if "scores" in facts:
+        base["metric"] = float(np.mean(facts["scores"]))
+    return {**base, **facts}
+
+
+def prepare_zoo(folder: Path) -> None:
+    """Build the zoo, once."""
+    with nk.Zoo(folder) as zoo:
+        for task in kin_tasks():
+            if task.name not in zoo:
+                zoo.add(task, "lenet", trials=1)
+            if zoo.cells(task.name) is None:
+                zoo.search_cells(task.name, search_skeleton(task), nk.Budget(evaluations=CELLS))
+            print(f"zoo: {task.name}", file=sys.stderr)
+
+
+@contextmanager
+def claimed(file: Path) -> Iterator[bool]:
+    """Claim a file for this process; False if another living process has it."""
+    lock = file.with_suffix(".lock")
+    owner = lock.read_text() if lock.exists() else ""
+    if owner and not Path(f"/proc/{owner}").exists():
+        lock.unlink(missing_ok=True)  # left by a process that was stopped
+    try:
+        descriptor = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    except FileExistsError:
+        yield False
+        return
+    os.write(descriptor, str(os.getpid()).encode())
+    os.close(descriptor)
+    try:
+        yield True
+    finally:
+        lock.unlink(missing_ok=True)
+
+
+def start(run: Run, options: argparse.Namespace) -> None:
+    """One run in a process of its own, unless it is done or another process has it."""
+    file = run.file(options.results)
+    if file.exists():
+        return
+    with claimed(file) as mine:
+        if not mine or file.exists():
+            return
+        command = [sys.executable, __file__, "--folder", str(options.folder), "--seconds", str(options.seconds)]
+        command += ["--autogluon", options.autogluon, "--run", run.data, str(run.seed), run.method]
+        try:
+            subprocess.run(
+                command, check=True, env={**os.environ, **ONE_THREAD}, timeout=LONGEST * options.seconds + 300
+            )
+        except subprocess.SubprocessError as error:
+            failed = {"data": run.data, "seed": run.seed, "method": run.method, "error": str(error)}
+            file.write_text(json.dumps(failed))
+    row = json.loads(file.read_text())
+    shown = ("data", "seed", "method", "metric", "cpu", "wall", "overrun", "chosen", "interval", "fresh", "error")
+    print(json.dumps({name: row[name] for name in shown if name in row}), flush=True)
+
+
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """So many busy processes on every core that this process may use."""
+    started = []
+    for core in sorted(os.sched_getaffinity(0)) if processes else ():
+        for number in range(processes):
+            loop = [sys.executable, "-c", BUSY[number % len(BUSY)]]
+            started.append(subprocess.Popen(loop, env={**os.environ, **ONE_THREAD}))
+            os.sched_setaffinity(started[-1].pid, {core})
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="CPU seconds of every method")
+    parser.add_argument("--seeds", type=lambda text: tuple(map(int, text.split(","))), default=SEEDS)
+    parser.add_argument("--data", type=lambda text: tuple(text.split(",")), default=tuple(DATA))
+    parser.add_argument("--methods", type=lambda text: tuple(text.split(";")), help="default: all")
+    parser.add_argument("--back", action="store_true", help="start with the last run")
+    parser.add_argument("--offline", action="store_true", help="run nothing")
+    parser.add_argument("--load", type=int, default=0, help="busy processes for each core")
+    parser.add_argument("--autogluon", default="", help="Python of an environment with autogluon.tabular")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "nearkin-benchmark-solve")
+    parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.results = options.folder / f"runs of {options.seconds:g} s"
+    return options
 
 
 def main() -> None:
-    minutes = next((float(word) for word in sys.argv[1:] if not word.startswith("-")), MINUTES)
-    torch.set_num_threads(1)
-    folder = Path(tempfile.gettempdir()) / "nearkin-benchmark-solve"
-    folder.mkdir(exist_ok=True)
-    prepared(folder / "zoo")
-    files = {(data, seed): folder / f"{data}-{seed}-{minutes:g}.json" for seed in range(SEEDS) for data in TARGETS}
-    for (data, seed), file in reversed(files.items()) if "--back" in sys.argv else files.items():
-        if not file.exists() and "--offline" not in sys.argv:
-            row = run(data, seed, folder / "zoo", minutes)
-            file.write_text(json.dumps(row))
-            print(
-                json.dumps({name: row[name] for name in ("data", "seed", "chosen", "metric", "difference")}), flush=True
-            )
-    rows = [json.loads(file.read_text()) for file in files.values() if file.exists()]
-    keep(__file__, {"minutes": minutes, "samples": SAMPLES, "runs": rows, "summary": summary(rows)})
-    written(rows, minutes)
+    options = parsed()
+    if options.run:
+        run = Run(options.run[0], int(options.run[1]), options.run[2])
+        file = run.file(options.results)
+        facts = perform(run, options.seconds, options.folder, options.autogluon)
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps(facts))
+        part.replace(file)
+        return
+    options.results.mkdir(parents=True, exist_ok=True)
+    if not options.offline:
+        work(options)
+    write(options)
 
 
-def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Summary of all rows."""
-    differences = [row["difference"] for row in rows]
-    beyond = [row for row in rows if row["difference"] < -row["noise"]]
-    claims = sorted({claim for row in rows for claim, _ in row["promises"]})
-    totals = {
-        claim: [[held for c, held in row["promises"] if c == claim].count(True) for row in rows] for claim in claims
-    }
-    known = {
-        claim: sum(held is not None for row in rows for c, held in row["promises"] if c == claim) for claim in claims
-    }
-    return {
-        "runs": len(rows),
-        "mean_difference": statistics.fmean(differences),
-        "worst_difference": min(differences),
-        "beyond_noise": len(beyond),
-        "promises": {claim: [sum(totals[claim]), known[claim]] for claim in claims},
-    }
-
-
-def written(rows: list[dict[str, Any]], minutes: float) -> None:
-    """The page."""
-    body = [
-        [
-            row["data"], str(row["seed"]), row["chosen"], f"{row['metric']:.4f}",
-            f"{row['interval'][0]:.3f} to {row['interval'][1]:.3f}", f"{row['parameters']:,}",
-            f"{row['multiply_adds']:,}", f"{max(row['simple'].values()):.4f}", f"{100 * row['difference']:+.2f}",
-            f"{100 * row['noise']:.2f}",
-        ]
-        for row in rows
-    ]  # fmt: skip
-    head = [
-        "data",
-        "draw",
-        "chosen",
-        "test",
-        "interval",
-        "parameters",
-        "multiply-adds",
-        "best simple",
-        "difference",
-        "noise",
+def work(options: argparse.Namespace) -> None:
+    """Everything that is not done yet."""
+    prepared = options.folder / "zoo is complete"
+    while not prepared.exists():
+        with claimed(prepared) as mine:
+            if mine:
+                prepare_zoo(options.folder / "zoo")
+                prepared.touch()
+        time.sleep(0 if mine else 5)
+    if options.load:
+        for load in (0, options.load):
+            with busy(load):
+                for seed in options.seeds:
+                    for data in LOADED:
+                        if data in options.data:
+                            start(Run(data, seed, wall_method(load)), options)
+        return
+    pairs = [(seed, data) for seed in options.seeds for data in options.data]
+    peers = [AUTOGLUON] if options.autogluon else []
+    runs = [
+        Run(data, seed, method)
+        for seed, data in pairs
+        for method in (*methods(data), *([] if data in IMAGES else peers))
+        if options.methods is None or method in options.methods
     ]
-    totals = summary(rows)
-    lines = [
-        "# Solve compared with simple models",
-        "",
-        "Made by `python benchmarks/solve.py`; one thread.",
-        "",
-        f"Draws of {SAMPLES:,} training and {SAMPLES:,} test samples (digits: 1,078 and 359), solved with a zoo of "
-        f"six related tasks with cells. Each of {totals['runs']} runs had {minutes:g} minutes. Differences are points "
-        f"of test accuracy against the "
-        f"simple model that is best on the test set; noise is the 95 % half-width of that difference on the "
-        f"validation set. Mean difference {100 * totals['mean_difference']:+.2f} points, worst "
-        f"{100 * totals['worst_difference']:+.2f}; worse by more than the noise in {totals['beyond_noise']} of "
-        f"{totals['runs']}.",
-        "",
-        table(head, body),
-        "",
-        "How often each claim of the papers held, of the runs that could decide it:",
-        "",
-        table(["claim", "held", "of"], [[c, str(a), str(b)] for c, (a, b) in totals["promises"].items()]),
-    ]
-    PAGE.write_text("\n".join(lines) + "\n")
+    for run in reversed(runs) if options.back else runs:
+        start(run, options)
+
+
+def write(options: argparse.Namespace) -> None:
+    """Figures and page, beside this script for the final seeds, else in the working folder."""
+    wanted = [json.loads(file.read_text()) for file in sorted(options.results.glob("*.json"))]
+    rows = [row for row in wanted if row["seed"] in options.seeds and row["data"] in options.data]
+    rows.sort(key=lambda row: (list(DATA).index(row["data"]), row["seed"]))
+    if not any(row["method"] == "solve" for row in rows):
+        print("no run of solve is done yet; nothing is written", file=sys.stderr)
+        return
+    figures = {"seconds": options.seconds, "seeds": list(options.seeds), **summary(rows)}
+    final = options.seeds == SEEDS and options.data == tuple(DATA)
+    keep(__file__ if final else str(options.folder / "solve.py"), figures)
+    (PAGE if final else options.folder / "solve-benchmark.md").write_text(page(figures))
+    print(json.dumps(figures["summary"], indent=1))
 
 
 if __name__ == "__main__":
