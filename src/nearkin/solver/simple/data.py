@@ -18,6 +18,7 @@ from nearkin.tasks.examples import is_constant
 from nearkin.tasks.likelihood import Likelihood
 from nearkin.tasks.split import split_index
 
+PROBES = (300, 1000)  # samples of the timed fits
 FEW = 500  # samples; below this, settings are chosen by cross-validation
 FOLDS = 5
 
@@ -134,6 +135,35 @@ def affordable(times: Sequence[tuple[int, float]], allowed: float, count: int) -
     slope = max((more - base) / max(1, large - small), 0.1 * more / large)
     size = min(count, max(large, int(large + (allowed - more) / slope)))
     return size, more + slope * (size - large)
+
+
+def size_by_time(
+    seconds: Callable[[Sample], float],
+    draw: Callable[[int], Sample],
+    count: int,
+    enough: int,
+    clock: Clock,
+    context: FitContext,
+) -> Work[tuple[int, float]]:
+    """Number of samples on which `enough` rounds or trees take 0.4 of the time, and the predicted seconds of one.
+
+    Args:
+        seconds: measures the time of one round or tree on a sample.
+        draw: draws a sample.
+        count: number of available samples.
+        enough: rounds or trees that are preferred to more samples.
+        clock: time limit.
+        context: of the fit.
+    """
+    seconds(draw(2 * context.size + 20))  # imports scikit-learn before the timing starts
+    points: list[tuple[int, float]] = []
+    for size in PROBES:
+        some = draw(min(count, max(size, 2 * context.size)))
+        points.append((len(some.y), seconds(some)))
+        yield from context.report(0, None)
+        if points[-1][1] * enough > clock.left or len(some.y) == count:
+            break
+    return affordable(points, 0.4 * clock.left / enough, count)
 
 
 def evenly(labels: Tensor | None, count: int, size: int, seed: int) -> Tensor:

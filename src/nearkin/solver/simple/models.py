@@ -6,7 +6,7 @@ on all training data. The test data is used for scoring only.
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -22,19 +22,39 @@ from nearkin.nets.history import History
 from nearkin.nets.training_loop import Fit
 from nearkin.solver.simple.boosting import BoostingLearner
 from nearkin.solver.simple.data import ChosenSettings, Clock, FitContext, Learner, Sample, evenly, folds_of
+from nearkin.solver.simple.forest import ExtraTreesLearner, ForestLearner
 from nearkin.solver.simple.linear import LinearLearner
 from nearkin.solver.simple.machines import KernelMachine, Machine
 from nearkin.solver.simple.svm import TEMPERATURE, KernelLearner, sharpness
 from nearkin.tasks.task import Task
 
 SIMPLE: Mapping[str, str] = MappingProxyType(
-    {"logistic": "logistic regression", "svm": "RBF support vector machine", "boosting": "gradient boosting"}
+    {
+        "logistic": "logistic regression",
+        "svm": "RBF support vector machine",
+        "boosting": "gradient boosting",
+        "forest": "random forest",
+        "extra-trees": "extremely randomised trees",
+    }
 )
 FOR_VALUES: Mapping[str, str] = MappingProxyType(
-    {"logistic": "ridge regression", "svm": "RBF support vector regression", "boosting": "gradient boosting regression"}
+    {
+        "logistic": "ridge regression",
+        "svm": "RBF support vector regression",
+        "boosting": "gradient boosting regression",
+        "forest": "random forest regression",
+        "extra-trees": "extremely randomised regression trees",
+    }
 )
-LEARNERS: Mapping[str, type[LinearLearner] | type[KernelLearner] | type[BoostingLearner]] = MappingProxyType(
-    {"logistic": LinearLearner, "svm": KernelLearner, "boosting": BoostingLearner}
+FOR_TABLES = ("forest", "extra-trees")  # on images they are slow and weak
+LEARNERS: Mapping[str, Callable[[FitContext], Learner]] = MappingProxyType(
+    {
+        "logistic": LinearLearner,
+        "svm": KernelLearner,
+        "boosting": BoostingLearner,
+        "forest": ForestLearner,
+        "extra-trees": ExtraTreesLearner,
+    }
 )
 MOST_CLASSES = 200  # for models that fit each class separately
 MOST_WEIGHTS = 2**25
@@ -68,6 +88,11 @@ def title(kind: str, likelihood: str) -> str:
     return (SIMPLE if likelihood == "categorical" else FOR_VALUES)[kind]
 
 
+def simple_models(task: Task) -> tuple[str, ...]:
+    """Names of the simple models for a task: forests only for tables."""
+    return tuple(name for name in SIMPLE if len(task.input_shape) == 1 or name not in FOR_TABLES)
+
+
 @operation
 def fit_simple(
     kind: str,
@@ -80,7 +105,7 @@ def fit_simple(
     """Fit one kind of simple model to a task.
 
     Args:
-        kind: one of `SIMPLE`; for regression: ridge, support vector and boosted regression.
+        kind: one of `SIMPLE`; for regression: ridge, support vector, boosted and forest regression.
         task: classes or values to predict.
         seconds: approximate time limit. The default settings are tried first, others while time remains; if all
             samples would take too long, a stratified subset is used. Without a limit the same seed gives the same
@@ -97,7 +122,7 @@ def fit_simple(
     words, clock = title(kind, task.likelihood), Clock(seconds)
     _check(kind, words, task, seconds)
     context = FitContext(words, task.form, len(task.classes), len(task.input_shape) == 3, seed)
-    learner: Learner = LEARNERS[kind](context)
+    learner = LEARNERS[kind](context)
     _check_fixed(kind, fixed, learner)
     labels = task.train.labels() if context.classes else None
     count = len(task.train)
@@ -121,7 +146,8 @@ def fit_simple(
     machine, steps = yield from learner.fit(sample, settings, clock)
     machine, more = _finished(machine, choice, context)
     taken = clock.spent
-    settings |= {**more, "samples": size, "steps": steps} | ({"rounds": steps} if "rounds" in settings else {})
+    settings |= {**more, "samples": size, "steps": steps}
+    settings |= {name: steps for name in ("rounds", "trees") if name in settings}
     begun = time.monotonic()
     scores = evaluate(machine, task.test, task.form)
     if seconds is not None and time.monotonic() - begun > seconds:
@@ -182,7 +208,7 @@ def _check(kind: str, words: str, task: Task, seconds: float | None) -> None:
     size, columns = len(task.classes), math.prod(task.input_shape)
     require(
         kind == "logistic" or size <= MOST_CLASSES,
-        f"'{task.name}' has {size} classes or values, and {words} fits each separately, at most {MOST_CLASSES}; "
+        f"'{task.name}' has {size} classes or values, and {words} fits at most {MOST_CLASSES}; "
         f"use logistic or a network",
     )
     require(
