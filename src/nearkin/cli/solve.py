@@ -83,6 +83,13 @@ def solve(
         float | None,
         typer.Option(help="Factor on the channels of hand-made networks (default: as wide as time allows)."),
     ] = None,
+    class_weight: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WEIGHTS",
+            help="Weights of the classes in training: balanced, or NAME=WEIGHT,… (default: all 1).",
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for report and solution (default: NAME-solution).")] = None,
     restart: Restart = False,
     as_json: Json = False,
@@ -107,6 +114,7 @@ def solve(
         epochs=epochs,
         training=recipe,
         width=width,
+        class_weight=class_weight,
         seed=settings.seed,
         device=devices.device(settings.device),
         command=shlex.join(["nearkin", *sys.argv[1:]]),

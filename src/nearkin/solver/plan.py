@@ -15,6 +15,7 @@ from nearkin.search.registry import method_named
 from nearkin.solver.contenders import HAND_MADE, TITLES
 from nearkin.solver.simple.models import SIMPLE
 from nearkin.tasks.task import Task
+from nearkin.tasks.weights import ClassWeight, checked_class_weight
 
 LEAST_SECONDS = 10.0  # below this only simple models are fitted
 LONG_SECONDS = 120.0  # from this on related tasks are compared by all measures
@@ -53,6 +54,8 @@ class Plan:
         seed: seed of everything random.
         device: where networks are trained.
         command: command line that repeats the run, for the report.
+        class_weight: weights of the classes in training: `balanced`, or weights by class, also as text such as
+            `yes=5,no=1` (default: all samples count the same).
     """
 
     budget: Budget = field(default_factory=lambda: Budget(minutes=5))
@@ -71,12 +74,14 @@ class Plan:
     seed: int = 0
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     command: str = ""
+    class_weight: ClassWeight | None = None
 
     def __post_init__(self) -> None:
         require(0 < self.validation < 1, f"validation is a share between 0 and 1, got {self.validation}")
         require(self.trials >= 1, f"trials must be 1 or more, got {self.trials}")
         require(self.epochs is None or self.epochs >= 1, f"epochs must be 1 or more, got {self.epochs}")
         Recipe.of_size(1, **self.training)  # checks them
+        object.__setattr__(self, "class_weight", checked_class_weight(self.class_weight))
         require(
             self.width is None or 0 < self.width <= LARGEST_WIDTH,
             f"width is a factor above 0 and at most {LARGEST_WIDTH:g}, got {self.width}",
@@ -154,7 +159,7 @@ class Plan:
 
     def facts(self) -> dict[str, Any]:
         """Plain JSON values for the report."""
-        names = ("measures", "space", "method", "validation", "seed", "width")
+        names = ("measures", "space", "method", "validation", "seed", "width", "class_weight")
         budget = {name: value for name, value in vars(self.budget).items() if value is not None}
         plain = {**{name: getattr(self, name) for name in names}, "training": dict(self.training)}
         return {**plain, "budget": budget, "device": str(self.device)}

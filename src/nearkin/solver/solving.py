@@ -29,6 +29,7 @@ from nearkin.solver.result import ordered
 from nearkin.solver.sentence import sentence
 from nearkin.solver.solution import KIND, Solution, quality_on_test, scores_on_test
 from nearkin.tasks.checks.data_checks import Checks, check_data
+from nearkin.tasks.derive import class_weighted
 from nearkin.tasks.sources import task as read_task
 from nearkin.tasks.task import Task
 from nearkin.zoo.search import FULL, NEAREST
@@ -73,7 +74,7 @@ def solve(
         yield Note(line)
     checks = yield from _checked(task, plan, stages)
     relations = yield from relate(zoo, task, plan, stages)
-    contest = Contest(task, plan, stages)
+    contest = Contest(class_weighted(task, plan.class_weight), plan, stages)
     searches = _searches(contest, zoo, relations) if plan.searches(task) else ()
     if not searches:
         yield Note(_why_no_search(task, plan))

@@ -367,3 +367,24 @@ def test_trees_of_very_many_samples_have_a_limited_number_of_leaves(monkeypatch:
 def test_titles_name_the_kind(kind: str) -> None:
     assert title(kind, "categorical") == SIMPLE[kind]
     assert title(kind, "gaussian") != SIMPLE[kind]
+
+
+class TestWeights:
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("values", [False, True], ids=["classes", "values"])
+    def test_heavy_samples_count_more(self, kind: str, values: bool) -> None:
+        """Half of the samples say the opposite of the other half: the heavy half wins."""
+        rng = np.random.default_rng(0)
+        x = rng.normal(size=(120, 2)).astype(np.float32)
+        sign = np.where(np.arange(120) % 2, 1, -1)
+        y = (x[:, 0] * sign).astype(np.float32) if values else (x[:, 0] * sign > 0).astype(int)
+        weights = np.where(sign > 0, 1.0, 0.01)
+        x_test = rng.normal(size=(60, 2)).astype(np.float32)
+        y_test = x_test[:, 0] if values else (x_test[:, 0] > 0).astype(int)
+        task = Task.from_arrays("two minds", x, y, x_test, y_test, sample_weight=weights)
+        fixed = {
+            "logistic": {"C": 1.0, "alpha": 1.0}, "svm": {"C": 1.0, "gamma": 0.3},
+            "boosting": {"learning_rate": 0.2, "rounds": 20, "leaves": 8, "least": 5, "columns": 2},
+        }.get(kind, {"trees": 20, "least": 5, "columns": 2})  # fmt: skip
+        score = fit_simple(kind, task, fixed=fixed).fit.scores.metric
+        assert score > (0.6 if values else 0.85)

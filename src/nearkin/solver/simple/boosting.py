@@ -136,7 +136,7 @@ class Boosters:
     def __init__(self, sample: Sample, context: FitContext, settings: Mapping[str, Any]) -> None:
         from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
 
-        self.x, self.context, self.rounds = sample.x.numpy(), context, 0
+        self.x, self.context, self.rounds, self.weights = sample.x.numpy(), context, 0, sample.weight_array
         self.targets = [sample.y.numpy()] if context.classes else list(sample.y.double().T.contiguous().numpy())
         maker = GradientBoostingClassifier if context.classes else GradientBoostingRegressor
         self.models: list[Any] = [
@@ -155,7 +155,7 @@ class Boosters:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The number of unique classes")  # many classes with few samples
             for model, target in zip(self.models, self.targets, strict=True):
-                model.set_params(n_estimators=self.rounds).fit(self.x, target)
+                model.set_params(n_estimators=self.rounds).fit(self.x, target, self.weights)
 
     def outputs(self, x: Tensor) -> Tensor:
         """Logits or values `[N, C]`, the same as the converted machine gives."""

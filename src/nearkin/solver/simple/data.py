@@ -24,10 +24,20 @@ FOLDS = 5
 
 
 class Sample(NamedTuple):
-    """Scaled inputs `[N, D]`, and targets: classes `[N]` or scaled values `[N, K]`."""
+    """Scaled inputs `[N, D]`, targets (classes `[N]` or scaled values `[N, K]`), and weights `[N]` (None: all 1)."""
 
     x: Tensor
     y: Tensor
+    weights: Tensor | None = None
+
+    def at(self, index: Tensor) -> "Sample":
+        """The samples at these positions."""
+        return Sample(self.x[index], self.y[index], None if self.weights is None else self.weights[index])
+
+    @property
+    def weight_array(self) -> Any:
+        """Weights as scikit-learn takes them."""
+        return None if self.weights is None else self.weights.double().numpy()
 
 
 class Fold(NamedTuple):
@@ -200,7 +210,7 @@ def folds_of(sample: Sample, classes: bool, seed: int) -> list[Fold]:
         fold[order] = torch.where(alone, -1, (rank + groups) % FOLDS)
         splits = [((fold != k).nonzero().flatten(), (fold == k).nonzero().flatten()) for k in range(FOLDS)]
     return [
-        Fold(Sample(*(v[train] for v in sample)), Sample(*(v[validation] for v in sample)))
+        Fold(sample.at(train), sample.at(validation))
         for train, validation in splits
         if len(train) > 1 and len(validation) > 0
     ]

@@ -107,4 +107,4 @@ def _grow(model: Any, trees: int, sample: Sample) -> None:
     target = sample.y[:, 0] if sample.y.dim() == 2 and sample.y.shape[1] == 1 else sample.y
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The number of unique classes")  # many classes with few samples
-        model.set_params(n_estimators=trees).fit(sample.x.numpy(), target.numpy())
+        model.set_params(n_estimators=trees).fit(sample.x.numpy(), target.numpy(), sample.weight_array)

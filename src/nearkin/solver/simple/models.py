@@ -128,8 +128,10 @@ def fit_simple(
     count = len(task.train)
 
     def draw(size: int) -> Sample:
-        x, y = task.train.take(evenly(labels, count, size, seed))
-        return Sample(x.flatten(1).float(), y if context.classes else y.float())
+        index = evenly(labels, count, size, seed)
+        x, y = task.train.take(index)
+        weights = None if task.train.weights is None else task.train.weights[index]
+        return Sample(x.flatten(1).float(), y if context.classes else y.float(), weights)
 
     yield from context.report(0, None)
     most = min(count, max(1, MOST_NUMBERS // math.prod(task.input_shape)))
