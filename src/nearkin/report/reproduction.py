@@ -36,7 +36,7 @@ def usage(solution: Solution, file: str) -> tuple[str, str]:
     """Python code that loads the solution and predicts, and commands that export the model for other programs."""
     shape = ", ".join(["N", *map(str, solution.task["input_shape"])])
     answer = "solution.predict(x).mean              # predicted values, in the units of the data"
-    if solution.classes and solution.quality.name == "accuracy":
+    if solution.classes and solution.quality.of_classes:
         answer = (
             "solution.predict(x).probabilities     # of all classes\n"
             "solution.predict(x).names             # the most probable class"
@@ -97,7 +97,7 @@ def data_table(solution: Solution) -> HtmlTable:
     task = solution.task
     classes = list(task.get("classes", ()))
     names = ", ".join(plain(str(name)) for name in classes[:20]) + (", …" if len(classes) > 20 else "")
-    kind = "values" if solution.quality.name != "accuracy" else "classes"
+    kind = "classes" if solution.quality.of_classes else "values"
     rows = [
         ("Training samples", counted(task.get("num_train", 0))),
         ("Test samples", counted(task.get("num_test", solution.quality.count))),

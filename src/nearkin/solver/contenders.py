@@ -72,6 +72,7 @@ class Contender:
         sized: its network and recipe, once chosen.
         fixed: settings of an earlier fit, for simple models and transfer.
         extra: further facts for its result: genotype, search, settings.
+        metric: by which a simple model chooses its settings (default: accuracy or R²).
     """
 
     name: str
@@ -90,6 +91,7 @@ class Contender:
     sized: SizedNetwork | None = None
     fixed: Mapping[str, Any] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    metric: str = ""
 
     def facts(self) -> dict[str, Any]:
         """Everything that decides its training, as JSON values."""
@@ -103,6 +105,7 @@ class Contender:
             "seed": self.seed,
             "seconds": self.seconds if self.sized is None and self.fixed is None else None,
             "fixed": None if self.fixed is None else dict(self.fixed),
+            **({"metric": self.metric} if self.metric else {}),
         }
 
 
@@ -137,8 +140,9 @@ def train_contender(contender: Contender, start: State | None, device: torch.dev
         return training_state(*closed)
     if contender.sized is None:
         simple = yield from fit_simple.work(
-            contender.name, task, seconds=contender.seconds, seed=contender.seed, fixed=contender.fixed
-        )
+            contender.name, task, seconds=contender.seconds, seed=contender.seed, fixed=contender.fixed,
+            metric=contender.metric,
+        )  # fmt: skip
         return training_state(simple.network, simple.fit, simple.settings)
     model, recipe = _initial_model(contender, contender.sized.network), contender.sized.recipe
     result = yield from fit.work(

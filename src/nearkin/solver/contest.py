@@ -49,14 +49,14 @@ from nearkin.solver.contenders import (
 )
 from nearkin.solver.flips import SAMPLES, THRESHOLD, mirror_ratio
 from nearkin.solver.plan import LONG_SECONDS, SEARCH_SHARE, Plan
-from nearkin.solver.quality import fitted_temperature
+from nearkin.solver.quality import fitted_temperature, metric_difference
 from nearkin.solver.result import Result, ordered
 from nearkin.solver.simple.models import simple_models
 from nearkin.solver.simple.models import title as simple_title
 from nearkin.solver.sizing import FEWEST_STEPS, SizedNetwork, size_network, with_time_limit
-from nearkin.solver.solution import predictions
+from nearkin.solver.solution import metric_on_test, outputs_on, predictions
 from nearkin.tasks.derive import held_out
-from nearkin.tasks.metrics import CONFIDENCE
+from nearkin.tasks.metrics import CONFIDENCE, metric_for
 from nearkin.tasks.pixels import fitted_to
 from nearkin.tasks.prediction import Prediction
 from nearkin.tasks.task import Task
@@ -71,6 +71,7 @@ class Contest:
 
     Attributes:
         task: the target task.
+        metric: by which the answer is selected.
         learn: the same task with the training data split: `train` for training, `test` for validation.
         plan: options of the run.
         stages: cache of finished stages.
@@ -92,6 +93,7 @@ class Contest:
 
     def __post_init__(self) -> None:
         self.learn = self._learn_in(self.task.input_shape)
+        self.metric = metric_for(self.plan.metric, self.task.form.metric, self.task.name)
 
     def _learn_in(self, input_shape: tuple[int, ...]) -> Task:
         """The split task in another input shape, scaled by all training data as in the final training."""
@@ -185,7 +187,9 @@ class Contest:
             )  # fmt: skip
         for name in simple_models(self.task):
             title = simple_title(name, self.task.likelihood)
-            yield Contender(name=name, title=title, kind="simple", task=self.learn, seed=self.plan.seed)
+            yield Contender(
+                name=name, title=title, kind="simple", task=self.learn, seed=self.plan.seed, metric=self.plan.metric
+            )
 
     def _finetune_recipe(self, task: Task) -> Recipe:
         """Recipe of fine-tuning: that of the plan, with random shifts of images when time is limited."""
@@ -239,6 +243,9 @@ class Contest:
 
     def _ahead(self, first: str, second: str) -> tuple[float, float, float]:
         targets = self.learn.test.labels()
+        if self.metric.name != self.task.form.metric:
+            ours, theirs = (outputs_on(self.solved[name], self.learn.test) for name in (first, second))
+            return metric_difference(self.metric, ours, theirs, targets)
         if self.task.likelihood == "categorical":
             gains = [(self._predictions(name).labels == targets).double() for name in (first, second)]
         else:  # R² is 1 minus the mean of these
@@ -271,13 +278,21 @@ class Contest:
             return
         solved, settings = trained_network(state, contender.task, contender.seed)
         whole = None if self.plan.focused else fitted_to(self.task, contender.task.input_shape)
-        result = result_of(contender, solved, settings, whole, self.stages.seconds - before)
+        result = self._scored(result_of(contender, solved, settings, whole, self.stages.seconds - before), solved)
         self.results.append(result)
         self.contenders[contender.name], self.solved[contender.name] = contender, solved
         yield Note(
             f"{result.title}: {result.validation:.4f} on validation data, {result.parameters:,} parameters, "
             f"{result.seconds:.1f} s"
         )
+
+    def _scored(self, result: Result, solved: Solved) -> Result:
+        """The result with its scores by the chosen metric."""
+        if self.metric.name == self.task.form.metric:
+            return replace(result, metric=self.metric.name)
+        validation = self.metric.compute(outputs_on(solved, self.learn.test), self.learn.test.labels())
+        test = None if result.test is None else metric_on_test(self.task, solved, self.metric)
+        return replace(result, metric=self.metric.name, validation=validation, test=test)
 
     def _trained(self, contender: Contender, stage: str) -> Work[State]:
         work = lambda start: train_contender(contender, start, self.plan.device)  # noqa: E731

@@ -59,6 +59,7 @@ class NearkinEstimator(BaseEstimator):  # type: ignore[misc]
         random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
         listen: Listener | None = None,
+        metric: str | None = None,
     ) -> None:
         self.zoo = zoo
         self.minutes = minutes
@@ -70,6 +71,7 @@ class NearkinEstimator(BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.device = device
         self.listen = listen
+        self.metric = metric
 
     def _solve(
         self, X: Array, y: Array, sample_weight: Any, class_weight: ClassWeight | None = None, **options: Any
@@ -79,6 +81,7 @@ class NearkinEstimator(BaseEstimator):  # type: ignore[misc]
         task = Task.from_arrays(self.name or _name(X, y), X, y, sample_weight=sample_weight, **options)
         plan = Plan(
             class_weight=class_weight,
+            metric=self.metric or "",
             budget=Budget(minutes=self.minutes, evaluations=self.evaluations),
             only=tuple(self.only),
             space=self.space,
@@ -142,6 +145,7 @@ class NearkinClassifier(ClassifierMixin, NearkinEstimator):  # type: ignore[misc
         random_state: seed; None or a NumPy generator draws a new seed at each fit.
         device: `auto`, `cpu` or `cuda`.
         listen: function that is called with every event.
+        metric: metric by which the answer is selected, such as `f1`, `auc`, `mae` (default: accuracy, R² for values).
         class_weight: `balanced`, or weights by class in training (default: all samples count the same).
 
     Attributes:
@@ -169,11 +173,12 @@ class NearkinClassifier(ClassifierMixin, NearkinEstimator):  # type: ignore[misc
         random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
         listen: Listener | None = None,
+        metric: str | None = None,
         class_weight: str | Mapping[Any, float] | None = None,
     ) -> None:
         super().__init__(
             zoo, minutes=minutes, evaluations=evaluations, only=only, space=space, name=name, join=join,
-            random_state=random_state, device=device, listen=listen,
+            random_state=random_state, device=device, listen=listen, metric=metric,
         )  # fmt: skip
         self.class_weight = class_weight
 

@@ -27,7 +27,7 @@ from nearkin.solver.plan import Plan, require_answerable
 from nearkin.solver.relations import Relations
 from nearkin.solver.result import ordered
 from nearkin.solver.sentence import sentence
-from nearkin.solver.solution import KIND, Solution, quality_on_test, scores_on_test
+from nearkin.solver.solution import KIND, Solution, metric_on_test, quality_on_test
 from nearkin.tasks.checks.data_checks import Checks, check_data
 from nearkin.tasks.derive import class_weighted
 from nearkin.tasks.sources import task as read_task
@@ -64,7 +64,7 @@ def solve(
     if plan is None:
         limits = {} if budget is None else {"budget": budget}
         plan = Plan(seed=seed, device=chosen_device(device), **limits, **options)  # type: ignore[arg-type]
-    require_answerable(task)
+    require_answerable(task, plan.metric)
     _require_own(zoo, task)
     _require_space(zoo, plan)
     stages = zoo.stages(task)
@@ -181,11 +181,11 @@ def _solution(
 ) -> Solution:
     best = ordered(contest.results)[0]
     (solved, _), temperature = finals[best.name], contest.temperature(best.name)
-    quality = quality_on_test(task, solved, temperature)
+    quality = quality_on_test(task, solved, temperature, contest.metric)
     rows = torch.tensor([mistake.row for mistake in quality.mistakes], dtype=torch.int64)
     standings, margins = tuple(contest.results), contest.margins()
     test_scores = {
-        name: quality.metric if name == best.name else scores_on_test(task, solved).metric
+        name: quality.metric if name == best.name else metric_on_test(task, solved, contest.metric)
         for name, (solved, _) in finals.items()
     }
     return Solution(

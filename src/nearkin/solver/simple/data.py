@@ -16,6 +16,7 @@ from nearkin.search.genotype_evaluation import VALIDATION
 from nearkin.solver.simple.machines import Machine
 from nearkin.tasks.examples import is_constant
 from nearkin.tasks.likelihood import Likelihood
+from nearkin.tasks.metrics import MAE, METRICS
 from nearkin.tasks.split import split_index
 
 PROBES = (300, 1000)  # samples of the timed fits
@@ -78,6 +79,7 @@ class FitContext:
     size: int
     images: bool
     seed: int
+    metric: str = ""
 
     @property
     def classes(self) -> bool:
@@ -90,6 +92,11 @@ class FitContext:
 
     def score(self, outputs: Tensor, targets: Tensor) -> tuple[float, float]:
         """Metric and negative loss; larger is better."""
+        if self.metric and self.classes:
+            metric = METRICS[self.metric]
+            return metric.gain(metric.compute(outputs, targets)), -float(self.form.loss(outputs, targets))
+        if self.metric == MAE:
+            return -float((outputs - targets).abs().mean()), -float((outputs - targets).square().mean())
         if self.classes:
             return self.form.score(self.form.tally(outputs, targets)), -float(self.form.loss(outputs, targets))
         error = float((outputs - targets).square().mean())

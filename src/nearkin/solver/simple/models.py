@@ -101,6 +101,7 @@ def fit_simple(
     seconds: float | None = None,
     seed: int = 0,
     fixed: Mapping[str, Any] | None = None,
+    metric: str = "",
 ) -> Work[SimpleFit]:
     """Fit one kind of simple model to a task.
 
@@ -112,6 +113,7 @@ def fit_simple(
             model.
         seed: of subsets and validation splits.
         fixed: `settings` of an earlier fit; nothing is chosen, and all training data is used.
+        metric: by which settings are chosen (default: accuracy or R²).
 
     >>> x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
     >>> toy = Task.from_arrays("toy", x, (x[:, 0] > 0).long(), x, (x[:, 0] > 0).long())
@@ -121,7 +123,7 @@ def fit_simple(
     """
     words, clock = title(kind, task.likelihood), Clock(seconds)
     _check(kind, words, task, seconds)
-    context = FitContext(words, task.form, len(task.classes), len(task.input_shape) == 3, seed)
+    context = FitContext(words, task.form, len(task.classes), len(task.input_shape) == 3, seed, metric)
     learner = LEARNERS[kind](context)
     _check_fixed(kind, fixed, learner)
     labels = task.train.labels() if context.classes else None
