@@ -11,10 +11,12 @@ from nearkin.transfer.machine import PATH
 
 _NAMES = {
     "budget": "Budget",
+    "class_weight": "Weights of the classes in training",
     "data": "Data",
     "device": "Device",
     "measures": "Measures of distance",
     "method": "Search method",
+    "metric": "Metric by which the answer was selected",
     "space": "Search space",
     "validation": "Share of the training data in the validation set",
 }
@@ -29,7 +31,9 @@ def command_of(solution: Solution, command: str) -> str:
     budget = solution.made.get("budget")
     known = [f"{plain(str(key))}={value!r}" for key, value in budget.items()] if isinstance(budget, Mapping) else []
     spend = f", nk.Budget({', '.join(known)})" if known else ""
-    return f'import nearkin as nk\n\nsolution = nk.solve({target}, nk.Zoo("my-zoo"){spend}, seed={solution.seed})'
+    chosen = [f", {name}={solution.made[name]!r}" for name in ("metric", "class_weight") if solution.made.get(name)]
+    options = f"{spend}, seed={solution.seed}{''.join(chosen)}"
+    return f'import nearkin as nk\n\nsolution = nk.solve({target}, nk.Zoo("my-zoo"){options})'
 
 
 def usage(solution: Solution, file: str) -> tuple[str, str]:
