@@ -100,7 +100,7 @@ def _simple(
     if best.kind == "simple":
         if all(result.kind == "simple" or result.validation is None for result in standings):
             return []
-        return ["No network scored higher on the validation set, so the simple model is recommended."]
+        return ["No network scored better on the validation set, so the simple model is recommended."]
     simple = next((result for result in standings if result.kind == "simple" and result.name in margins), None)
     if simple is None or simple is second:
         return []
