@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from sklearn.datasets import load_diabetes
 
 import nearkin as nk
 from calling import Call
@@ -304,3 +305,23 @@ def test_ten_thousand_classes_end_in_bounded_time(call: Call, tmp_path: Path) ->
     assert "svm" in {one["name"] for one in said.json["baselines"] if one["refused"]}
     assert said.json["metric"] < 0.05
     assert Path("many-solution/report.html").stat().st_size < 2e6
+
+
+@pytest.mark.slow
+def test_values_of_a_csv_file_from_data_to_predictions(call: Call, tmp_path: Path) -> None:
+    frame = load_diabetes(as_frame=True).frame
+    frame.to_csv("diabetes.csv", index=False)
+    frame.drop(columns="target").head(5).to_csv("new.csv", index=False)
+    data = "csv:diabetes.csv?target=target"
+    assert call("solve", "values", data, "--metric", "auc").error == (
+        "error: metric auc is for classes, 'values' predicts values; choose one of r2, mae, rmse"
+    )
+    assert not (tmp_path / "nearkin-zoo").exists(), "a wrong metric changes nothing"
+    facts = call("solve", "values", data, *SHORT, "--only", "logistic,mlp", "--metric", "mae", "--json").json
+    assert facts["metric_name"] == "mae"
+    assert 30 < facts["metric"] < facts["quality"]["guess"]
+    assert facts["interval"][0] < facts["metric"] < facts["interval"][1]
+    assert facts["answer"].startswith("values: mean absolute error ")
+    assert "test mean absolute error" in Path(facts["report"]).read_text()
+    rows = call("predict", "values-solution", "new.csv", "--json").json
+    assert len(rows["rows"]) == 5

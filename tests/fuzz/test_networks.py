@@ -54,6 +54,7 @@ MACHINES = (
     "nearkin.solve.simple.machines:linear_machine",
     "nearkin.solve.simple.machines:kernel_machine?vectors=7",
     "nearkin.solve.simple.machines:boosted_trees?depth=2&nodes=7&trees=3",
+    "nearkin.solve.simple.machines:averaged_trees?depth=2&log=true&nodes=7&trees=3",
     f"nearkin.transfer.machine:tangent_machine?network={quote('mlp?hidden=4', safe='')}&outputs=2&points=3",
 )
 FOREIGN = ("package.module:Net?depth=3&sizes=4-5", "path/to/file.py:Net?flag=true", "os:system?command=date")

@@ -237,7 +237,7 @@ def test_what_the_choice_rests_on_is_said() -> None:
     assert "(95 % interval: 0.1 to 0.3), which is beyond chance." in certainty_text(sure)[0]
     better = replace(planted(), finals={"svm": 0.999})
     text = " ".join(comparison_text(better))
-    assert "On the test set RBF support vector machine scored higher (99.9 % against 97.8 %)." in text
+    assert "On the test set RBF support vector machine scored better (99.9 % against 97.8 %)." in text
 
 
 def test_promises_have_a_word_a_sign_and_evidence() -> None:

@@ -23,7 +23,7 @@ def test_few_labels_share_the_time_with_a_related_network_and_many_do_not() -> N
     assert regime(few, kin=True).main == ("cnn", "finetune")
     assert regime(few, kin=False).main == regime(many, kin=True).main == ("cnn",)
     table = nk.Task.from_arrays("table", torch.randn(50, 4), torch.arange(50) % 2)
-    assert {"logistic", "svm", "boosting", "mlp"} == set(regime(table, kin=True).main)
+    assert {"logistic", "svm", "boosting", "forest", "extra-trees", "mlp"} == set(regime(table, kin=True).main)
 
 
 def test_roles_and_the_order_of_further_contenders() -> None:

@@ -160,7 +160,7 @@ def test_without_kin_and_without_images(tmp_path: Path) -> None:
         assert zoo.names() == ["table"]
     assert solution.genotype is None
     assert solution.matrix is None
-    assert [one.name for one in solution.standings] == ["mlp", "logistic", "svm", "boosting"]
+    assert [one.name for one in solution.standings] == ["mlp", "logistic", "svm", "boosting", "forest", "extra-trees"]
     assert any(
         isinstance(event, Note) and "no architecture search: cells are for images" in event.text for event in heard
     )

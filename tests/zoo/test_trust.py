@@ -26,7 +26,8 @@ from nearkin.search.networks.named import PATH as SEARCHED
 from nearkin.solver.contenders import trained_network, training_state
 from nearkin.solver.plan import Plan
 from nearkin.solver.relations import Relations
-from nearkin.solver.simple.machines import BoostedTrees, KernelMachine, LinearMachine
+from nearkin.solver.simple.machines import KernelMachine, LinearMachine
+from nearkin.solver.simple.tree_machines import AveragedTrees, BoostedTrees
 from nearkin.solver.solution import Solution
 from nearkin.transfer.machine import PATH as TANGENT
 from nearkin.transfer.machine import TangentMachine
@@ -140,6 +141,7 @@ def test_own_networks_need_no_trust_and_nothing_else_of_the_package_has_it() -> 
         LinearMachine(one[None], one),
         KernelMachine(one[None], one[None], one, one, one),
         BoostedTrees(1, 1, 0, 1),
+        AveragedTrees(1, 1, 0, 1),
         TangentMachine(nn.Linear(1, 1), "mlp", one[None], one[None], one[None], one),
     )
     written = {machine.network.partition("?")[0] for machine in machines} | {SEARCHED, TANGENT}
@@ -299,6 +301,7 @@ def test_the_check_costs_no_torch() -> None:
         "nearkin.solve.simple.machines:kernel_machine?vectors=999999999",
         "nearkin.solve.simple.machines:boosted_trees?trees=999999999&nodes=999999999",
         "nearkin.solve.simple.machines:boosted_trees?trees=-1&nodes=-1",
+        "nearkin.solve.simple.machines:averaged_trees?trees=999999999&nodes=999999999",
         f"{TANGENT}?network=mlp&outputs=2&points=9999999999",
         f"{TANGENT}?network=mlp&outputs=9999999999&points=2",
         f"{TANGENT}?network=mlp%3Fhidden%3D999999999&outputs=2&points=2",

@@ -83,6 +83,20 @@ def solve(
         float | None,
         typer.Option(help="Factor on the channels of hand-made networks (default: as wide as time allows)."),
     ] = None,
+    metric: Annotated[
+        str,
+        typer.Option(
+            help="Metric by which the answer is selected: accuracy, balanced-accuracy, f1, auc, log-loss for classes, "
+            "r2, mae, rmse for values (default: accuracy or r2)."
+        ),
+    ] = "",
+    class_weight: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WEIGHTS",
+            help="Weights of the classes in training: balanced, or NAME=WEIGHT,… (default: all 1).",
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for report and solution (default: NAME-solution).")] = None,
     restart: Restart = False,
     as_json: Json = False,
@@ -107,6 +121,8 @@ def solve(
         epochs=epochs,
         training=recipe,
         width=width,
+        class_weight=class_weight,
+        metric=metric,
         seed=settings.seed,
         device=devices.device(settings.device),
         command=shlex.join(["nearkin", *sys.argv[1:]]),
@@ -114,7 +130,7 @@ def solve(
     folder = out or Path(f"{_slug(name)}-solution")
     require(not folder.is_file(), f"{folder} is a file, expected a folder; choose another --out")
     task = nk.task(data, name=name)  # before a zoo is created: bad data changes nothing
-    plans.require_answerable(task)
+    plans.require_answerable(task, plan.metric)
     with nk.Zoo(settings.zoo_path) as zoo:
         solution = run(solving.solve.work(task, zoo, plan=plan, restart=restart), settings)
     facts = written(solution, folder)

@@ -56,16 +56,17 @@ class Training:
             return self.done
         return max(self.done, self.total * self.elapsed / self.recipe.seconds)
 
-    def step(self, batch: Batch) -> None:
-        """One step of the optimiser on one batch."""
+    def step(self, batch: Batch, weights: Tensor | None = None) -> None:
+        """One step of the optimiser on one batch, whose samples may have weights `[B]`."""
         x, y = batch
         if self.device.type != "cpu":
             x, y = x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
+            weights = None if weights is None else weights.to(self.device)
         for group in self.optimiser.param_groups:
             group["lr"] = self.recipe.rate(self.position, self.total)
         self.optimiser.zero_grad(set_to_none=True)
         with self._cast:
-            loss = self.form.loss(self.model(x), y, self.recipe.smoothing)
+            loss = self.form.loss(self.model(x), y, self.recipe.smoothing, weights)
         self._scaler.scale(loss).backward()  # without float16 the scaler changes nothing
         self._scaler.unscale_(self.optimiser)
         if self.recipe.clip > 0:

@@ -16,7 +16,7 @@ from nearkin.nets.history import History, Measurement
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.training import Training
 from nearkin.tasks.augment import augmentation
-from nearkin.tasks.batches import epoch_batches, num_batches, ordered_batches
+from nearkin.tasks.batches import epoch_batches, epoch_index, num_batches, ordered_batches
 from nearkin.tasks.examples import Examples
 from nearkin.tasks.split import split_index
 from nearkin.tasks.task import Task
@@ -94,12 +94,13 @@ def _epoch(run: Training, train: Examples, stage: str) -> Work[None]:
     number, start = divmod(run.done, per_epoch)
     batches = epoch_batches(train, recipe.batch_size, run.streams, number, start=start,
                             augment=augmentation(recipe.augment))  # fmt: skip
+    indices = epoch_index(len(train), recipe.batch_size, run.streams, number, start)
     run.model.train()
     run.rng.enter()
     checked, tick = run.done, now()
     try:
-        for batch in batches:
-            run.step(batch)
+        for batch, index in zip(batches, indices, strict=True):
+            run.step(batch, None if train.weights is None else train.weights[index])
             spent = now() - tick
             run.elapsed = run.seconds + spent
             last = run.position >= run.total or run.done % per_epoch == 0

@@ -31,12 +31,13 @@ SEARCHED = "nearkin.search.named:searched"
 TANGENT_MACHINE = "nearkin.transfer.machine:tangent_machine"
 ENSEMBLE = "nearkin.solver.ensemble:ensemble"
 SIMPLE = "nearkin.solve.simple.machines"
-_MACHINES = "nearkin.solver.simple.machines"
+_MACHINES, _TREES = "nearkin.solver.simple.machines", "nearkin.solver.simple.tree_machines"
 OWN = {
     SEARCHED: "nearkin.search.networks.named:searched",
     TANGENT_MACHINE: TANGENT_MACHINE,
     ENSEMBLE: ENSEMBLE,
-    **{f"{SIMPLE}:{name}": f"{_MACHINES}:{name}" for name in ("boosted_trees", "kernel_machine", "linear_machine")},
+    **{f"{SIMPLE}:{name}": f"{_MACHINES}:{name}" for name in ("kernel_machine", "linear_machine")},
+    **{f"{SIMPLE}:{name}": f"{_TREES}:{name}" for name in ("averaged_trees", "boosted_trees")},
 }
 """Networks that nearkin itself writes into files: searched networks and the models of `solve` and `transfer`.
 

@@ -17,7 +17,7 @@ from nearkin.report.svg import Canvas
 from nearkin.solver.result import KINDS, Result, ordered
 from nearkin.solver.sentence import margin_text, runner_up, score_text
 from nearkin.solver.solution import Solution
-from nearkin.tasks.metrics import ACCURACY, share_interval
+from nearkin.tasks.metrics import ACCURACY, gain, is_in_units, share_interval
 
 CLOSE = 0.01
 """A smaller contender is recommended if its validation score is at most this much lower."""
@@ -97,7 +97,8 @@ class _ComparisonDrawing:
         self.solution, self.marks = solution, marks(solution)
         narrow = width <= NARROW
         self.percent = solution.quality.name == ACCURACY
-        limit = lower_limit(self.marks)
+        better = gain(solution.quality.name, 1.0) > 0  # of higher values; the better end of the axis is above
+        limit = lower_limit(self.marks) if better else -math.inf
         self.outliers = {mark.result.name for mark in self.marks if mark.value < limit}
         inside = [mark for mark in self.marks if mark.result.name not in self.outliers]
         kinds = [kind for kind in KINDS if any(mark.result.kind == kind for mark in inside)]
@@ -113,7 +114,9 @@ class _ComparisonDrawing:
         bounds = (0.0, 100.0) if self.percent else (-math.inf, math.inf)
         self.x = scale_around((mark.parameters for mark in self.marks), field.left + 14, field.right - 14, log=True)
         self.y = scale_around(
-            (self._unit(max(value, limit)) for value in shown), field.bottom - 6, field.top + 6, bounds=bounds
+            (self._unit(max(value, limit)) for value in shown),
+            *((field.bottom - 6, field.top + 6) if better else (field.top + 6, field.bottom - 6)),
+            bounds=bounds,
         )
         self.tips = [self._tip(mark) for mark in self.marks]
         names = [
@@ -173,7 +176,7 @@ class _ComparisonDrawing:
         if self.y.low < level < self.y.high:
             left, right = self.field.left, self.field.right
             self.canvas.line((left, self.y(level)), (right, self.y(level)), stroke="muted", dashed=True)
-            words = "majority class" if self.percent else "mean value"
+            words = "majority class" if self.solution.quality.of_classes else "mean value"
             self.canvas.text(right, self.y(level) - 4, words, size=10, fill="muted", anchor="end")
 
     def _draw_bars(self, mark: ContenderMark, x: float) -> None:
@@ -299,19 +302,22 @@ def comparison_text(solution: Solution) -> list[str]:
         title = "" if chosen is None else plain(chosen.result.title)
         return [f"Only {title} ran, so it could not be compared with another model."] if title else []
     sentences = [_lead_text(solution, chosen.result, others[0].result)]
-    best = max(others, key=lambda mark: mark.value)
-    if score_on_test(solution, best.result) is not None and best.value > chosen.value:
+    best = max(others, key=lambda mark: gain(solution.quality.name, mark.value))
+    lead = gain(solution.quality.name, best.value) - gain(solution.quality.name, chosen.value)
+    if score_on_test(solution, best.result) is not None and lead > 0:
         sentences.append(
-            f"On the test set {plain(best.result.title)} scored higher ({score(solution, best.value)} against "
+            f"On the test set {plain(best.result.title)} scored better ({score(solution, best.value)} against "
             f"{score(solution, chosen.value)}). It was not chosen for that: a model selected on the test set would "
             f"have a test result that is too optimistic."
         )
-    near = [mark for mark in others if (mark.result.validation or -math.inf) >= (chosen.result.validation or 0) - CLOSE]
+    units = abs(chosen.result.validation or 0.0) if is_in_units(solution.quality.name) else 1.0
+    near = [mark for mark in others if mark.result.gain >= chosen.result.gain - CLOSE * units]
     least = min(near, key=lambda mark: mark.parameters, default=chosen)
     if 2 * least.parameters <= chosen.parameters:
         sentences.append(
-            f"A smaller model is nearly as good on the validation set (within {CLOSE}): {plain(least.result.title)}, "
-            f"with {brief(least.parameters)} parameters instead of {brief(chosen.parameters)}."
+            f"A smaller model is nearly as good on the validation set (within {CLOSE * units:.3g}): "
+            f"{plain(least.result.title)}, with {brief(least.parameters)} parameters instead of "
+            f"{brief(chosen.parameters)}."
         )
     return sentences
 
@@ -319,9 +325,9 @@ def comparison_text(solution: Solution) -> list[str]:
 def _lead_text(solution: Solution, chosen: Result, second: Result) -> str:
     """By how much the chosen contender was ahead on the validation set."""
     title, other = plain(chosen.title), plain(second.title)
-    gap = (chosen.validation or 0.0) - (second.validation or 0.0)
+    gap = chosen.gain - second.gain
     if gap < 0:
-        return f"The chosen model is {title}, though {other} scored higher on the validation set."
+        return f"The chosen model is {title}, though {other} scored better on the validation set."
     lead = f"Best on the validation set is {title} ({score(solution, chosen.validation)}), "
     behind = f"{other} ({score(solution, second.validation)})"
     return f"{lead}followed by {behind}." if gap > 0 else f"{lead}level with {behind}."

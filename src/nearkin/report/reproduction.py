@@ -11,10 +11,12 @@ from nearkin.transfer.machine import PATH
 
 _NAMES = {
     "budget": "Budget",
+    "class_weight": "Weights of the classes in training",
     "data": "Data",
     "device": "Device",
     "measures": "Measures of distance",
     "method": "Search method",
+    "metric": "Metric by which the answer was selected",
     "space": "Search space",
     "validation": "Share of the training data in the validation set",
 }
@@ -29,14 +31,16 @@ def command_of(solution: Solution, command: str) -> str:
     budget = solution.made.get("budget")
     known = [f"{plain(str(key))}={value!r}" for key, value in budget.items()] if isinstance(budget, Mapping) else []
     spend = f", nk.Budget({', '.join(known)})" if known else ""
-    return f'import nearkin as nk\n\nsolution = nk.solve({target}, nk.Zoo("my-zoo"){spend}, seed={solution.seed})'
+    chosen = [f", {name}={solution.made[name]!r}" for name in ("metric", "class_weight") if solution.made.get(name)]
+    options = f"{spend}, seed={solution.seed}{''.join(chosen)}"
+    return f'import nearkin as nk\n\nsolution = nk.solve({target}, nk.Zoo("my-zoo"){options})'
 
 
 def usage(solution: Solution, file: str) -> tuple[str, str]:
     """Python code that loads the solution and predicts, and commands that export the model for other programs."""
     shape = ", ".join(["N", *map(str, solution.task["input_shape"])])
     answer = "solution.predict(x).mean              # predicted values, in the units of the data"
-    if solution.classes and solution.quality.name == "accuracy":
+    if solution.classes and solution.quality.of_classes:
         answer = (
             "solution.predict(x).probabilities     # of all classes\n"
             "solution.predict(x).names             # the most probable class"
@@ -97,7 +101,7 @@ def data_table(solution: Solution) -> HtmlTable:
     task = solution.task
     classes = list(task.get("classes", ()))
     names = ", ".join(plain(str(name)) for name in classes[:20]) + (", …" if len(classes) > 20 else "")
-    kind = "values" if solution.quality.name != "accuracy" else "classes"
+    kind = "classes" if solution.quality.of_classes else "values"
     rows = [
         ("Training samples", counted(task.get("num_train", 0))),
         ("Test samples", counted(task.get("num_test", solution.quality.count))),

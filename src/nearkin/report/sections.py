@@ -15,7 +15,7 @@ from nearkin.report.taskmap import taskmap
 from nearkin.solver.quality import Quality
 from nearkin.solver.relations import Relations
 from nearkin.solver.solution import Solution
-from nearkin.tasks.metrics import ACCURACY
+from nearkin.tasks.metrics import ACCURACY, METRICS
 
 Section = Mapping[str, Any]
 """Values of a template, by name."""
@@ -38,7 +38,8 @@ def comparison_section(solution: Solution) -> Section:
         "count": len(table.rows),
         "refused": refused,
         "metric": metric,
-        "classes": solution.quality.name == ACCURACY,
+        "name": solution.quality.name,
+        "about": METRICS[solution.quality.name].about if solution.quality.name in METRICS else "",
         "test": counted(solution.quality.count),
         "samples": model_comparison.samples_text(solution),
         "final": model_comparison.final_text(solution),
@@ -70,7 +71,7 @@ def _result_text(solution: Solution) -> list[str]:
         model_comparison.score(solution, value) for value in (quality.metric, *quality.interval, quality.guess)
     )
     baseline, kind = "always answers the mean", "values"
-    if quality.name == ACCURACY:
+    if quality.of_classes:
         baseline, kind = "always answers the majority class (the most frequent class of the training set)", "samples"
     sentences = [
         f"The {quality.title} on {counted(quality.count)} test samples is {metric}. On all {kind} of this sort it lies "
@@ -86,7 +87,7 @@ def mistakes_section(solution: Solution) -> Section:
     """What the model gets wrong: confusions and mistakes for classes, deviations for values."""
     quality = solution.quality
     return {
-        "classes": bool(quality.classes) and quality.name == ACCURACY,
+        "classes": bool(quality.classes) and quality.of_classes,
         "confused": confusion.confusion_text(quality),
         "matrix": _matrix(quality),
         "worst": confusion.worst_table(quality),

@@ -7,6 +7,7 @@ further contenders only what the main one cannot use. `Plan.compare_all` divides
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from nearkin.nets.recipe import Recipe
 from nearkin.solver.simple.models import SIMPLE
@@ -29,6 +30,7 @@ FURTHER = ("finetune", "cnn-large", "boosting", "kin-search", "full-search", "ra
 WEAK_ON_IMAGES = ("logistic",)  # left out of short runs
 SLOW = ("boosting",)  # simple models that take long on images and are seldom the best there
 LEAST_FURTHER = 10.0  # seconds of a further contender
+TABLE_DECAY = 3.0  # weight decay of the network for tables
 
 
 class Role(StrEnum):
@@ -98,3 +100,12 @@ def cnn_recipe(task: Task, flip: bool) -> Recipe:
     if task.likelihood != "categorical":
         return adam
     return replace(adam, optimiser="sgd", learning_rate=0.03, smoothing=0.1)
+
+
+def table_recipe(task: Task, **options: Any) -> Recipe:
+    """Recipe of the network for tables: the usual one with strong weight decay.
+
+    On five small tables (three splits each, 40 epochs) it had the lowest or nearly the lowest loss of nine recipes with
+    weight decay, averaging or early stopping: R² 0.505 instead of 0.449 without on diabetes.
+    """
+    return Recipe.suited(task, **{"weight_decay": TABLE_DECAY, **options})

@@ -65,7 +65,7 @@ def _against(results: dict[str, Result], other: str, claim: str) -> ClaimCheck:
     if first not in results or other not in results or first == other:
         return ClaimCheck(claim, None, _absent("kin-search" if first == other else other))
     ours, theirs = results[first], results[other]
-    ahead = _value(ours) - _value(theirs)
+    ahead = ours.gain - theirs.gain
     held = ahead > -ALIKE if other == "full-search" else ahead > ALIKE
     return ClaimCheck(claim, held, f"{_value(ours):.4f} against {_value(theirs):.4f} on the validation set")
 
@@ -76,7 +76,7 @@ def _smaller(results: dict[str, Result]) -> ClaimCheck:
     hand_made = _best(results, "made")
     if searched is None or hand_made is None:
         return ClaimCheck(claim, None, _absent("a searched network" if searched is None else "a hand-made network"))
-    held = _value(searched) > _value(hand_made) - ALIKE and searched.parameters < hand_made.parameters
+    held = searched.gain > hand_made.gain - ALIKE and searched.parameters < hand_made.parameters
     return ClaimCheck(claim, held, f"{_sized(searched)}, {hand_made.title} {_sized(hand_made)}")
 
 
@@ -87,7 +87,7 @@ def _tuned(results: dict[str, Result]) -> ClaimCheck:
     if tuned is None or same is None:
         return ClaimCheck(claim, None, _absent("fine-tuning" if tuned is None else "that network from scratch"))
     evidence = f"{_value(tuned):.4f} against {_value(same):.4f} on the validation set"
-    return ClaimCheck(claim, _value(tuned) > _value(same) + ALIKE, evidence)
+    return ClaimCheck(claim, tuned.gain > same.gain + ALIKE, evidence)
 
 
 def _closed(results: dict[str, Result]) -> ClaimCheck:
@@ -96,7 +96,7 @@ def _closed(results: dict[str, Result]) -> ClaimCheck:
     if closed is None or tuned is None:
         return ClaimCheck(claim, None, _absent("closed-form transfer" if closed is None else "fine-tuning"))
     evidence = f"{_value(closed):.4f} against {_value(tuned):.4f} on the validation set"
-    return ClaimCheck(claim, _value(closed) > _value(tuned) - ALIKE, evidence)
+    return ClaimCheck(claim, closed.gain > tuned.gain - ALIKE, evidence)
 
 
 def _agreed(relations: Relations) -> ClaimCheck:
@@ -110,7 +110,9 @@ def _agreed(relations: Relations) -> ClaimCheck:
 
 
 def _best(results: dict[str, Result], kind: str) -> Result | None:
-    return max((result for result in results.values() if result.kind == kind), key=_value, default=None)
+    return max(
+        (result for result in results.values() if result.kind == kind), key=lambda result: result.gain, default=None
+    )
 
 
 def _value(result: Result) -> float:

@@ -54,6 +54,8 @@ def fit_closed_form(
     size = _size(flat, task, seconds) if fixed is None else min(MOST, len(task.train), AGAIN * int(fixed["samples"]))
     if size < len(task.train):
         yield Note(f"closed-form transfer uses {size:,} of {len(task.train):,} training samples")
+    if task.train.weights is not None:
+        yield Note("closed-form transfer does not use the weights of samples or classes")
     few = limited(task, size, seed)
     fit = _classes if classes else _values
     machine, chosen = yield from fit(flat, few, source.network, settings, seed)

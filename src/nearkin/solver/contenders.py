@@ -76,6 +76,7 @@ class Contender:
         sized: its network and recipe, once chosen.
         fixed: settings of an earlier fit, for simple models and transfer.
         extra: further facts for its result: genotype, search, settings.
+        metric: by which a simple model chooses its settings (default: accuracy or R²).
     """
 
     name: str
@@ -96,6 +97,7 @@ class Contender:
     sized: SizedNetwork | None = None
     fixed: Mapping[str, Any] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    metric: str = ""
 
     def facts(self) -> dict[str, Any]:
         """Everything that decides its training, as JSON values."""
@@ -110,6 +112,7 @@ class Contender:
             "seconds": (self.budget or self.seconds) if self.sized is None and self.fixed is None else None,
             **({"cross_validated": True} if self.cross_validated else {}),
             "fixed": None if self.fixed is None else dict(self.fixed),
+            **({"metric": self.metric} if self.metric else {}),
         }
 
 
@@ -179,7 +182,7 @@ def train_contender(contender: Contender, start: State | None, device: torch.dev
     if contender.sized is None:
         simple = yield from fit_simple.work(
             contender.name, task, seconds=contender.seconds, seed=contender.seed, fixed=contender.fixed,
-            cross_validate=contender.cross_validated,
+            metric=contender.metric, cross_validate=contender.cross_validated,
         )  # fmt: skip
         return training_state(simple.network, simple.fit, simple.settings, simple.evidence)
     model, recipe = _initial_model(contender, contender.sized.network), contender.sized.recipe

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
+from torch import Tensor
+
 from nearkin.core.errors import NearkinError, require
 from nearkin.core.events import Caution, Note, Work
 from nearkin.core.rng import derived_seed
@@ -14,7 +16,7 @@ from nearkin.nets.solved import Solved
 from nearkin.run.stages import StageCache
 from nearkin.search.registry import PROXY, SearchProblem, searcher
 from nearkin.search.searcher import SearchResult, run_search, stored_method
-from nearkin.solver.allocation import SCORING, cnn_recipe, continued, shifts
+from nearkin.solver.allocation import SCORING, cnn_recipe, continued, shifts, table_recipe
 from nearkin.solver.contenders import (
     CNNS,
     HAND_MADE,
@@ -34,15 +36,18 @@ from nearkin.solver.contenders import (
     trained_network,
 )
 from nearkin.solver.ensemble import Member, combined
-from nearkin.solver.evidence import Evidence, Margin, lead, merged
+from nearkin.solver.evidence import Evidence, Margin, common_rows, lead, merged
 from nearkin.solver.flips import SAMPLES, THRESHOLD, mirror_ratio
 from nearkin.solver.plan import SEARCH_SHARE, Plan
+from nearkin.solver.quality import metric_difference
 from nearkin.solver.result import Result, ordered
 from nearkin.solver.selection import averaged, clearly_better, greedy_weights, select_single
-from nearkin.solver.simple.models import SIMPLE
+from nearkin.solver.simple.models import simple_models
 from nearkin.solver.simple.models import title as simple_title
 from nearkin.solver.sizing import FEWEST_STEPS, SizedNetwork, size_network, with_time_limit
+from nearkin.solver.solution import metric_on_test
 from nearkin.solver.splits import Splits
+from nearkin.tasks.metrics import metric_for
 from nearkin.tasks.pixels import fitted_to
 from nearkin.tasks.task import Task
 from nearkin.zoo.search import SearchDomain
@@ -63,6 +68,7 @@ class Contest:
 
     Attributes:
         task: the target task.
+        metric: by which the answer is selected.
         learn: the same task with the training data split: `train` for training, `test` for validation.
         plan: options of the run.
         stages: cache of finished stages.
@@ -86,6 +92,7 @@ class Contest:
 
     def __post_init__(self) -> None:
         self.images = len(self.task.input_shape) == 3
+        self.metric = metric_for(self.plan.metric, self.task.form.metric, self.task.name)
         self.cross_validated = self.plan.cross_validates(self.task)
         seed = derived_seed(self.plan.seed, "choice")
         self.splits = Splits.of(self.task, self.plan.validation, seed, self.cross_validated)
@@ -146,12 +153,13 @@ class Contest:
             yield Contender(
                 name=name, title=TITLES.get(name, name), kind="made", task=self.learn, networks=tuple(networks),
                 usual=USUAL_WIDTH, seed=self.plan.seed,
+                recipe=None if images else table_recipe(self.learn, **self.plan.options()),
             )  # fmt: skip
-        for name in SIMPLE:
+        for name in simple_models(self.task):
             task = replace(self.task, test=self.learn.test, source="") if self.cross_validated else self.learn
             yield Contender(
                 name=name, title=simple_title(name, self.task.likelihood), kind="simple", task=task,
-                seed=self.plan.seed, cross_validated=self.cross_validated,
+                seed=self.plan.seed, cross_validated=self.cross_validated, metric=self.plan.metric,
             )  # fmt: skip
 
     def _finetune_recipe(self, task: Task) -> Recipe:
@@ -187,16 +195,28 @@ class Contest:
         """Name of the selected contender; None if none could be trained.
 
         Without a time limit the best validation score wins. With one, see `selection.select_single`; the ensemble is
-        selected if its loss is clearly lower than that of the selected single model.
+        selected if its loss is clearly lower than that of the selected single model. A metric that the user chose
+        decides alone among single models.
         """
         if not self.trained:
             return None
+        singles = [result for result in ordered(self.results) if result.name != ENSEMBLE]
         if not self.plan.focused:
-            return ordered(self.results)[0].name
-        single = select_single(self._evidence())
+            return singles[0].name
+        usual = self.metric.name == self.task.form.metric
+        single = select_single(self._evidence()) if usual else singles[0].name
         if self.weights and clearly_better(self.evidence(ENSEMBLE), self.evidence(single)):
-            return ENSEMBLE
+            return ENSEMBLE if usual or self.lead(ENSEMBLE, single)[0] > 0 else single
         return single
+
+    def lead(self, first: str, second: str) -> Margin:
+        """How much better one contender is than another on the held-out samples of both, with a 95 % interval."""
+        ours, theirs = self.evidence(first), self.evidence(second)
+        if self.metric.name == self.task.form.metric:
+            return lead(ours, theirs)
+        rows = common_rows(ours, theirs)
+        (outputs, targets), (others, _) = (self._in_units(item.on(rows)) for item in (ours, theirs))
+        return metric_difference(self.metric, outputs, others, targets)
 
     def add_ensemble(self) -> Work[None]:
         """Add the average of the best few models as a contender, if the selection takes more than one."""
@@ -214,14 +234,15 @@ class Contest:
         shares = sorted(weights.items(), key=lambda item: -item[1])
         title = f"ensemble of {', '.join(f'{members[name].title} ({share:.0%})' for name, share in shares)}"
         result = Result(
-            name=ENSEMBLE, title=title, kind=ENSEMBLE, validation=scores.metric, loss=scores.loss,
+            name=ENSEMBLE, title=title, kind=ENSEMBLE, loss=scores.loss, metric=self.metric.name,
+            validation=self._metric_of(self.evidence(ENSEMBLE)),
             parameters=sum(member.parameters for member in members.values()),
             multiply_adds=sum(member.multiply_adds for member in members.values()),
             seconds=sum(member.seconds for member in members.values()),
             samples=min((member.samples or 0) for member in members.values()), settings={"weights": weights},
         )  # fmt: skip
         self.results.append(result)
-        yield Note(f"{title}: {scores.metric:.4f} on validation data")
+        yield Note(f"{title}: {result.validation:.4f} on validation data")
 
     def final(self, name: str) -> Work[tuple[Solved, int]]:
         """The final model of a contender, trained on all training data; with the number of samples used."""
@@ -308,8 +329,7 @@ class Contest:
         """Lead of the selected contender over the best other and over the best simple model, with 95 % intervals."""
         others = [result for result in ordered(self.results) if result.name != chosen]
         simple = [result for result in others if result.kind == "simple"][:1]
-        own = self.evidence(chosen)
-        return {name: lead(own, self.evidence(name)) for name in sorted({r.name for r in (*others[:1], *simple)})}
+        return {name: self.lead(chosen, name) for name in sorted({result.name for result in (*others[:1], *simple)})}
 
     def judge(self, contender: Contender, members: int = 1, most_members: int = 1) -> Work[None]:
         """Train a contender and score it on held-out samples; if it cannot run, its result holds the reason.
@@ -341,12 +361,34 @@ class Contest:
             settings["networks"] = len(runs)
             contender = replace(contender, title=f"average of {len(runs)} networks: {contender.title}")
         whole = None if self.plan.focused else fitted_to(self.task, contender.task.input_shape)
-        result = result_of(contender, solved, settings, whole, self.stages.elapsed - before)
+        result = self._scored(result_of(contender, solved, settings, whole, self.stages.elapsed - before), solved)
         self.results.append(result)
         yield Note(
             f"{result.title}: {result.validation:.4f} on validation data, {result.parameters:,} parameters, "
             f"{result.seconds:.1f} s"
         )
+
+    def _scored(self, result: Result, solved: Solved) -> Result:
+        """The result with its scores by the chosen metric."""
+        if self.metric.name == self.task.form.metric:
+            return replace(result, metric=self.metric.name)
+        test = None if result.test is None else metric_on_test(self.task, solved, self.metric)
+        return replace(
+            result, metric=self.metric.name, validation=self._metric_of(self.evidence(result.name)), test=test
+        )
+
+    def _metric_of(self, evidence: Evidence) -> float:
+        """The chosen metric on held-out samples."""
+        if self.metric.name == self.task.form.metric:
+            return evidence.scores().metric
+        return self.metric.compute(*self._in_units(evidence))
+
+    def _in_units(self, evidence: Evidence) -> tuple[Tensor, Tensor]:
+        """Logits and classes, or predicted and true values in the units of the data."""
+        if evidence.classes:
+            return evidence.outputs, evidence.targets
+        back = self.task.train.target_scaling.inverse
+        return back(evidence.means.clone()), back(evidence.targets.clone())
 
     def _train_members(self, contender: Contender, members: int) -> Work[list[Trained]]:
         """Train one model, or several networks on the splits in turn while time is left."""

@@ -2,7 +2,7 @@
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from nearkin.core.budget import Budget
 from nearkin.core.device import device as chosen_device
@@ -22,6 +22,7 @@ from nearkin.solver.solution import Solution
 from nearkin.solver.solving import solve
 from nearkin.tasks.prediction import Prediction
 from nearkin.tasks.task import Task
+from nearkin.tasks.weights import ClassWeight
 from nearkin.zoo.zoo import Zoo
 
 Array = NDArray[Any]
@@ -34,6 +35,10 @@ class OneClassError(DataError, ValueError):
 
 class OtherImagesError(MismatchError, ValueError):
     """Images have other units than the training images."""
+
+
+class NoWeightError(DataError, ValueError):
+    """All sample weights are 0."""
 
 
 class NearkinEstimator(BaseEstimator):  # type: ignore[misc]
@@ -54,6 +59,7 @@ class NearkinEstimator(BaseEstimator):  # type: ignore[misc]
         random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
         listen: Listener | None = None,
+        metric: str | None = None,
     ) -> None:
         self.zoo = zoo
         self.minutes = minutes
@@ -65,12 +71,17 @@ class NearkinEstimator(BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.device = device
         self.listen = listen
+        self.metric = metric
 
-    def _solve(self, X: Array, y: Array, **options: Any) -> Solution:
+    def _solve(
+        self, X: Array, y: Array, sample_weight: Any, class_weight: ClassWeight | None = None, **options: Any
+    ) -> Solution:
         """Solve the task of predicting y from X."""
         self._bytes = X.ndim > 2 and X.dtype == np.uint8
-        task = Task.from_arrays(self.name or _name(X, y), X, y, **options)
+        task = Task.from_arrays(self.name or _name(X, y), X, y, sample_weight=sample_weight, **options)
         plan = Plan(
+            class_weight=class_weight,
+            metric=self.metric or "",
             budget=Budget(minutes=self.minutes, evaluations=self.evaluations),
             only=tuple(self.only),
             space=self.space,
@@ -134,6 +145,8 @@ class NearkinClassifier(ClassifierMixin, NearkinEstimator):  # type: ignore[misc
         random_state: seed; None or a NumPy generator draws a new seed at each fit.
         device: `auto`, `cpu` or `cuda`.
         listen: function that is called with every event.
+        metric: metric by which the answer is selected, such as `f1`, `auc`, `mae` (default: accuracy, R² for values).
+        class_weight: `balanced`, or weights by class in training (default: all samples count the same).
 
     Attributes:
         classes_: the labels.
@@ -147,17 +160,44 @@ class NearkinClassifier(ClassifierMixin, NearkinEstimator):  # type: ignore[misc
     (True, True)
     """
 
-    def fit(self, X: Any, y: Any) -> "NearkinClassifier":
-        """Solve the task of predicting classes y from X."""
+    def __init__(
+        self,
+        zoo: Zoo | str | Path | None = None,
+        *,
+        minutes: float | None = 5.0,
+        evaluations: int | None = None,
+        only: Sequence[str] = (),
+        space: str = "nearest",
+        name: str | None = None,
+        join: bool = False,
+        random_state: int | np.random.RandomState | None = 0,
+        device: str = "auto",
+        listen: Listener | None = None,
+        metric: str | None = None,
+        class_weight: str | Mapping[Any, float] | None = None,
+    ) -> None:
+        super().__init__(
+            zoo, minutes=minutes, evaluations=evaluations, only=only, space=space, name=name, join=join,
+            random_state=random_state, device=device, listen=listen, metric=metric,
+        )  # fmt: skip
+        self.class_weight = class_weight
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "NearkinClassifier":
+        """Solve the task of predicting classes y from X; `sample_weight` `[N]` are weights of samples in training."""
         X, y = validate_data(self, X, y, allow_nd=True, dtype=_dtype(X))
         check_classification_targets(y)
+        X, y, sample_weight = _weighted(X, y, sample_weight)
         self.classes_, numbers = np.unique(y, return_inverse=True)
         require(
             len(self.classes_) > 1,
             f"got one class, {self.classes_[0]}, a classifier needs two or more; add samples of another class",
             OneClassError,
         )
-        self.solution_ = self._solve(X, numbers, classes=[str(label) for label in self.classes_])
+        weights = self.class_weight
+        if isinstance(weights, Mapping):
+            weights = {str(label): weight for label, weight in weights.items()}
+        names = [str(label) for label in self.classes_]
+        self.solution_ = self._solve(X, numbers, sample_weight, weights, classes=names)
         return self
 
     def predict_proba(self, X: Any) -> Array:
@@ -189,13 +229,15 @@ class NearkinRegressor(RegressorMixin, NearkinEstimator):  # type: ignore[misc]
     (True, (2,))
     """
 
-    def fit(self, X: Any, y: Any) -> "NearkinRegressor":
-        """Solve the task of predicting values y from X."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "NearkinRegressor":
+        """Solve the task of predicting values y from X; `sample_weight` `[N]` are weights of samples in training."""
         X, y = validate_data(
             self, X, y, allow_nd=True, dtype=_dtype(X), multi_output=True, y_numeric=True, ensure_min_samples=2
         )
+        X, y, sample_weight = _weighted(X, y, sample_weight)
         self._flat = y.ndim == 1
-        self.solution_ = self._solve(X, y.reshape(len(y), -1).astype(np.float32), likelihood="gaussian")
+        values = y.reshape(len(y), -1).astype(np.float32)
+        self.solution_ = self._solve(X, values, sample_weight, likelihood="gaussian")
         return self
 
     def predict(self, X: Any) -> Array:
@@ -207,6 +249,16 @@ class NearkinRegressor(RegressorMixin, NearkinEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+
+def _weighted(x: Array, y: Array, sample_weight: Any) -> tuple[Array, Array, Array | None]:
+    """Samples with their weights; those of weight 0 are left out."""
+    if sample_weight is None:
+        return x, y, None
+    weights = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
+    kept = weights > 0
+    require(bool(kept.any()), "all sample weights are 0; give some above 0", NoWeightError)
+    return x[kept], y[kept], weights[kept]
 
 
 def _dtype(x: Any) -> Any:

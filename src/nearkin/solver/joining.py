@@ -97,6 +97,6 @@ def _best_cells(contest: Contest) -> list[ScoredGenotype]:
 
 def _gain(contest: Contest) -> float | None:
     """Validation metric of the search from a related task's cells minus that of the search from scratch."""
-    metrics = {result.name: result.validation for result in contest.results}
-    kin, scratch = metrics.get("kin-search"), metrics.get("full-search")
+    gains = {result.name: result.gain for result in contest.results if result.validation is not None}
+    kin, scratch = gains.get("kin-search"), gains.get("full-search")
     return None if kin is None or scratch is None else kin - scratch

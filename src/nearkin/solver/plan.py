@@ -16,7 +16,9 @@ from nearkin.solver.allocation import JOINING, LEAST_JOINING, LEAST_REPORT, REPO
 from nearkin.solver.contenders import HAND_MADE, TITLES
 from nearkin.solver.simple.models import SIMPLE
 from nearkin.solver.splits import MOST_CROSS_VALIDATED
+from nearkin.tasks.metrics import BALANCED_ACCURACY, known_metric, metric_for
 from nearkin.tasks.task import Task
+from nearkin.tasks.weights import BALANCED, ClassWeight, checked_class_weight
 
 LEAST_SECONDS = 10.0  # below this only simple models are fitted
 LONG_SECONDS = 120.0  # from this on related tasks are compared by all measures
@@ -56,6 +58,10 @@ class Plan:
         seed: seed of everything random.
         device: where networks are trained.
         command: command line that repeats the run, for the report.
+        class_weight: weights of the classes in training: `balanced`, or weights by class, also as text such as
+            `yes=5,no=1` (default: all samples count the same; balanced for the metric `balanced-accuracy`).
+        metric: metric by which the answer is selected, from `nearkin.tasks.metrics` (default: accuracy or R²;
+            `balanced-accuracy` for balanced class weights).
     """
 
     budget: Budget = field(default_factory=lambda: Budget(minutes=5))
@@ -75,12 +81,20 @@ class Plan:
     seed: int = 0
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     command: str = ""
+    class_weight: ClassWeight | None = None
+    metric: str = ""
 
     def __post_init__(self) -> None:
         require(0 < self.validation < 1, f"validation is a share between 0 and 1, got {self.validation}")
         require(self.trials >= 1, f"trials must be 1 or more, got {self.trials}")
         require(self.epochs is None or self.epochs >= 1, f"epochs must be 1 or more, got {self.epochs}")
         Recipe.of_size(1, **self.training)  # checks them
+        object.__setattr__(self, "class_weight", checked_class_weight(self.class_weight))
+        object.__setattr__(self, "metric", known_metric(self.metric) if self.metric else "")
+        if self.metric == BALANCED_ACCURACY and self.class_weight is None:
+            object.__setattr__(self, "class_weight", BALANCED)
+        if self.class_weight == BALANCED and not self.metric:
+            object.__setattr__(self, "metric", BALANCED_ACCURACY)
         require(
             self.width is None or 0 < self.width <= LARGEST_WIDTH,
             f"width is a factor above 0 and at most {LARGEST_WIDTH:g}, got {self.width}",
@@ -175,7 +189,7 @@ class Plan:
 
     def facts(self) -> dict[str, Any]:
         """Plain JSON values for the report."""
-        names = ("measures", "space", "method", "validation", "seed", "width")
+        names = ("measures", "space", "method", "validation", "seed", "width", "class_weight", "metric")
         budget = {name: value for name, value in vars(self.budget).items() if value is not None}
         plain = {**{name: getattr(self, name) for name in names}, "training": dict(self.training)}
         return {**plain, "budget": budget, "device": str(self.device)}
@@ -187,8 +201,8 @@ def _require_known(noun: str, names: Collection[str], known: Collection[str]) ->
     require(len(set(names)) == len(names), f"got {noun} names {', '.join(names)}; give each name once")
 
 
-def require_answerable(task: Task) -> None:
-    """Require a classification or regression task with at least one sample for validation."""
+def require_answerable(task: Task, metric: str = "") -> None:
+    """Require a classification or regression task with at least one sample for validation, and a metric for it."""
     require(
         task.likelihood in ANSWERED,
         f"'{task.name}' has a {task.likelihood} likelihood, solve expects classification or regression; "
@@ -197,6 +211,7 @@ def require_answerable(task: Task) -> None:
         ),
         DataError,
     )
+    metric_for(metric, task.form.metric, task.name)
     sizes = task.train.labels().bincount() if task.likelihood == "categorical" else torch.tensor([len(task.train)])
     require(
         int(sizes.max()) >= 2,

@@ -4,8 +4,8 @@ Notation: N samples, C classes.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -13,10 +13,11 @@ from torch import Generator, Tensor
 
 from nearkin.core.plain import typed
 from nearkin.tasks.examples import Scaling
-from nearkin.tasks.metrics import ACCURACY, R2, metric_identifier, metric_title, share_interval
+from nearkin.tasks.metrics import ACCURACY, R2, Metric, is_of_classes, metric_identifier, metric_title, share_interval
 from nearkin.transfer.labels.calibration import calibration
 
 RESAMPLES = 1000
+METRIC_RESAMPLES = 200  # of metrics that take milliseconds each
 MISTAKES = 12
 WIDEST = 60  # classes; with more, no confusion matrix is stored
 MOST_LOGITS = 2**22  # logits used to fit a temperature
@@ -37,12 +38,12 @@ class Quality:
     """Quality of a model on the test set.
 
     Attributes:
-        metric: accuracy or R².
-        name: identifier of the metric, `accuracy` or `r2`.
+        metric: value of the metric by which the answer was selected (default: accuracy or R²).
+        name: identifier of the metric (`nearkin.tasks.metrics`).
         interval: 95 % confidence interval of the metric.
         count: number of test samples.
         loss: mean loss.
-        guess: metric of predicting the majority class of the training labels; for regression, of their mean.
+        guess: metric of predicting the class shares of the training labels; for regression, of their mean.
         best_constant: metric of the best constant prediction on the test set; None if unknown.
         classes: names of the classes; empty for regression.
         confusion: counts `[C, C]`, true class by row, predicted class by column; None for regression or many classes.
@@ -70,6 +71,11 @@ class Quality:
         object.__setattr__(self, "name", metric_identifier(self.name))  # files of version 0.1 store the title
 
     @property
+    def of_classes(self) -> bool:
+        """Whether the model predicts classes."""
+        return is_of_classes(self.name)
+
+    @property
     def title(self) -> str:
         """Name of the metric for readers."""
         return metric_title(self.name)
@@ -93,10 +99,56 @@ def r_squared(outputs: Tensor, targets: Tensor) -> float:
 
 def r_squared_interval(outputs: Tensor, targets: Tensor, seed: int = 0) -> tuple[float, float]:
     """95 % bootstrap interval of R²."""
-    rows = torch.randint(len(targets), (RESAMPLES, len(targets)), generator=Generator().manual_seed(seed))
-    drawn = torch.tensor([r_squared(outputs[index], targets[index]) for index in rows], dtype=torch.float64)
-    low, high = drawn.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    return bootstrap_interval(lambda index: r_squared(outputs[index], targets[index]), len(targets), seed)
+
+
+def bootstrap_interval(
+    statistic: Callable[[Tensor], float], count: int, seed: int = 0, resamples: int = RESAMPLES
+) -> tuple[float, float]:
+    """95 % percentile interval of a statistic of `count` samples, given the positions of those that are drawn.
+
+    >>> x = torch.arange(100.0)
+    >>> low, high = bootstrap_interval(lambda index: float(x[index].mean()), 100)
+    >>> 42 < low < 46 and 53 < high < 57
+    True
+    """
+    rng = Generator().manual_seed(seed)
+    drawn = [statistic(torch.randint(count, (count,), generator=rng)) for _ in range(resamples)]
+    ends = torch.tensor([0.025, 0.975], dtype=torch.float64)
+    low, high = torch.tensor(drawn, dtype=torch.float64).quantile(ends).tolist()
     return low, high
+
+
+def with_metric(quality: Quality, metric: Metric, outputs: Tensor, targets: Tensor, constant: Tensor) -> Quality:
+    """The same quality with another metric, its interval, and its value for a constant prediction.
+
+    Args:
+        quality: of the same predictions by the usual metric.
+        metric: the other metric.
+        outputs: logits `[N, C]` or values `[N, K]`.
+        targets: classes `[N]` or values `[N, K]`.
+        constant: logits `[C]` or values `[K]` of the constant prediction.
+    """
+    return replace(
+        quality,
+        metric=metric.compute(outputs, targets),
+        name=metric.name,
+        interval=bootstrap_interval(
+            lambda index: metric.compute(outputs[index], targets[index]), len(targets), resamples=METRIC_RESAMPLES
+        ),
+        guess=metric.compute(constant.expand(len(targets), -1), targets),
+        best_constant=None,
+    )
+
+
+def metric_difference(metric: Metric, first: Tensor, second: Tensor, targets: Tensor) -> tuple[float, float, float]:
+    """How much better the first outputs are than the second by a metric, with a paired 95 % bootstrap interval."""
+
+    def ahead(index: Tensor) -> float:
+        better, other = (metric.compute(outputs[index], targets[index]) for outputs in (first, second))
+        return metric.gain(better) - metric.gain(other)
+
+    return ahead(torch.arange(len(targets))), *bootstrap_interval(ahead, len(targets), resamples=METRIC_RESAMPLES)
 
 
 def fitted_temperature(logits: Tensor, labels: Tensor) -> float:

@@ -1,10 +1,12 @@
 """Results of a contest: what each contender achieved, and their order."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from nearkin.core.plain import typed
+from nearkin.tasks.metrics import gain
 
 KINDS = {
     "searched": "a searched architecture",
@@ -28,9 +30,9 @@ class Result:
         name: short name, such as `kin-search` or `resnet18`.
         title: name for readers: `search from the cells of 'six'`.
         kind: one of `KINDS`.
-        validation: accuracy or R² on the validation set; None if it did not run.
+        validation: metric on the validation set (default: accuracy or R²); None if it did not run.
         loss: mean loss on the validation set.
-        test: accuracy or R² of the same weights on the test set.
+        test: metric of the same weights on the test set.
         parameters: number of fitted values.
         multiply_adds: multiply-adds for one input.
         seconds: search and training together.
@@ -42,6 +44,7 @@ class Result:
         settings: steps, width, regularisation and other settings.
         starved: it used fewer samples or steps than it needs, so its result says little about its kind.
         refused: why it did not run, in one line; empty if it ran.
+        metric: identifier of the metric; empty if not recorded.
     """
 
     name: str
@@ -61,6 +64,12 @@ class Result:
     settings: Mapping[str, Any] = field(default_factory=dict)
     starved: bool = False
     refused: str = ""
+    metric: str = ""
+
+    @property
+    def gain(self) -> float:
+        """The validation metric, negated if lower is better; minus infinity if it did not run."""
+        return -math.inf if self.validation is None else gain(self.metric, self.validation)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `Result.from_dict` makes it again."""
@@ -86,4 +95,4 @@ def ordered(results: Sequence[Result]) -> list[Result]:
     ['few', 'many']
     """
     ran = [result for result in results if result.validation is not None]
-    return sorted(ran, key=lambda result: (-(result.validation or 0.0), result.loss or 0.0, result.parameters))
+    return sorted(ran, key=lambda result: (-result.gain, result.loss or 0.0, result.parameters))

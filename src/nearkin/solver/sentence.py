@@ -2,21 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 
-from nearkin.core.text import MISSING, counted, duration, metric_places, number
+from nearkin.core.text import MISSING, counted, decimals, duration, metric_places, number
 from nearkin.solver.quality import Quality
 from nearkin.solver.result import Result, ordered
-from nearkin.tasks.metrics import ACCURACY
+from nearkin.tasks.metrics import ACCURACY, is_in_units
 
 Margin = tuple[float, float, float]
 """A difference of validation scores, and both ends of its 95 % interval."""
 
 
 def score_text(value: float | None, metric: str, count: int) -> str:
-    """A score with the digits that `count` samples support: accuracy in percent, R² as a number.
+    """A score with the digits that `count` samples support: accuracy in percent, other metrics as numbers.
 
     >>> score_text(0.98765, "accuracy", 360), score_text(0.98765, "r2", 360), score_text(None, "r2", 360)
     ('98.8 %', '0.988', '–')
     """
+    if value is not None and is_in_units(metric):
+        return number(value, decimals([value]))
     if value is None or metric != ACCURACY:
         return number(value, metric_places(count))
     text = number(100 * value, metric_places(count) - 2)
@@ -36,6 +38,8 @@ def margin_text(margin: Margin, metric: str, *, brief: bool = False) -> str:
     """
     verdict = "which may be chance" if margin[1] <= 0 <= margin[2] else "which is beyond chance"
     factor, places, unit = (100, 1, " points") if metric == ACCURACY else (1, 3, "")
+    if is_in_units(metric):
+        places = decimals(margin)
     gap, low, high = (number(factor * value, places) for value in margin)
     return f"{gap}{unit}{'' if brief else f' (95 % interval: {low} to {high})'}, {verdict}"
 
@@ -96,7 +100,7 @@ def _simple(
     if best.kind == "simple":
         if all(result.kind == "simple" or result.validation is None for result in standings):
             return []
-        return ["No network scored higher on the validation set, so the simple model is recommended."]
+        return ["No network scored better on the validation set, so the simple model is recommended."]
     simple = next((result for result in standings if result.kind == "simple" and result.name in margins), None)
     if simple is None or simple is second:
         return []

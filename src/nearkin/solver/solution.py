@@ -20,12 +20,13 @@ from nearkin.nets.solved import ModelFacts, Solved, TaskFacts, fit_facts, fit_st
 from nearkin.run.stages import StageTime
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.solver.claims import ClaimCheck
-from nearkin.solver.quality import Quality, class_quality, value_quality
+from nearkin.solver.quality import Quality, class_quality, value_quality, with_metric
 from nearkin.solver.relations import Relations
 from nearkin.solver.result import Result
 from nearkin.tasks.checks.data_checks import Checks
 from nearkin.tasks.examples import Examples, Scaling
 from nearkin.tasks.likelihood import Gaussian, likelihood
+from nearkin.tasks.metrics import Metric
 from nearkin.tasks.new_inputs import NewInputs, read_inputs
 from nearkin.tasks.pixels import fitted_to
 from nearkin.tasks.prediction import Prediction
@@ -142,7 +143,7 @@ class Solution:
 
     @property
     def metric(self) -> float:
-        """Accuracy or R² on the test set."""
+        """Metric on the test set: accuracy or R² if none was chosen."""
         return self.quality.metric
 
     @property
@@ -344,8 +345,35 @@ def _scores(task: Task, solved: Solved, outputs: Tensor) -> Scores:
     return Scores(metric, float(task.form.loss(outputs, targets)), len(targets))
 
 
-def quality_on_test(task: Task, solved: Solved, temperature: float) -> Quality:
-    """Quality of a solved task's model on the test set."""
+def outputs_on(solved: Solved, examples: Examples, temperature: float = 1.0) -> Tensor:
+    """Logits `[N, C]`, or values `[N, K]` in the units of the data, as a metric takes them."""
+    predicted = predictions(solved, examples, temperature)
+    return predicted.mean if predicted.probabilities is None else predicted.mean / temperature
+
+
+def metric_on_test(task: Task, solved: Solved, metric: Metric) -> float:
+    """A metric of a solved task's model on the test set."""
+    if metric.name == task.form.metric:
+        return scores_on_test(task, solved).metric
+    return metric.compute(outputs_on(solved, task.test), task.test.labels())
+
+
+def quality_on_test(task: Task, solved: Solved, temperature: float, metric: Metric | None = None) -> Quality:
+    """Quality of a solved task's model on the test set (default: by the usual metric of its likelihood)."""
+    quality = _usual_quality(task, solved, temperature)
+    if metric is None or metric.name == quality.name:
+        return quality
+    labels = task.train.labels()
+    if metric.of_classes:
+        shares = torch.bincount(labels, minlength=len(task.classes)) / len(labels)
+        constant = shares.clamp_min(torch.finfo(shares.dtype).tiny).log()
+    else:
+        constant = labels.mean(0)
+    return with_metric(quality, metric, outputs_on(solved, task.test, temperature), task.test.labels(), constant)
+
+
+def _usual_quality(task: Task, solved: Solved, temperature: float) -> Quality:
+    """Quality by accuracy or R²."""
     outputs = _outputs(solved, task.test)
     predicted, scores = _as_prediction(solved, outputs, temperature), _scores(task, solved, outputs)
     labels = task.test.labels()

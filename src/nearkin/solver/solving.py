@@ -29,8 +29,9 @@ from nearkin.solver.relations import Relations
 from nearkin.solver.result import ordered
 from nearkin.solver.schedule import run_equally, run_focused
 from nearkin.solver.sentence import sentence
-from nearkin.solver.solution import KIND, Solution, quality_on_test, scores_on_test
+from nearkin.solver.solution import KIND, Solution, metric_on_test, quality_on_test
 from nearkin.tasks.checks.data_checks import Checks, check_data
+from nearkin.tasks.derive import class_weighted
 from nearkin.tasks.sources import task as read_task
 from nearkin.tasks.task import Task
 from nearkin.zoo.search import FULL, NEAREST
@@ -65,7 +66,7 @@ def solve(
     if plan is None:
         limits = {} if budget is None else {"budget": budget}
         plan = Plan(seed=seed, device=chosen_device(device), **limits, **options)  # type: ignore[arg-type]
-    require_answerable(task)
+    require_answerable(task, plan.metric)
     _require_own(zoo, task)
     _require_space(zoo, plan)
     return (yield from timed_by(plan.budget.clock(), _solve(task, zoo, plan, restart)))
@@ -80,7 +81,7 @@ def _solve(task: Task, zoo: Zoo, plan: Plan, restart: bool) -> Work[Solution]:
         yield Note(line)
     checks = yield from _checked(task, plan, stages)
     relations = yield from relate(zoo, task, plan, stages)
-    contest = Contest(task, plan, stages)
+    contest = Contest(class_weighted(task, plan.class_weight), plan, stages)
     searches = _searches(contest, zoo, relations) if plan.searches(task) else ()
     if not searches:
         yield Note(_why_no_search(task, plan))
@@ -199,11 +200,11 @@ def _solution(
 ) -> Solution:
     best = next(result for result in contest.results if result.name == chosen)
     (solved, _), temperature = finals[chosen], contest.temperature(chosen)
-    quality = quality_on_test(task, solved, temperature)
+    quality = quality_on_test(task, solved, temperature, contest.metric)
     rows = torch.tensor([mistake.row for mistake in quality.mistakes], dtype=torch.int64)
     standings, margins = tuple(contest.results), contest.margins(chosen)
     test_scores = {
-        name: quality.metric if name == best.name else scores_on_test(task, solved).metric
+        name: quality.metric if name == best.name else metric_on_test(task, solved, contest.metric)
         for name, (solved, _) in finals.items()
     }
     return Solution(

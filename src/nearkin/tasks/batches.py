@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from nearkin.core.errors import require
 from nearkin.core.rng import Streams
@@ -19,6 +20,12 @@ def num_batches(count: int, size: int) -> int:
     """
     require(size >= 1, f"a batch holds at least one sample, got a size of {size}; use 1 or more")
     return max(1, math.ceil(count / size))
+
+
+def epoch_index(count: int, size: int, streams: Streams, epoch: int, start: int = 0) -> tuple[Tensor, ...]:
+    """Positions of the samples in the batches of one epoch, from batch number `start`."""
+    order = torch.randperm(count, generator=streams.at("order", epoch))
+    return order.tensor_split(num_batches(count, size))[start:]
 
 
 def epoch_batches(
@@ -43,11 +50,9 @@ def epoch_batches(
     >>> [batch.y.tolist() for batch in epoch_batches(toy, 4, Streams(0), epoch=3, start=1)] == whole[1:]
     True
     """
-    order = torch.randperm(len(examples), generator=streams.at("order", epoch))
-    batches = order.tensor_split(num_batches(len(examples), size))
-    for number in range(start, len(batches)):
+    for number, index in enumerate(epoch_index(len(examples), size, streams, epoch, start), start):
         rng = None if augment is None else streams.at("augment", epoch, number)
-        yield examples.take(batches[number], augment, rng)
+        yield examples.take(index, augment, rng)
 
 
 def ordered_batches(examples: Examples, size: int) -> Iterator[Batch]:

@@ -18,6 +18,7 @@ from nearkin.tasks.examples import Examples
 from nearkin.tasks.rows import Joined, Rows, Values
 from nearkin.tasks.split import balanced_index, split_index, stratified_index
 from nearkin.tasks.task import Task
+from nearkin.tasks.weights import ClassWeight, class_weights, with_weights
 
 DROPPED = -1
 
@@ -131,9 +132,12 @@ def resplit(task: Task, seed: int) -> Task:
     if task.likelihood == "categorical":
         labels = torch.cat([task.train.labels(), task.test.labels()])
         targets = Values(labels)
-    pool = replace(task.train, inputs=inputs, targets=targets)
+    weights = task.train.weights
+    if weights is not None:
+        weights = torch.cat([weights, torch.ones(len(task.test))])
+    pool = replace(task.train, inputs=inputs, targets=targets, weights=weights)
     train, test = split_index(labels, len(pool), len(task.test) / len(pool), seed)
-    return replace(task, train=pool.chosen(train), test=pool.chosen(test)).rescaled()
+    return replace(task, train=pool.chosen(train), test=replace(pool.chosen(test), weights=None)).rescaled()
 
 
 def relabelled(task: Task, mapping: Tensor, names: tuple[str, ...]) -> Task:
@@ -163,6 +167,21 @@ def class_numbers(task: Task, wanted: Sequence[str]) -> list[int]:
         numbers.append(number)
     require(len(numbers) > 0, f"{task.name}: no class was named; the classes are {', '.join(task.classes[:12])}")
     return numbers
+
+
+def class_weighted(task: Task, weight: ClassWeight | None) -> Task:
+    """The same task with training samples weighted by their class, times the weights that they have already.
+
+    >>> toy = Task.from_arrays("toy", torch.randn(8, 2), torch.tensor([0] * 6 + [1] * 2), torch.randn(2, 2), [0, 1])
+    >>> class_weighted(toy, "balanced").train.weights.unique()
+    tensor([0.6667, 2.0000])
+    """
+    if weight is None:
+        return task
+    _categorical(task, "class_weight")
+    weights = class_weights(task.name, task.train.labels(), task.classes, weight)
+    own = task.train.weights
+    return replace(task, train=with_weights(task.train, weights if own is None else weights * own))
 
 
 def _categorical(task: Task, change: str) -> None:

@@ -114,7 +114,7 @@ class Scaling:
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """N inputs and their N targets, read by position.
+    """N inputs and their N targets, read by position; `weights` `[N]` are those of training samples (default: all 1).
 
     >>> from nearkin.tasks.rows import Values
     >>> examples = Examples(Values(torch.tensor([[1.0], [3.0]])), Values(torch.tensor([0, 1])))
@@ -126,10 +126,13 @@ class Examples:
     targets: Rows
     scaling: Scaling = Scaling()
     target_scaling: Scaling = Scaling()
+    weights: Tensor | None = None
 
     def __post_init__(self) -> None:
         if len(self.inputs) != len(self.targets):
             raise DataError(f"{len(self.inputs)} inputs but {len(self.targets)} targets; give one target per input")
+        if self.weights is not None and len(self.weights) != len(self.inputs):
+            raise DataError(f"{len(self.inputs)} inputs but {len(self.weights)} weights; give one weight per input")
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -151,11 +154,12 @@ class Examples:
         if len(self) * (first.x.nbytes + first.y.nbytes) > limit:
             return self
         x, y = self.all()
-        return Examples(Values(x), Values(y))
+        return Examples(Values(x), Values(y), weights=self.weights)
 
     def chosen(self, index: Tensor) -> "Examples":
         """The examples at `index`, with the same scaling."""
-        return replace(self, inputs=chosen(self.inputs, index), targets=chosen(self.targets, index))
+        weights = None if self.weights is None else self.weights[index]
+        return replace(self, inputs=chosen(self.inputs, index), targets=chosen(self.targets, index), weights=weights)
 
     def first(self, count: int) -> Batch:
         """The first `count` examples as one batch."""

@@ -16,7 +16,8 @@ Every likelihood has these members:
 - `num_outputs`: width of the network's last layer for C classes, target columns or channels.
 - `nll`: $-\log p(y_n \mid f(x_n))$ of whole samples `[N]`, summed over outputs and positions.
 - `slope`: gradient of `nll` with respect to the outputs, detached and in their shape.
-- `loss`: scalar that training minimises, the mean of `nll` over samples (dense: over pixels, language: over tokens).
+- `loss`: scalar that training minimises, the mean of `nll` over samples (dense: over pixels, language: over tokens),
+  each times its weight `[N]` if there are weights.
 - `sample`: targets drawn from the predicted distribution.
 - `information`: $\Lambda_n v_n$ in the shape of the outputs, for a vector v and the Fisher information of the outputs
   $\Lambda_n = \mathbb{E}_{y \sim p(\cdot \mid f_n)}[\nabla_f \log p\,\nabla_f \log p^\top]$. It is the Hessian of
@@ -68,9 +69,11 @@ class Categorical:
         p = outputs.detach().softmax(-1)
         return p.scatter_add_(-1, targets[..., None], p.new_full((1,), -1.0).expand(*targets.shape, 1))
 
-    def loss(self, outputs: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+    def loss(self, outputs: Tensor, targets: Tensor, smoothing: float = 0.0, weights: Tensor | None = None) -> Tensor:
         """Mean over samples, with label smoothing."""
-        return F.cross_entropy(outputs, targets, label_smoothing=smoothing)
+        if weights is None:
+            return F.cross_entropy(outputs, targets, label_smoothing=smoothing)
+        return (weights * F.cross_entropy(outputs, targets, reduction="none", label_smoothing=smoothing)).mean()
 
     def sample(self, outputs: Tensor, rng: Generator) -> Tensor:
         """Class numbers `[N]`."""
@@ -121,8 +124,8 @@ class Language(Categorical):
         """`[N]`, summed over positions."""
         return F.cross_entropy(outputs.transpose(1, -1), targets, reduction="none").sum(-1)
 
-    def loss(self, outputs: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-        """Mean cross-entropy over all tokens."""
+    def loss(self, outputs: Tensor, targets: Tensor, smoothing: float = 0.0, weights: Tensor | None = None) -> Tensor:
+        """Mean cross-entropy over all tokens; text has no weights."""
         return F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), label_smoothing=smoothing)
 
     def sample(self, outputs: Tensor, rng: Generator) -> Tensor:
@@ -169,9 +172,10 @@ class Gaussian:
         """$f - y$."""
         return (outputs - targets).detach()
 
-    def loss(self, outputs: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+    def loss(self, outputs: Tensor, targets: Tensor, smoothing: float = 0.0, weights: Tensor | None = None) -> Tensor:
         """Mean over samples; `smoothing` is ignored."""
-        return self.nll(outputs, targets).mean()
+        losses = self.nll(outputs, targets)
+        return (losses if weights is None else weights * losses).mean()
 
     def sample(self, outputs: Tensor, rng: Generator) -> Tensor:
         """Means plus standard normal noise."""
@@ -210,8 +214,10 @@ class Dense(Gaussian):
 
     name: str = "dense"
 
-    def loss(self, outputs: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+    def loss(self, outputs: Tensor, targets: Tensor, smoothing: float = 0.0, weights: Tensor | None = None) -> Tensor:
         """Mean over pixels and channels."""
+        if weights is not None:
+            return super().loss(outputs, targets, weights=weights) / targets[0].numel()
         return 0.5 * (F.mse_loss(outputs, targets) + LOG_TWO_PI)
 
 

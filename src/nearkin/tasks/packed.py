@@ -36,6 +36,8 @@ def packed(task: Task, limit: int = PACKED_BYTES) -> State:
         index = subset_index(len(examples), len(examples) if whole else PROBE_SAMPLES)
         tensors[f"{split}/inputs"] = _raw(examples.inputs, index)
         tensors[f"{split}/targets"] = _raw(examples.targets, index)
+        if examples.weights is not None:
+            tensors[f"{split}/weights"] = examples.weights[index]
     return State(tensors, {"whole": whole})
 
 
@@ -46,7 +48,7 @@ def unpacked(name: str, facts: Mapping[str, Any], state: State) -> Task:
     def examples(split: str) -> Examples:
         tensor, targets = state.tensors[f"{split}/inputs"], Values(state.tensors[f"{split}/targets"])
         inputs = Pixels(tensor) if tensor.dtype == torch.uint8 and tensor.dim() == 4 else Values(tensor)
-        return Examples(inputs, targets, scaling, target_scaling)
+        return Examples(inputs, targets, scaling, target_scaling, state.tensors.get(f"{split}/weights"))
 
     return Task(name, examples("train"), examples("test"), facts["likelihood"], tuple(facts["classes"]),
                 tuple(facts["input_shape"]), facts["source"], facts.get("preprocessing", {}))  # fmt: skip

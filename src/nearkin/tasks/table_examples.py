@@ -4,6 +4,7 @@ The encoding is learned from the training rows only; the rows that are set aside
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from nearkin.tasks.examples import Examples
 from nearkin.tasks.split import held_out_split
 from nearkin.tasks.table_cells import Array, Columns, is_missing, numbers
 from nearkin.tasks.table_encoding import TableEncoding, TableReport
+from nearkin.tasks.weights import read_weights
 
 LIKELIHOODS = ("categorical", "gaussian", "heteroscedastic")
 MOST_CLASSES = 20  # distinct whole numbers of a class column
@@ -42,6 +44,7 @@ def read_table(
     likelihood: str | None = None,
     drop: Sequence[str] = (),
     keep: Sequence[str] = (),
+    weight: Any = None,
 ) -> TableExamples:
     """Read the columns of a table as examples.
 
@@ -53,6 +56,7 @@ def read_table(
         likelihood: (default: categorical for text and up to 20 distinct whole numbers, else gaussian).
         drop: names of columns to leave out.
         keep: names of columns that are not dropped as identifiers.
+        weight: name of the column with the weights of the training rows, or their values `[N]`.
 
     >>> table = {"x": ["1", "2", "", "4"], "y": ["no", "yes", "no", ""]}
     >>> examples = read_table("toy", table, ["y"])
@@ -62,6 +66,9 @@ def read_table(
     for columns in (train, test):
         absent = [column for column in targets if columns is not None and column not in columns]
         require(not absent, f"{name} has no column {', '.join(absent)}; check the name of the target", DataError)
+    weights = None if weight is None else _weights(name, train, weight, targets)
+    if isinstance(weight, str):
+        drop = (*drop, weight)
     kind = likelihood or _likelihood([train[column] for column in targets])
     splits = [_with_target(columns, targets) for columns in (train, test) if columns is not None]
     notes = [
@@ -85,8 +92,30 @@ def read_table(
     classes = None if kind == "categorical" else tuple(targets)
     held_out = (x_test[0], y_test[0]) if y_test else (None, None)
     arrays = read_arrays(name, x, y, *held_out, likelihood=kind, classes=classes)
+    if weights is not None:
+        kept = read_weights(name, np.delete(weights, splits[0][1]), len(arrays.train))
+        arrays = arrays._replace(train=replace(arrays.train, weights=kept))
     preprocessing = {TABLE: encoding.to_dict(), TARGET: list(targets)}
     return TableExamples(*arrays, preprocessing, (*notes, *report.shown()))
+
+
+def _weights(name: str, table: Columns, weight: Any, targets: Sequence[str]) -> Array:
+    """Weights of all rows, from a column or as given."""
+    if not isinstance(weight, str):
+        shape, count = list(np.shape(weight)), len(table[targets[0]])
+        require(
+            shape == [count],
+            f"{name}: got sample weights of shape {shape}, expected [{count}]; give one per row",
+            DataError,
+        )
+        return np.asarray(weight)
+    listed = ", ".join(table)
+    require(weight in table, f"{name} has no column {weight!r} for weights; its columns are {listed}", DataError)
+    require(weight not in targets, f"{name}: {weight!r} is the target and the weight; choose another weight", DataError)
+    values = numbers(table[weight])
+    require(values is not None, f"{name}: the weight column {weight} is text, expected numbers; convert it", DataError)
+    assert values is not None
+    return values
 
 
 def _fitted(

@@ -19,6 +19,7 @@ from nearkin.tasks.metrics import ACCURACY
 from nearkin.tasks.rows import in_memory, subset_index
 from nearkin.tasks.split import held_out_split
 from nearkin.tasks.table_examples import read_table
+from nearkin.tasks.weights import read_weights, with_weights
 
 DIGEST_SAMPLES = 2048  # where rows must be decoded
 
@@ -151,6 +152,8 @@ column 1.'
             digest.update(batch.x.contiguous().numpy().tobytes())
             labels = examples.labels() if self.likelihood == "categorical" else batch.y
             digest.update(labels.contiguous().numpy().tobytes())
+        if self.train.weights is not None:
+            digest.update(self.train.weights.contiguous().numpy().tobytes())
         return digest.hexdigest()[:16]
 
     def digest(self) -> str:
@@ -196,6 +199,7 @@ column 1.'
             labels = train.labels() if likelihood == "categorical" else None
             train_index, test_index = held_out_split(labels, len(train))
             train, test = train.chosen(train_index), train.chosen(test_index)
+        train, test = with_weights(train, train.weights), replace(test, weights=None)
         shape = train.inputs.shape
         task = cls(name, train, test, likelihood, tuple(classes), shape, source, preprocessing or {}, tuple(notes))
         return task.standardised() if standardise else task
@@ -226,6 +230,7 @@ column 1.'
         likelihood: str | None = None,
         classes: Sequence[str] | None = None,
         standardise: bool = True,
+        sample_weight: Any = None,
     ) -> "Task":
         """A task from arrays or tensors.
 
@@ -238,8 +243,12 @@ column 1.'
             likelihood: (default: whole numbers and strings are classes, floats are real values).
             classes: names of the classes, in the order of their numbers.
             standardise: scale inputs and real targets by mean and standard deviation of the training set.
+            sample_weight: weights `[N]` of the samples of x in training (default: all 1).
         """
         arrays = read_arrays(name, x, y, x_test, y_test, likelihood=likelihood, classes=classes)
+        if sample_weight is not None:
+            weights = read_weights(name, sample_weight, len(arrays.train))
+            arrays = arrays._replace(train=replace(arrays.train, weights=weights))
         return cls.of(name, **arrays._asdict(), standardise=standardise)
 
     @classmethod
@@ -268,6 +277,7 @@ column 1.'
         likelihood: str | None = None,
         drop: Sequence[str] = (),
         keep: Sequence[str] = (),
+        sample_weight: Any = None,
     ) -> "Task":
         """A task from a pandas DataFrame with columns of any kind, encoded as those of a csv file.
 
@@ -279,8 +289,11 @@ column 1.'
             likelihood: (default: categorical for text and up to 20 distinct whole numbers, else gaussian).
             drop: names of columns to leave out.
             keep: names of columns that are not dropped as identifiers.
+            sample_weight: name of a column, which is then no input, or values `[N]`: weights of the rows in training.
         """
         targets = [target] if isinstance(target, str) else list(target)
         cells, test_cells = frame_cells(frame, name), None if test is None else frame_cells(test, name)
-        table = read_table(name, cells, targets, test_cells, likelihood=likelihood, drop=drop, keep=keep)
+        table = read_table(
+            name, cells, targets, test_cells, likelihood=likelihood, drop=drop, keep=keep, weight=sample_weight
+        )
         return cls.of(name, **table._asdict())

@@ -1,10 +1,17 @@
-"""The three machines against closed forms and against scikit-learn, and what they cost."""
+"""The machines against closed forms and against scikit-learn, and what they cost."""
 
 import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_diabetes, load_digits, load_iris
-from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
+from sklearn.ensemble import (
+    ExtraTreesClassifier,
+    ExtraTreesRegressor,
+    GradientBoostingClassifier,
+    GradientBoostingRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
 from sklearn.metrics.pairwise import rbf_kernel
 from torch import nn
 
@@ -12,17 +19,16 @@ from nearkin.core.errors import OptionError
 from nearkin.nets.functional import check, load
 from nearkin.nets.registry import build
 from nearkin.solver.simple.machines import (
-    BoostedTrees,
     KernelMachine,
     LinearMachine,
     Machine,
-    boosted_trees,
     costs,
     kernel_machine,
     linear_machine,
     squared_distances,
 )
-from nearkin.solver.simple.trees import boosted_from, floored
+from nearkin.solver.simple.tree_machines import AveragedTrees, BoostedTrees, averaged_trees, boosted_trees
+from nearkin.solver.simple.trees import averaged_from, boosted_from, floored
 
 
 def rebuilt(machine: Machine, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
@@ -51,10 +57,11 @@ MACHINES = [
     LinearMachine(drawn(3, 8), drawn(3)),
     KernelMachine(drawn(5, 8), drawn(5, 3), drawn(3), drawn(8).abs(), drawn(8)),
     BoostedTrees(trees=4, nodes=1, depth=0, num_outputs=3),
+    AveragedTrees(trees=4, nodes=1, depth=0, num_outputs=3),
 ]
 
 
-@pytest.mark.parametrize("machine", MACHINES, ids=["linear", "kernel", "trees"])
+@pytest.mark.parametrize("machine", MACHINES, ids=["linear", "kernel", "boosted trees", "averaged trees"])
 class TestEveryMachine:
     def test_its_network_string_and_tensors_build_it_again(self, machine: Machine) -> None:
         x = drawn(6, 2, 2, 2)
@@ -105,11 +112,12 @@ class TestBoostedTrees:
     def test_rows_walked_in_pieces_give_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
         x = drawn(9, 2)
         whole = stump()(x)
-        monkeypatch.setattr("nearkin.solver.simple.machines.BLOCK", 4)
+        monkeypatch.setattr("nearkin.solver.simple.tree_machines.BLOCK", 4)
         assert torch.equal(stump()(x), whole)
 
     def test_a_string_without_depth_allows_the_deepest_tree(self) -> None:
         assert boosted_trees(trees=2, nodes=7, input_shape=(2,), num_outputs=1).depth == 3
+        assert averaged_trees(trees=2, nodes=7, input_shape=(2,), num_outputs=1).depth == 3
 
     def test_trees_without_nodes_are_refused(self) -> None:
         with pytest.raises(OptionError, match="need nodes"):
@@ -135,6 +143,33 @@ class TestAgainstScikitLearn:
         models = [GradientBoostingRegressor(n_estimators=20).fit(x, target) for target in targets]
         expected = np.stack([model.predict(x) for model in models], 1)
         np.testing.assert_allclose(boosted_from(models, 2)(torch.from_numpy(x)).numpy(), expected, atol=2e-6)
+
+    @pytest.mark.parametrize("maker", [RandomForestClassifier, ExtraTreesClassifier])
+    @pytest.mark.parametrize("classes", [2, 3])
+    def test_forests_of_classes(self, maker: type[RandomForestClassifier], classes: int) -> None:
+        x, y = load_iris(return_X_y=True)
+        x, y = x[y < classes].astype(np.float32), y[y < classes]
+        x += np.random.default_rng(0).normal(size=x.shape).astype(np.float32)
+        model = maker(n_estimators=20, random_state=0).fit(x[::2], y[::2])
+        said = rebuilt(averaged_from(model, classes), x.shape[1:], classes)(torch.from_numpy(x)).softmax(1).numpy()
+        expected = model.predict_proba(x)
+        np.testing.assert_allclose(said, (20 * expected + 1 / classes) / 21, atol=1e-6)
+        assert (said.argmax(1) == model.predict(x)).mean() > 0.97, "only ties may differ"
+
+    def test_classes_that_a_forest_never_saw_have_no_probability_but_that_of_smoothing(self) -> None:
+        x = drawn(30, 2).numpy()
+        model = RandomForestClassifier(n_estimators=9, random_state=0).fit(x, np.where(x[:, 0] > 0, 3, 1))
+        said = averaged_from(model, 5)(torch.from_numpy(x)).softmax(1).numpy()
+        np.testing.assert_allclose(said[:, [0, 2, 4]], 1 / 50, atol=1e-6)
+        np.testing.assert_allclose(said[:, [1, 3]], (9 * model.predict_proba(x) + 0.2) / 10, atol=1e-6)
+
+    @pytest.mark.parametrize("maker", [RandomForestRegressor, ExtraTreesRegressor])
+    def test_forests_of_values(self, maker: type[RandomForestRegressor]) -> None:
+        x, y = load_diabetes(return_X_y=True)
+        x, targets = x.astype(np.float32), np.stack([y / y.std(), -2 * y / y.std()], 1)
+        model = maker(n_estimators=20, random_state=0).fit(x[::2], targets[::2])
+        said = rebuilt(averaged_from(model, 2), x.shape[1:], 2)(torch.from_numpy(x)).numpy()
+        np.testing.assert_allclose(said, model.predict(x), atol=2e-6)
 
     def agrees(self, model: GradientBoostingClassifier, x: np.ndarray, classes: int) -> None:
         machine = boosted_from([model], classes)

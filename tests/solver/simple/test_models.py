@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_diabetes, load_digits, load_iris
-from sklearn.ensemble import GradientBoostingClassifier
+from sklearn.ensemble import ExtraTreesClassifier, GradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.svm import SVC, SVR
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from nearkin.nets.evaluate import evaluate
 from nearkin.nets.functional import load
 from nearkin.nets.registry import build
 from nearkin.nets.solved import Solved
-from nearkin.solver.simple import boosting, linear, models, svm
+from nearkin.solver.simple import boosting, forest, linear, models, svm
 from nearkin.solver.simple.data import Sample, evenly, folds_of, standard
 from nearkin.solver.simple.models import SIMPLE, SimpleFit, fit_simple, title
 from nearkin.solver.simple.svm import sharpness
@@ -36,6 +36,8 @@ def few_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boosting, "ROUNDS", 10)
     monkeypatch.setattr(boosting, "RATES", (0.1, 0.3))
     monkeypatch.setattr(linear, "STRENGTHS", (1.0, 0.1))
+    monkeypatch.setattr(forest, "TREES", 30)
+    monkeypatch.setattr(forest, "TRIAL_TREES", 10)
 
 
 def iris(classes: int = 3) -> Task:
@@ -137,6 +139,19 @@ class TestAgainstScikitLearn:
         ).fit(x.flatten(1).numpy(), y.numpy())  # fmt: skip
         expected = model.predict_proba(task.test.all().x.flatten(1).numpy())
         np.testing.assert_allclose(answers(done, task).softmax(1).numpy(), expected, atol=1e-6)
+
+    @pytest.mark.parametrize(
+        ("kind", "maker"), [("forest", RandomForestClassifier), ("extra-trees", ExtraTreesClassifier)]
+    )
+    def test_forests_grown_a_few_trees_at_a_time(self, kind: str, maker: type[RandomForestClassifier]) -> None:
+        task = iris()
+        done = fit_simple(kind, task, fixed={"trees": 25, "least": 3, "columns": 2})
+        seed = derived_seed(0, kind) % 2**31
+        model = maker(n_estimators=25, min_samples_leaf=3, max_features=2, random_state=seed)
+        x, y = task.train.all()
+        expected = model.fit(x.numpy(), y.numpy()).predict_proba(task.test.all().x.numpy())
+        np.testing.assert_allclose(answers(done, task).softmax(1).numpy(), (25 * expected + 1 / 3) / 26, atol=1e-6)
+        assert done.settings["trees"] == done.settings["steps"] == 25
 
     def test_ridge_regression(self) -> None:
         task = diabetes()
@@ -265,14 +280,14 @@ class TestEveryKind:
 
 class TestRefusals:
     def test_an_unknown_kind(self) -> None:
-        with pytest.raises(OptionError, match="choose one of logistic, svm, boosting"):
-            fit_simple("forest", iris())
+        with pytest.raises(OptionError, match="choose one of logistic, svm, boosting, forest, extra-trees"):
+            fit_simple("tree", iris())
 
     def test_no_time(self) -> None:
         with pytest.raises(OptionError, match="above 0 s"):
             fit_simple("svm", iris(), seconds=0)
 
-    @pytest.mark.parametrize("kind", ["svm", "boosting"])
+    @pytest.mark.parametrize("kind", ["svm", "boosting", "forest"])
     def test_many_classes_one_by_one(self, kind: str) -> None:
         with pytest.raises(OptionError, match="has 201 classes or values"):
             fit_simple(kind, blobs(402, 201))
@@ -335,7 +350,41 @@ def test_pixels_share_one_deviation_and_constant_columns_keep_their_unit() -> No
     assert standard(x, images=True)[1].tolist() == pytest.approx([(5 / 3) ** 0.5] * 3)
 
 
+def test_forests_are_for_tables() -> None:
+    assert models.simple_models(digits()) == ("logistic", "svm", "boosting")
+    assert models.simple_models(iris()) == KINDS
+
+
+def test_trees_of_very_many_samples_have_a_limited_number_of_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = blobs(400, 2)
+    wide = fit_simple("forest", task, fixed={"trees": 4, "least": 1, "columns": 2})
+    monkeypatch.setattr(forest, "MOST_NUMBERS", 4 * 20 * 7)
+    narrow = fit_simple("forest", task, fixed={"trees": 4, "least": 1, "columns": 2})
+    assert len(wide.fit.buffers["value"]) > 4 * 20 >= len(narrow.fit.buffers["value"])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_titles_name_the_kind(kind: str) -> None:
     assert title(kind, "categorical") == SIMPLE[kind]
     assert title(kind, "gaussian") != SIMPLE[kind]
+
+
+class TestWeights:
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("values", [False, True], ids=["classes", "values"])
+    def test_heavy_samples_count_more(self, kind: str, values: bool) -> None:
+        """Half of the samples say the opposite of the other half: the heavy half wins."""
+        rng = np.random.default_rng(0)
+        x = rng.normal(size=(120, 2)).astype(np.float32)
+        sign = np.where(np.arange(120) % 2, 1, -1)
+        y = (x[:, 0] * sign).astype(np.float32) if values else (x[:, 0] * sign > 0).astype(int)
+        weights = np.where(sign > 0, 1.0, 0.01)
+        x_test = rng.normal(size=(60, 2)).astype(np.float32)
+        y_test = x_test[:, 0] if values else (x_test[:, 0] > 0).astype(int)
+        task = Task.from_arrays("two minds", x, y, x_test, y_test, sample_weight=weights)
+        fixed = {
+            "logistic": {"C": 1.0, "alpha": 1.0}, "svm": {"C": 1.0, "gamma": 0.3},
+            "boosting": {"learning_rate": 0.2, "rounds": 20, "leaves": 8, "least": 5, "columns": 2},
+        }.get(kind, {"trees": 20, "least": 5, "columns": 2})  # fmt: skip
+        score = fit_simple(kind, task, fixed=fixed).fit.scores.metric
+        assert score > (0.6 if values else 0.85)

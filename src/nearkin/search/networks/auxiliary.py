@@ -64,11 +64,17 @@ class AuxiliaryLoss:
     def __init__(self, form: Likelihood, weight: float) -> None:
         self._form, self._weight = form, weight
 
-    def loss(self, outputs: Tensor | tuple[Tensor, Tensor], targets: Tensor, smoothing: float = 0.0) -> Tensor:
+    def loss(
+        self,
+        outputs: Tensor | tuple[Tensor, Tensor],
+        targets: Tensor,
+        smoothing: float = 0.0,
+        weights: Tensor | None = None,
+    ) -> Tensor:
         """Scalar that training minimises."""
         if isinstance(outputs, Tensor):
-            return self._form.loss(outputs, targets, smoothing)
-        main, second = (self._form.loss(output, targets, smoothing) for output in outputs)
+            return self._form.loss(outputs, targets, smoothing, weights)
+        main, second = (self._form.loss(output, targets, smoothing, weights) for output in outputs)
         return main + self._weight * second
 
     def __getattr__(self, name: str) -> Any:

@@ -12,7 +12,7 @@ from torch import Tensor
 from nearkin.core.clock import now
 from nearkin.core.events import Work
 from nearkin.core.rng import derived_seed
-from nearkin.solver.simple.data import ChosenSettings, Clock, FitContext, Fold, Sample, affordable
+from nearkin.solver.simple.data import ChosenSettings, Clock, FitContext, Fold, Sample, size_by_time
 from nearkin.solver.simple.machines import Machine
 from nearkin.solver.simple.trees import boosted_from
 
@@ -26,7 +26,6 @@ LEAST = 5  # samples per leaf
 COLUMNS = 16  # candidates of a split, or the square root of their number: faster than all, and better on images
 SUBSAMPLE = 0.5  # of the samples for each tree: twice as fast, and rarely worse
 WORK = 2 * 10**6  # samples times columns times trees between two events
-PROBES = (300, 1000)
 PROBE_ROUNDS = 3
 
 
@@ -54,15 +53,9 @@ class BoostingLearner:
         """Extrapolated linearly from the time of a round on two small samples."""
         if clock.seconds is None:
             return count
-        self._measured(draw(2 * self.context.size + 20))  # imports scikit-learn before the timing starts
-        points: list[tuple[int, float]] = []
-        for size in PROBES:
-            some = draw(min(count, max(size, 2 * self.context.size)))
-            points.append((len(some.y), self._measured(some)))
-            yield from self.context.report(0, None)
-            if points[-1][1] * ENOUGH_ROUNDS > clock.left or len(some.y) == count:
-                break
-        size, self.round_seconds = affordable(points, 0.4 * clock.left / ENOUGH_ROUNDS, count)
+        size, self.round_seconds = yield from size_by_time(
+            self._measured, draw, count, ENOUGH_ROUNDS, clock, self.context
+        )
         return size
 
     def choose(self, folds: Sequence[Fold], sample: Sample, clock: Clock) -> Work[ChosenSettings]:
@@ -143,7 +136,7 @@ class Boosters:
     def __init__(self, sample: Sample, context: FitContext, settings: Mapping[str, Any]) -> None:
         from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
 
-        self.x, self.context, self.rounds = sample.x.numpy(), context, 0
+        self.x, self.context, self.rounds, self.weights = sample.x.numpy(), context, 0, sample.weight_array
         self.targets = [sample.y.numpy()] if context.classes else list(sample.y.double().T.contiguous().numpy())
         maker = GradientBoostingClassifier if context.classes else GradientBoostingRegressor
         self.models: list[Any] = [
@@ -162,7 +155,7 @@ class Boosters:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The number of unique classes")  # many classes with few samples
             for model, target in zip(self.models, self.targets, strict=True):
-                model.set_params(n_estimators=self.rounds).fit(self.x, target)
+                model.set_params(n_estimators=self.rounds).fit(self.x, target, self.weights)
 
     def outputs(self, x: Tensor) -> Tensor:
         """Logits or values `[N, C]`, the same as the converted machine gives."""

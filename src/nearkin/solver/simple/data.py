@@ -16,17 +16,29 @@ from nearkin.search.genotype_evaluation import VALIDATION
 from nearkin.solver.simple.machines import Machine
 from nearkin.tasks.examples import is_constant
 from nearkin.tasks.likelihood import Likelihood
+from nearkin.tasks.metrics import MAE, METRICS
 from nearkin.tasks.split import split_index
 
+PROBES = (300, 1000)  # samples of the timed fits
 FEW = 500  # samples; below this, settings are chosen by cross-validation
 FOLDS = 5
 
 
 class Sample(NamedTuple):
-    """Scaled inputs `[N, D]`, and targets: classes `[N]` or scaled values `[N, K]`."""
+    """Scaled inputs `[N, D]`, targets (classes `[N]` or scaled values `[N, K]`), and weights `[N]` (None: all 1)."""
 
     x: Tensor
     y: Tensor
+    weights: Tensor | None = None
+
+    def at(self, index: Tensor) -> "Sample":
+        """The samples at these positions."""
+        return Sample(self.x[index], self.y[index], None if self.weights is None else self.weights[index])
+
+    @property
+    def weight_array(self) -> Any:
+        """Weights as scikit-learn takes them."""
+        return None if self.weights is None else self.weights.double().numpy()
 
 
 class Fold(NamedTuple):
@@ -67,6 +79,7 @@ class FitContext:
     size: int
     images: bool
     seed: int
+    metric: str = ""
 
     @property
     def classes(self) -> bool:
@@ -79,6 +92,11 @@ class FitContext:
 
     def score(self, outputs: Tensor, targets: Tensor) -> tuple[float, float]:
         """Metric and negative loss; larger is better."""
+        if self.metric and self.classes:
+            metric = METRICS[self.metric]
+            return metric.gain(metric.compute(outputs, targets)), -float(self.form.loss(outputs, targets))
+        if self.metric == MAE:
+            return -float((outputs - targets).abs().mean()), -float((outputs - targets).square().mean())
         if self.classes:
             return self.form.score(self.form.tally(outputs, targets)), -float(self.form.loss(outputs, targets))
         error = float((outputs - targets).square().mean())
@@ -136,6 +154,35 @@ def affordable(times: Sequence[tuple[int, float]], allowed: float, count: int) -
     return size, more + slope * (size - large)
 
 
+def size_by_time(
+    seconds: Callable[[Sample], float],
+    draw: Callable[[int], Sample],
+    count: int,
+    enough: int,
+    clock: Clock,
+    context: FitContext,
+) -> Work[tuple[int, float]]:
+    """Number of samples on which `enough` rounds or trees take 0.4 of the time, and the predicted seconds of one.
+
+    Args:
+        seconds: measures the time of one round or tree on a sample.
+        draw: draws a sample.
+        count: number of available samples.
+        enough: rounds or trees that are preferred to more samples.
+        clock: time limit.
+        context: of the fit.
+    """
+    seconds(draw(2 * context.size + 20))  # imports scikit-learn before the timing starts
+    points: list[tuple[int, float]] = []
+    for size in PROBES:
+        some = draw(min(count, max(size, 2 * context.size)))
+        points.append((len(some.y), seconds(some)))
+        yield from context.report(0, None)
+        if points[-1][1] * enough > clock.left or len(some.y) == count:
+            break
+    return affordable(points, 0.4 * clock.left / enough, count)
+
+
 def evenly(labels: Tensor | None, count: int, size: int, seed: int) -> Tensor:
     """Sorted indices of a stratified draw of `size` from `count` samples, with one per class where possible.
 
@@ -168,7 +215,7 @@ def folds_of(sample: Sample, classes: bool, seed: int, cross_validate: bool | No
     else:
         splits = [split_index(labels, count, VALIDATION, derived_seed(seed, "held out"))]
     return [
-        Fold(Sample(*(v[train] for v in sample)), Sample(*(v[validation] for v in sample)))
+        Fold(sample.at(train), sample.at(validation))
         for train, validation in splits
         if len(train) > 1 and len(validation) > 0
     ]

@@ -105,6 +105,7 @@ class _Logistic:
 
         self.mean, self.std = standard(sample.x, context.images)
         self.x, self.y = ((sample.x - self.mean) / self.std).numpy(), sample.y.numpy()
+        self.weights = sample.weight_array
         self.seen, self.size = sample.y.unique(), context.size
         solver = "lbfgs" if self.x.shape[1] * context.size <= LBFGS_WEIGHTS else "saga"
         seed = derived_seed(context.seed, "logistic") % 2**31
@@ -116,7 +117,7 @@ class _Logistic:
             return 0
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about a block that ends before convergence
-            self.model.set_params(max_iter=steps).fit(self.x, self.y)
+            self.model.set_params(max_iter=steps).fit(self.x, self.y, self.weights)
         return int(self.model.n_iter_.max())
 
     def step_seconds(self) -> float:
@@ -151,7 +152,8 @@ def _ridge(sample: Sample, context: FitContext, alpha: float) -> LinearMachine:
     from sklearn.linear_model import Ridge
 
     mean, std = (v.double() for v in standard(sample.x, context.images))
-    model = Ridge(alpha=alpha).fit(((sample.x - mean) / std).numpy(), sample.y.double().numpy())
+    x, y = ((sample.x - mean) / std).numpy(), sample.y.double().numpy()
+    model = Ridge(alpha=alpha).fit(x, y, sample.weight_array)
     weight = torch.from_numpy(model.coef_).reshape(sample.y.shape[1], -1)
     return LinearMachine(*(v.float() for v in _for_raw_inputs(weight, torch.from_numpy(model.intercept_), mean, std)))
 

@@ -1,12 +1,11 @@
 r"""Simple models as torch modules, stored as a network string and tensors like every network.
 
-Notation: N inputs of D numbers each, C outputs, V support vectors, T trees of at most M nodes.
+Notation: N inputs of D numbers each, C outputs, V support vectors. Trees are in `tree_machines`.
 
 | machine | outputs |
 | --- | --- |
 | linear | $W x + b$ |
 | kernel | $b + \sum_v a_v \exp(-\|s \odot x + t - x_v\|^2)$ |
-| trees | $b + \sum_t$ the value of the leaf that x falls into |
 
 Outputs are logits `[N, C]` whose softmax are the class probabilities, or means in scaled units of the targets.
 The tensors include the standardisation and the kernel width, so inputs are the same as for networks.
@@ -19,15 +18,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from nearkin.core.errors import require
 from nearkin.nets.functional import multiply_adds as layer_products
 from nearkin.nets.functional import num_parameters as num_weights
 from nearkin.nets.size_limit import require_numbers
 from nearkin.nets.spec import NetworkSpec
 from nearkin.nets.trusted_code import SIMPLE
 from nearkin.transfer.machine import TangentMachine
-
-BLOCK = 2**22  # largest number of (row, tree) pairs that are evaluated at once
 
 
 class Machine(nn.Module, ABC):
@@ -137,99 +133,6 @@ class KernelMachine(Machine):
         return KernelMachine(vectors, coefficients * factor, bias * factor, scale, shift)
 
 
-class BoostedTrees(Machine):
-    """Sum of decision trees, evaluated together, one level at a time.
-
-    Node m of tree t has index t M + m in the node tables; a leaf is its own child. All tensors are buffers.
-
-    Attributes:
-        feature: `[T M]`, index of the input that a node compares.
-        threshold: `[T M]`; inputs up to the threshold go to the first child.
-        missing: `[T M]`, the child (0 or 1) for NaN inputs.
-        below: `[T M, 2]`, indices of the two children.
-        value: `[T M]`, value of a leaf.
-        output: `[T]`, the output that a tree adds to.
-        baseline: `[C]`.
-    """
-
-    feature: Tensor
-    threshold: Tensor
-    missing: Tensor
-    below: Tensor
-    value: Tensor
-    output: Tensor
-    baseline: Tensor
-
-    def __init__(self, trees: int, nodes: int, depth: int, num_outputs: int) -> None:
-        super().__init__()
-        require(min(trees, nodes, depth + 1) >= 1, f"trees need nodes, got {trees} trees of {nodes} nodes")
-        require(depth <= nodes, f"a tree of {nodes} nodes is less deep than that, got {depth}")
-        self.trees, self.nodes, self.depth = trees, nodes, depth
-        count = trees * nodes
-        indices = torch.arange(count, dtype=torch.int32)
-        self.register_buffer("feature", torch.zeros(count, dtype=torch.int32))
-        self.register_buffer("threshold", torch.zeros(count))
-        self.register_buffer("missing", torch.zeros(count, dtype=torch.uint8))
-        self.register_buffer("below", torch.stack([indices, indices], 1))
-        self.register_buffer("value", torch.zeros(count))
-        self.register_buffer("output", torch.zeros(trees, dtype=torch.int64))
-        self.register_buffer("baseline", torch.zeros(num_outputs))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """`[N, C]` of inputs `[N, ...]`, summed in float64."""
-        rows = x.flatten(1)
-        if torch.compiler.is_exporting():  # an exported file takes any number of rows; blocks would fix the number
-            return self._sums(rows)
-        return torch.cat([self._sums(block) for block in rows.split(max(1, BLOCK // self.trees))])
-
-    def _sums(self, x: Tensor) -> Tensor:
-        roots = torch.arange(0, self.trees * self.nodes, self.nodes, device=x.device)
-        node, below = roots.expand(x.shape[0], -1), self.below.flatten()
-        for _ in range(self.depth):
-            seen = x.gather(1, self.feature[node].long())
-            second = (seen > self.threshold[node]) | (seen.isnan() & self.missing[node].bool())
-            node = below[2 * node + second].long()
-        sums = self.baseline.double().expand(x.shape[0], -1).clone()
-        return sums.index_add_(1, self.output, self.value[node].double()).to(x.dtype)
-
-    @property
-    def network(self) -> str:
-        """Network string with the number of trees, the largest number of nodes, and the largest depth."""
-        options = (("depth", self.depth), ("nodes", self.nodes), ("trees", self.trees))
-        return str(NetworkSpec(f"{SIMPLE}:boosted_trees", options))
-
-    def _levels(self) -> Tensor:
-        """Depth of every node `[T, M]`; −1 for unused nodes."""
-        level = torch.full((self.trees * self.nodes,), -1)
-        front = torch.arange(0, self.trees * self.nodes, self.nodes, device=self.below.device)
-        for depth in range(self.depth + 1):
-            level[front.cpu()] = depth
-            children = self.below[front].long()
-            front = children[children[:, 0] != front].flatten()
-        return level.view(self.trees, self.nodes)
-
-    @property
-    def num_parameters(self) -> int:
-        """An input index and a threshold per comparison, a value per leaf, and the baseline."""
-        reached = self._levels().flatten() >= 0
-        indices = torch.arange(len(reached))
-        leaves = int((reached & (self.below[:, 0].cpu() == indices)).sum())
-        return 2 * (int(reached.sum()) - leaves) + leaves + self.baseline.numel()
-
-    @property
-    def multiply_adds(self) -> int:
-        """Comparisons on the longest path of every tree, and one addition per tree."""
-        return int(self._levels().amax(1).sum()) + self.trees
-
-    def widened(self, constants: Tensor) -> Machine:
-        """Append the constants to the baseline."""
-        wide = BoostedTrees(self.trees, self.nodes, self.depth, len(self.baseline) + len(constants))
-        baseline = torch.cat([self.baseline, constants.to(self.baseline)])
-        for name, value in self.named_buffers():
-            wide.get_buffer(name).copy_(baseline if name == "baseline" else value)
-        return wide
-
-
 def squared_distances(x: Tensor, v: Tensor) -> Tensor:
     """`[N, V]` of rows `[N, D]` and `[V, D]`, never below 0.
 
@@ -252,14 +155,6 @@ def kernel_machine(*, vectors: int, input_shape: Sequence[int], num_outputs: int
     require_numbers(vectors * (size + num_outputs), f"a kernel machine of {vectors} vectors")
     tables = torch.zeros(vectors, size), torch.zeros(vectors, num_outputs), torch.zeros(num_outputs)
     return KernelMachine(*tables, torch.ones(size), torch.zeros(size))
-
-
-def boosted_trees(
-    *, trees: int, nodes: int, depth: int = 0, input_shape: Sequence[int], num_outputs: int
-) -> BoostedTrees:
-    """Trees without values, which are loaded afterwards (default depth: the largest for this number of nodes)."""
-    require_numbers(7 * trees * nodes, f"{trees} trees of {nodes} nodes")
-    return BoostedTrees(trees, nodes, depth or (nodes - 1) // 2, num_outputs)
 
 
 def costs(module: nn.Module, input_shape: Sequence[int]) -> tuple[int, int]:

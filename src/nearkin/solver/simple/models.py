@@ -5,7 +5,7 @@ on all training data. The test data is used for scoring only.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -23,19 +23,39 @@ from nearkin.nets.training_loop import Fit
 from nearkin.solver.evidence import Evidence
 from nearkin.solver.simple.boosting import BoostingLearner
 from nearkin.solver.simple.data import ChosenSettings, Clock, FitContext, Learner, Sample, evenly, fold_splits, folds_of
+from nearkin.solver.simple.forest import ExtraTreesLearner, ForestLearner
 from nearkin.solver.simple.linear import LinearLearner
 from nearkin.solver.simple.machines import KernelMachine, Machine
 from nearkin.solver.simple.svm import TEMPERATURE, KernelLearner, sharpness
 from nearkin.tasks.task import Task
 
 SIMPLE: Mapping[str, str] = MappingProxyType(
-    {"logistic": "logistic regression", "svm": "RBF support vector machine", "boosting": "gradient boosting"}
+    {
+        "logistic": "logistic regression",
+        "svm": "RBF support vector machine",
+        "boosting": "gradient boosting",
+        "forest": "random forest",
+        "extra-trees": "extremely randomised trees",
+    }
 )
 FOR_VALUES: Mapping[str, str] = MappingProxyType(
-    {"logistic": "ridge regression", "svm": "RBF support vector regression", "boosting": "gradient boosting regression"}
+    {
+        "logistic": "ridge regression",
+        "svm": "RBF support vector regression",
+        "boosting": "gradient boosting regression",
+        "forest": "random forest regression",
+        "extra-trees": "extremely randomised regression trees",
+    }
 )
-LEARNERS: Mapping[str, type[LinearLearner] | type[KernelLearner] | type[BoostingLearner]] = MappingProxyType(
-    {"logistic": LinearLearner, "svm": KernelLearner, "boosting": BoostingLearner}
+FOR_TABLES = ("forest", "extra-trees")  # on images they are slow and weak
+LEARNERS: Mapping[str, Callable[[FitContext], Learner]] = MappingProxyType(
+    {
+        "logistic": LinearLearner,
+        "svm": KernelLearner,
+        "boosting": BoostingLearner,
+        "forest": ForestLearner,
+        "extra-trees": ExtraTreesLearner,
+    }
 )
 ALWAYS = 3000  # samples that are used in full, whatever the time limit: it then limits steps and settings
 MOST_CLASSES = 200  # for models that fit each class separately
@@ -72,6 +92,11 @@ def title(kind: str, likelihood: str) -> str:
     return (SIMPLE if likelihood == "categorical" else FOR_VALUES)[kind]
 
 
+def simple_models(task: Task) -> tuple[str, ...]:
+    """Names of the simple models for a task: forests only for tables."""
+    return tuple(name for name in SIMPLE if len(task.input_shape) == 1 or name not in FOR_TABLES)
+
+
 @operation
 def fit_simple(
     kind: str,
@@ -80,18 +105,20 @@ def fit_simple(
     seconds: float | None = None,
     seed: int = 0,
     fixed: Mapping[str, Any] | None = None,
+    metric: str = "",
     cross_validate: bool = False,
 ) -> Work[SimpleFit]:
     """Fit one kind of simple model to a task.
 
     Args:
-        kind: one of `SIMPLE`; for regression: ridge, support vector and boosted regression.
+        kind: one of `SIMPLE`; for regression: ridge, support vector, boosted and forest regression.
         task: classes or values to predict.
         seconds: approximate time limit. The default settings are tried first, others while time remains; if all
             samples of more than 3,000 would take too long, a stratified subset is used. Without a limit the same seed
             gives the same model.
         seed: of subsets and validation splits.
         fixed: `settings` of an earlier fit; nothing is chosen, and all training data is used.
+        metric: by which settings are chosen (default: accuracy or R²).
         cross_validate: score the model by five-fold cross-validation on the training data instead of the test data.
 
     >>> x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
@@ -102,15 +129,17 @@ def fit_simple(
     """
     words, clock = title(kind, task.likelihood), Clock(seconds)
     _check(kind, words, task, seconds)
-    context = FitContext(words, task.form, len(task.classes), len(task.input_shape) == 3, seed)
-    learner: Learner = LEARNERS[kind](context)
+    context = FitContext(words, task.form, len(task.classes), len(task.input_shape) == 3, seed, metric)
+    learner = LEARNERS[kind](context)
     _check_fixed(kind, fixed, learner)
     labels = task.train.labels() if context.classes else None
     count = len(task.train)
 
     def draw(size: int) -> Sample:
-        x, y = task.train.take(evenly(labels, count, size, seed))
-        return Sample(x.flatten(1).float(), y if context.classes else y.float())
+        index = evenly(labels, count, size, seed)
+        x, y = task.train.take(index)
+        weights = None if task.train.weights is None else task.train.weights[index]
+        return Sample(x.flatten(1).float(), y if context.classes else y.float(), weights)
 
     yield from context.report(0, None)
     most = min(count, max(1, MOST_NUMBERS // math.prod(task.input_shape)))
@@ -127,7 +156,8 @@ def fit_simple(
     machine, steps = yield from learner.fit(sample, settings, clock)
     machine, more = _finished(machine, choice, context)
     taken = clock.spent
-    settings |= {**more, "samples": size, "steps": steps} | ({"rounds": steps} if "rounds" in settings else {})
+    settings |= {**more, "samples": size, "steps": steps}
+    settings |= {name: steps for name in ("rounds", "trees") if name in settings}
     begun, evidence = now(), None
     if cross_validate:
         evidence = _evidence(task, evenly(labels, count, size, seed), choice, settings, context)
@@ -209,7 +239,7 @@ def _check(kind: str, words: str, task: Task, seconds: float | None) -> None:
     size, columns = len(task.classes), math.prod(task.input_shape)
     require(
         kind == "logistic" or size <= MOST_CLASSES,
-        f"'{task.name}' has {size} classes or values, and {words} fits each separately, at most {MOST_CLASSES}; "
+        f"'{task.name}' has {size} classes or values, and {words} fits at most {MOST_CLASSES}; "
         f"use logistic or a network",
     )
     require(

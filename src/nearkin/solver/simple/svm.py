@@ -64,7 +64,8 @@ class KernelLearner:
         problems = _problems(sample.y, self.context)
         weights, biases = torch.zeros(len(z), len(problems)), torch.zeros(len(problems))
         for number, target in enumerate(problems):
-            support, dual, bias = _solved(inputs, target, whole, float(settings["C"]), self.context.classes)
+            options = whole, float(settings["C"]), self.context.classes, sample.weight_array
+            support, dual, bias = _solved(inputs, target, *options)
             weights[support, number], biases[number] = dual, bias
             yield from self.context.report(number + 1, None)
         if self.context.classes and len(problems) == 1:  # two classes: plus and minus half the logit
@@ -106,12 +107,14 @@ def _problems(y: Tensor, context: FitContext) -> list[Any]:
     return [(y == group).numpy().astype(np.int64) for group in (range(context.size) if context.size > 2 else (1,))]
 
 
-def _solved(inputs: Any, target: Any, whole: bool, penalty: float, classes: bool) -> tuple[Tensor, Tensor, float]:
+def _solved(
+    inputs: Any, target: Any, whole: bool, penalty: float, classes: bool, weights: Any = None
+) -> tuple[Tensor, Tensor, float]:
     """Indices of the support vectors, their weights, and the bias of one machine."""
     from sklearn.svm import SVC, SVR
 
     options = {"C": penalty, "cache_size": 400, "kernel": "precomputed" if whole else "rbf"}
     options |= {} if whole else {"gamma": 1.0}
-    model = (SVC if classes else SVR)(**options).fit(inputs, target)
+    model = (SVC if classes else SVR)(**options).fit(inputs, target, weights)
     dual = torch.from_numpy(np.asarray(model.dual_coef_, dtype=np.float64)[0]).float()
     return torch.from_numpy(model.support_.astype(np.int64)), dual, float(model.intercept_[0])

@@ -1,4 +1,4 @@
-"""Convert the trees of scikit-learn's gradient boosting to tensors."""
+"""Convert the trees of scikit-learn's gradient boosting and forests to tensors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nearkin.solver.simple.machines import BoostedTrees
+from nearkin.solver.simple.tree_machines import AveragedTrees, BoostedTrees, TreeMachine
 
 LEAF = -1  # marks a node without children in scikit-learn
 
@@ -40,6 +40,24 @@ def boosted_from(models: Sequence[Any], num_outputs: int) -> BoostedTrees:
     return machine
 
 
+def averaged_from(model: Any, num_outputs: int) -> AveragedTrees:
+    """Convert a fitted forest or extra-trees model of scikit-learn; classes that it never saw have probability 0."""
+    classes = getattr(model, "classes_", None)
+    trees = [fitted.tree_ for fitted in model.estimators_]
+    machine = AveragedTrees(
+        len(trees), max(tree.node_count for tree in trees), max(tree.max_depth for tree in trees), num_outputs,
+        log=classes is not None,
+    )  # fmt: skip
+    for number, tree in enumerate(trees):
+        value = np.zeros((tree.node_count, num_outputs))
+        if classes is None:
+            value[:] = tree.value[:, :, 0]
+        else:
+            value[:, classes] = tree.value[:, 0] / tree.value[:, 0].sum(1, keepdims=True)
+        _write(machine, number * machine.nodes, tree, value)
+    return machine
+
+
 def floored(threshold: NDArray[np.float64]) -> NDArray[np.float32]:
     """Largest float32 not above each float64; it splits float32 inputs exactly as the float64 does.
 
@@ -51,7 +69,7 @@ def floored(threshold: NDArray[np.float64]) -> NDArray[np.float32]:
     return below
 
 
-def _write(machine: BoostedTrees, start: int, tree: Any, value: NDArray[np.float64]) -> None:
+def _write(machine: TreeMachine, start: int, tree: Any, value: NDArray[np.float64]) -> None:
     rows = slice(start, start + tree.node_count)
     leaf = tree.children_left == LEAF
     own = np.arange(tree.node_count)
@@ -59,4 +77,4 @@ def _write(machine: BoostedTrees, start: int, tree: Any, value: NDArray[np.float
     machine.feature[rows] = torch.from_numpy(np.where(leaf, 0, tree.feature).astype(np.int32))
     machine.threshold[rows] = torch.from_numpy(np.where(leaf, np.float32(0), floored(tree.threshold)))
     machine.below[rows] = torch.from_numpy((children + start).astype(np.int32))
-    machine.value[rows] = torch.from_numpy(np.where(leaf, value, 0.0).astype(np.float32))
+    machine.value[rows] = torch.from_numpy((value.T * leaf).T.astype(np.float32))

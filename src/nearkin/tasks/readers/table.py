@@ -15,7 +15,7 @@ from nearkin.tasks.table_examples import LIKELIHOODS as LIKELIHOODS
 from nearkin.tasks.table_examples import read_table
 from nearkin.tasks.task import Task
 
-OPTIONS: tuple[str, ...] = ("target", "drop", "keep", "likelihood", "test")
+OPTIONS: tuple[str, ...] = ("target", "drop", "keep", "likelihood", "test", "weight")
 
 DELIMITERS = ",;\t"
 
@@ -31,14 +31,17 @@ def read(location: str, options: Mapping[str, str]) -> Task:
     Args:
         location: the file; comma, semicolon or tab between cells.
         options: `target=COLUMN` (or several of real values, `a,b`), `drop=a,b` to leave columns out, `keep=a,b` for
-            columns that are no identifiers, `test=FILE2`, `likelihood` (default: categorical for text and up to 20
-            distinct whole numbers, else gaussian).
+            columns that are no identifiers, `test=FILE2`, `weight=COLUMN` for the weights of the training rows,
+            `likelihood` (default: categorical for text and up to 20 distinct whole numbers, else gaussian).
     """
     path = local_path(location)
     train = columns(path)
     test = columns(_test_path(path, options["test"])) if options.get("test") else None
-    targets, drop, keep = (_named_columns(path, train, options, option) for option in ("target", "drop", "keep"))
-    absent = [] if test is None else [name for name in train if name not in (*test, *drop)]
+    targets, drop, keep, weight = (
+        _named_columns(path, train, options, option) for option in ("target", "drop", "keep", "weight")
+    )
+    require(len(weight) <= 1, f"weight must be one column, got {', '.join(weight)}; name one")
+    absent = [] if test is None else [name for name in train if name not in (*test, *drop, *weight)]
     if absent:
         raise DataError(f"{options['test']} has no column {', '.join(absent)}; add it or drop it")
     likelihood = options.get("likelihood")
@@ -47,7 +50,9 @@ def read(location: str, options: Mapping[str, str]) -> Task:
             one_of(likelihood, "likelihood", LIKELIHOODS) != "categorical" or len(targets) == 1,
             f"classes must be one column, got target={','.join(targets)}; name one, or set ?likelihood=gaussian",
         )
-    table = read_table(str(path), train, targets, test, likelihood=likelihood, drop=drop, keep=keep)
+    table = read_table(
+        str(path), train, targets, test, likelihood=likelihood, drop=drop, keep=keep, weight=next(iter(weight), None)
+    )
     return Task.of(plain_stem(path), **table._asdict())
 
 
