@@ -4,6 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from nearkin.core.errors import NearkinError, require
 from nearkin.core.events import Caution, Note, Work
 from nearkin.core.rng import derived_seed
@@ -47,6 +50,7 @@ from nearkin.solver.contenders import (
     trained_network,
 )
 from nearkin.solver.flips import SAMPLES, THRESHOLD, mirror_ratio
+from nearkin.solver.paired import paired_difference
 from nearkin.solver.plan import LONG_SECONDS, SEARCH_SHARE, Plan
 from nearkin.solver.quality import fitted_temperature
 from nearkin.solver.result import Result, ordered
@@ -55,7 +59,6 @@ from nearkin.solver.simple.models import title as simple_title
 from nearkin.solver.sizing import FEWEST_STEPS, SizedNetwork, size_network, with_time_limit
 from nearkin.solver.solution import predictions
 from nearkin.tasks.derive import held_out
-from nearkin.tasks.metrics import CONFIDENCE
 from nearkin.tasks.pixels import fitted_to
 from nearkin.tasks.prediction import Prediction
 from nearkin.tasks.task import Task
@@ -78,6 +81,7 @@ class Contest:
         contenders: contenders that ran, by name.
         solved: their trained networks, by name.
         outcomes: results of the searches, by name.
+        left_out: positions of validation samples that the related task learned from whose weights are used.
     """
 
     task: Task
@@ -88,6 +92,7 @@ class Contest:
     contenders: dict[str, Contender] = field(default_factory=dict)
     solved: dict[str, Solved] = field(default_factory=dict)
     outcomes: dict[str, SearchResult] = field(default_factory=dict)
+    left_out: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         self.learn = self._learn_in(self.task.input_shape)
@@ -159,7 +164,9 @@ class Contest:
     def _contenders(self, kin: Solved | None, flip: bool) -> Iterator[Contender]:
         """All contenders with a known architecture, in order of execution."""
         if kin is not None:
-            learn, extra = self._learn_in(tuple(kin.facts["input_shape"])), {"settings": {"kin": kin.name}}
+            learn = self._learn_in(tuple(kin.facts["input_shape"]))
+            extra = {"settings": {"kin": kin.name, "left_out": len(self.left_out)}}
+            learn = replace(learn, test=learn.test.chosen(self._scored(kin=True)))
             yield Contender(
                 name="finetune", title=f"{kin.network} of '{kin.name}', fine-tuned", kind="tuned", task=learn,
                 networks=(kin.network,), recipe=self._finetune_recipe(learn), source=kin, seed=kin.seed, extra=extra,
@@ -223,32 +230,28 @@ class Contest:
 
     def temperature(self, name: str) -> float:
         """Temperature of a contender's class scores, fitted on the validation set; 1 if that is too small."""
-        validation = self.learn.test
-        if self.task.likelihood != "categorical" or len(validation) < FEWEST_FOR_TEMPERATURE:
+        rows = self._scored(self.contenders[name].source is not None)
+        if self.task.likelihood != "categorical" or len(rows) < FEWEST_FOR_TEMPERATURE:
             return 1.0
-        return fitted_temperature(self._predictions(name).mean, validation.labels())
+        return fitted_temperature(self._predictions(name).mean[rows], self.learn.test.labels()[rows])
 
     def margins(self) -> dict[str, tuple[float, float, float]]:
         """Lead of the best over the second and over the best simple model, with paired 95 % intervals."""
         ranked = ordered(self.results)
         simple = [result for result in ranked if result.kind == "simple"][:1]
         rivals = {result.name for result in (*ranked[1:2], *simple)} - {ranked[0].name}
-        return {name: self._ahead(ranked[0].name, name) for name in sorted(rivals)}
+        return {name: self.ahead(ranked[0].name, name) for name in sorted(rivals)}
 
-    def _ahead(self, first: str, second: str) -> tuple[float, float, float]:
-        targets = self.learn.test.labels()
-        if self.task.likelihood == "categorical":
-            gains = [(self._predictions(name).labels == targets).double() for name in (first, second)]
-        else:  # R² is 1 minus the mean of these
-            spread = (targets - targets.mean(0)).square().mean().clamp_min(1e-12)
-            gains = [
-                -((self._predictions(name).mean - targets).square().mean(1) / spread).double()
-                for name in (first, second)
-            ]
-        difference = gains[0] - gains[1]
-        half = CONFIDENCE * float(difference.std()) / len(difference) ** 0.5 if len(difference) > 1 else 0.0
-        ahead = float(difference.mean())
-        return ahead, ahead - half, ahead + half
+    def ahead(self, first: str, second: str) -> tuple[float, float, float]:
+        """Validation metric of one contender minus that of another on the same samples, with its 95 % interval."""
+        rows = self._scored(any(self.contenders[name].source is not None for name in (first, second)))
+        return paired_difference(self._predictions(first), self._predictions(second), self.learn.test.labels(), rows)
+
+    def _scored(self, kin: bool) -> Tensor:
+        """Positions of the validation samples on which contenders are scored, with the weights of a kin or without."""
+        kept = torch.ones(len(self.learn.test), dtype=torch.bool)
+        kept[list(self.left_out) if kin else []] = False
+        return torch.nonzero(kept).flatten()
 
     def _predictions(self, name: str) -> Prediction:
         return predictions(self.solved[name], self.learn.test, 1.0)
