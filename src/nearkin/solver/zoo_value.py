@@ -79,10 +79,11 @@ def _estimated(value: ZooValue, results: Mapping[str, Result], metric: str) -> s
     assert value.difference is not None
     best, other = results[value.with_kin].title, results[value.without_kin].title
     text = difference_text(value.difference, metric)
-    compared = f"“{best}” compared with “{other}”, the best without related tasks"
     if value.difference[0] > 0:
+        compared = f"“{best}” compared with “{other}”, the best contender without them"
         return f"On the validation set the related tasks brought {text}: {compared}."
-    return f"On the validation set the zoo did not help in this run: {compared}, differs by {text}."
+    compared = f"compared with “{other}”, the best contender without related tasks, “{best}” brought {text}"
+    return f"On the validation set the zoo did not help in this run: {compared}."
 
 
 def _measured(measured: MeasuredValue, solution: "Solution") -> str:
