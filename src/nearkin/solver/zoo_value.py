@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nearkin.core.text import duration, enumeration, number
-from nearkin.solver.result import Result
 from nearkin.solver.sentence import Margin, score_text
 from nearkin.tasks.metrics import ACCURACY
 
@@ -63,7 +62,7 @@ class ZooValue:
 def value_sentences(solution: "Solution") -> list[str]:
     """What the zoo brought in this run, in plain words; the measurement first, if there is one."""
     value, metric = solution.zoo_value, solution.quality.name
-    results = {result.name: result for result in solution.standings}
+    titles = {result.name: result.title for result in solution.standings}
     sentences = [_measured(value.measured, solution)] if value.measured is not None else []
     if value.not_measured:
         sentences.append(f"A run with an empty zoo was requested and not made: {value.not_measured}.")
@@ -72,12 +71,12 @@ def value_sentences(solution: "Solution") -> list[str]:
     if value.difference is None:
         return [*sentences, "Every contender used a related task, so there is nothing to compare them with.",
                 *_time(solution)]  # fmt: skip
-    return [*sentences, _estimated(value, results, metric), *_time(solution)]
+    return [*sentences, _estimated(value, titles, metric), *_time(solution)]
 
 
-def _estimated(value: ZooValue, results: Mapping[str, Result], metric: str) -> str:
+def _estimated(value: ZooValue, titles: Mapping[str, str], metric: str) -> str:
     assert value.difference is not None
-    best, other = results[value.with_kin].title, results[value.without_kin].title
+    best, other = (titles.get(name, name) for name in (value.with_kin, value.without_kin))
     text = difference_text(value.difference, metric)
     if value.difference[0] > 0:
         compared = f"“{best}” compared with “{other}”, the best contender without them"
