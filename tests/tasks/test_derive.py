@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearkin.core.errors import NearkinError
+from nearkin.core.errors import NearkinError, OptionError
 from nearkin.tasks import derive
 from nearkin.tasks.datastring import DataString
 from nearkin.tasks.sources import MODIFIERS, task
@@ -179,5 +179,21 @@ def test_data_strings_print_and_parse_without_loss(location: str, options: dict[
 
 
 def test_every_promised_modifier_is_there() -> None:
-    choice = {"detect", "classes", "parity", "merge", "limit", "balance", "split", "corrupt"}
+    choice = {"detect", "classes", "parity", "merge", "limit", "balance", "split", "part", "corrupt"}
     assert choice | {"invert", "size", "grey", "rgb", "dense"} == set(MODIFIERS)
+
+
+def test_parts_are_disjoint_cover_the_training_set_and_keep_class_shares() -> None:
+    whole = task("digits")
+    pieces = [task(f"digits?part={number}/3") for number in (1, 2, 3)]
+    rows = [set(map(bytes, piece.train.all().x.numpy())) for piece in pieces]
+    assert sum(map(len, rows)) == len(set.union(*rows)) == len(whole.train)
+    counts = torch.stack([torch.bincount(piece.train.labels()) for piece in pieces])
+    assert int((counts.amax(0) - counts.amin(0)).max()) <= 1
+    assert all(torch.equal(piece.test.labels(), whole.test.labels()) for piece in pieces)
+
+
+@pytest.mark.parametrize("value", ["0/2", "3/2", "1/1", "2", "a/b", "1/2/3", ""])
+def test_parts_that_do_not_exist_are_refused(value: str) -> None:
+    with pytest.raises(OptionError, match="part"):
+        task(f"digits?part={value}")

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from nearkin.solver import plan as plans
     from nearkin.solver import result as standings
     from nearkin.solver import solving
+    from nearkin.solver import zoo_value as values
     from nearkin.solver.solution import Solution
 else:
-    devices, solution_page, budgets, plans, solving, standings = map(
+    devices, solution_page, budgets, plans, solving, standings, values = map(
         Lazy,
         (
             "nearkin.core.device",
@@ -36,6 +37,7 @@ else:
             "nearkin.solver.plan",
             "nearkin.solver.solving",
             "nearkin.solver.result",
+            "nearkin.solver.zoo_value",
         ),
     )
 
@@ -75,6 +77,13 @@ def solve(
     ] = "",
     compare_all: Annotated[
         bool, typer.Option("--compare-all", help="Give every contender the same time, as in the paper.")
+    ] = False,
+    measure_zoo_value: Annotated[
+        bool,
+        typer.Option(
+            "--measure-zoo-value",
+            help="Run once more with an empty zoo after the answer, to measure what the zoo brought; doubles the time.",
+        ),
     ] = False,
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Epochs of every network (default: by the number of samples).")
@@ -118,6 +127,7 @@ def solve(
         hand_made=() if networks in ("none", "") else tuple(networks.split(",")),
         only=tuple(only.split(",")) if only else (),
         compare_all=compare_all,
+        measure_zoo_value=measure_zoo_value,
         epochs=epochs,
         training=recipe,
         width=width,
@@ -157,6 +167,8 @@ def show(solution: "Solution", folder: Path) -> None:
     for result in solution.standings:
         if result.refused:
             say(f"[dim]{escape(result.title)} was left out: {escape(result.refused)}[/dim]")
+    if solution.relations.nearest:
+        say(f"\n{escape(' '.join(values.value_sentences(solution)))}")
     report = folder / FILES[0]
     say(f"\nReport: [bold]{escape(str(report))}[/bold]")
 

@@ -8,6 +8,7 @@ from nearkin.report.glossary import glossary
 from nearkin.report.html import render
 from nearkin.report.model_comparison import score, score_on_test
 from nearkin.report.sections import Section
+from nearkin.report.zoo_benefit import zoo_section
 from nearkin.solver.claims import ClaimCheck
 from nearkin.solver.sentence import margin_text, runner_up
 from nearkin.solver.solution import Solution
@@ -41,6 +42,7 @@ def solution_page(solution: Solution, *, command: str = "", file: str = FILE) ->
         data=_data(solution),
         mistakes=sections.mistakes_section(solution),
         kin=sections.kin_section(solution),
+        zoo=zoo_section(solution),
         claims=[_claim(claim) for claim in solution.promises],
         claims_text=claims_text(solution.promises),
         architecture=sections.architecture_section(solution),

@@ -75,6 +75,7 @@ class Contender:
         cross_validated: whether it is scored by cross-validation on all training data (simple models).
         sized: its network and recipe, once chosen.
         fixed: settings of an earlier fit, for simple models and transfer.
+        rows: positions of its validation samples in the training set (default: those of its split).
         extra: further facts for its result: genotype, search, settings.
         metric: by which a simple model chooses its settings (default: accuracy or R²).
     """
@@ -96,6 +97,7 @@ class Contender:
     cross_validated: bool = False
     sized: SizedNetwork | None = None
     fixed: Mapping[str, Any] | None = None
+    rows: Tensor | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     metric: str = ""
 

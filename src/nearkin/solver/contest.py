@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
+import torch
 from torch import Tensor
 
 from nearkin.core.errors import NearkinError, require
@@ -78,6 +79,7 @@ class Contest:
         weights: weights of the contenders in the ensemble; empty without one.
         outcomes: results of the searches, by name.
         why: how the time was divided, and why.
+        left_out: positions of validation samples that the related task learned from whose weights are used.
     """
 
     task: Task
@@ -89,6 +91,7 @@ class Contest:
     weights: dict[str, float] = field(default_factory=dict)
     outcomes: dict[str, SearchResult] = field(default_factory=dict)
     why: str = ""
+    left_out: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         self.images = len(self.task.input_shape) == 3
@@ -133,14 +136,21 @@ class Contest:
     def _contenders(self, kin: Solved | None, flip: bool) -> Iterator[Contender]:
         """All contenders with a known architecture, in order of execution."""
         if kin is not None:
-            learn, extra = self.learn_in(tuple(kin.facts["input_shape"])), {"settings": {"kin": kin.name}}
+            kept = torch.ones(len(self.learn.test), dtype=torch.bool)
+            kept[list(self.left_out)] = False
+            scored = torch.nonzero(kept).flatten()
+            learn = self.learn_in(tuple(kin.facts["input_shape"]))
+            learn = replace(learn, test=learn.test.chosen(scored))
+            extra = {"settings": {"kin": kin.name, "left_out": len(self.left_out)}}
+            rows = self.splits.rows()[scored]
             yield Contender(
                 name="finetune", title=f"{kin.network} of '{kin.name}', fine-tuned", kind="tuned", task=learn,
                 networks=(kin.network,), recipe=self._finetune_recipe(learn), source=kin, seed=kin.seed, extra=extra,
+                rows=rows,
             )  # fmt: skip
             yield Contender(
                 name="transfer", title=f"{kin.network} of '{kin.name}', closed-form transfer", kind="transfer",
-                task=learn, source=kin, seed=self.plan.seed, extra=extra,
+                task=learn, source=kin, seed=self.plan.seed, extra=extra, rows=rows,
             )  # fmt: skip
         if self.images:
             for name, network in CNNS.items():
@@ -153,7 +163,7 @@ class Contest:
             yield Contender(
                 name=name, title=TITLES.get(name, name), kind="made", task=self.learn, networks=tuple(networks),
                 usual=USUAL_WIDTH, seed=self.plan.seed,
-                recipe=None if images else table_recipe(self.learn, **self.plan.options()),
+                recipe=None if self.images else table_recipe(self.learn, **self.plan.options()),
             )  # fmt: skip
         for name in simple_models(self.task):
             task = replace(self.task, test=self.learn.test, source="") if self.cross_validated else self.learn
@@ -217,6 +227,10 @@ class Contest:
         rows = common_rows(ours, theirs)
         (outputs, targets), (others, _) = (self._in_units(item.on(rows)) for item in (ours, theirs))
         return metric_difference(self.metric, outputs, others, targets)
+
+    def contenders_of(self, name: str) -> list[Contender]:
+        """The contender of a result, or those in the ensemble."""
+        return [self.trained[inner][0].contender for inner in (self.weights if name == ENSEMBLE else [name])]
 
     def add_ensemble(self) -> Work[None]:
         """Add the average of the best few models as a contender, if the selection takes more than one."""
@@ -402,7 +416,7 @@ class Contest:
                 task = self.learn_in(contender.task.input_shape, number)
                 one = replace(contender, task=task, seed=derived_seed(contender.seed, "member", number))
             state = yield from self._trained(one, f"training: {contender.title}", number)
-            runs.append(trained_from(state, one, self.splits.rows(number)))
+            runs.append(trained_from(state, one, self.splits.rows(number) if one.rows is None else one.rows))
         return runs
 
     def _trained(self, contender: Contender, stage: str, number: int = 0) -> Work[State]:

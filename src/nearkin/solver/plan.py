@@ -48,6 +48,8 @@ class Plan:
         only: names of the contenders that take part, such as `kin-search`, `finetune`, `svm` (default: all).
         compare_all: give every contender the same time, as in the paper, instead of most of it to the main one.
         join: whether the task is added to the zoo.
+        measure_zoo_value: run the plan once more with an empty zoo after the answer, outside the budget, to measure
+            what the zoo brought.
         epochs: of every network's training (default: by the task's size).
         training: further options of every network's recipe, such as `batch_size`; see `nearkin.nets.recipe.Recipe`.
         width: factor on the channels of hand-made networks (default: as wide as time allows, 0.0625 without a time
@@ -72,6 +74,7 @@ class Plan:
     only: tuple[str, ...] = ()
     compare_all: bool = False
     join: bool = True
+    measure_zoo_value: bool = False
     epochs: int | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
     width: float | None = None

@@ -23,6 +23,7 @@ from nearkin.solver.claims import ClaimCheck
 from nearkin.solver.quality import Quality, class_quality, value_quality, with_metric
 from nearkin.solver.relations import Relations
 from nearkin.solver.result import Result
+from nearkin.solver.zoo_value import ZooValue
 from nearkin.tasks.checks.data_checks import Checks
 from nearkin.tasks.examples import Examples, Scaling
 from nearkin.tasks.likelihood import Gaussian, likelihood
@@ -68,6 +69,7 @@ class _Facts(TypedDict):
     seed: int
     made: dict[str, Any]
     samples: NotRequired[dict[str, Any]]
+    zoo_value: NotRequired[ZooValue]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -88,6 +90,7 @@ class Solution:
         samples: `available`: number of samples for training; `finals`: numbers used in the final trainings, by name.
             Empty if not recorded.
         relations: related tasks.
+        zoo_value: what the related tasks brought.
         checks: findings about the data.
         promises: claims of the papers, checked with this run.
         stages: time of every stage.
@@ -115,6 +118,7 @@ class Solution:
     seed: int
     made: Mapping[str, Any] = field(default_factory=dict)
     samples: Mapping[str, Any] = field(default_factory=dict)
+    zoo_value: ZooValue = field(default_factory=ZooValue)
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the built model, which is built again when needed."""
@@ -210,6 +214,7 @@ class Solution:
             "quality": self.quality.to_dict(),
             "temperature": self.temperature,
             "relations": self.relations.to_dict(),
+            "zoo_value": self.zoo_value.to_dict(),
             "checks": self.checks.to_dict(),
             "promises": [asdict(check) for check in self.promises],
             "stages": [asdict(stage) for stage in self.stages],
@@ -277,6 +282,7 @@ class Solution:
             seed=facts["seed"],
             made=facts["made"],
             samples=facts.get("samples", {}),
+            zoo_value=facts.get("zoo_value", ZooValue()),
         )
 
     def save(self, file: str | Path) -> None:

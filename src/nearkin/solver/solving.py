@@ -24,12 +24,14 @@ from nearkin.solver.contenders import Contender
 from nearkin.solver.contest import Contest
 from nearkin.solver.joining import join_zoo, map_tasks
 from nearkin.solver.kin import relate, search_domains
+from nearkin.solver.overlap import choose_weight_source
 from nearkin.solver.plan import Plan, require_answerable
 from nearkin.solver.relations import Relations
 from nearkin.solver.result import ordered
 from nearkin.solver.schedule import run_equally, run_focused
 from nearkin.solver.sentence import sentence
 from nearkin.solver.solution import KIND, Solution, metric_on_test, quality_on_test
+from nearkin.solver.without_zoo import estimate, measure_zoo_value
 from nearkin.tasks.checks.data_checks import Checks, check_data
 from nearkin.tasks.derive import class_weighted
 from nearkin.tasks.sources import task as read_task
@@ -85,6 +87,9 @@ def _solve(task: Task, zoo: Zoo, plan: Plan, restart: bool) -> Work[Solution]:
     searches = _searches(contest, zoo, relations) if plan.searches(task) else ()
     if not searches:
         yield Note(_why_no_search(task, plan))
+    source = yield from choose_weight_source(zoo, task, contest.learn, plan, relations, checks, stages)
+    relations, contest.left_out = source.relations, source.left_out
+    checks = replace(checks, findings=(*checks.findings, *source.findings))
     kin = None if relations.tuned is None else zoo.solved(relations.tuned)
     contenders = yield from contest.contenders(searches, kin)
     yield from (run_focused if plan.focused else run_equally)(contest, contenders)
@@ -104,6 +109,9 @@ def _solve(task: Task, zoo: Zoo, plan: Plan, restart: bool) -> Work[Solution]:
             f"'{task.name}' is not added to the zoo: training its networks would take longer than the whole run; to "
             f"add it: nearkin add"
         )
+    if plan.measure_zoo_value:
+        run = lambda task, zoo, plan: solve.work(task, zoo, plan=plan)  # noqa: E731
+        solution = replace(solution, zoo_value=(yield from measure_zoo_value(solution, task, zoo, plan, run)))
     if not plan.joins:
         return solution
     yield from stages.timed("adding to the zoo", join_zoo(zoo, replace(task, notes=()), plan, contest, relations))
@@ -224,6 +232,7 @@ def _solution(
             "finals": {name: count for name, (_, count) in finals.items()},
         },
         relations=relations,
+        zoo_value=estimate(contest),
         checks=checks,
         promises=check_claims(standings, relations, quality.name),
         stages=contest.stages.times,

@@ -116,6 +116,18 @@ def height_width(value: str, modifier: str = "size") -> tuple[int, int]:
     return sides[0], sides[-1]
 
 
+def parts(value: str, modifier: str = "part") -> tuple[int, int]:
+    """Number of a part and number of all parts, from `1/2`.
+
+    >>> parts("2/3")
+    (2, 3)
+    """
+    numbers = [whole_number(text) for text in value.split("/")]
+    if len(numbers) != 2 or numbers[0] is None or numbers[1] is None:
+        raise OptionError(f"{modifier} must be a part of all parts, as in {modifier}=1/2, got {quoted(value)}")
+    return numbers[0], numbers[1]
+
+
 def flag(value: str, modifier: str) -> bool:
     """Whether a modifier without a value is on.
 

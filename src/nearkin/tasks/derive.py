@@ -1,4 +1,4 @@
-"""Derived tasks: choose and merge classes, corrupt labels; limit, balance and split samples. Each is Task → Task.
+"""Derived tasks: choose and merge classes, corrupt labels; draw, balance and split samples. Each is Task → Task.
 
 A derived task shares the inputs and the scaling of its parent, so that tasks of one data set have the same inputs and
 differ in their labels only.
@@ -106,6 +106,28 @@ def limited(task: Task, count: int, seed: int = 0, *, even: bool = False) -> Tas
         index = (balanced_index if even else stratified_index)(task.train.labels(), count, seed)
     else:
         index = torch.randperm(len(task.train), generator=Streams(seed).at("limit"))[:count].sort().values
+    return replace(task, train=task.train.chosen(index))
+
+
+def part(task: Task, number: int, count: int) -> Task:
+    """Part `number` of `count` disjoint parts of the training set, drawn at random; the test set does not change.
+
+    The parts are nearly equal in size and in class shares, and do not depend on modifiers of the classes.
+
+    >>> toy = Task.from_arrays("toy", torch.arange(40.0)[:, None], torch.arange(40) % 2)
+    >>> [len(part(toy, number, 2).train) for number in (1, 2)], len(part(toy, 1, 2).test)
+    ([16, 16], 8)
+    """
+    require(
+        1 <= number <= count and count >= 2,
+        f"part got {number}/{count}, expected the number of a part and of all parts, as in 1/2 and 2/2",
+    )
+    total = len(task.train)
+    labels = task.train.labels() if task.likelihood == "categorical" else torch.zeros(total, dtype=torch.int64)
+    order = torch.randperm(total, generator=Streams(0).at("part"))
+    order = order[labels[order].argsort(stable=True)]  # every class in turn, shuffled
+    index = order[number - 1 :: count].sort().values
+    require(len(index) > 0, f"{task.name}: {total} training samples cannot be divided in {count}; use fewer", DataError)
     return replace(task, train=task.train.chosen(index))
 
 

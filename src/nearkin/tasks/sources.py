@@ -1,7 +1,7 @@
 """`task("SOURCE?modifier&…")`: read a task from a data string.
 
-Modifiers are applied in a fixed order, independent of the order in the string: the split, the pixels, the classes, the
-number of samples, the labels, and last the targets (`dense`).
+Modifiers are applied in a fixed order, independent of the order in the string: the split, the part, the pixels, the
+classes, the number of samples, the labels, and last the targets (`dense`).
 """
 
 import difflib
@@ -13,7 +13,7 @@ from nearkin.core.numbers import quoted
 from nearkin.core.opening import local_path
 from nearkin.tasks import derive, pixels
 from nearkin.tasks.builtin import BUILTIN
-from nearkin.tasks.datastring import DataString, flag, height_width, names, share, whole
+from nearkin.tasks.datastring import DataString, flag, height_width, names, parts, share, whole
 from nearkin.tasks.dense import dense
 from nearkin.tasks.papers import malaria, precipitation, sinusoids
 from nearkin.tasks.readers import cifar, folder, hub, idx, language, npz, table
@@ -64,6 +64,7 @@ def _when(change: Callable[[Task], Task], name: str) -> Callable[[Task, str, Map
 
 MODIFIERS: dict[str, Callable[[Task, str, Mapping[str, str]], Task]] = {  # in the order they are applied
     "split": lambda task, value, options: derive.resplit(task, whole(value, "split")),
+    "part": lambda task, value, options: derive.part(task, *parts(value, "part")),
     "size": lambda task, value, options: pixels.resized(task, height_width(value)),
     "grey": _when(pixels.grey, "grey"),
     "rgb": _when(pixels.rgb, "rgb"),

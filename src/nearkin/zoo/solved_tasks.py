@@ -26,6 +26,7 @@ from nearkin.store.catalogue import Catalogue
 from nearkin.store.records import NewArtifact, NewTask, TaskRecord
 from nearkin.tasks.datastring import DataString
 from nearkin.tasks.packed import PROBE_SAMPLES, packed, unpacked
+from nearkin.tasks.sample_digests import sample_digests
 from nearkin.tasks.sources import task as read_task
 from nearkin.tasks.task import Task
 
@@ -35,6 +36,8 @@ else:  # it imports the search package, which most commands do not need
     best_cells = Lazy("nearkin.zoo.best_cells")
 
 FISHER_SAMPLES = 2048  # of the test set, a fixed subset
+DIGESTS = "digests"
+"""Kind under which the digests of a task's training samples are stored, 8 bytes for each sample."""
 
 
 class SolvedTasks:
@@ -78,7 +81,7 @@ class SolvedTasks:
         return self.catalogue.task(name)
 
     def store(self, task: Task, solved: Solved, recipe: Recipe) -> Work[TaskRecord]:
-        """Store a solved task: its row, weights, Fisher information, and the data of a task made of arrays."""
+        """Store a solved task: its row, weights, Fisher information, digests of its samples, and arrays as data."""
         artifacts = [
             NewArtifact("weights", trial, fit_state(fit).to_bytes(), fit_facts(fit))
             for trial, fit in enumerate(solved.trials)
@@ -96,6 +99,7 @@ class SolvedTasks:
                     f"training and of the test set are stored"
                 )
             artifacts.append(NewArtifact("data", 0, data.to_bytes(), dict(data.facts)))
+        artifacts.append(NewArtifact(DIGESTS, 0, _digests(task).to_bytes(), {}))
         return self.catalogue.add(_row(task, solved, recipe), artifacts)
 
     def solved(self, name: str) -> Solved:
@@ -124,6 +128,21 @@ class SolvedTasks:
             with restoring(f"the data of '{name}'"):
                 return unpacked(name, task_facts(record.facts, name), state)
         raise ZooError(f"'{name}' was added without its data; add it again")
+
+    def train_digests(self, name: str) -> Tensor:
+        """Sorted digests of a task's training samples (`nearkin.tasks.sample_digests`).
+
+        For a task that was added without them they are computed from its data, which must still be there, and stored.
+        """
+        state = self.kept(name, DIGESTS)
+        if state is None:
+            if any(not item.facts.get("whole", True) for item in self.catalogue.artifacts(name, kind="data")):
+                raise ZooError(f"only a part of the data of '{name}' was stored; add it again")
+            state = _digests(self.task(name))
+            with suppress(FileWriteError):  # a read-only zoo can still be used
+                self.keep(name, DIGESTS, state)
+        with restoring(f"the digests of '{name}'"):
+            return state.tensors["train"].to(torch.int64)
 
     def remove(self, name: str) -> None:
         """Remove a task and the files that no other task needs."""
@@ -190,6 +209,10 @@ class SolvedTasks:
         """Store values of a measure between two tasks, if the zoo is writable."""
         with suppress(FileWriteError):
             self.catalogue.keep_pair(measure, source, target, trial, facts)
+
+
+def _digests(task: Task) -> State:
+    return State({"train": sample_digests(task.train.inputs).unique()})
 
 
 def _row(task: Task, solved: Solved, recipe: Recipe) -> NewTask:
