@@ -228,7 +228,7 @@ BAD = [
     (("b", "digits", "--method", "darts"), "does not start from the cells of a kin"),
     (("b", "digits", "--measures", "frechet,kinn"), "unknown measure 'kinn'"),
     (("b", "digits", "--networks", "vgg16,vgg"), "unknown network 'vgg'"),
-    (("b", "digits", "--only", "forest"), "unknown contender 'forest'"),
+    (("b", "digits", "--only", "tree"), "unknown contender 'tree'"),
     (("b", "digits", "--out", "one.npz"), "one.npz is a file"),
 ]
 

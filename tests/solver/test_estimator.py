@@ -198,8 +198,8 @@ def test_what_cannot_be_told_apart_is_refused(table: tuple[np.ndarray, np.ndarra
         quick().fit(x, np.full(len(x), "cat"))
     with pytest.raises(ValueError, match="continuous"):
         quick().fit(x, x[:, 0])
-    with pytest.raises(NearkinError, match="unknown contender 'forest'"):
-        quick(only=("forest",)).fit(x, y)
+    with pytest.raises(NearkinError, match="unknown contender 'tree'"):
+        quick(only=("tree",)).fit(x, y)
 
 
 def test_torch_tensors_are_arrays(table: tuple[np.ndarray, np.ndarray]) -> None:
