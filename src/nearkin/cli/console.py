@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -85,13 +85,14 @@ def stop_signals() -> list[signal.Signals]:
 
 @dataclass(frozen=True)
 class Settings:
-    """Global options of one call."""
+    """Global options of one call, and its start in wall time and processor time."""
 
     zoo: str
     seed: int
     device: str
     quiet: bool
     debug: bool
+    started: tuple[float, float] = field(default_factory=lambda: (time.perf_counter(), time.process_time()))
 
     @property
     def zoo_path(self) -> str:

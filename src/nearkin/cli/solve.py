@@ -3,6 +3,7 @@
 import json
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,6 +56,10 @@ def solve(
         str, typer.Argument(help="Data string, such as folder:photos/ or 'mnist?classes=3,5,8&rest=drop'.")
     ],
     budget: Annotated[float | None, typer.Option(help="Total time in minutes (default: 5).")] = None,
+    cpu_budget: Annotated[
+        float | None,
+        typer.Option(help="Total processor time in minutes; with --budget, the limit that is used up first counts."),
+    ] = None,
     evaluations: Annotated[
         int | None,
         typer.Option(
@@ -117,10 +122,13 @@ def solve(
     The task is added to the zoo. After an interruption the same command continues.
     """
     settings: Settings = context.obj
+    wall_start, processor_start = settings.started
     require(bool(name.strip()), "got an empty name; give the task a name")
-    minutes = budget if budget is not None or evaluations is not None else MINUTES
+    limited = budget is not None or cpu_budget is not None or evaluations is not None
+    limits = budgets.Budget(minutes=budget if limited else MINUTES, cpu_minutes=cpu_budget, evaluations=evaluations)
     plan = plans.Plan(
-        budget=budgets.Budget(minutes=minutes, evaluations=evaluations),
+        budget=limits,
+        elapsed=limits.used(time.perf_counter() - wall_start, time.process_time() - processor_start),
         measures=tuple(measures.split(",")) if measures else plans.Plan.measures,
         space=space,
         method=method,

@@ -48,6 +48,16 @@ class Budget:
             return time.perf_counter
         return time.process_time if self.minutes is None else larger_share(60 * self.minutes, 60 * self.cpu_minutes)
 
+    def used(self, wall: float, processor: float) -> float:
+        """Seconds of the time limit after so much wall time and processor time, see `clock`.
+
+        >>> Budget(minutes=2).used(3.0, 1.0), Budget(minutes=2, cpu_minutes=1).used(3.0, 2.0)
+        (3.0, 4.0)
+        """
+        if self.cpu_minutes is None:
+            return wall
+        return processor if self.minutes is None else max(wall, processor * self.minutes / self.cpu_minutes)
+
     def spent(self, seconds: float, steps: int, evaluations: int) -> str:
         """The first limit that is reached, as text such as `3 steps`; empty if none is."""
         limits = self._limits(seconds, steps, evaluations)

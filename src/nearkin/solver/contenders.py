@@ -25,11 +25,11 @@ from nearkin.search.networks.named import network_string
 from nearkin.search.networks.skeleton import Skeleton
 from nearkin.solver.allocation import LEAST_STEPS
 from nearkin.solver.closed import fit_closed_form
-from nearkin.solver.evidence import Evidence, evidence_of
 from nearkin.solver.result import Result
 from nearkin.solver.simple.machines import costs
 from nearkin.solver.simple.models import fit_simple
 from nearkin.solver.sizing import SizedNetwork
+from nearkin.solver.validation import ValidationOutputs, validation_outputs
 from nearkin.tasks.batches import num_batches
 from nearkin.tasks.task import Task
 from nearkin.zoo.search import SearchDomain
@@ -50,7 +50,7 @@ USUAL_CELLS = 1  # index among the networks of a cell without a time limit
 MAP_SIDE = 8  # of feature maps in a search: about a second per cell
 FINAL_SIDE = 16  # of feature maps in the final network
 CURVE = 120  # points of a stored learning curve
-EVIDENCE = ("rows", "outputs", "targets")
+VALIDATION = ("rows", "outputs", "targets")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -134,22 +134,24 @@ class Trained:
         contender: what was trained.
         solved: its weights.
         settings: what was chosen: steps, regularisation.
-        evidence: outputs for held-out samples.
+        validation: outputs for held-out samples.
         pass_seconds: time to predict one sample; 0 if not measured.
     """
 
     contender: Contender
     solved: Solved
     settings: Mapping[str, Any]
-    evidence: Evidence
+    validation: ValidationOutputs
     pass_seconds: float = 0.0
 
 
-def training_state(network: str, fit: Fit, settings: Mapping[str, Any], evidence: Evidence | None = None) -> State:
+def training_state(
+    network: str, fit: Fit, settings: Mapping[str, Any], validation: ValidationOutputs | None = None
+) -> State:
     """State of a finished training."""
     facts = {"network": network, "fit": fit_facts(fit), "settings": dict(settings)}
-    kept = {} if evidence is None else {name: getattr(evidence, name) for name in EVIDENCE}
-    return State({**fit_state(fit).tensors, **prefixed("evidence", kept)}, facts)
+    kept = {} if validation is None else {name: getattr(validation, name) for name in VALIDATION}
+    return State({**fit_state(fit).tensors, **prefixed("validation", kept)}, facts)
 
 
 def trained_network(state: State, task: Task, seed: int) -> tuple[Solved, dict[str, Any]]:
@@ -163,14 +165,14 @@ def trained_from(state: State, contender: Contender, rows: Tensor) -> Trained:
     """The trained model of a stored training; its validation samples are at these rows of the training set."""
     task = contender.task
     solved, settings = trained_network(state, task, contender.seed)
-    kept = state.section("evidence")
+    kept = state.section("validation")
     if kept:
         with restoring(state.origin):
-            evidence = Evidence(kept["rows"], kept["outputs"], kept["targets"], task.form)
-        return Trained(contender, solved, settings, evidence)
+            validation = ValidationOutputs(kept["rows"], kept["outputs"], kept["targets"], task.form)
+        return Trained(contender, solved, settings, validation)
     model, begun = solved.model(), now()
-    evidence = evidence_of(model, task.test, rows, task.form)
-    return Trained(contender, solved, settings, evidence, (now() - begun) / len(rows))
+    validation = validation_outputs(model, task.test, rows, task.form)
+    return Trained(contender, solved, settings, validation, (now() - begun) / len(rows))
 
 
 def train_contender(contender: Contender, start: State | None, device: torch.device) -> Work[State]:
@@ -186,7 +188,7 @@ def train_contender(contender: Contender, start: State | None, device: torch.dev
             contender.name, task, seconds=contender.seconds, seed=contender.seed, fixed=contender.fixed,
             metric=contender.metric, cross_validate=contender.cross_validated,
         )  # fmt: skip
-        return training_state(simple.network, simple.fit, simple.settings, simple.evidence)
+        return training_state(simple.network, simple.fit, simple.settings, simple.validation)
     model, recipe = _initial_model(contender, contender.sized.network), contender.sized.recipe
     result = yield from fit.work(
         model, task, recipe, seed=derived_seed(contender.seed, "solve"), device=device, resume=start,

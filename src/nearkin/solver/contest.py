@@ -37,7 +37,6 @@ from nearkin.solver.contenders import (
     trained_network,
 )
 from nearkin.solver.ensemble import Member, combined
-from nearkin.solver.evidence import Evidence, Margin, common_rows, lead, merged
 from nearkin.solver.flips import SAMPLES, THRESHOLD, mirror_ratio
 from nearkin.solver.plan import SEARCH_SHARE, Plan
 from nearkin.solver.quality import metric_difference
@@ -48,6 +47,7 @@ from nearkin.solver.simple.models import title as simple_title
 from nearkin.solver.sizing import FEWEST_STEPS, SizedNetwork, size_network, with_time_limit
 from nearkin.solver.solution import metric_on_test
 from nearkin.solver.splits import Splits
+from nearkin.solver.validation import Margin, ValidationOutputs, common_rows, lead, merged
 from nearkin.tasks.metrics import metric_for
 from nearkin.tasks.pixels import fitted_to
 from nearkin.tasks.task import Task
@@ -192,14 +192,14 @@ class Contest:
         done = yield from self.stages.stage("check of flips", inputs, work, key="flips")
         return float(done.facts["ratio"]) > THRESHOLD
 
-    def evidence(self, name: str) -> Evidence:
+    def validation(self, name: str) -> ValidationOutputs:
         """Outputs of a contender for samples that it did not learn from."""
         if name == ENSEMBLE:
-            return averaged(self._evidence(), self.weights)
-        return merged([run.evidence for run in self.trained[name]])
+            return averaged(self._validations(), self.weights)
+        return merged([run.validation for run in self.trained[name]])
 
-    def _evidence(self) -> dict[str, Evidence]:
-        return {name: self.evidence(name) for name in self.trained}
+    def _validations(self) -> dict[str, ValidationOutputs]:
+        return {name: self.validation(name) for name in self.trained}
 
     def selected(self) -> str | None:
         """Name of the selected contender; None if none could be trained.
@@ -214,14 +214,14 @@ class Contest:
         if not self.plan.focused:
             return singles[0].name
         usual = self.metric.name == self.task.form.metric
-        single = select_single(self._evidence()) if usual else singles[0].name
-        if self.weights and clearly_better(self.evidence(ENSEMBLE), self.evidence(single)):
+        single = select_single(self._validations()) if usual else singles[0].name
+        if self.weights and clearly_better(self.validation(ENSEMBLE), self.validation(single)):
             return ENSEMBLE if usual or self.lead(ENSEMBLE, single)[0] > 0 else single
         return single
 
     def lead(self, first: str, second: str) -> Margin:
         """How much better one contender is than another on the held-out samples of both, with a 95 % interval."""
-        ours, theirs = self.evidence(first), self.evidence(second)
+        ours, theirs = self.validation(first), self.validation(second)
         if self.metric.name == self.task.form.metric:
             return lead(ours, theirs)
         rows = common_rows(ours, theirs)
@@ -235,7 +235,7 @@ class Contest:
     def add_ensemble(self) -> Work[None]:
         """Add the average of the best few models as a contender, if the selection takes more than one."""
         alike = {
-            name: self.evidence(name)
+            name: self.validation(name)
             for name, runs in self.trained.items()
             if runs[0].contender.task.input_shape == self.task.input_shape
         }
@@ -244,12 +244,12 @@ class Contest:
             return
         self.weights = weights
         members = {result.name: result for result in self.results if result.name in weights}
-        scores = self.evidence(ENSEMBLE).scores()
+        scores = self.validation(ENSEMBLE).scores()
         shares = sorted(weights.items(), key=lambda item: -item[1])
         title = f"ensemble of {', '.join(f'{members[name].title} ({share:.0%})' for name, share in shares)}"
         result = Result(
             name=ENSEMBLE, title=title, kind=ENSEMBLE, loss=scores.loss, metric=self.metric.name,
-            validation=self._metric_of(self.evidence(ENSEMBLE)),
+            validation=self._metric_of(self.validation(ENSEMBLE)),
             parameters=sum(member.parameters for member in members.values()),
             multiply_adds=sum(member.multiply_adds for member in members.values()),
             seconds=sum(member.seconds for member in members.values()),
@@ -264,9 +264,9 @@ class Contest:
             members, counts = [], []
             for inner, weight in self.weights.items():
                 solved, count = yield from self.final(inner)
-                members.append(Member(solved, weight, self.evidence(inner).temperature()))
+                members.append(Member(solved, weight, self.validation(inner).temperature()))
                 counts.append(count)
-            return combined(members, self.evidence(ENSEMBLE).scores(), 0.0), min(counts)
+            return combined(members, self.validation(ENSEMBLE).scores(), 0.0), min(counts)
         runs = self.trained[name]
         first = runs[0].contender
         if self.learned_all(runs):
@@ -296,7 +296,10 @@ class Contest:
         """The model of one training, or the average of the models of several."""
         if len(runs) == 1:
             return runs[0].solved
-        scores, seconds = merged([run.evidence for run in runs]).scores(), sum(r.solved.trials[0].seconds for r in runs)
+        scores, seconds = (
+            merged([run.validation for run in runs]).scores(),
+            sum(r.solved.trials[0].seconds for r in runs),
+        )
         return combined([Member(run.solved, 1 / len(runs)) for run in runs], scores, seconds)
 
     def _final_seconds(self, name: str, needed: float, networks: int) -> Work[float]:
@@ -337,7 +340,7 @@ class Contest:
 
     def temperature(self, name: str) -> float:
         """Temperature of a contender's class scores, fitted on held-out samples; 1 if these are too few."""
-        return self.evidence(name).temperature()
+        return self.validation(name).temperature()
 
     def margins(self, chosen: str) -> dict[str, Margin]:
         """Lead of the selected contender over the best other and over the best simple model, with 95 % intervals."""
@@ -388,21 +391,21 @@ class Contest:
             return replace(result, metric=self.metric.name)
         test = None if result.test is None else metric_on_test(self.task, solved, self.metric)
         return replace(
-            result, metric=self.metric.name, validation=self._metric_of(self.evidence(result.name)), test=test
+            result, metric=self.metric.name, validation=self._metric_of(self.validation(result.name)), test=test
         )
 
-    def _metric_of(self, evidence: Evidence) -> float:
+    def _metric_of(self, validation: ValidationOutputs) -> float:
         """The chosen metric on held-out samples."""
         if self.metric.name == self.task.form.metric:
-            return evidence.scores().metric
-        return self.metric.compute(*self._in_units(evidence))
+            return validation.scores().metric
+        return self.metric.compute(*self._in_units(validation))
 
-    def _in_units(self, evidence: Evidence) -> tuple[Tensor, Tensor]:
+    def _in_units(self, validation: ValidationOutputs) -> tuple[Tensor, Tensor]:
         """Logits and classes, or predicted and true values in the units of the data."""
-        if evidence.classes:
-            return evidence.outputs, evidence.targets
+        if validation.classes:
+            return validation.outputs, validation.targets
         back = self.task.train.target_scaling.inverse
-        return back(evidence.means.clone()), back(evidence.targets.clone())
+        return back(validation.means.clone()), back(validation.targets.clone())
 
     def _train_members(self, contender: Contender, members: int) -> Work[list[Trained]]:
         """Train one model, or several networks on the splits in turn while time is left."""

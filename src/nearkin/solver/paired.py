@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from nearkin.solver.evidence import Margin, difference
+from nearkin.solver.validation import Margin, difference
 from nearkin.tasks.prediction import Prediction
 
 

@@ -40,7 +40,7 @@ class Quality:
     Attributes:
         metric: value of the metric by which the answer was selected (default: accuracy or R²).
         name: identifier of the metric (`nearkin.tasks.metrics`).
-        interval: 95 % confidence interval of the metric.
+        interval: 95 % confidence interval of the metric, from the noise of the test samples and `run_noise`.
         count: number of test samples.
         loss: mean loss.
         guess: metric of predicting the class shares of the training labels; for regression, of their mean.
@@ -51,6 +51,7 @@ class Quality:
         calibration_error: expected calibration error; None for regression.
         mistakes: wrong predictions, most confident first.
         residuals: for regression, some pairs of true and predicted value.
+        run_noise: standard deviation of the metric over runs with other seeds; 0 if not estimated.
     """
 
     metric: float
@@ -66,6 +67,7 @@ class Quality:
     mistakes: tuple[Mistake, ...] = ()
     residuals: tuple[tuple[float, float], ...] = ()
     best_constant: float | None = None
+    run_noise: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", metric_identifier(self.name))  # files of version 0.1 store the title

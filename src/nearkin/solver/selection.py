@@ -1,52 +1,52 @@
-"""Select the answer of a run, and the members of an ensemble, by the evidence of held-out samples."""
+"""Select the answer of a run, and the members of an ensemble, by outputs for held-out samples."""
 
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from nearkin.solver.evidence import SMALLEST, Evidence, common_rows, difference, lead
+from nearkin.solver.validation import SMALLEST, ValidationOutputs, common_rows, difference, lead
 from nearkin.tasks.metrics import CONFIDENCE
 
 ROUNDS = 20  # of the greedy selection of an ensemble
 CANDIDATES = 6  # models that can be part of an ensemble: those with the lowest loss
 
 
-def averaged(evidence: Mapping[str, Evidence], weights: Mapping[str, float]) -> Evidence:
-    """Evidence of a weighted average of calibrated models, on the samples that all of them have."""
-    rows = common_rows(*(evidence[name] for name in weights))
-    parts = {name: evidence[name].on(rows) for name in weights}
+def averaged(validation: Mapping[str, ValidationOutputs], weights: Mapping[str, float]) -> ValidationOutputs:
+    """Outputs of a weighted average of calibrated models, on the samples that all of them have."""
+    rows = common_rows(*(validation[name] for name in weights))
+    parts = {name: validation[name].on(rows) for name in weights}
     first = next(iter(parts.values()))
-    outputs = torch.stack([weight * _calibrated(parts[name], evidence[name]) for name, weight in weights.items()]).sum(
-        0
-    )
+    outputs = torch.stack(
+        [weight * _calibrated(parts[name], validation[name]) for name, weight in weights.items()]
+    ).sum(0)
     mean = outputs / sum(weights.values())
-    return Evidence(rows, mean.clamp_min(SMALLEST).log() if first.classes else mean, first.targets, first.form)
+    return ValidationOutputs(rows, mean.clamp_min(SMALLEST).log() if first.classes else mean, first.targets, first.form)
 
 
-def _calibrated(part: Evidence, whole: Evidence) -> Tensor:
-    """Probabilities, or values, of a part of a model's evidence."""
+def _calibrated(part: ValidationOutputs, whole: ValidationOutputs) -> Tensor:
+    """Probabilities, or values, of a part of a model's outputs."""
     return (part.outputs / whole.temperature()).softmax(1) if part.classes else part.outputs
 
 
-def greedy_weights(evidence: Mapping[str, Evidence]) -> dict[str, float]:
+def greedy_weights(validation: Mapping[str, ValidationOutputs]) -> dict[str, float]:
     """Weights of an ensemble by greedy selection with replacement (Caruana et al. 2004).
 
     Starts with the model of the lowest loss and adds, again and again, the model that lowers the loss of the average
     most. Losses are those of calibrated models on the samples that all have.
     """
-    rows = common_rows(*evidence.values())
+    rows = common_rows(*validation.values())
     if not len(rows):
         return {}
-    losses = {name: float(item.on(rows).losses().mean()) for name, item in evidence.items()}
+    losses = {name: float(item.on(rows).losses().mean()) for name, item in validation.items()}
     names = sorted(losses, key=lambda name: losses[name])[:CANDIDATES]
-    parts = {name: _calibrated(evidence[name].on(rows), evidence[name]).double() for name in names}
-    first = evidence[names[0]].on(rows)
+    parts = {name: _calibrated(validation[name].on(rows), validation[name]).double() for name in names}
+    first = validation[names[0]].on(rows)
 
     def loss(mean: Tensor) -> float:
         if first.classes:
             return float(first.form.nll(mean.clamp_min(SMALLEST).log(), first.targets).mean())
-        return float((Evidence(rows, mean, first.targets, first.form).means - first.targets).square().mean())
+        return float((ValidationOutputs(rows, mean, first.targets, first.form).means - first.targets).square().mean())
 
     counts, total, best = {names[0]: 1}, parts[names[0]], loss(parts[names[0]])
     for number in range(1, ROUNDS):
@@ -58,25 +58,27 @@ def greedy_weights(evidence: Mapping[str, Evidence]) -> dict[str, float]:
     return {name: count / sum(counts.values()) for name, count in counts.items()}
 
 
-def select_single(evidence: Mapping[str, Evidence]) -> str:
+def select_single(validation: Mapping[str, ValidationOutputs]) -> str:
     """The selected model: the lowest loss among those whose metric is within one standard error of the best metric.
 
     A metric of few samples is noisy, and a difference within one standard error says nothing; the loss of calibrated
     probabilities distinguishes models better.
     """
-    best = max(evidence, key=lambda name: (evidence[name].scores().metric, -float(evidence[name].losses().mean())))
+    best = max(
+        validation, key=lambda name: (validation[name].scores().metric, -float(validation[name].losses().mean()))
+    )
     near = []
-    for name, item in evidence.items():
-        mean, low, _ = lead(evidence[best], item)
+    for name, item in validation.items():
+        mean, low, _ = lead(validation[best], item)
         if name == best or mean <= (mean - low) / CONFIDENCE:
             near.append(name)
-    rows = common_rows(*(evidence[name] for name in near))
+    rows = common_rows(*(validation[name] for name in near))
     if not len(rows):
         return best
-    return min(near, key=lambda name: float(evidence[name].on(rows).losses().mean()))
+    return min(near, key=lambda name: float(validation[name].on(rows).losses().mean()))
 
 
-def clearly_better(first: Evidence, second: Evidence) -> bool:
+def clearly_better(first: ValidationOutputs, second: ValidationOutputs) -> bool:
     """Whether the loss of the first is lower than that of the second by more than one standard error."""
     rows = common_rows(first, second)
     if not len(rows):

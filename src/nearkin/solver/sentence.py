@@ -83,10 +83,18 @@ def sentence(
         reached = "" if test is None else f" has {score(test)} on the test set"
         if second.name in margins:
             reached += " and" if reached else ""
-            reached += f" is behind on the validation set by {margin_text(margins[second.name], quality.name)}"
+            reached += f" is {_position(margins[second.name], quality.name)}"
         if reached:
             sentences.append(f"The runner-up, {_model(second)},{reached}.")
     return " ".join([*sentences, *_simple(best, second, standings, quality, margins)])
+
+
+def _position(margin: Margin, metric: str) -> str:
+    """How far a contender is behind the selected one, or ahead of it, on the validation set."""
+    if margin[0] >= 0:
+        return f"behind on the validation set by {margin_text(margin, metric)}"
+    swapped = (-margin[0], -margin[2], -margin[1])
+    return f"ahead on the validation set by {margin_text(swapped, metric)}, and was not selected for its higher loss"
 
 
 def _model(result: Result) -> str:
@@ -104,5 +112,4 @@ def _simple(
     simple = next((result for result in standings if result.kind == "simple" and result.name in margins), None)
     if simple is None or simple is second:
         return []
-    behind = margin_text(margins[simple.name], quality.name)
-    return [f"The best simple model, {simple.title}, is behind by {behind}."]
+    return [f"The best simple model, {simple.title}, is {_position(margins[simple.name], quality.name)}."]

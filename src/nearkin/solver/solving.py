@@ -28,6 +28,7 @@ from nearkin.solver.overlap import choose_weight_source
 from nearkin.solver.plan import Plan, require_answerable
 from nearkin.solver.relations import Relations
 from nearkin.solver.result import ordered
+from nearkin.solver.run_noise import run_noise, with_run_noise
 from nearkin.solver.schedule import run_equally, run_focused
 from nearkin.solver.sentence import sentence
 from nearkin.solver.solution import KIND, Solution, metric_on_test, quality_on_test
@@ -209,6 +210,7 @@ def _solution(
     best = next(result for result in contest.results if result.name == chosen)
     (solved, _), temperature = finals[chosen], contest.temperature(chosen)
     quality = quality_on_test(task, solved, temperature, contest.metric)
+    quality = with_run_noise(quality, run_noise(contest, chosen, quality.metric))
     rows = torch.tensor([mistake.row for mistake in quality.mistakes], dtype=torch.int64)
     standings, margins = tuple(contest.results), contest.margins(chosen)
     test_scores = {

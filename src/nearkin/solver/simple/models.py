@@ -20,13 +20,13 @@ from nearkin.core.state import copied
 from nearkin.nets.evaluate import evaluate
 from nearkin.nets.history import History
 from nearkin.nets.training_loop import Fit
-from nearkin.solver.evidence import Evidence
 from nearkin.solver.simple.boosting import BoostingLearner
 from nearkin.solver.simple.data import ChosenSettings, Clock, FitContext, Learner, Sample, evenly, fold_splits, folds_of
 from nearkin.solver.simple.forest import ExtraTreesLearner, ForestLearner
 from nearkin.solver.simple.linear import LinearLearner
 from nearkin.solver.simple.machines import KernelMachine, Machine
 from nearkin.solver.simple.svm import TEMPERATURE, KernelLearner, sharpness
+from nearkin.solver.validation import ValidationOutputs
 from nearkin.tasks.task import Task
 
 SIMPLE: Mapping[str, str] = MappingProxyType(
@@ -72,14 +72,14 @@ class SimpleFit:
         network: the network string that builds its module.
         fit: its tensors and its scores on the test data.
         settings: chosen settings and number of training samples, as JSON values; `fixed` accepts them again.
-        evidence: outputs for training samples by cross-validation; None without it.
+        validation: outputs for training samples by cross-validation; None without it.
     """
 
     kind: str
     network: str
     fit: Fit
     settings: dict[str, Any]
-    evidence: Evidence | None = None
+    validation: ValidationOutputs | None = None
 
 
 def title(kind: str, likelihood: str) -> str:
@@ -158,21 +158,21 @@ def fit_simple(
     taken = clock.spent
     settings |= {**more, "samples": size, "steps": steps}
     settings |= {name: steps for name in ("rounds", "trees") if name in settings}
-    begun, evidence = now(), None
+    begun, validation = now(), None
     if cross_validate:
-        evidence = _evidence(task, evenly(labels, count, size, seed), choice, settings, context)
-    scores = evaluate(machine, task.test, task.form) if evidence is None else evidence.scores()
+        validation = _validations(task, evenly(labels, count, size, seed), choice, settings, context)
+    scores = evaluate(machine, task.test, task.form) if validation is None else validation.scores()
     if seconds is not None and now() - begun > seconds:
         yield Caution(f"{words} predicts slowly: {scores.count} test samples took {now() - begun:.0f} s")
     tensors = copied(dict(machine.named_parameters())), copied(dict(machine.named_buffers()))
     done = Fit(*tensors, History(torch.zeros(0)), scores, taken, reached=True)
     yield from context.report(1, None, metric=scores.metric)
-    return SimpleFit(kind, machine.network, done, settings, evidence)
+    return SimpleFit(kind, machine.network, done, settings, validation)
 
 
-def _evidence(
+def _validations(
     task: Task, rows: Tensor, choice: ChosenSettings, settings: Mapping[str, Any], context: FitContext
-) -> Evidence | None:
+) -> ValidationOutputs | None:
     """Outputs with the chosen settings for the samples that each fold left out; None if none could be left out."""
     if choice.outputs is None or choice.targets is None:
         return None
@@ -184,7 +184,7 @@ def _evidence(
         spread = torch.tensor(settings["noise"]).log().expand(len(outputs), -1)
         outputs = torch.cat([outputs, spread], 1)
     by_row = order.argsort()
-    return Evidence(rows[order[by_row]], outputs[by_row], choice.targets[by_row], task.form)
+    return ValidationOutputs(rows[order[by_row]], outputs[by_row], choice.targets[by_row], task.form)
 
 
 def _choose_settings(

@@ -1,4 +1,4 @@
-"""Evidence for the selection: outputs of a contender for training samples that it did not learn from.
+"""Outputs of a contender for training samples that it did not learn from, by which the answer is selected.
 
 Notation: M samples, C outputs, K target columns.
 """
@@ -17,7 +17,7 @@ from nearkin.tasks.examples import Examples
 from nearkin.tasks.likelihood import Gaussian, Likelihood
 from nearkin.tasks.metrics import CONFIDENCE
 
-FEWEST_FOR_TEMPERATURE = 50
+FEWEST_FOR_TEMPERATURE = 20
 SMALLEST = 1e-12  # probability
 BATCH = 256
 
@@ -26,7 +26,7 @@ Margin = tuple[float, float, float]
 
 
 @dataclass(frozen=True, eq=False)
-class Evidence:
+class ValidationOutputs:
     """Outputs for held-out samples.
 
     Attributes:
@@ -51,10 +51,10 @@ class Evidence:
         """Logits `[M, C]`, or predicted values `[M, K]`."""
         return self.form.means(self.outputs) if isinstance(self.form, Gaussian) else self.outputs
 
-    def on(self, rows: Tensor) -> "Evidence":
-        """The evidence for some of its rows."""
+    def on(self, rows: Tensor) -> "ValidationOutputs":
+        """The outputs for some of its rows."""
         index = torch.searchsorted(self.rows, rows)
-        return Evidence(rows, self.outputs[index], self.targets[index], self.form)
+        return ValidationOutputs(rows, self.outputs[index], self.targets[index], self.form)
 
     def scores(self) -> Scores:
         """Metric and mean loss."""
@@ -81,8 +81,8 @@ class Evidence:
         return -self.gains()
 
 
-def common_rows(first: Evidence, *others: Evidence) -> Tensor:
-    """Rows that all evidence covers."""
+def common_rows(first: ValidationOutputs, *others: ValidationOutputs) -> Tensor:
+    """Rows that all of them have."""
     rows = first.rows
     for other in others:
         rows = rows[torch.isin(rows, other.rows)]
@@ -97,14 +97,14 @@ def difference(first: Tensor, second: Tensor) -> Margin:
     return mean, mean - half, mean + half
 
 
-def lead(first: Evidence, second: Evidence) -> Margin:
+def lead(first: ValidationOutputs, second: ValidationOutputs) -> Margin:
     """How far the metric of the first is above that of the second on the samples that both have."""
     rows = common_rows(first, second)
     return difference(first.on(rows).gains(), second.on(rows).gains())
 
 
-def merged(parts: Sequence[Evidence]) -> Evidence:
-    """Evidence of an average of models: for each sample, the average over the models that did not learn from it."""
+def merged(parts: Sequence[ValidationOutputs]) -> ValidationOutputs:
+    """Outputs of an average of models: for each sample, the average over the models that did not learn from it."""
     if len(parts) == 1:
         return parts[0]
     rows = torch.cat([part.rows for part in parts]).unique()
@@ -117,16 +117,16 @@ def merged(parts: Sequence[Evidence]) -> Evidence:
         targets[index] = part.targets
         counts[index] += 1
     mean = outputs / counts
-    return Evidence(
+    return ValidationOutputs(
         rows, (mean.clamp_min(SMALLEST).log() if parts[0].classes else mean).float(), targets, parts[0].form
     )
 
 
-def evidence_of(model: nn.Module, examples: Examples, rows: Tensor, form: Likelihood) -> Evidence:
-    """Evidence of a model on the validation examples at these rows of the training set."""
+def validation_outputs(model: nn.Module, examples: Examples, rows: Tensor, form: Likelihood) -> ValidationOutputs:
+    """Outputs of a model for the validation examples at these rows of the training set."""
     outputs, targets = [], []
     with evaluation_mode(model), torch.inference_mode():
         for x, y in ordered_batches(examples, BATCH):
             outputs.append(model(x).float())
             targets.append(y)
-    return Evidence(rows, torch.cat(outputs).clone(), torch.cat(targets), form)
+    return ValidationOutputs(rows, torch.cat(outputs).clone(), torch.cat(targets), form)
