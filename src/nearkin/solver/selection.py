@@ -64,9 +64,8 @@ def select_single(validation: Mapping[str, ValidationOutputs]) -> str:
     A metric of few samples is noisy, and a difference within one standard error says nothing; the loss of calibrated
     probabilities distinguishes models better.
     """
-    best = max(
-        validation, key=lambda name: (validation[name].scores().metric, -float(validation[name].losses().mean()))
-    )
+    scores = {name: (item.scores().metric, -float(item.losses().mean())) for name, item in validation.items()}
+    best = max(scores, key=lambda name: scores[name])
     near = []
     for name, item in validation.items():
         mean, low, _ = lead(validation[best], item)
