@@ -214,7 +214,6 @@ def data(tmp_path: Path) -> None:
 BAD = [
     (("b", "npz:one.npz"), "needs two or more"),
     (("b", "npz:single.npz"), "one training sample of every class"),
-    (("b", "folder:photos"), "resize all with ?size=64"),
     (("b", "folder:texts"), "has no column to learn from"),
     (("b", "npz:gone.npz"), "there is no file"),
     (("b", "digitts"), "did you mean digits?"),

@@ -19,7 +19,7 @@ def images(count: int, classes: int, size: int = 8) -> nk.Task:
 
 
 def test_few_labels_share_the_time_with_a_related_network_and_many_do_not() -> None:
-    few, many = images(200, 10), images(2000, 10)
+    few, many = images(100, 10), images(2000, 10)
     assert regime(few, kin=True).main == ("cnn", "finetune")
     assert regime(few, kin=False).main == regime(many, kin=True).main == ("cnn",)
     table = nk.Task.from_arrays("table", torch.randn(50, 4), torch.arange(50) % 2)
@@ -30,7 +30,8 @@ def test_roles_and_the_order_of_further_contenders() -> None:
     favoured = regime(images(2000, 10), kin=True)
     kinds = {"cnn": "made", "svm": "simple", "transfer": "transfer", "finetune": "tuned", "vgg16": "made"}
     roles = [favoured.role(name, kind) for name, kind in kinds.items()]
-    assert roles == [Role.MAIN, Role.QUICK, Role.QUICK, Role.FURTHER, Role.FURTHER]
+    assert roles == [Role.MAIN, Role.QUICK, Role.FURTHER, Role.FURTHER, Role.FURTHER]
+    assert regime(images(300, 10), kin=True).role("transfer", "transfer") == Role.QUICK, "it can use all labels"
     assert further_rank("finetune") < further_rank("kin-search") < further_rank("vgg16")
 
 
@@ -47,7 +48,9 @@ def test_only_runs_with_a_time_limit_are_focused() -> None:
     assert Plan(budget=nk.Budget(minutes=1)).focused
     assert not Plan(budget=nk.Budget(minutes=1), compare_all=True).focused
     assert not Plan(budget=nk.Budget(evaluations=1)).focused
-    assert not Plan(budget=nk.Budget(minutes=0.05)).focused, "simple models only"
+    assert Plan(budget=nk.Budget(cpu_minutes=1)).focused
+    assert Plan(budget=nk.Budget(minutes=0.05)).hurried, "simple models only"
+    assert Plan(budget=nk.Budget(minutes=0.5)).quick_measures == ("logme",)
     assert "frechet" not in Plan(budget=nk.Budget(minutes=1)).quick_measures
     assert Plan(budget=nk.Budget(minutes=1), measures=("frechet",)).quick_measures == ("frechet",)
     assert "frechet" in Plan(budget=nk.Budget(minutes=5)).quick_measures
@@ -69,12 +72,16 @@ def test_flips_are_valid_where_mirrored_images_keep_their_class() -> None:
 def test_a_limited_run_trains_the_cnn_most_and_scores_only_final_models_on_the_test_set(tmp_path: Path) -> None:
     task = nk.task("digits?limit=400", name="some digits")
     with nk.Zoo(tmp_path / "zoo") as zoo:
-        solution = solve(task, zoo, plan=Plan(budget=nk.Budget(minutes=0.25), join=False))
+        solution = solve(task, zoo, plan=Plan(budget=nk.Budget(cpu_minutes=0.25), join=False))
     results = {result.name: result for result in solution.standings}
-    assert {"cnn", "logistic", "svm", "boosting"} <= set(results)
+    assert {"cnn", "svm"} <= set(results)
     assert all(result.test is None for result in results.values())
     assert set(solution.finals) <= set(results)
     assert solution.chosen in solution.finals
     assert solution.metric == solution.finals[solution.chosen]
     trainings = {stage.stage: stage.seconds for stage in solution.stages if stage.stage.startswith("training")}
     assert max(trainings, key=trainings.__getitem__) == "training: CNN"
+    assert next(iter(trainings)) == "training: CNN", (
+        "the main contender is trained before anything that could take longer"
+    )
+    assert solution.seconds < 15 * 1.1

@@ -23,10 +23,19 @@ MOST_MEMBERS = 5  # networks that are averaged, one for each split
 LEAST_JOINING = 60.0  # seconds of a run whose task is added to the zoo
 SCORING = 0.06  # largest share for test-time averaging
 LEAST_QUICK = 0.5  # seconds
-FEW_LABELS = 50  # per class; up to this, networks of related tasks share the main time
+FEW_LABELS = 10  # per class; up to this, networks of related tasks share the main time (benchmarks/regime.py)
+FEW_SAMPLES = 500  # up to this, closed-form transfer can use all samples in a short time
 ENOUGH_EPOCHS = 100  # of the main contender; more time goes to further contenders
 LEAST_STEPS = 200  # fewer are marked as starved
-FURTHER = ("finetune", "cnn-large", "boosting", "kin-search", "full-search", "random-search")  # then the others
+FURTHER = (
+    "finetune",
+    "cnn-large",
+    "transfer",
+    "boosting",
+    "kin-search",
+    "full-search",
+    "random-search",
+)  # then the others
 WEAK_ON_IMAGES = ("logistic",)  # left out of short runs
 SLOW = ("boosting",)  # simple models that take long on images and are seldom the best there
 LEAST_FURTHER = 10.0  # seconds of a further contender
@@ -47,17 +56,20 @@ class Regime:
 
     Attributes:
         main: names of the contenders that share the main time; those that are absent are skipped.
+        few_labels: whether closed-form transfer can use all labels in a short time.
         why: the rule and its numbers.
     """
 
     main: tuple[str, ...]
     why: str
+    few_labels: bool = False
 
     def role(self, name: str, kind: str) -> Role:
         """Role of a contender."""
         if name in self.main:
             return Role.MAIN
-        return Role.QUICK if kind in ("simple", "transfer") and name not in SLOW else Role.FURTHER
+        quick = (kind == "simple" and name not in SLOW) or (kind == "transfer" and self.few_labels)
+        return Role.QUICK if quick else Role.FURTHER
 
 
 def regime(task: Task, kin: bool) -> Regime:
@@ -66,10 +78,11 @@ def regime(task: Task, kin: bool) -> Regime:
     per_class = count / classes
     if len(task.input_shape) != 3:
         return Regime((*SIMPLE, "mlp"), "the inputs are a table: all models share the time")
+    few = count <= FEW_SAMPLES
     if kin and per_class <= FEW_LABELS and task.likelihood == "categorical":
         why = f"{per_class:.0f} labels per class are few: a network of a related task shares the time with the CNN"
-        return Regime(("cnn", "finetune"), why)
-    return Regime(("cnn",), f"{count:,} images: one CNN from scratch gets most of the time")
+        return Regime(("cnn", "finetune"), why, few)
+    return Regime(("cnn",), f"{count:,} images: one CNN from scratch gets most of the time", few)
 
 
 def further_rank(name: str) -> int:

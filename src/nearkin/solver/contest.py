@@ -108,8 +108,9 @@ class Contest:
     @property
     def left(self) -> float:
         """Seconds left of a run with a time limit, without those for the test set, the report and the zoo."""
-        scoring = [len(self.task.test) * sum(run.pass_seconds for run in runs) for runs in self.trained.values()]
-        reserved = self.plan.reserved + self.plan.elapsed + max(scoring, default=0.0)
+        best = next((result.name for result in ordered(self.results) if result.name in self.trained), None)
+        scoring = 0.0 if best is None else len(self.task.test) * sum(run.pass_seconds for run in self.trained[best])
+        reserved = self.plan.reserved + self.plan.elapsed + scoring
         return (self.plan.seconds or 0.0) - reserved - self.stages.elapsed
 
     def contenders(self, searches: Sequence[Contender], kin: Solved | None) -> Work[list[Contender]]:

@@ -154,8 +154,9 @@ class Plan:
     @property
     def quick_measures(self) -> tuple[str, ...]:
         """The measures; in a short run only those that need no network of the target, unless others are requested."""
-        short = self.focused and (self.seconds or 0.0) < LONG_SECONDS and self.measures == Plan.measures
-        return (DEFAULT, "logme") if short else self.measures
+        if not self.focused or self.measures != Plan.measures or (self.seconds or 0.0) >= LONG_SECONDS:
+            return self.measures
+        return (DEFAULT, "logme") if self.unhurried else ("logme",)
 
     def takes(self, name: str) -> bool:
         """Whether the contender with this name takes part."""

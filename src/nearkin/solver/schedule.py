@@ -52,8 +52,8 @@ def _run_images(contest: Contest, main: Sequence[Contender], quick: Sequence[Con
     """Train the main networks for most of the time, before anything that a busy machine could prolong."""
     seconds = contest.plan.seconds or 0.0
     limit = max(LEAST_QUICK, QUICK * seconds)
-    if seconds < SHORT_SECONDS:
-        quick = [contender for contender in quick if contender.name not in WEAK_ON_IMAGES]
+    weak = [contender for contender in quick if contender.name in WEAK_ON_IMAGES and seconds < SHORT_SECONDS]
+    quick = [contender for contender in quick if contender not in weak]
     for number, contender in enumerate(main):
         share = (contest.left - limit * len(quick)) / (len(main) - number)
         yield from contest.judge(replace(contender, seconds=share / (1 + CONTINUED)), most_members=MOST_MEMBERS)
@@ -62,6 +62,9 @@ def _run_images(contest: Contest, main: Sequence[Contender], quick: Sequence[Con
             yield from contest.judge(replace(contender, seconds=limit))
         else:
             yield Note(f"no time is left for {contender.title}")
+    for contender in weak:
+        if not contest.trained:
+            yield from contest.judge(replace(contender, seconds=limit))
 
 
 def _run_table(contest: Contest, contenders: Sequence[Contender]) -> Work[None]:
