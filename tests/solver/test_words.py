@@ -106,6 +106,11 @@ def test_the_sentence_gives_test_result_interval_size_time_and_runner_up() -> No
     tested = sentence("new", KIN, [KIN, replace(simple, test=0.9)], GOOD, {}, 61.0, {"svm": 0.92})
     assert tested.endswith("The runner-up, SVM, has 92.0 % on the test set.")
     assert "may be chance" in sentence("new", KIN, [KIN, simple], GOOD, {"svm": (0.02, -0.01, 0.05)}, 61.0)
+    ahead = sentence("new", KIN, [KIN, simple], GOOD, {"svm": (-0.01, -0.03, 0.01)}, 61.0)
+    assert (
+        "is ahead on the validation set by 1.0 points (95 % interval: −1.0 to 3.0), which may be chance, and was"
+        in ahead
+    )
     both = {"svm": (0.02, -0.01, 0.05), "full-search": (0.01, -0.01, 0.03)}
     three = sentence("new", KIN, [KIN, FULL, simple], GOOD, both, 61.0)
     assert "The runner-up, the network found by search full-search, is behind" in three

@@ -1,5 +1,6 @@
 """Sections of a solution's report: pictures, tables and sentences, ready for the template."""
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -15,7 +16,7 @@ from nearkin.report.taskmap import taskmap
 from nearkin.solver.quality import Quality
 from nearkin.solver.relations import Relations
 from nearkin.solver.solution import Solution
-from nearkin.tasks.metrics import ACCURACY, METRICS
+from nearkin.tasks.metrics import ACCURACY, CONFIDENCE, METRICS
 
 Section = Mapping[str, Any]
 """Values of a template, by name."""
@@ -77,10 +78,27 @@ def _result_text(solution: Solution) -> list[str]:
         f"The {quality.title} on {counted(quality.count)} test samples is {metric}. On all {kind} of this sort it lies "
         f"between {low} and {high} with 95 % certainty; this range is the 95 % interval.",
         f"For comparison, a model that {baseline} has {guess}.",
+        *_run_noise_text(solution),
     ]
     if (quality.best_constant or 0.0) > quality.guess:
         sentences.append(f"The best constant answer has {model_comparison.score(solution, quality.best_constant)}.")
     return [*sentences, f"The mean loss is {number(quality.loss)}."]
+
+
+def _run_noise_text(solution: Solution) -> list[str]:
+    """What another run with another seed could change, if that was estimated."""
+    quality, noise = solution.quality, solution.quality.run_noise
+    if noise <= 0:
+        return []
+    factor, places, unit = (100, 1, " points") if quality.name == ACCURACY else (1, 3, "")
+    text = (
+        f"The interval includes the noise between runs: another seed changes the training and perhaps the selection, "
+        f"by about {number(factor * noise, places)}{unit} (standard deviation)."
+    )
+    low, high = quality.interval
+    if CONFIDENCE * math.sqrt(2) * noise > (high - low) / 2:
+        text += " Two such runs can differ by more than half of this interval."
+    return [text]
 
 
 def mistakes_section(solution: Solution) -> Section:
@@ -176,7 +194,11 @@ def architecture_section(solution: Solution) -> Section:
 def time_section(solution: Solution) -> Section:
     """Seconds by stage, and the loss of each training over its steps."""
     stages, curve_list = solution.stages, curves.loss_curves(solution)
-    values: dict[str, Any] = {"text": time_spent.time_text(stages), "figure": None, "losses": None}
+    allocation = str(solution.made.get("allocation") or "")
+    text = time_spent.time_text(stages)
+    if allocation:
+        text += f" How it was divided: {plain(allocation)}."
+    values: dict[str, Any] = {"text": text, "figure": None, "losses": None}
     if stages:
         caption = "Seconds of each stage."
         if any(stage.known for stage in stages):

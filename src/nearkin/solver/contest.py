@@ -483,5 +483,5 @@ class Contest:
         }  # fmt: skip
         done = yield from self.stages.stage(f"training: {contender.title}", inputs, work, key=f"pace-{contender.name}")
         sized = done.read(SizedNetwork)
-        title = made_title(sized.network) if contender.kind == "made" else contender.title
+        title = made_title(sized.network) if contender.name in HAND_MADE else contender.title
         return replace(contender, sized=sized, title=title)

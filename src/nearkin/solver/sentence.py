@@ -83,18 +83,18 @@ def sentence(
         reached = "" if test is None else f" has {score(test)} on the test set"
         if second.name in margins:
             reached += " and" if reached else ""
-            reached += f" is {_position(margins[second.name], quality.name)}"
+            reached += f" is {_position(margins[second.name], quality.name, ' on the validation set')}"
         if reached:
             sentences.append(f"The runner-up, {_model(second)},{reached}.")
     return " ".join([*sentences, *_simple(best, second, standings, quality, margins)])
 
 
-def _position(margin: Margin, metric: str) -> str:
-    """How far a contender is behind the selected one, or ahead of it, on the validation set."""
+def _position(margin: Margin, metric: str, where: str = "") -> str:
+    """How far a contender is behind the selected one, or ahead of it."""
     if margin[0] >= 0:
-        return f"behind on the validation set by {margin_text(margin, metric)}"
+        return f"behind{where} by {margin_text(margin, metric)}"
     swapped = (-margin[0], -margin[2], -margin[1])
-    return f"ahead on the validation set by {margin_text(swapped, metric)}, and was not selected for its higher loss"
+    return f"ahead{where} by {margin_text(swapped, metric)}, and was not selected because its loss is higher"
 
 
 def _model(result: Result) -> str:
@@ -108,7 +108,9 @@ def _simple(
     if best.kind == "simple":
         if all(result.kind == "simple" or result.validation is None for result in standings):
             return []
-        return ["No network scored better on the validation set, so the simple model is recommended."]
+        if all(result.gain <= best.gain for result in standings):
+            return ["No network scored better on the validation set, so the simple model is recommended."]
+        return ["Networks score better on the validation set only within noise, so the simple model is recommended."]
     simple = next((result for result in standings if result.kind == "simple" and result.name in margins), None)
     if simple is None or simple is second:
         return []

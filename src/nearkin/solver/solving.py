@@ -18,7 +18,7 @@ from nearkin.core.errors import TrainingError, ZooError, require
 from nearkin.core.events import Caution, Note, Work, operation
 from nearkin.core.state import State
 from nearkin.nets.solved import Solved
-from nearkin.run.stages import StageCache
+from nearkin.run.stages import StageCache, StageTime
 from nearkin.solver.claims import check_claims
 from nearkin.solver.contenders import Contender
 from nearkin.solver.contest import Contest
@@ -39,6 +39,9 @@ from nearkin.tasks.sources import task as read_task
 from nearkin.tasks.task import Task
 from nearkin.zoo.search import FULL, NEAREST
 from nearkin.zoo.zoo import Zoo
+
+OTHER_WORK = "start, scores and report values"
+"""Name of the time that belongs to no stage."""
 
 
 @operation
@@ -117,7 +120,7 @@ def _solve(task: Task, zoo: Zoo, plan: Plan, restart: bool) -> Work[Solution]:
         return solution
     yield from stages.timed("adding to the zoo", join_zoo(zoo, replace(task, notes=()), plan, contest, relations))
     matrix = yield from stages.timed("map", map_tasks(zoo, task, plan, relations))
-    solution = replace(solution, matrix=matrix, stages=stages.times)
+    solution = _with_times(replace(solution, matrix=matrix), plan, stages)
     zoo.keep(task.name, KIND, solution.to_state(), {"chosen": solution.chosen, "metric": solution.metric})
     return solution
 
@@ -217,12 +220,10 @@ def _solution(
         name: quality.metric if name == best.name else metric_on_test(task, solved, contest.metric)
         for name, (solved, _) in finals.items()
     }
-    return Solution(
+    solution = Solution(
         solved=solved,
         chosen=best.name,
-        sentence=sentence(
-            task.name, best, standings, quality, margins, plan.elapsed + contest.stages.elapsed, test_scores
-        ),
+        sentence="",
         task=task.facts(),
         quality=quality,
         temperature=temperature,
@@ -237,7 +238,7 @@ def _solution(
         zoo_value=estimate(contest),
         checks=checks,
         promises=check_claims(standings, relations, quality.name),
-        stages=contest.stages.times,
+        stages=(),
         matrix=None,
         pictures=task.test.inputs.take(rows) if len(rows) else torch.zeros(0),
         seed=plan.seed,
@@ -249,6 +250,18 @@ def _solution(
             "data": task.source,
         },
     )
+    return _with_times(solution, plan, contest.stages)
+
+
+def _with_times(solution: Solution, plan: Plan, stages: StageCache) -> Solution:
+    """The solution with the time of all stages so far and of the rest, and the sentence that gives their sum."""
+    rest = plan.elapsed + stages.elapsed - stages.seconds
+    solution = replace(solution, stages=(*stages.times, StageTime(OTHER_WORK, max(0.0, rest))))
+    answer = sentence(
+        solution.name, solution.standing, solution.standings, solution.quality, solution.margins, solution.seconds,
+        solution.finals,
+    )  # fmt: skip
+    return replace(solution, sentence=answer)
 
 
 def _versions() -> dict[str, str]:
