@@ -5,6 +5,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,18 +24,19 @@ if TYPE_CHECKING:
     from nearkin.core import budget as budgets
     from nearkin.core import device as devices
     from nearkin.report import solution_page
+    from nearkin.solver import joining, solving
     from nearkin.solver import plan as plans
     from nearkin.solver import result as standings
-    from nearkin.solver import solving
     from nearkin.solver import zoo_value as values
     from nearkin.solver.solution import Solution
 else:
-    devices, solution_page, budgets, plans, solving, standings, values = map(
+    devices, solution_page, budgets, joining, plans, solving, standings, values = map(
         Lazy,
         (
             "nearkin.core.device",
             "nearkin.report.solution_page",
             "nearkin.core.budget",
+            "nearkin.solver.joining",
             "nearkin.solver.plan",
             "nearkin.solver.solving",
             "nearkin.solver.result",
@@ -150,8 +152,11 @@ def solve(
     task = nk.task(data, name=name)  # before a zoo is created: bad data changes nothing
     plans.require_answerable(task, plan.metric)
     with nk.Zoo(settings.zoo_path) as zoo:
-        solution = run(solving.solve.work(task, zoo, plan=plan, restart=restart), settings)
-    facts = written(solution, folder)
+        first = replace(plan, join=plan.joins)
+        solution = run(solving.solve.work(task, zoo, plan=first, restart=restart), settings)
+        facts = written(solution, folder)
+        if plan.joins_later:  # the answer is there; an interruption loses nothing of it
+            run(joining.add_solved.work(solution, task, zoo, plan), settings)
     answer(facts, as_json, lambda: show(solution, folder))
 
 

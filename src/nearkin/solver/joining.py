@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from nearkin.core.errors import NearkinError
-from nearkin.core.events import Caution, Note, Work
+from nearkin.core.events import Caution, Note, Work, operation
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.registry import STRUCTURE
 from nearkin.nets.recipe import Recipe
@@ -15,6 +15,7 @@ from nearkin.solver.contest import Contest
 from nearkin.solver.kin import GAIN
 from nearkin.solver.plan import Plan
 from nearkin.solver.relations import Relations
+from nearkin.solver.solution import KIND, Solution
 from nearkin.store.records import TaskRecord
 from nearkin.tasks.task import Task
 from nearkin.zoo.best_cells import BestCells
@@ -27,12 +28,7 @@ MAPPED = 12  # tasks on the map of a report, the target among them
 
 def join_zoo(zoo: Zoo, task: Task, plan: Plan, contest: Contest, relations: Relations) -> Work[None]:
     """Add the target to the zoo; what is stored already stays unchanged."""
-    if task.name not in zoo:
-        network, recipe, seed, trials = _like_kin(zoo, task, plan, relations)
-        yield from zoo.add.work(
-            task, network, trials=trials, recipe=recipe, seed=seed, device=str(plan.device), from_file=True
-        )
-        yield Note(f"'{task.name}' was added to the zoo, with its Fisher information")
+    yield from _add(zoo, task, plan, relations)
     cells = _best_cells(contest)
     if cells:
         skeleton = search_skeleton(contest.learn).to_dict()
@@ -41,6 +37,28 @@ def join_zoo(zoo: Zoo, task: Task, plan: Plan, contest: Contest, relations: Rela
     if relations.cells_of is not None and relations.distance is not None and gain is not None:
         facts = {"distance": relations.distance, "gain": gain, "form": relations.form}
         zoo.keep_pair(GAIN, relations.cells_of, task.name, 0, facts)
+
+
+@operation
+def add_solved(solution: Solution, task: Task, zoo: Zoo, plan: Plan) -> Work[None]:
+    """Add the task of a short run to the zoo after its answer; this time is not part of the budget."""
+    yield from _add(zoo, replace(task, notes=()), plan, solution.relations)
+    keep_solution(zoo, solution)
+
+
+def keep_solution(zoo: Zoo, solution: Solution) -> None:
+    """Store a solution with its task."""
+    zoo.keep(solution.name, KIND, solution.to_state(), {"chosen": solution.chosen, "metric": solution.metric})
+
+
+def _add(zoo: Zoo, task: Task, plan: Plan, relations: Relations) -> Work[None]:
+    """Train the networks that make the target comparable with others, unless it is in the zoo."""
+    if task.name not in zoo:
+        network, recipe, seed, trials = _like_kin(zoo, task, plan, relations)
+        yield from zoo.add.work(
+            task, network, trials=trials, recipe=recipe, seed=seed, device=str(plan.device), from_file=True
+        )
+        yield Note(f"'{task.name}' was added to the zoo, with its Fisher information")
 
 
 def map_tasks(zoo: Zoo, task: Task, plan: Plan, relations: Relations) -> Work[DistanceMatrix | None]:

@@ -136,9 +136,14 @@ class Plan:
 
     @property
     def joins(self) -> bool:
-        """Whether the task is added to the zoo; a short run has no time for the networks that this needs."""
+        """Whether the task is added to the zoo within the budget; a short run has no time for these networks."""
         long = self.seconds is None or self.seconds >= (LEAST_SECONDS if self.compare_all else LEAST_JOINING)
         return self.join and long
+
+    @property
+    def joins_later(self) -> bool:
+        """Whether the task is added to the zoo after the answer, in time that is not part of the budget."""
+        return self.join and not self.joins and not self.hurried
 
     @property
     def reserved(self) -> float:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nearkin.core.events import Note, Work
+from nearkin.nets.training import load_optimiser
 from nearkin.solver.allocation import (
     CONTINUED,
     LEAST_FURTHER,
@@ -33,6 +34,8 @@ def run_equally(contest: Contest, contenders: Sequence[Contender]) -> Work[None]
 
 def run_focused(contest: Contest, contenders: Sequence[Contender]) -> Work[None]:
     """Train the contenders that fit into the time limit, the main ones first."""
+    if not contest.plan.hurried:
+        load_optimiser()
     favoured = regime(contest.task, any(contender.name == "finetune" for contender in contenders))
     contest.why = favoured.why
     yield Note(favoured.why)

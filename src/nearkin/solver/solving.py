@@ -22,7 +22,7 @@ from nearkin.run.stages import StageCache, StageTime
 from nearkin.solver.claims import check_claims
 from nearkin.solver.contenders import Contender
 from nearkin.solver.contest import Contest
-from nearkin.solver.joining import join_zoo, map_tasks
+from nearkin.solver.joining import add_solved, join_zoo, keep_solution, map_tasks
 from nearkin.solver.kin import relate, search_domains
 from nearkin.solver.overlap import choose_weight_source
 from nearkin.solver.plan import Plan, require_answerable
@@ -108,20 +108,19 @@ def _solve(task: Task, zoo: Zoo, plan: Plan, restart: bool) -> Work[Solution]:
     if simple not in finals and contest.has_time_for(simple):
         finals[simple] = yield from contest.final(simple)
     solution = _solution(task, plan, contest, checks, relations, finals, chosen)
-    if plan.join and not plan.joins:
-        yield Note(
-            f"'{task.name}' is not added to the zoo: training its networks would take longer than the whole run; to "
-            f"add it: nearkin add"
-        )
+    if plan.join and plan.hurried:
+        yield Note(f"'{task.name}' is not added to the zoo: training its networks would take longer than the whole run")
     if plan.measure_zoo_value:
         run = lambda task, zoo, plan: solve.work(task, zoo, plan=plan)  # noqa: E731
         solution = replace(solution, zoo_value=(yield from measure_zoo_value(solution, task, zoo, plan, run)))
+    if plan.joins_later:
+        yield from add_solved.work(solution, task, zoo, plan)
     if not plan.joins:
         return solution
     yield from stages.timed("adding to the zoo", join_zoo(zoo, replace(task, notes=()), plan, contest, relations))
     matrix = yield from stages.timed("map", map_tasks(zoo, task, plan, relations))
     solution = _with_times(replace(solution, matrix=matrix), plan, stages)
-    zoo.keep(task.name, KIND, solution.to_state(), {"chosen": solution.chosen, "metric": solution.metric})
+    keep_solution(zoo, solution)
     return solution
 
 
