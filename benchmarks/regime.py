@@ -3,9 +3,9 @@
     python benchmarks/regime.py [--folder FOLDER] [--offline]
 
 Each of the three alone gets the same processor time on draws of MNIST, Fashion-MNIST and CIFAR-10 with 5 to 50 labels
-per class, beside the zoo of `benchmarks/solve.py` (its folder `zoo`; kin and targets share no sample). `solve` gives
-related networks a part of the main time up to the number of labels where they are better on average
-(`solver.allocation.FEW_LABELS`). Seeds from 200 on; the seeds of `benchmarks/solve.py` are others.
+per class, beside the zoo of `benchmarks/solve.py` (its folder `zoo`; kin and targets share no sample). `few_labels` is
+the largest number of labels at which a related network is better on average; `solver.allocation.regime` rests on it.
+Seeds from 200 on; the seeds of `benchmarks/solve.py` are others.
 """
 
 import argparse

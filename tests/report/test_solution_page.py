@@ -228,7 +228,7 @@ def test_who_learned_from_fewer_samples_is_said() -> None:
 
 def test_what_the_choice_rests_on_is_said() -> None:
     words = outline_of("normal").words
-    assert "a part of the training data that no contender learned from; the contender with the best accuracy" in words
+    assert "a part of the training data that no contender learned from. The contender with the best accuracy" in words
     assert "All contenders learned from the same 1,150 training samples." in words
     assert "followed by RBF support vector machine (98.1 %)." in words
     margin = "ahead of the runner-up, RBF support vector machine by 0.2 points (95 % interval: −0.6 to 1.0)"

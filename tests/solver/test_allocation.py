@@ -18,20 +18,20 @@ def images(count: int, classes: int, size: int = 8) -> nk.Task:
     return nk.Task.from_arrays("images", x, torch.arange(count) % classes)
 
 
-def test_few_labels_share_the_time_with_a_related_network_and_many_do_not() -> None:
-    few, many = images(100, 10), images(2000, 10)
-    assert regime(few, kin=True).main == ("cnn", "finetune")
-    assert regime(few, kin=False).main == regime(many, kin=True).main == ("cnn",)
+def test_images_favour_one_cnn_and_tables_all_models() -> None:
+    few, many = regime(images(100, 10)), regime(images(2000, 10))
+    assert few.main == many.main == ("cnn",)
+    assert (few.few_labels, many.few_labels) == (True, False)
     table = nk.Task.from_arrays("table", torch.randn(50, 4), torch.arange(50) % 2)
-    assert {"logistic", "svm", "boosting", "forest", "extra-trees", "mlp"} == set(regime(table, kin=True).main)
+    assert {"logistic", "svm", "boosting", "forest", "extra-trees", "mlp"} == set(regime(table).main)
 
 
 def test_roles_and_the_order_of_further_contenders() -> None:
-    favoured = regime(images(2000, 10), kin=True)
+    favoured = regime(images(2000, 10))
     kinds = {"cnn": "made", "svm": "simple", "transfer": "transfer", "finetune": "tuned", "vgg16": "made"}
     roles = [favoured.role(name, kind) for name, kind in kinds.items()]
     assert roles == [Role.MAIN, Role.QUICK, Role.FURTHER, Role.FURTHER, Role.FURTHER]
-    assert regime(images(300, 10), kin=True).role("transfer", "transfer") == Role.QUICK, "it can use all labels"
+    assert regime(images(300, 10)).role("transfer", "transfer") == Role.QUICK, "it can use all labels"
     assert further_rank("finetune") < further_rank("kin-search") < further_rank("vgg16")
 
 

@@ -269,6 +269,9 @@ def samples_text(solution: Solution) -> str:
     available = solution.samples.get("available")
     if available is None or any(result.samples is None for result in ran):
         return "From how many training samples each contender learned was not recorded."
+    if solution.samples.get("cross_validated"):
+        whole = solution.task.get("num_train")
+        return f"All contenders learned from the {counted(whole)} training samples." if whole else ""
     fewer = [result for result in ran if (result.samples or 0) < available]
     if not fewer:
         return f"All contenders learned from the same {counted(available)} training samples."
@@ -277,9 +280,21 @@ def samples_text(solution: Solution) -> str:
     return f"{counted(available)} training samples were available. Fewer were used by {names}{rest}."
 
 
+def rule_text(solution: Solution) -> str:
+    """The rule of the choice: the best validation score, or the lowest loss among the best if that was chosen."""
+    best = ordered(solution.standings)
+    metric = solution.quality.title
+    if not best or best[0].name == solution.chosen:
+        return f"The contender with the best {metric} on it was chosen."
+    return (
+        f"Contenders within one standard error of the best {metric} on it cannot be distinguished by it; among these "
+        f"the one with the lowest loss of its probabilities was chosen."
+    )
+
+
 def final_text(solution: Solution) -> str:
     """What the final training is, and whose results in the table come from it."""
-    if solution.chosen not in solution.finals:
+    if solution.chosen not in solution.finals or solution.samples.get("cross_validated"):
         return ""
     count, whole = solution.samples.get("finals", {}).get(solution.chosen), solution.task.get("num_train")
     learned = f" ({counted(count)} of {counted(whole)} training samples)" if count and whole else ""

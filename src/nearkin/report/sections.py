@@ -32,7 +32,7 @@ def comparison_section(solution: Solution) -> Section:
         caption += (
             f"The vertical line through a mark is its 95 % interval on {counted(solution.quality.count)} samples. "
         )
-    caption += f"The short dash is the {metric} on the validation set, by which the model was chosen. "
+    caption += f"The short dash is the {metric} on the validation set, on which the choice rests. "
     caption += "The chosen contender has a ring."
     refused = model_comparison.refusals(solution)
     return {
@@ -43,6 +43,8 @@ def comparison_section(solution: Solution) -> Section:
         "about": METRICS[solution.quality.name].about if solution.quality.name in METRICS else "",
         "test": counted(solution.quality.count),
         "samples": model_comparison.samples_text(solution),
+        "cross_validated": bool(solution.samples.get("cross_validated")),
+        "rule": model_comparison.rule_text(solution),
         "final": model_comparison.final_text(solution),
         "text": model_comparison.comparison_text(solution),
         "table": table,

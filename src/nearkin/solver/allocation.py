@@ -23,7 +23,6 @@ MOST_MEMBERS = 5  # networks that are averaged, one for each split
 LEAST_JOINING = 60.0  # seconds of a run whose task is added to the zoo
 SCORING = 0.06  # largest share for test-time averaging
 LEAST_QUICK = 0.5  # seconds
-FEW_LABELS = 10  # per class; up to this, networks of related tasks share the main time (benchmarks/regime.py)
 FEW_SAMPLES = 500  # up to this, closed-form transfer can use all samples in a short time
 ENOUGH_EPOCHS = 100  # of the main contender; more time goes to further contenders
 LEAST_STEPS = 200  # fewer are marked as starved
@@ -72,17 +71,18 @@ class Regime:
         return Role.QUICK if quick else Role.FURTHER
 
 
-def regime(task: Task, kin: bool) -> Regime:
-    """Which contenders get the main share of the time for a task; `kin`: whether a related network is there."""
-    count, classes = len(task.train), max(1, len(task.classes) if task.likelihood == "categorical" else 1)
-    per_class = count / classes
+def regime(task: Task) -> Regime:
+    """Which contenders get the main share of the time for a task.
+
+    For images this is one CNN at every number of labels: with 5 to 50 labels per class it was as good as fine-tuning a
+    related network or better, and closed-form transfer, which is quick, was better at 10 only (`benchmarks/regime.py`).
+    """
+    count = len(task.train)
     if len(task.input_shape) != 3:
-        return Regime((*SIMPLE, "mlp"), "the inputs are a table: all models share the time")
+        return Regime((*SIMPLE, "mlp"), "the inputs are a table, so all models share the time")
     few = count <= FEW_SAMPLES
-    if kin and per_class <= FEW_LABELS and task.likelihood == "categorical":
-        why = f"{per_class:.0f} labels per class are few: a network of a related task shares the time with the CNN"
-        return Regime(("cnn", "finetune"), why, few)
-    return Regime(("cnn",), f"{count:,} images: one CNN from scratch gets most of the time", few)
+    why = f"{count:,} images, so one CNN from scratch gets most of the time"
+    return Regime(("cnn",), f"{why}, and closed-form transfer can use all of them" if few else why, few)
 
 
 def further_rank(name: str) -> int:

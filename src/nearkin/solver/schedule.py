@@ -36,7 +36,7 @@ def run_focused(contest: Contest, contenders: Sequence[Contender]) -> Work[None]
     """Train the contenders that fit into the time limit, the main ones first."""
     if not contest.plan.hurried:
         load_optimiser()
-    favoured = regime(contest.task, any(contender.name == "finetune" for contender in contenders))
+    favoured = regime(contest.task)
     contest.why = favoured.why
     yield Note(favoured.why)
     by_role: dict[Role, list[Contender]] = {role: [] for role in Role}

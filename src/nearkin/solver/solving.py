@@ -231,6 +231,7 @@ def _solution(
         finals=test_scores,
         samples={
             "available": len(contest.learn.train),
+            **({"cross_validated": True} if contest.cross_validated else {}),
             "finals": {name: count for name, (_, count) in finals.items()},
         },
         relations=relations,
