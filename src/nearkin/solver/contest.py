@@ -1,49 +1,36 @@
 """The contest: search and train every contender, score it on held-out data, and train the selected ones to the end."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict
+from typing import Any
 
-import torch
 from torch import Tensor
 
-from nearkin.core.errors import NearkinError, require
+from nearkin.core.errors import NearkinError
 from nearkin.core.events import Caution, Note, Work
 from nearkin.core.rng import derived_seed
 from nearkin.core.state import State
-from nearkin.nets.recipe import Recipe
-from nearkin.nets.registry import default_network
 from nearkin.nets.solved import Solved
 from nearkin.run.stages import StageCache
 from nearkin.search.registry import PROXY, SearchProblem, searcher
 from nearkin.search.searcher import SearchResult, run_search, stored_method
-from nearkin.solver.allocation import SCORING, cnn_recipe, continued, shifts, table_recipe
+from nearkin.solver.allocation import SCORING
 from nearkin.solver.contenders import (
-    CNNS,
     HAND_MADE,
-    TITLES,
-    USUAL_CELLS,
-    USUAL_WIDTH,
     Contender,
     Trained,
-    hand_made_networks,
     made_title,
     result_of,
-    samples_learned,
     search_skeleton,
     searched_networks,
     train_contender,
     trained_from,
-    trained_network,
 )
 from nearkin.solver.ensemble import Member, combined
-from nearkin.solver.flips import SAMPLES, THRESHOLD, mirror_ratio
 from nearkin.solver.plan import SEARCH_SHARE, Plan
 from nearkin.solver.quality import metric_difference
 from nearkin.solver.result import Result, ordered
 from nearkin.solver.selection import averaged, clearly_better, greedy_weights, select_single
-from nearkin.solver.simple.models import simple_models
-from nearkin.solver.simple.models import title as simple_title
 from nearkin.solver.sizing import FEWEST_STEPS, SizedNetwork, size_network, with_time_limit
 from nearkin.solver.solution import metric_on_test
 from nearkin.solver.splits import Splits
@@ -54,13 +41,6 @@ from nearkin.tasks.task import Task
 from nearkin.zoo.search import SearchDomain
 
 ENSEMBLE = "ensemble"
-LEAST_FINAL = 0.1  # share of the planned final training; with less time left the first training is the final one
-
-
-class _FinalTime(TypedDict):
-    """Seconds of the final training of each network of a contender."""
-
-    seconds: float
 
 
 @dataclass
@@ -112,86 +92,6 @@ class Contest:
         scoring = 0.0 if best is None else len(self.task.test) * sum(run.pass_seconds for run in self.trained[best])
         reserved = self.plan.reserved + self.plan.elapsed + scoring
         return (self.plan.seconds or 0.0) - reserved - self.stages.elapsed
-
-    def contenders(self, searches: Sequence[Contender], kin: Solved | None) -> Work[list[Contender]]:
-        """Contenders of the plan."""
-        flip = yield from self._flips()
-        known = [*searches, *self._contenders(kin, flip)]
-        if self.plan.hurried:
-            known = [contender for contender in known if contender.kind == "simple"]
-        contenders = [contender for contender in known if self.plan.takes(contender.name)]
-        require(
-            bool(contenders),
-            f"none of the contenders {', '.join(self.plan.only)} is available here; choose from "
-            f"{', '.join(contender.name for contender in known)}",
-        )
-        return contenders
-
-    def search(self, name: str, title: str, domain: SearchDomain, method: str) -> Contender:
-        """Contender with a searched architecture."""
-        return Contender(
-            name=name, title=title, kind="searched", task=self.learn, domain=domain, method=method,
-            usual=USUAL_CELLS, seed=self.plan.seed,
-        )  # fmt: skip
-
-    def _contenders(self, kin: Solved | None, flip: bool) -> Iterator[Contender]:
-        """All contenders with a known architecture, in order of execution."""
-        if kin is not None:
-            kept = torch.ones(len(self.learn.test), dtype=torch.bool)
-            kept[list(self.left_out)] = False
-            scored = torch.nonzero(kept).flatten()
-            learn = self.learn_in(tuple(kin.facts["input_shape"]))
-            learn = replace(learn, test=learn.test.chosen(scored))
-            extra = {"settings": {"kin": kin.name, "left_out": len(self.left_out)}}
-            rows = self.splits.rows()[scored]
-            yield Contender(
-                name="finetune", title=f"{kin.network} of '{kin.name}', fine-tuned", kind="tuned", task=learn,
-                networks=(kin.network,), recipe=self._finetune_recipe(learn), source=kin, seed=kin.seed, extra=extra,
-                rows=rows,
-            )  # fmt: skip
-            yield Contender(
-                name="transfer", title=f"{kin.network} of '{kin.name}', closed-form transfer", kind="transfer",
-                task=learn, source=kin, seed=self.plan.seed, extra=extra, rows=rows,
-            )  # fmt: skip
-        if self.images:
-            for name, network in CNNS.items():
-                yield Contender(
-                    name=name, title=TITLES[name], kind="made", task=self.learn, networks=(network,),
-                    recipe=replace(cnn_recipe(self.task, flip), **self.plan.options()), seed=self.plan.seed,
-                )  # fmt: skip
-        for name in (default_network(self.task), *(self.plan.hand_made if self.images else ())):
-            networks = hand_made_networks(name, self.plan.width) if name in HAND_MADE else [name]
-            yield Contender(
-                name=name, title=TITLES.get(name, name), kind="made", task=self.learn, networks=tuple(networks),
-                usual=USUAL_WIDTH, seed=self.plan.seed,
-                recipe=None if self.images else table_recipe(self.learn, **self.plan.options()),
-            )  # fmt: skip
-        for name in simple_models(self.task):
-            task = replace(self.task, test=self.learn.test, source="") if self.cross_validated else self.learn
-            yield Contender(
-                name=name, title=simple_title(name, self.task.likelihood), kind="simple", task=task,
-                seed=self.plan.seed, cross_validated=self.cross_validated, metric=self.plan.metric,
-            )  # fmt: skip
-
-    def _finetune_recipe(self, task: Task) -> Recipe:
-        """Recipe of fine-tuning: that of the plan, with random shifts of images when time is limited."""
-        recipe = self.plan.recipe(task)
-        images = len(task.input_shape) == 3
-        return replace(recipe, augment=shifts(task)) if self.plan.focused and images and not recipe.augment else recipe
-
-    def _flips(self) -> Work[bool]:
-        """Whether the CNNs are trained with random flips; decided once."""
-        if not self.images or self.task.likelihood != "categorical" or self.plan.hurried:
-            return False
-
-        def work(_: State | None) -> Work[State]:
-            yield from ()
-            return State({}, {"ratio": mirror_ratio(self.learn, self.plan.seed, samples)})
-
-        samples = SAMPLES if self.plan.unhurried else SAMPLES // 2
-        inputs = {"data": self.learn.fingerprint(), "seed": self.plan.seed, "samples": samples}
-        done = yield from self.stages.stage("check of flips", inputs, work, key="flips")
-        return float(done.facts["ratio"]) > THRESHOLD
 
     def validation(self, name: str) -> ValidationOutputs:
         """Outputs of a contender for samples that it did not learn from."""
@@ -259,41 +159,11 @@ class Contest:
         self.results.append(result)
         yield Note(f"{title}: {result.validation:.4f} on validation data")
 
-    def final(self, name: str) -> Work[tuple[Solved, int]]:
-        """The final model of a contender, trained on all training data; with the number of samples used."""
-        if name == ENSEMBLE:
-            members, counts = [], []
-            for inner, weight in self.weights.items():
-                solved, count = yield from self.final(inner)
-                members.append(Member(solved, weight, self.validation(inner).temperature()))
-                counts.append(count)
-            return combined(members, self.validation(ENSEMBLE).scores(), 0.0), min(counts)
-        runs = self.trained[name]
-        first = runs[0].contender
-        if self.learned_all(runs):
-            return self._average(runs), len(self.task.train)
-        if first.sized is None or first.sized.recipe.seconds is None:
-            return (yield from self._fit_again(name, runs[0]))
-        needed = continued(first.sized.recipe).seconds or 0.0
-        seconds = yield from self._final_seconds(name, needed, len(runs))
-        if seconds < LEAST_FINAL * needed:
-            yield Note(f"no time is left to train {first.title} on the validation data too")
-            return self._average(runs), len(self.learn.train)
-        ended = []
-        for number, run in enumerate(runs):
-            ended.append((yield from self._continued(run, seconds, number)))
-        return self._average(ended), len(self.task.train)
-
-    def has_time_for(self, name: str) -> bool:
-        """Whether there is time for the final training of a contender that was not selected."""
-        first = self.trained[name][0].solved.trials[0].seconds
-        return not self.plan.focused or self.learned_all(self.trained[name]) or self.left > first
-
     def learned_all(self, runs: Sequence[Trained]) -> bool:
         """Whether the models of a contender together learned from all training data, so that no training is left."""
         return runs[0].contender.cross_validated or len(runs) == len(self.splits) > 1
 
-    def _average(self, runs: Sequence[Trained]) -> Solved:
+    def average(self, runs: Sequence[Trained]) -> Solved:
         """The model of one training, or the average of the models of several."""
         if len(runs) == 1:
             return runs[0].solved
@@ -302,42 +172,6 @@ class Contest:
             sum(r.solved.trials[0].seconds for r in runs),
         )
         return combined([Member(run.solved, 1 / len(runs)) for run in runs], scores, seconds)
-
-    def _final_seconds(self, name: str, needed: float, networks: int) -> Work[float]:
-        """Seconds of each final training: as planned, or what is left; decided once."""
-
-        def work(_: State | None) -> Work[State]:
-            yield from ()
-            return State({}, {"seconds": max(0.0, min(needed, self.left / networks))})
-
-        inputs = {"data": self.learn.fingerprint(), "needed": needed, "networks": networks}
-        done = yield from self.stages.stage("final training", inputs, work, key=f"final-pace-{name}")
-        return done.read(_FinalTime)["seconds"]
-
-    def _continued(self, run: Trained, seconds: float, number: int) -> Work[Trained]:
-        """Continue the first training of a network on all training data."""
-        old = run.contender
-        assert old.sized is not None
-        recipe = replace(continued(old.sized.recipe), seconds=seconds)
-        contender = replace(
-            old, task=fitted_to(self.task, old.task.input_shape), start=run.solved,
-            sized=replace(old.sized, recipe=recipe), title=f"{old.title}, final training",
-        )  # fmt: skip
-        state = yield from self._trained(contender, f"final: {self.trained[old.name][0].contender.title}", number)
-        solved, settings = trained_network(state, contender.task, old.seed)
-        return replace(run, solved=solved, settings=settings)
-
-    def _fit_again(self, name: str, run: Trained) -> Work[tuple[Solved, int]]:
-        """Train a model again on all training data with the same settings; the time limit is not used."""
-        old, whole = run.contender, fitted_to(self.task, run.contender.task.input_shape)
-        extra = old.extra.get("settings", {})
-        result = next(result for result in self.results if result.name == name)
-        chosen = {key: value for key, value in result.settings.items() if key not in extra}
-        fixed = chosen if old.sized is None else None
-        contender = replace(old, task=whole, fixed=fixed, title=f"{old.title}, final training")
-        state = yield from self._trained(contender, f"final: {old.title}")
-        solved, settings = trained_network(state, whole, old.seed)
-        return solved, samples_learned(settings, whole)
 
     def temperature(self, name: str) -> float:
         """Temperature of a contender's class scores, fitted on held-out samples; 1 if these are too few."""
@@ -374,7 +208,7 @@ class Contest:
             self.results.append(refused)
             return
         self.trained[contender.name] = runs
-        solved, settings = self._average(runs), dict(runs[0].settings)
+        solved, settings = self.average(runs), dict(runs[0].settings)
         if len(runs) > 1:
             settings["networks"] = len(runs)
             contender = replace(contender, title=f"average of {len(runs)} networks: {contender.title}")
@@ -419,11 +253,12 @@ class Contest:
             if number:
                 task = self.learn_in(contender.task.input_shape, number)
                 one = replace(contender, task=task, seed=derived_seed(contender.seed, "member", number))
-            state = yield from self._trained(one, f"training: {contender.title}", number)
+            state = yield from self.train(one, f"training: {contender.title}", number)
             runs.append(trained_from(state, one, self.splits.rows(number) if one.rows is None else one.rows))
         return runs
 
-    def _trained(self, contender: Contender, stage: str, number: int = 0) -> Work[State]:
+    def train(self, contender: Contender, stage: str, number: int = 0) -> Work[State]:
+        """State of the training of a contender, or of its network of this number; stored and read again."""
         work = lambda start: train_contender(contender, start, self.plan.device)  # noqa: E731
         inputs = contender.facts() | ({"member": number} if number else {})
         return (yield from self.stages.stage(stage, inputs, work, key=f"train-{contender.name}"))

@@ -96,7 +96,8 @@ def _run_further(contest: Contest, contenders: Sequence[Contender]) -> Work[None
             return
         contest.allowance = left / (len(chosen) - number)
         seconds = contest.allowance / (1 + CONTINUED)
-        yield from contest.judge(replace(contender, seconds=seconds), most_members=MOST_MEMBERS)
+        most = 1 if contender.source is not None else MOST_MEMBERS  # kin are compared with one split
+        yield from contest.judge(replace(contender, seconds=seconds), most_members=most)
 
 
 def _final_seconds(contest: Contest) -> float:

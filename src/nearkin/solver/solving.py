@@ -22,12 +22,14 @@ from nearkin.run.stages import StageCache, StageTime
 from nearkin.solver.claims import check_claims
 from nearkin.solver.contenders import Contender
 from nearkin.solver.contest import Contest
+from nearkin.solver.finals import final_model, has_time_for
 from nearkin.solver.joining import add_solved, join_zoo, keep_solution, map_tasks
 from nearkin.solver.kin import relate, search_domains
 from nearkin.solver.overlap import choose_weight_source
 from nearkin.solver.plan import Plan, require_answerable
 from nearkin.solver.relations import Relations
 from nearkin.solver.result import ordered
+from nearkin.solver.roster import contenders, search_contender
 from nearkin.solver.run_noise import run_noise, with_run_noise
 from nearkin.solver.schedule import run_equally, run_focused
 from nearkin.solver.sentence import sentence
@@ -95,18 +97,18 @@ def _solve(task: Task, zoo: Zoo, plan: Plan, restart: bool) -> Work[Solution]:
     relations, contest.left_out = source.relations, source.left_out
     checks = replace(checks, findings=(*checks.findings, *source.findings))
     kin = None if relations.tuned is None else zoo.solved(relations.tuned)
-    contenders = yield from contest.contenders(searches, kin)
-    yield from (run_focused if plan.focused else run_equally)(contest, contenders)
+    taking_part = yield from contenders(contest, searches, kin)
+    yield from (run_focused if plan.focused else run_equally)(contest, taking_part)
     chosen = contest.selected()
     reason = contest.results[0].refused if contest.results else ""
     require(
         chosen is not None, f"no model could be trained for '{task.name}'; the first reason: {reason}", TrainingError
     )
     assert chosen is not None
-    finals = {chosen: (yield from contest.final(chosen))}
+    finals = {chosen: (yield from final_model(contest, chosen))}
     simple = next((result.name for result in ordered(contest.results) if result.kind == "simple"), chosen)
-    if simple not in finals and contest.has_time_for(simple):
-        finals[simple] = yield from contest.final(simple)
+    if simple not in finals and has_time_for(contest, simple):
+        finals[simple] = yield from final_model(contest, simple)
     solution = _solution(task, plan, contest, checks, relations, finals, chosen)
     if plan.join and plan.hurried:
         yield Note(f"'{task.name}' is not added to the zoo: training its networks would take longer than the whole run")
@@ -180,14 +182,14 @@ def _checked(task: Task, plan: Plan, stages: StageCache) -> Work[Checks]:
 def _searches(contest: Contest, zoo: Zoo, relations: Relations) -> Sequence[Contender]:
     """Searches from the cells of a related task, at random in the same space, and in the full space."""
     (near, whole), method = search_domains(zoo, relations), contest.plan.method
-    full = contest.search("full-search", "search in the full space", whole, method)
+    full = search_contender(contest, "full-search", "search in the full space", whole, method)
     if near is None:
-        return full, contest.search("random-search", "random search in the full space", whole, "random")
+        return full, search_contender(contest, "random-search", "random search in the full space", whole, "random")
     control = replace(near, first=())  # the paper's control: random draws without the cells of the related task
     title = f"random search in the space of '{near.kin}', without its cells"
     return (
-        contest.search("kin-search", f"search from the cells of '{near.kin}'", near, method),
-        contest.search("random-search", title, control, "random"),
+        search_contender(contest, "kin-search", f"search from the cells of '{near.kin}'", near, method),
+        search_contender(contest, "random-search", title, control, "random"),
         full,
     )
 
