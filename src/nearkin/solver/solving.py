@@ -257,7 +257,8 @@ def _solution(
 
 def _with_times(solution: Solution, plan: Plan, stages: StageCache) -> Solution:
     """The solution with the time of all stages so far and of the rest, and the sentence that gives their sum."""
-    rest = plan.elapsed + stages.elapsed - stages.seconds
+    measured = solution.zoo_value.measured  # a run of its own, outside the budget
+    rest = plan.elapsed + stages.elapsed - stages.seconds - (0.0 if measured is None else measured.seconds)
     solution = replace(solution, stages=(*stages.times, StageTime(OTHER_WORK, max(0.0, rest))))
     answer = sentence(
         solution.name, solution.standing, solution.standings, solution.quality, solution.margins, solution.seconds,
