@@ -16,7 +16,7 @@ from typing import Any
 
 FIGURES = Path(__file__).parent / "figures"
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-REQUIRED = 0.9  # share of runs in which solve must be within noise of the best rival
+REQUIRED = 0.95  # share of runs in which solve must be within noise of the best rival
 BLOCK = re.compile(r"<!-- summary -->.*?<!-- end of summary -->\n\n", re.DOTALL)
 
 

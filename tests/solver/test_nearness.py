@@ -110,7 +110,7 @@ def test_few_trials_leave_the_prior() -> None:
     found = threshold(planted(0.1, -0.15)[: FEWEST - 1])
     assert (found.value, found.learned) == (PRIOR, False)
     assert f"{FEWEST - 1} trials" in found.words()
-    assert "prior" in found.words()
+    assert "is a default" in found.words()
     assert threshold(planted(0.1, -0.15)[:FEWEST]).learned
 
 

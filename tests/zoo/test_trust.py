@@ -24,6 +24,7 @@ from nearkin.nets.registry import build, path_of
 from nearkin.nets.trusted_code import OWN, TrustError, is_trusted, refusal, remember, trust, trust_network
 from nearkin.search.networks.named import PATH as SEARCHED
 from nearkin.solver.contenders import trained_network, training_state
+from nearkin.solver.ensemble import Ensemble
 from nearkin.solver.plan import Plan
 from nearkin.solver.relations import Relations
 from nearkin.solver.simple.machines import KernelMachine, LinearMachine
@@ -143,6 +144,7 @@ def test_own_networks_need_no_trust_and_nothing_else_of_the_package_has_it() -> 
         BoostedTrees(1, 1, 0, 1),
         AveragedTrees(1, 1, 0, 1),
         TangentMachine(nn.Linear(1, 1), "mlp", one[None], one[None], one[None], one),
+        Ensemble(nn.ModuleList([nn.Linear(1, 1)]), ["mlp"], one, one, classes=False),
     )
     written = {machine.network.partition("?")[0] for machine in machines} | {SEARCHED, TANGENT}
     assert written == OWN.keys()

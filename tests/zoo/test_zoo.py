@@ -167,5 +167,5 @@ def test_a_solved_task_refuses_data_of_another_kind(zoo: Zoo) -> None:
     zoo.add(small(), trials=1, recipe=QUICK)
     with pytest.raises(NearkinError, match=r"input shape \(4,\)"):
         zoo.solved("t").scores_on(nk.task("digits?detect=0"))
-    with pytest.raises(NearkinError, match="trials 0 to 0, not 3"):
+    with pytest.raises(NearkinError, match="trials 0 to 0, got 3"):
         zoo.solved("t").model(3)

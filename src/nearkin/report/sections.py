@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from nearkin.core.text import counted, number, percent, plain
+from nearkin.core.text import counted, duration, number, percent, plain
 from nearkin.distance.registry import about, title_of
 from nearkin.report import confusion, curves, kinship, mistakes, model_comparison, reliability, time_spent
 from nearkin.report.architecture import architecture_text, cell_drawings
@@ -198,6 +198,8 @@ def time_section(solution: Solution) -> Section:
     stages, curve_list = solution.stages, curves.loss_curves(solution)
     allocation = str(solution.made.get("allocation") or "")
     text = time_spent.time_text(stages)
+    if 0 < solution.answer_seconds < solution.seconds:
+        text += f" The answer was found after {duration(solution.answer_seconds)}; the rest was for the zoo."
     if allocation:
         text += f" How it was divided: {plain(allocation)}."
     values: dict[str, Any] = {"text": text, "figure": None, "losses": None}

@@ -37,6 +37,9 @@ from nearkin.tasks.task import Task
 KIND = "solution"
 """Kind under which a zoo stores it with its task."""
 
+ZOO_STAGES = ("adding to the zoo", "map")
+"""Stages after the answer."""
+
 FORMAT = "nearkin-solution"
 VERSION = 1
 PASS = 256  # inputs in one forward pass
@@ -169,6 +172,11 @@ class Solution:
     def seconds(self) -> float:
         """Time of all stages."""
         return sum(stage.seconds for stage in self.stages)
+
+    @property
+    def answer_seconds(self) -> float:
+        """Time until the answer, without that for the zoo."""
+        return sum(stage.seconds for stage in self.stages if stage.stage not in ZOO_STAGES)
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
+from typing import TypedDict
 
 import torch
 
@@ -18,7 +19,7 @@ from nearkin.core.errors import TrainingError, ZooError, require
 from nearkin.core.events import Caution, Note, Work, operation
 from nearkin.core.state import State
 from nearkin.nets.solved import Solved
-from nearkin.run.stages import StageCache, StageTime
+from nearkin.run.stages import StageCache
 from nearkin.solver.claims import check_claims
 from nearkin.solver.contenders import Contender
 from nearkin.solver.contest import Contest
@@ -33,7 +34,7 @@ from nearkin.solver.roster import contenders, search_contender
 from nearkin.solver.run_noise import run_noise, with_run_noise
 from nearkin.solver.schedule import run_equally, run_focused
 from nearkin.solver.sentence import sentence
-from nearkin.solver.solution import KIND, Solution, metric_on_test, quality_on_test
+from nearkin.solver.solution import KIND, ZOO_STAGES, Solution, metric_on_test, quality_on_test
 from nearkin.solver.without_zoo import estimate, measure_zoo_value
 from nearkin.tasks.checks.data_checks import Checks, check_data
 from nearkin.tasks.derive import class_weighted
@@ -44,6 +45,12 @@ from nearkin.zoo.zoo import Zoo
 
 OTHER_WORK = "start, scores and report values"
 """Name of the time that belongs to no stage."""
+
+
+class _Seconds(TypedDict):
+    """Time that belongs to no stage."""
+
+    seconds: float
 
 
 @operation
@@ -109,7 +116,7 @@ def _solve(task: Task, zoo: Zoo, plan: Plan, restart: bool) -> Work[Solution]:
     simple = next((result.name for result in ordered(contest.results) if result.kind == "simple"), chosen)
     if simple not in finals and has_time_for(contest, simple):
         finals[simple] = yield from final_model(contest, simple)
-    solution = _solution(task, plan, contest, checks, relations, finals, chosen)
+    solution = yield from _solution(task, plan, contest, checks, relations, finals, chosen)
     if plan.join and plan.hurried:
         yield Note(f"'{task.name}' is not added to the zoo: training its networks would take longer than the whole run")
     if plan.measure_zoo_value:
@@ -119,9 +126,9 @@ def _solve(task: Task, zoo: Zoo, plan: Plan, restart: bool) -> Work[Solution]:
         yield from add_solved.work(solution, task, zoo, plan)
     if not plan.joins:
         return solution
-    yield from stages.timed("adding to the zoo", join_zoo(zoo, replace(task, notes=()), plan, contest, relations))
-    matrix = yield from stages.timed("map", map_tasks(zoo, task, plan, relations))
-    solution = _with_times(replace(solution, matrix=matrix), plan, stages)
+    yield from stages.timed(ZOO_STAGES[0], join_zoo(zoo, replace(task, notes=()), plan, contest, relations))
+    matrix = yield from stages.timed(ZOO_STAGES[1], map_tasks(zoo, task, plan, relations))
+    solution = yield from _with_times(replace(solution, matrix=matrix), plan, stages)
     keep_solution(zoo, solution)
     return solution
 
@@ -210,7 +217,7 @@ def _solution(
     relations: Relations,
     finals: dict[str, tuple[Solved, int]],
     chosen: str,
-) -> Solution:
+) -> Work[Solution]:
     best = next(result for result in contest.results if result.name == chosen)
     (solved, _), temperature = finals[chosen], contest.temperature(chosen)
     quality = quality_on_test(task, solved, temperature, contest.metric)
@@ -252,17 +259,29 @@ def _solution(
             "data": task.source,
         },
     )
-    return _with_times(solution, plan, contest.stages)
+    return (yield from _with_times(solution, plan, contest.stages))
 
 
-def _with_times(solution: Solution, plan: Plan, stages: StageCache) -> Solution:
-    """The solution with the time of all stages so far and of the rest, and the sentence that gives their sum."""
+def _with_times(solution: Solution, plan: Plan, stages: StageCache) -> Work[Solution]:
+    """The solution with the time of all stages so far and of the rest, and the sentence with the time of the answer.
+
+    The rest is stored like a stage, so that a run that reads all stages gives the same times.
+    """
     measured = solution.zoo_value.measured  # a run of its own, outside the budget
     rest = plan.elapsed + stages.elapsed - stages.seconds - (0.0 if measured is None else measured.seconds)
-    solution = replace(solution, stages=(*stages.times, StageTime(OTHER_WORK, max(0.0, rest))))
+
+    def work(_: State | None) -> Work[State]:
+        yield from ()
+        return State({}, {"seconds": max(0.0, rest)})
+
+    names = {OTHER_WORK, *ZOO_STAGES}
+    inputs = {"stages": [[time.stage, time.seconds] for time in stages.times if time.stage not in names]}
+    seconds = (yield from stages.stage(OTHER_WORK, inputs, work, key="other-work")).read(_Seconds)["seconds"]
+    times = tuple(replace(time, seconds=seconds) if time.stage == OTHER_WORK else time for time in stages.times)
+    solution = replace(solution, stages=times)
     answer = sentence(
-        solution.name, solution.standing, solution.standings, solution.quality, solution.margins, solution.seconds,
-        solution.finals,
+        solution.name, solution.standing, solution.standings, solution.quality, solution.margins,
+        solution.answer_seconds, solution.finals,
     )  # fmt: skip
     return replace(solution, sentence=answer)
 

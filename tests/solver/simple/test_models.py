@@ -22,7 +22,7 @@ from nearkin.nets.registry import build
 from nearkin.nets.solved import Solved
 from nearkin.solver.simple import boosting, forest, linear, models, svm
 from nearkin.solver.simple.data import Sample, evenly, folds_of, standard
-from nearkin.solver.simple.models import SIMPLE, SimpleFit, fit_simple, title
+from nearkin.solver.simple.models import ALWAYS, SIMPLE, SimpleFit, fit_simple, title
 from nearkin.solver.simple.svm import sharpness
 from nearkin.tasks.task import Task
 from nearkin.zoo.model_file import loaded, saved
@@ -256,11 +256,11 @@ class TestEveryKind:
         assert fit_simple(kind, task).fit.scores.metric == 0.75
 
     def test_no_time_is_enough_for_a_valid_model_of_fewer_samples_or_steps(self, kind: str) -> None:
-        task = blobs(3000, 3, columns=20)
+        task = blobs(ALWAYS + 500, 3, columns=20)
         free = fit_simple(kind, task, fixed=fit_simple(kind, iris()).settings)
         hasty = fit_simple(kind, task, seconds=1e-3)
-        assert free.settings["samples"] == 3000
-        assert hasty.settings["samples"] < 3000 or hasty.settings["steps"] < free.settings["steps"]
+        assert free.settings["samples"] == ALWAYS + 500
+        assert hasty.settings["samples"] < ALWAYS + 500 or hasty.settings["steps"] < free.settings["steps"]
         assert hasty.fit.scores.metric > 0.5
 
     def test_text_and_images_as_outputs_are_refused(self, kind: str) -> None:

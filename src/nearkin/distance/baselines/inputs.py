@@ -43,7 +43,7 @@ def classes(labels: Tensor, count: int, num_classes: int | None = None, name: st
 
     >>> classes(torch.tensor([0, 3]), 2, 3)
     Traceback (most recent call last):
-    nearkin.core.errors.DataError: labels run from 0 to 3, wanted 0 to 2; fix the labels or set the number of classes
+    nearkin.core.errors.DataError: labels run from 0 to 3, expected 0 to 2; fix the labels or set the number of classes
     """
     require(
         labels.dim() == 1 and len(labels) == count,
@@ -71,7 +71,7 @@ def several(labels: Tensor) -> Tensor:
 
     >>> several(torch.tensor([4, 4]))
     Traceback (most recent call last):
-    nearkin.core.errors.DataError: all 2 samples are of class 4, wanted two classes or more; add samples of another
+    nearkin.core.errors.DataError: all 2 samples are of class 4, expected two classes or more; add others
     """
     require(
         bool((labels != labels[0]).any()),
