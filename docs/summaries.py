@@ -242,8 +242,6 @@ def kin_start(figures: dict[str, Any]) -> Summary:
 
 def solve(figures: dict[str, Any]) -> Summary:
     """Solve against the models that a user would write."""
-    if "minutes" in figures:
-        return _solve_at_two_minutes(figures)
     found = figures["summary"]
     within, covered, best, load = found["within_noise"], found["coverage"]["all"], found["best_rival"], found["load"]
     ratio = within["all"]["count"] / within["all"]["of"]
@@ -265,24 +263,6 @@ def solve(figures: dict[str, Any]) -> Summary:
         f"`python benchmarks/solve.py` with MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100 in `$NEARKIN_DATA`; "
         f"{within['all']['of']} runs, {figures['seconds']:g} s of CPU time for each of seven or eight methods; then "
         "`--load 3` and `--offline`.",
-    )
-
-
-def _solve_at_two_minutes(figures: dict[str, Any]) -> Summary:
-    """Figures of the earlier benchmark, against simple models only; not needed once it has run again."""
-    summary = figures["summary"]
-    differences = [100 * row["difference"] for row in figures["runs"]]
-    half = 2.09 * statistics.stdev(differences) / len(differences) ** 0.5  # Student, 19 degrees of freedom
-    return Summary(
-        "`nearkin solve` is at least as good as the simple model that turns out best on the test data.",
-        f"Not shown; the difference is within chance: {100 * summary['mean_difference']:+.2f} points of accuracy "
-        f"over {summary['runs']} runs; worst "
-        f"{100 * summary['worst_difference']:+.2f}; worse by more than the noise in {summary['beyond_noise']}. The "
-        "runs are of an earlier version, which divided the time equally among about ten models. This page does **not** "
-        "compare with one convolutional network that gets the whole time.",
-        f"Mean difference ± {half:.2f} points (95 %, Student, over runs). The interval of each run is in the table.",
-        f"`python benchmarks/solve.py` with MNIST, Fashion-MNIST and CIFAR-10 in `$NEARKIN_DATA`; "
-        f"{summary['runs']} runs of {figures['minutes']:g} minutes, and a zoo for them.",
     )
 
 
