@@ -13,6 +13,8 @@ from nearkin.tasks.column_encodings import CategoryColumn, DateColumn, NumberCol
 from nearkin.tasks.column_kinds import column_kind
 from nearkin.tasks.table_cells import date_format
 from nearkin.tasks.table_encoding import TableEncoding, TableReport
+from nearkin.tasks.table_examples import read_table
+from nearkin.tasks.task import Task
 
 ODD = ["", " ", "NA", "0", "1", "2.5", "-1e300", "inf", "yes", "no", "2024-02-29", "29/02/2024", "red", "blue",
        "字 字 字 字",       "the cat sat on the mat", "a dog", "é", "💥", "\0", "9" * 40, "1_000"]  # fmt: skip
@@ -92,9 +94,10 @@ def test_every_kind_is_detected():
         "column 'row' has 60 distinct values in 60 training rows: dropped as an identifier",
         "column 'PassengerId' has 60 distinct values in 60 training rows: dropped as an identifier",
         "column 'code' has 60 distinct values in 60 training rows: dropped as an identifier",
-        "column 'when' is a date (%d %b %Y %H:%M): encoded as weekday, hour, seconds",
+        "column 'when' is a date (%d %b %Y %H:%M): encoded as weekday, hour, seconds, "
+        "sine of the season, cosine of the season",
         "column 'colour': missing in 20 of 60 training rows: a value of its own",
-        "column 'note' is text: encoded as TF-IDF of its 2 most frequent words",
+        "column 'note' is text: encoded as TF-IDF of its 6 most frequent words and pairs",
         "column 'same' has the one value 'x': dropped as constant",
         "column 'empty' has no values: dropped",
     )
@@ -122,9 +125,57 @@ def test_date_forms(cells, form):
 def test_parts_of_dates_are_those_of_the_calendar():
     column = DateColumn.fit(["1969-12-31T23:00:00", "2024-02-29T12:00:00+02:00", ""])
     x = column.encode(["1969-12-31T23:00:00", "2024-02-29T12:00:00+02:00", "nan"])
-    assert x[0].tolist() == [1969, 12, 2, 23, 0, 0]
+    assert x[0, :6].tolist() == [1969, 12, 2, 23, 0, 0]
     assert x[1, :4].tolist() == [2024, 2, 3, 10]
     assert x[2, 5] == 1
+
+
+def test_the_season_is_an_angle_that_comes_back_every_year():
+    column = DateColumn.fit(["1999-12-31", "2024-07-01"])
+    winter, summer, later = column.encode(["2001-12-31", "2002-01-01", "2002-07-02"])[:, 5:]
+    assert np.linalg.norm(winter - summer) < 0.02
+    assert np.linalg.norm(winter - later) > 1.99
+    years = column.encode([f"{year}-03-05" for year in range(1950, 2050)])[:, 5:]
+    assert np.abs(years - years.mean(0)).max() < 0.03  # leap days move a date by at most a day or two
+    assert column.titles[5:] == ("sine of the season", "cosine of the season")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "marks"),
+    [
+        (NumberColumn(1.0, True), (False, True)),
+        (NumberColumn(1.0, False), (False,)),
+        (TruthColumn(1.0, True), (True, True)),
+        (DateColumn.fit(["2024-01-01", ""]), (False,) * 5 + (True,) + (False,) * 2),
+        (CategoryColumn(("a", "b"), True, {"a": 3}), (True, True, True, False)),
+        (TextColumn(("good", "very good"), (1.0, 2.0)), (True, True)),
+    ],
+)
+def test_marks_are_the_numbers_from_0_to_1(encoding, marks):
+    assert encoding.marks == marks
+    assert len(marks) == len(encoding.titles)
+
+
+def test_marks_of_rare_values_keep_their_scale():
+    rng = np.random.default_rng(0)
+    table = {
+        "size": [str(value) for value in rng.normal(50, 10, 400)],
+        "kind": ["rare" if row < 4 else "usual" for row in range(400)],
+        "target": ["yes", "no"] * 200,
+    }
+    task = Task.of("toy", **read_table("toy", table, ["target"])._asdict())
+    x = task.train.all().x
+    assert x[:, 0].std() == pytest.approx(1, rel=0.01)
+    assert x[:, 1:].amax() - x[:, 1:].amin() <= 2
+    assert x.mean(0).abs().max() < 1e-5
+
+
+def test_pairs_of_words_tell_the_order():
+    column = TextColumn.fit(["dog bites man", "man bites dog", "dog bites man", "man bites dog"])
+    first, second = column.encode(["dog bites man", "man bites dog"])
+    assert "dog bites" in column.words
+    assert "bites" not in column.words  # in all rows
+    assert float(first @ second) < 0.9
 
 
 def test_unseen_rare_and_frequent_values():

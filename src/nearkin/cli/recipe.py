@@ -32,7 +32,7 @@ FLAGS = (
     Flag("steps", int, "Training steps, instead of epochs.", least=1),
     Flag("seconds", float, "Time limit; the schedule ends with it (default: none)."),
     Flag("batch_size", int, "Samples in one step.", "--batch", least=1),
-    Flag("optimiser", str, "adam or sgd (default: adam).", "--optimizer"),
+    Flag("optimiser", str, "adam, adam-l2 or sgd (default: adam).", "--optimizer"),
     Flag("learning_rate", float, "Peak learning rate (default: 0.002).", "--rate"),
     Flag("momentum", float, "Momentum of sgd (default: 0.9)."),
     Flag("weight_decay", float, "Weight decay (default: 0)."),

@@ -9,7 +9,7 @@ from nearkin.tasks.augment import augmentation
 from nearkin.tasks.batches import num_batches
 from nearkin.tasks.task import Task
 
-OPTIMISERS = ("adam", "sgd")
+OPTIMISERS = ("adam", "adam-l2", "sgd")
 SCHEDULES = ("cosine", "step", "constant")
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")
 STEPS_WANTED = 800  # steps of a default recipe: enough for small networks on all built-in data sets
@@ -25,7 +25,8 @@ class Recipe:
         seconds: time limit of the steps. The schedule follows the larger of the two shares, of steps and of time, so
             that a run which the limit ends is annealed too.
         batch_size: maximum number of samples in a step.
-        optimiser: `adam` (decoupled weight decay) or `sgd` (with `momentum`).
+        optimiser: `adam` (decoupled weight decay), `adam-l2` (weight decay as a penalty in the loss) or `sgd` (with
+            `momentum`).
         learning_rate: its largest value, after the warm-up.
         momentum: Nesterov momentum of `sgd`.
         weight_decay: strength of the weight decay.

@@ -38,7 +38,7 @@ FURTHER = (
 WEAK_ON_IMAGES = ("logistic",)  # left out of short runs
 SLOW = ("boosting",)  # simple models that take long on images and are seldom the best there
 LEAST_FURTHER = 10.0  # seconds of a further contender
-TABLE_DECAY = 3.0  # weight decay of the network for tables
+TABLE_PENALTY = 0.01  # L2 penalty of the network for tables
 
 
 class Role(StrEnum):
@@ -116,9 +116,10 @@ def cnn_recipe(task: Task, flip: bool) -> Recipe:
 
 
 def table_recipe(task: Task, **options: Any) -> Recipe:
-    """Recipe of the network for tables: the usual one with strong weight decay.
+    """Recipe of the network for tables, one hidden layer of 128 units: Adam with an L2 penalty.
 
-    On five small tables (three splits each, 40 epochs) it had the lowest or nearly the lowest loss of nine recipes with
-    weight decay, averaging or early stopping: R² 0.505 instead of 0.449 without on diabetes.
+    On five tables (two draws each, five folds, 60 epochs) it had the lowest or nearly the lowest loss of six networks
+    with weight decay, penalty or dropout: R² 0.57 instead of 0.45 for two layers with a decoupled decay of 3 on
+    generated values.
     """
-    return Recipe.suited(task, **{"weight_decay": TABLE_DECAY, **options})
+    return Recipe.suited(task, **{"optimiser": "adam-l2", "weight_decay": TABLE_PENALTY, **options})

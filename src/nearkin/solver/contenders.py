@@ -44,6 +44,7 @@ TITLES = {
 }
 WIDTHS = (0.0625, 0.125, 0.25, 0.5, 1.0)
 USUAL_WIDTH = 0  # index of the width without a time limit
+TABLE_NETWORKS = {"mlp": "mlp?hidden=128"}
 CNNS = {"cnn": "cnn", "cnn-large": "cnn?residual=true&width=2"}
 CHANNELS = (8, 16, 32, 48)
 USUAL_CELLS = 1  # index among the networks of a cell without a time limit

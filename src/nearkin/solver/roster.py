@@ -15,6 +15,7 @@ from nearkin.solver.allocation import cnn_recipe, shifts, table_recipe
 from nearkin.solver.contenders import (
     CNNS,
     HAND_MADE,
+    TABLE_NETWORKS,
     TITLES,
     USUAL_CELLS,
     USUAL_WIDTH,
@@ -79,7 +80,9 @@ def _known(contest: Contest, kin: Solved | None, flip: bool) -> Iterator[Contend
                 recipe=replace(cnn_recipe(contest.task, flip), **contest.plan.options()), seed=contest.plan.seed,
             )  # fmt: skip
     for name in (default_network(contest.task), *(contest.plan.hand_made if contest.images else ())):
-        networks = hand_made_networks(name, contest.plan.width) if name in HAND_MADE else [name]
+        networks = (
+            hand_made_networks(name, contest.plan.width) if name in HAND_MADE else [TABLE_NETWORKS.get(name, name)]
+        )
         yield Contender(
             name=name, title=TITLES.get(name, name), kind="made", task=contest.learn, networks=tuple(networks),
             usual=USUAL_WIDTH, seed=contest.plan.seed,

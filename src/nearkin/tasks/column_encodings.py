@@ -1,7 +1,7 @@
 """Encodings of one column of a table: values that turn text cells `[N]` into float32 columns `[N, K]`.
 
-Every class has `fit(cells)`, which learns from training cells, `encode(cells)`, and `titles`, the names of the K
-columns. An encoded column never holds NaN or infinity.
+Every class has `fit(cells)`, which learns from training cells, `encode(cells)`, `titles`, the names of the K columns,
+and `marks`, which of them are shares from 0 to 1. An encoded column never holds NaN or infinity.
 """
 
 import math
@@ -22,17 +22,19 @@ from nearkin.tasks.table_cells import (
     read_dates,
     read_numbers,
     read_truth,
-    words,
+    terms,
 )
 
 MOST_VALUES = 100  # one-hot columns of a category
 MOST_COUNTED = 1000  # values of a category whose frequencies are stored
 RARE = 1 / 500  # share of the training rows below which a value counts as rare
-MOST_WORDS = 1000  # columns of all texts of a table
+MOST_WORDS = 2000  # columns of all texts of a table
 LEAST_WORDS = 64  # columns of one text
 LONGEST_VALUE = 200  # characters of a category that are compared
 LATEST = 1e12  # seconds; later dates cannot be read
 PARTS = ("year", "month", "weekday", "hour", "seconds")
+SEASON = ("sine of the season", "cosine of the season")
+YEAR = 31_556_952.0  # seconds of a mean year of the Gregorian calendar
 
 
 class ColumnEncoding(Protocol):
@@ -43,6 +45,14 @@ class ColumnEncoding(Protocol):
     @property
     def titles(self) -> tuple[str, ...]:
         """What each encoded column holds."""
+        ...
+
+    @property
+    def marks(self) -> tuple[bool, ...]:
+        """Which encoded columns mark a value, a word or a gap by a number from 0 to 1; they keep this scale.
+
+        Divided by their standard deviation, the mark of a rare value would be larger than all other numbers of its row.
+        """
         ...
 
     def encode(self, cells: Cells) -> Array:
@@ -83,6 +93,11 @@ class NumberColumn:
         """The value, and whether it is missing."""
         return ("value", "missing")[: 1 + self.gaps]
 
+    @property
+    def marks(self) -> tuple[bool, ...]:
+        """Only the mark of a missing value."""
+        return (False, True)[: 1 + self.gaps]
+
     def encode(self, cells: Cells) -> Array:
         """Values `[N, 1]`, or values and marks `[N, 2]`."""
         values = self.read(cells)
@@ -100,6 +115,11 @@ class TruthColumn(NumberColumn):
 
     kind: ClassVar[str] = "boolean"
 
+    @property
+    def marks(self) -> tuple[bool, ...]:
+        """All."""
+        return (True,) * len(self.titles)
+
     @staticmethod
     def read(cells: Cells) -> Array:
         """Cells as 0 and 1, NaN for cells that cannot be read."""
@@ -108,12 +128,13 @@ class TruthColumn(NumberColumn):
 
 @dataclass(frozen=True)
 class DateColumn:
-    """Dates of one form: year, month, day of the week (Monday is 0), hour, and seconds since the first date.
+    """Dates of one form: year, month, day of the week (Monday is 0), hour, seconds since the first date, and season.
 
-    A missing date becomes `fill`, the training median, and with `gaps` a last column marks it.
+    The season is the sine and the cosine of the time in mean years: December is near January. A missing date becomes
+    `fill`, the training median, and with `gaps` a column before the season marks it.
 
-    >>> DateColumn.fit(["2024-01-01", "2024-03-05"]).encode(["2024-01-02"]).tolist()
-    [[2024.0, 1.0, 1.0, 0.0, 86400.0]]
+    >>> DateColumn.fit(["2024-01-01", "2024-03-05"]).encode(["2024-01-02"]).round(1).tolist()
+    [[2024.0, 1.0, 1.0, 0.0, 86400.0, 0.0, 1.0]]
     """
 
     kind: ClassVar[str] = "date"
@@ -138,11 +159,16 @@ class DateColumn:
 
     @property
     def titles(self) -> tuple[str, ...]:
-        """The parts of a date, and whether it is missing."""
-        return (*PARTS, "missing")[: len(PARTS) + self.gaps]
+        """The parts of a date, whether it is missing, and the season."""
+        return (*PARTS, *["missing"] * self.gaps, *SEASON)
+
+    @property
+    def marks(self) -> tuple[bool, ...]:
+        """Only the mark of a missing date."""
+        return tuple(title == "missing" for title in self.titles)
 
     def encode(self, cells: Cells) -> Array:
-        """Parts `[N, 5]`, or parts and marks `[N, 6]`."""
+        """Parts and season `[N, 7]`, or parts, marks and season `[N, 8]`."""
         seconds = read_dates(cells, self.form)
         _require_readable(cells, seconds, f"date ({self.form})")
         known = np.where(np.isnan(seconds), self.fill, seconds)
@@ -154,6 +180,8 @@ class DateColumn:
             time.astype(np.int64) // 3600 % 24,
             known - self.first,
             *([np.isnan(seconds)] if self.gaps else []),
+            np.sin(2 * np.pi / YEAR * known),
+            np.cos(2 * np.pi / YEAR * known),
         )
         return np.stack(parts, axis=1).astype(np.float32)
 
@@ -199,6 +227,11 @@ class CategoryColumn:
         """The values, and what stands for the others."""
         return (*self.values, *["other values"] * self.other, *["frequency"] * (self.counts is not None))
 
+    @property
+    def marks(self) -> tuple[bool, ...]:
+        """All but the frequency."""
+        return (True,) * (len(self.values) + self.other) + (False,) * (self.counts is not None)
+
     def encode(self, cells: Cells) -> Array:
         """One-hot `[N, K]`."""
         known, size = {value: i for i, value in enumerate(self.values)}, len(self.values)
@@ -212,9 +245,10 @@ class CategoryColumn:
 
 @dataclass(frozen=True)
 class TextColumn:
-    r"""TF-IDF of the most frequent words: $(1 + \log n_w) \log\frac{1 + N}{1 + d_w}$, rows of length 1.
+    r"""TF-IDF of the most frequent words and pairs: $(1 + \log n_w) \log\frac{1 + N}{1 + d_w}$, rows of length 1.
 
-    $n_w$ counts a word in the cell, $d_w$ the training rows with the word, N all training rows.
+    A pair is two neighbouring words. $n_w$ counts a word or pair in the cell, $d_w$ the training rows that have it, N
+    all training rows.
 
     >>> column = TextColumn.fit(["good dog", "bad dog", "good cat", "bad cat"])
     >>> column.words, column.encode(["dog", "horse"]).tolist()
@@ -233,8 +267,8 @@ class TextColumn:
 
     @classmethod
     def fit(cls, cells: Cells, most: int = MOST_WORDS) -> "TextColumn":
-        """The `most` words that occur in the most training rows, but not in one row only and not in all."""
-        counts = Counter(word for cell in cells for word in set(words(cell)))
+        """The `most` words and pairs that occur in the most training rows, but not in one row only and not in all."""
+        counts = Counter(term for cell in cells for term in set(terms(cell)))
         frequent = [item for item in counts.items() if 2 <= item[1] < len(cells)]
         chosen = sorted(sorted(frequent, key=lambda item: (-item[1], item[0]))[:most])
         weights = [math.log((1 + len(cells)) / (1 + count)) for _, count in chosen]
@@ -242,15 +276,20 @@ class TextColumn:
 
     @property
     def titles(self) -> tuple[str, ...]:
-        """The words, one for each encoded column."""
+        """The words and pairs, one for each encoded column."""
         return self.words
+
+    @property
+    def marks(self) -> tuple[bool, ...]:
+        """All."""
+        return (True,) * len(self.words)
 
     def encode(self, cells: Cells) -> Array:
         """Rows of length 1, or 0 without any known word, `[N, K]`."""
         known, weights = {word: i for i, word in enumerate(self.words)}, np.array(self.weights, np.float32)
         counts = np.zeros((len(cells), len(known)), np.float32)
         for row, cell in zip(counts, cells, strict=True):
-            for word, count in Counter(words(cell)).items():
+            for word, count in Counter(terms(cell)).items():
                 if word in known:
                     row[known[word]] = 1 + math.log(count)
         counts *= weights

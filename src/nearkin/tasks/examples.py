@@ -1,6 +1,7 @@
 """Examples: inputs with their targets, and how both are scaled for a network."""
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -38,7 +39,8 @@ class Scaling:
 
     Attributes:
         mean: mean of each channel or column, None for the identity.
-        std: standard deviation of each channel or column; for a constant one its largest magnitude, at least 1.
+        std: standard deviation of each channel or column; for a constant one its largest magnitude, at least 1; 1 for
+            a column that keeps its scale.
         constant: positions of channels or columns that are constant within the precision of their type.
 
     >>> Scaling(torch.tensor([1.0]), torch.tensor([2.0]))(torch.tensor([[5.0]]))
@@ -66,10 +68,11 @@ class Scaling:
         return value.mul(self.std.view(shape)).add_(self.mean.view(shape))
 
     @classmethod
-    def of(cls, rows: Rows) -> "Scaling":
+    def of(cls, rows: Rows, unscaled: Sequence[int] = ()) -> "Scaling":
         """Mean and standard deviation of each channel or column; integers are not scaled.
 
-        The test for constant columns (`is_constant`) is relative to the size of the values: units do not matter.
+        The test for constant columns (`is_constant`) is relative to the size of the values: units do not matter. The
+        columns at the positions `unscaled` keep their scale: only their mean is subtracted.
 
         >>> from nearkin.tasks.rows import Values
         >>> scaling = Scaling.of(Values(torch.tensor([[0.0, 7.0, 1e-20], [2.0, 7.0, 3e-20]])))
@@ -94,6 +97,7 @@ class Scaling:
         std = (square / cells - shift.square()).clamp_min(0).sqrt()
         constant = is_constant(std, largest, dtype)
         std = torch.where(constant, largest.clamp_min(1), std).to(torch.float32)
+        std[list(unscaled)] = 1.0
         return cls((origin + shift).to(torch.float32), std, tuple(torch.nonzero(constant).flatten().tolist()))
 
     def to_dict(self) -> dict[str, list[float]] | None:

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -127,6 +128,16 @@ def words(text: str) -> list[str]:
     ["it's", 'a', 'dog', 'no', 'cat', '1']
     """
     return _WORD.findall(text.lower())
+
+
+def terms(text: str) -> list[str]:
+    """The words of a text, and the pairs of neighbouring words.
+
+    >>> terms("No good dog")
+    ['no', 'good', 'dog', 'no good', 'good dog']
+    """
+    single = words(text)
+    return single + [f"{first} {second}" for first, second in pairwise(single)]
 
 
 def num_words(text: str) -> int:

@@ -106,6 +106,12 @@ class TableEncoding:
         """Names of the columns that are used."""
         return tuple(column.name for column in self.columns)
 
+    @property
+    def marks(self) -> tuple[int, ...]:
+        """Positions of the encoded columns that mark something by a number from 0 to 1 and keep this scale."""
+        every = [column.encoding.marks[position] for column in self.columns for position in column.kept]
+        return tuple(position for position, mark in enumerate(every) if mark)
+
     @classmethod
     def fit(cls, table: Columns, keep: Collection[str] = ()) -> tuple["TableEncoding", TableReport]:
         """Detect the kind of every column of the training rows, and learn its encoding.
@@ -220,7 +226,7 @@ def _lines(name: str, kind: ColumnKind, cells: Cells, column: EncodedColumn | No
             missing = int(missing_cells(cells).sum())
             return [line + (f"; {_cells(missing, count)}" if gaps else "")]
         case TextColumn():
-            return [f"column {name!r} is text: encoded as TF-IDF of its {len(titles)} most frequent words"]
+            return [f"column {name!r} is text: encoded as TF-IDF of its {len(titles)} most frequent words and pairs"]
         case CategoryColumn(values=values, other=other, counts=counts):
             missing = sum(not cell.strip() for cell in cells)
             lines = [f"column {name!r}: {_cells(missing, count)}: a value of its own"] if missing else []

@@ -99,6 +99,12 @@ def read_table(
     return TableExamples(*arrays, preprocessing, (*notes, *report.shown()))
 
 
+def mark_positions(preprocessing: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    """Positions of the encoded columns of a table that keep their scale; none if the inputs are no encoded table."""
+    stored = preprocessing.get(TABLE)
+    return () if stored is None else TableEncoding.from_dict(stored, f"the preprocessing of '{name}'").marks
+
+
 def _weights(name: str, table: Columns, weight: Any, targets: Sequence[str]) -> Array:
     """Weights of all rows, from a column or as given."""
     if not isinstance(weight, str):

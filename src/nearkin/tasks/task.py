@@ -18,7 +18,7 @@ from nearkin.tasks.likelihood import Likelihood, likelihood
 from nearkin.tasks.metrics import ACCURACY
 from nearkin.tasks.rows import in_memory, subset_index
 from nearkin.tasks.split import held_out_split
-from nearkin.tasks.table_examples import read_table
+from nearkin.tasks.table_examples import mark_positions, read_table
 from nearkin.tasks.weights import read_weights, with_weights
 
 DIGEST_SAMPLES = 2048  # where rows must be decoded
@@ -210,8 +210,9 @@ column 1.'
         return self.standardised() if scaled else self
 
     def standardised(self) -> "Task":
-        """The same task, scaled by mean and standard deviation of its training set."""
-        inputs, targets = Scaling.of(self.train.inputs), Scaling.of(self.train.targets)
+        """The same task, scaled by mean and standard deviation of its training set; marks in tables keep theirs."""
+        unscaled = mark_positions(self.preprocessing, self.name)
+        inputs, targets = Scaling.of(self.train.inputs, unscaled), Scaling.of(self.train.targets)
         return replace(
             self,
             train=replace(self.train, scaling=inputs, target_scaling=targets),

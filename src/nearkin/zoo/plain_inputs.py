@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from nearkin.tasks.frames import cell_text
-from nearkin.tasks.table_cells import EPOCH, TRUTH, date_seconds, is_missing, words
+from nearkin.tasks.table_cells import EPOCH, TRUTH, date_seconds, is_missing, terms
 
 DELIMITERS = ",;\t"
 LARGEST = 3.4028234663852886e38  # of float32
+YEAR = 31_556_952.0  # seconds
 LONGEST_VALUE = 200  # characters of a category that are compared
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
 IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
@@ -93,13 +94,15 @@ def read_cell(cell: str, column: Mapping[str, Any]) -> float:
 
 
 def encode_value(value: float, column: Mapping[str, Any]) -> list[float]:
-    """The value, or the parts of a date, with the fill for a missing one; last 1 if it is missing, else 0."""
+    """The value, or the parts of a date, with the fill for a missing one; 1 if it is missing, else 0; the season."""
     missing = math.isnan(value)
     known = column["fill"] if missing else value
     if column["kind"] != "date":
         return [known, float(missing)]
     time = EPOCH + timedelta(seconds=math.floor(known))
-    return [time.year, time.month, time.weekday(), time.hour, known - column["first"], float(missing)]
+    gap = [float(missing)] if column["gaps"] else []
+    season = [math.sin(2 * math.pi / YEAR * known), math.cos(2 * math.pi / YEAR * known)]
+    return [time.year, time.month, time.weekday(), time.hour, known - column["first"], *gap, *season]
 
 
 def encode_category(value: str, column: Mapping[str, Any]) -> list[float]:
@@ -111,9 +114,9 @@ def encode_category(value: str, column: Mapping[str, Any]) -> list[float]:
 
 
 def encode_text(cell: str, positions: Mapping[str, int], weights: Sequence[float]) -> list[float]:
-    """TF-IDF of the known words, scaled to length 1."""
+    """TF-IDF of the known words and pairs, scaled to length 1."""
     numbers = [0.0] * len(positions)
-    for word, count in Counter(words(cell)).items():
+    for word, count in Counter(terms(cell)).items():
         if word in positions:
             numbers[positions[word]] = (1 + math.log(count)) * weights[positions[word]]
     length = max(math.sqrt(sum(number * number for number in numbers)), 1e-12)

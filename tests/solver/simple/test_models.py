@@ -21,9 +21,10 @@ from nearkin.nets.functional import load
 from nearkin.nets.registry import build
 from nearkin.nets.solved import Solved
 from nearkin.solver.simple import boosting, forest, linear, models, svm
-from nearkin.solver.simple.data import Sample, evenly, folds_of, standard
+from nearkin.solver.simple.data import FitContext, Sample, evenly, folds_of, standard
 from nearkin.solver.simple.models import ALWAYS, SIMPLE, SimpleFit, fit_simple, title
 from nearkin.solver.simple.svm import sharpness
+from nearkin.tasks.likelihood import likelihood
 from nearkin.tasks.task import Task
 from nearkin.zoo.model_file import loaded, saved
 
@@ -74,11 +75,15 @@ def answers(done: SimpleFit, task: Task) -> Tensor:
         return module(done, task)(task.test.all().x)
 
 
+def context_of(images: bool, scaled: bool = False) -> FitContext:
+    return FitContext("", likelihood("categorical"), 2, images, 0, scaled=scaled)
+
+
 def parts(task: Task) -> tuple[np.ndarray, ...]:
     """Standardised training inputs, training targets, and test inputs, as the models see them."""
     (x, y), (x_test, _) = task.train.all(), task.test.all()
     x, x_test = x.flatten(1), x_test.flatten(1)
-    mean, std = standard(x, len(task.input_shape) == 3)
+    mean, std = standard(x, context_of(len(task.input_shape) == 3, scaled=task.train.scaling.mean is not None))
     return ((x - mean) / std).double().numpy(), y.squeeze(-1).numpy(), ((x_test - mean) / std).double().numpy()
 
 
@@ -346,8 +351,14 @@ def test_sharpness_finds_the_temperature_that_labels_were_drawn_with() -> None:
 
 def test_pixels_share_one_deviation_and_constant_columns_keep_their_unit() -> None:
     x = torch.tensor([[0.0, 5.0, 0.0], [2.0, 5.0, 4.0]])
-    assert standard(x, images=False)[1].tolist() == [1.0, 1.0, 2.0]
-    assert standard(x, images=True)[1].tolist() == pytest.approx([(5 / 3) ** 0.5] * 3)
+    assert standard(x, context_of(images=False))[1].tolist() == [1.0, 1.0, 2.0]
+    assert standard(x, context_of(images=True))[1].tolist() == pytest.approx([(5 / 3) ** 0.5] * 3)
+
+
+def test_the_columns_of_a_scaled_table_are_only_centred() -> None:
+    x = torch.tensor([[0.0, 5.0], [2.0, 5.0]])
+    mean, std = standard(x, context_of(images=False, scaled=True))
+    assert (mean.tolist(), std.tolist()) == ([1.0, 5.0], [1.0, 1.0])
 
 
 def test_forests_are_for_tables() -> None:

@@ -72,7 +72,17 @@ class Clock:
 
 @dataclass(frozen=True)
 class FitContext:
-    """Facts of the task for a learner: likelihood, number of classes or columns, whether inputs are images."""
+    """Facts of the task for a learner.
+
+    Attributes:
+        stage: name of the model, for progress.
+        form: the likelihood.
+        size: number of classes, or of target columns.
+        images: whether inputs are images.
+        seed: of subsets, folds and trees.
+        metric: by which settings are chosen (default: accuracy or R²).
+        scaled: whether the columns of a table are on a common scale, so that they are not divided by their deviation.
+    """
 
     stage: str
     form: Likelihood
@@ -80,6 +90,7 @@ class FitContext:
     images: bool
     seed: int
     metric: str = ""
+    scaled: bool = False
 
     @property
     def classes(self) -> bool:
@@ -245,15 +256,19 @@ def _ranks(labels: Tensor | None, count: int, seed: int, name: str) -> tuple[Ten
     return shuffled[by_class], torch.arange(count) - starts[groups], groups
 
 
-def standard(x: Tensor, images: bool) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation `[D]` of columns, 1 for constant columns; all pixels of images share one deviation.
+def standard(x: Tensor, context: FitContext) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation `[D]` of columns, 1 for constant columns and for columns that are scaled already.
+
+    All pixels of images share one deviation.
 
     A pixel that is almost always background has a tiny deviation. Dividing by it would amplify its noise: with one
     deviation per pixel, the accuracy of an RBF machine on 3,000 MNIST images falls from 0.92 to 0.18.
     """
     mean = x.double().mean(0)
+    if context.scaled and not context.images:
+        return mean.to(x.dtype), torch.ones_like(mean, dtype=x.dtype)
     variance = (x.double() - mean).square().mean(0)
-    if images:
+    if context.images:
         variance = variance.mean().expand(len(mean))
     constant = is_constant(variance.sqrt(), x.double().abs().amax(0), x.dtype)
     std = torch.where(constant, torch.ones_like(variance), variance.sqrt())

@@ -103,7 +103,7 @@ class _Logistic:
     def __init__(self, sample: Sample, context: FitContext, strength: float) -> None:
         from sklearn.linear_model import LogisticRegression
 
-        self.mean, self.std = standard(sample.x, context.images)
+        self.mean, self.std = standard(sample.x, context)
         self.x, self.y = ((sample.x - self.mean) / self.std).numpy(), sample.y.numpy()
         self.weights = sample.weight_array
         self.seen, self.size = sample.y.unique(), context.size
@@ -151,7 +151,7 @@ def _ridge(sample: Sample, context: FitContext, alpha: float) -> LinearMachine:
     r"""$\min_W \|y - Wx - b\|^2 + \alpha\|W\|^2$ in float64."""
     from sklearn.linear_model import Ridge
 
-    mean, std = (v.double() for v in standard(sample.x, context.images))
+    mean, std = (v.double() for v in standard(sample.x, context))
     x, y = ((sample.x - mean) / std).numpy(), sample.y.double().numpy()
     model = Ridge(alpha=alpha).fit(x, y, sample.weight_array)
     weight = torch.from_numpy(model.coef_).reshape(sample.y.shape[1], -1)

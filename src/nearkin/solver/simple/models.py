@@ -129,7 +129,8 @@ def fit_simple(
     """
     words, clock = title(kind, task.likelihood), Clock(seconds)
     _check(kind, words, task, seconds)
-    context = FitContext(words, task.form, len(task.classes), len(task.input_shape) == 3, seed, metric)
+    images, scaled = len(task.input_shape) == 3, task.train.scaling.mean is not None
+    context = FitContext(words, task.form, len(task.classes), images, seed, metric, scaled)
     learner = LEARNERS[kind](context)
     _check_fixed(kind, fixed, learner)
     labels = task.train.labels() if context.classes else None

@@ -57,7 +57,7 @@ class KernelLearner:
 
     def fit(self, sample: Sample, settings: Mapping[str, Any], clock: Clock) -> Work[tuple[Machine, int]]:
         """Kernel machine over the support vectors of all outputs, and their number."""
-        mean, std = standard(sample.x, self.context.images)
+        mean, std = standard(sample.x, self.context)
         scale = float(settings["gamma"]) ** 0.5 / std
         z = (sample.x - mean) * scale
         whole = len(z) <= GRAM_SAMPLES
@@ -93,7 +93,7 @@ def sharpness(outputs: Tensor, targets: Tensor) -> float:
 
 def _scale_gamma(sample: Sample, context: FitContext) -> float:
     """Default of scikit-learn, `1 / (D var)`, for standardised inputs."""
-    mean, std = standard(sample.x, context.images)
+    mean, std = standard(sample.x, context)
     variance = float(((sample.x - mean) / std).var(correction=0))
     return 1 / (sample.x.shape[1] * variance) if variance > 0 else 1.0
 
