@@ -9,7 +9,7 @@ from nearkin.distance.registry import STRUCTURE
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import default_network
 from nearkin.search.searcher import NUM_BEST, ScoredGenotype
-from nearkin.solver.allocation import JOINING
+from nearkin.solver.allocation import JOINING, JOINING_LATER
 from nearkin.solver.contenders import search_skeleton
 from nearkin.solver.contest import Contest
 from nearkin.solver.kin import GAIN
@@ -41,7 +41,7 @@ def join_zoo(zoo: Zoo, task: Task, plan: Plan, contest: Contest, relations: Rela
 
 @operation
 def add_solved(solution: Solution, task: Task, zoo: Zoo, plan: Plan) -> Work[None]:
-    """Add the task of a short run to the zoo after its answer; this time is not part of the budget."""
+    """Add the task of a short run to the zoo after its answer, in a few seconds that are not part of the budget."""
     yield from _add(zoo, replace(task, notes=()), plan, solution.relations)
     keep_solution(zoo, solution)
 
@@ -103,7 +103,8 @@ def _like_kin(zoo: Zoo, task: Task, plan: Plan, relations: Relations) -> tuple[s
 
 def _limited(recipe: Recipe, plan: Plan, trials: int) -> Recipe:
     """The recipe with its share of the time limit of a run."""
-    return replace(recipe, seconds=JOINING * plan.seconds / trials) if plan.focused and plan.seconds else recipe
+    share = JOINING if plan.joins else JOINING_LATER
+    return replace(recipe, seconds=share * plan.seconds / trials) if plan.focused and plan.seconds else recipe
 
 
 def _best_cells(contest: Contest) -> list[ScoredGenotype]:

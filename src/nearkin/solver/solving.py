@@ -118,7 +118,7 @@ def _solve(task: Task, zoo: Zoo, plan: Plan, restart: bool) -> Work[Solution]:
         finals[simple] = yield from final_model(contest, simple)
     solution = yield from _solution(task, plan, contest, checks, relations, finals, chosen)
     if plan.join and plan.hurried:
-        yield Note(f"'{task.name}' is not added to the zoo: training its networks would take longer than the whole run")
+        yield Note(f"'{task.name}' is not added to the zoo: a run of {plan.seconds:.0f} s has no time for its networks")
     if plan.measure_zoo_value:
         run = lambda task, zoo, plan: solve.work(task, zoo, plan=plan)  # noqa: E731
         solution = replace(solution, zoo_value=(yield from measure_zoo_value(solution, task, zoo, plan, run)))
