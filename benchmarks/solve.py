@@ -42,7 +42,7 @@ from solve_tables import TARGET
 from solve_tasks import DATA, IMAGES, LOADED, Draw, Split, kin_tasks
 
 PAGE = Path(__file__).parents[1] / "docs" / "figures" / "solve-benchmark.md"
-SEEDS = (0, 1, 2)  # of the final run; nothing was chosen on these: development uses seeds from 100 on
+SEEDS = (10, 11, 12)  # of the final run; nothing was chosen on these: development used seeds 0 to 2 and from 100 on
 SECONDS = 30.0
 CELLS = 8  # cells that are evaluated for each task of the zoo
 LONGEST = 20  # a run is stopped after so many times its seconds
@@ -142,6 +142,7 @@ def run_solve(draw: Draw, seconds: float, zoo: Path, wall: bool) -> dict[str, An
         **times,
         "report": report,
         "clock": clock,
+        "answered": (solution.answer_seconds + report[clock]) / seconds,
         "overrun": (times[clock] + report[clock]) / seconds,
         "chosen": solution.chosen,
         "stated": solution.metric,

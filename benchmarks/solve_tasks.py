@@ -3,11 +3,15 @@
 Kin and targets never share a sample: of MNIST, Fashion-MNIST and CIFAR-10 kin have the even positions of the training
 file, targets the odd ones; of the digits kin have every third position. Test and fresh samples of a draw are one random
 sample, cut in two, so that an interval stated for the first must hold for the second.
+
+The three surveys (`SURVEYS`) had no part in development: no model was fitted to them before the final run.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -153,6 +157,28 @@ def known_table(name: str, values: bool = False) -> Callable[[int], Draw]:
     return draw
 
 
+def survey(
+    name: str, file: str, target: str, sizes: tuple[int, int], drop: tuple[str, ...] = (), values: bool = False
+) -> Callable[[int], Draw]:
+    """A survey of malaria as it was published: `sizes` rows for training and for test; the rest is fresh.
+
+    Texts are categories with many values, and some cells are empty.
+    """
+
+    def draw(seed: int) -> Draw:
+        frame = pd.read_csv(malaria_folder() / file).dropna(subset=[target])
+        y = frame[target].to_numpy()
+        parts = cut(frame.drop(columns=[target, *drop]), y.astype(float) if values else y.astype(int), sizes, seed)
+        return Draw(name, seed, *parts, values=values)
+
+    return draw
+
+
+def malaria_folder() -> Path:
+    """The folder of the surveys, in `$NEARKIN_DATA`."""
+    return Path(os.environ["NEARKIN_DATA"]).expanduser() / "malaria_prevalence"
+
+
 def generated_table(
     name: str, rows: Callable[[int, int], pd.DataFrame], samples: int, values: bool = False
 ) -> Callable[[int], Draw]:
@@ -166,6 +192,15 @@ def generated_table(
     return draw
 
 
+RATE = "PfPR_rmean"  # share of infected children by country and year, with an interval that is left out
+SURVEYS: dict[str, Callable[[int], Draw]] = {
+    "gambia": survey("gambia", "gambia.csv.gz", "pos", (1000, 500)),
+    "kenya": survey("kenya", "kenya_highlands_rdt.csv.gz", "RDT", (1500, 2000)),
+    "parasite-rate": survey(
+        "parasite-rate", "map_pfpr_by_country_2000-2019.csv.gz", RATE, (800, 1000),
+        ("PfPR_LCI", "PfPR_median", "PfPR_UCI"), values=True,
+    ),
+}  # fmt: skip
 DATA: dict[str, Callable[[int], Draw]] = {
     "digits": digits,
     "mnist-500": idx_images("mnist", 500),
@@ -182,6 +217,7 @@ DATA: dict[str, Callable[[int], Draw]] = {
     "generated-values": generated_table("generated-values", generated_values, 800, values=True),
     "generated-rare": generated_table("generated-rare", rare_class, 1500),
     "generated-text": generated_table("generated-text", generated_text, 400),
+    **SURVEYS,
 }
 IMAGES = tuple(DATA)[:7]
 LOADED = ("digits", "mnist-500", "fashion-500", "cifar10-2000", "breast-cancer", "generated-classes")

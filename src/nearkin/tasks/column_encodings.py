@@ -25,7 +25,9 @@ from nearkin.tasks.table_cells import (
     terms,
 )
 
-MOST_VALUES = 100  # one-hot columns of a category
+MOST_VALUES = 400  # one-hot columns of a category
+FEWER_VALUES = 100  # of a category in a table of very many rows; with more values, each must occur twice
+ONE_HOT_NUMBERS = 2**25  # numbers of the one-hot columns of a category: 128 MiB
 MOST_COUNTED = 1000  # values of a category whose frequencies are stored
 RARE = 1 / 500  # share of the training rows below which a value counts as rare
 MOST_WORDS = 2000  # columns of all texts of a table
@@ -204,21 +206,21 @@ class CategoryColumn:
     counts: dict[str, int] | None = None
 
     def __post_init__(self) -> None:
-        _require(len(set(self.values)) == len(self.values) <= MOST_VALUES, "the values", "up to 100 distinct ones")
+        _require(len(set(self.values)) == len(self.values) <= MOST_VALUES, "the values", "up to 400 distinct ones")
         counts = self.counts or {}
         _require(len(counts) <= MOST_COUNTED and min(counts.values(), default=0) >= 0, "the counts", "up to 1000 of 0+")
 
     @classmethod
     def fit(cls, cells: Cells) -> "CategoryColumn":
-        """The frequent values of the training rows; frequencies if there are more than 100 values."""
+        """The frequent values of the training rows; frequencies if there are more values than one-hot columns."""
         counts = Counter(map(_value, cells))
-        least = RARE * len(cells)
-        many = len(counts) > MOST_VALUES
+        least, most = RARE * len(cells), max(FEWER_VALUES, min(MOST_VALUES, ONE_HOT_NUMBERS // max(1, len(cells))))
+        many = len(counts) > most
         frequent = [
             value
             for value, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-            if count >= max(least, 2 if many else 1)
-        ][:MOST_VALUES]
+            if count >= max(least, 2 if len(counts) > FEWER_VALUES else 1)
+        ][:most]
         stored = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MOST_COUNTED]
         return cls(tuple(sorted(frequent)), len(frequent) < len(counts), dict(stored) if many else None)
 
