@@ -1,6 +1,7 @@
 """Solve against the models that a user would write, with equal CPU time: is it, within noise, as good as the best?
 
     python benchmarks/solve.py [--seconds 30] [--back] [--autogluon PYTHON]
+    python benchmarks/solve.py --seconds 15 --methods solve
     python benchmarks/solve.py --load 3
     python benchmarks/solve.py --offline
 
@@ -44,6 +45,7 @@ from solve_tasks import DATA, IMAGES, LOADED, Draw, Split, kin_tasks
 PAGE = Path(__file__).parents[1] / "docs" / "figures" / "solve-benchmark.md"
 SEEDS = (10, 11, 12)  # of the final run; nothing was chosen on these: development used seeds 0 to 2 and from 100 on
 SECONDS = 30.0
+SHORT_SECONDS = 15.0  # of further runs of solve
 CELLS = 8  # cells that are evaluated for each task of the zoo
 LONGEST = 20  # a run is stopped after so many times its seconds
 AUTOGLUON = "autogluon"
@@ -282,8 +284,20 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "nearkin-benchmark-solve")
     parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    options.results = options.folder / f"runs of {options.seconds:g} s"
+    options.results = results_folder(options.folder, options.seconds)
     return options
+
+
+def results_folder(folder: Path, seconds: float) -> Path:
+    """Folder of the results of runs with so many seconds."""
+    return folder / f"runs of {seconds:g} s"
+
+
+def stored_rows(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Results in a folder, of the data sets and seeds of the options, in their order."""
+    rows = [json.loads(file.read_text()) for file in folder.glob("*.json")]
+    rows = [row for row in rows if row["seed"] in options.seeds and row["data"] in options.data]
+    return sorted(rows, key=lambda row: (list(DATA).index(row["data"]), row["seed"], row["method"]))
 
 
 def main() -> None:
@@ -333,14 +347,15 @@ def work(options: argparse.Namespace) -> None:
 
 def write(options: argparse.Namespace) -> None:
     """Figures and page, beside this script for the final seeds, else in the working folder."""
-    wanted = [json.loads(file.read_text()) for file in sorted(options.results.glob("*.json"))]
-    rows = [row for row in wanted if row["seed"] in options.seeds and row["data"] in options.data]
-    rows.sort(key=lambda row: (list(DATA).index(row["data"]), row["seed"]))
+    rows, short = (
+        stored_rows(results_folder(options.folder, seconds), options) for seconds in (options.seconds, SHORT_SECONDS)
+    )
     if not any(row["method"] == "solve" for row in rows):
         print("no run of solve is done yet; nothing is written", file=sys.stderr)
         return
-    figures = {"seconds": options.seconds, "seeds": list(options.seeds), **summary(rows)}
-    final = options.seeds == SEEDS and options.data == tuple(DATA)
+    times = {"seconds": options.seconds, "short_seconds": SHORT_SECONDS}
+    figures = {**times, "seeds": list(options.seeds), **summary(rows, short)}
+    final = (options.seeds, options.data, options.seconds) == (SEEDS, tuple(DATA), SECONDS)
     keep(__file__ if final else str(options.folder / "solve.py"), figures)
     (PAGE if final else options.folder / "solve-benchmark.md").write_text(page(figures))
     print(json.dumps(figures["summary"], indent=1))

@@ -13,6 +13,7 @@ from solve_tasks import IMAGES
 
 Row = dict[str, Any]
 PEER = "autogluon"
+SIMPLE_MODELS = ("svm", "boosting", "boosting, stopped", "forest", "logistic", "mlp")
 Z = float(norm.ppf(0.975))
 
 
@@ -149,8 +150,24 @@ def loads(rows: list[Row]) -> list[Row]:
     return pairs
 
 
-def summary(rows: list[Row]) -> Row:
-    """Figures of the benchmark: a list of runs, what they show together, and the test under load."""
+def short_runs(rows: list[Row], short: list[Row]) -> list[Row]:
+    """Shorter runs of solve beside the simple model that is best on the test samples of all in the long runs."""
+    pairs = []
+    for solve in short:
+        known = [row for row in rows if (row["data"], row["seed"]) == (solve["data"], solve["seed"])]
+        simple = [row for row in known if row["method"] in SIMPLE_MODELS and "scores" in row]
+        if solve["method"] != "solve" or "scores" not in solve or not simple:
+            continue
+        best = max(simple, key=lambda row: row["metric"])
+        difference, noise = paired(solve["scores"], best["scores"])
+        facts = {name: solve[name] for name in ("data", "seed", "chosen", "metric", "answered", "overrun")}
+        others = {"simple": best["method"], "simple_metric": best["metric"], "difference": difference, "noise": noise}
+        pairs.append({**facts, **others})
+    return pairs
+
+
+def summary(rows: list[Row], short: list[Row]) -> Row:
+    """Figures of the benchmark: a list of runs, what they show together, the test under load, and shorter runs."""
     entries = compared(rows)
     groups = {
         "all": entries,
@@ -158,7 +175,8 @@ def summary(rows: list[Row]) -> Row:
         "tables": [entry for entry in entries if not entry["images"]],
     }
     overruns = [entry["overrun"] for entry in entries if "overrun" in entry]
-    pairs = loads(rows)
+    answered = [entry["answered"] for entry in entries if "answered" in entry]
+    pairs, shorter = loads(rows), short_runs(rows, short)
     best: dict[str, list[float]] = {}
     for entry in entries:
         if "difference" in entry:
@@ -169,12 +187,15 @@ def summary(rows: list[Row]) -> Row:
             "best_rival": mean_with_half(best) if best else None,
             "rivals": {name: by_rival(part) for name, part in groups.items()},
             "coverage": {name: coverage(part) for name, part in groups.items()},
-            "overrun": {"mean": statistics.fmean(overruns), "worst": max(overruns)} if overruns else None,
-            "report_seconds": statistics.fmean(e["report"]["cpu"] for e in entries if "report" in e) if overruns else 0,
+            "answered": {"mean": statistics.fmean(answered), "worst": max(answered)},
+            "overrun": {"mean": statistics.fmean(overruns), "worst": max(overruns)},
+            "short": share([within_noise(pair) for pair in shorter]),
+            "report_seconds": statistics.fmean(e["report"]["cpu"] for e in entries if "report" in e),
             "clocks": sorted({entry["clock"] for entry in entries if "clock" in entry}),
             "chosen": dict(Counter(entry.get("chosen", "failed") for entry in entries).most_common()),
             "load": share([pair["same"] for pair in pairs]),
         },
         "runs": entries,
         "load": pairs,
+        "short": shorter,
     }

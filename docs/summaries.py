@@ -247,6 +247,10 @@ def solve(figures: dict[str, Any]) -> Summary:
     ratio = within["all"]["count"] / within["all"]["of"]
     holds = {True: "holds", False: "does not hold"}
     loaded = f" Under load the answer stays the same, within its interval, in {load['count']} of {load['of']} runs."
+    short = found["short"]
+    shorter = (
+        f" With half of the time it is within noise of the best simple model in {short['count']} of {short['of']}."
+    )
     return Summary(
         "With equal CPU time `nearkin solve` is, within noise, at least as good as the best of the models that a user "
         f"would write, and its 95 % interval holds. Required: {100 * REQUIRED:.0f} % of runs.",
@@ -257,12 +261,12 @@ def solve(figures: dict[str, Any]) -> Summary:
         f"part {holds[covered['with_noise']['high'] >= 0.95]}: the metric of fresh samples lies in the stated interval "
         f"in {covered['plain']['count']} of {covered['plain']['of']} runs, where {covered['expected']:.0%} is expected "
         f"of a correct interval; in {covered['with_noise']['count']} if the noise of the fresh samples is allowed for, "
-        "where 95 % is expected." + (loaded if load["of"] else ""),
+        "where 95 % is expected." + (loaded if load["of"] else "") + (shorter if short["of"] else ""),
         f"95 %: share within noise {within['all']['low']:.0%} to {within['all']['high']:.0%}; mean difference ± "
         f"{100 * best['half']:.2f} points (Student, over data sets). The noise of each run is in the table.",
-        f"`python benchmarks/solve.py` with MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100 in `$NEARKIN_DATA`; "
-        f"{within['all']['of']} runs, {figures['seconds']:g} s of CPU time for each of seven or eight methods; then "
-        "`--load 3` and `--offline`.",
+        f"`python benchmarks/solve.py` with MNIST, Fashion-MNIST, CIFAR-10, CIFAR-100 and the malaria surveys in "
+        f"`$NEARKIN_DATA`; {within['all']['of']} runs, {figures['seconds']:g} s of CPU time for each of seven or eight methods; then "
+        "`--seconds 15 --methods solve`, `--load 3` and `--offline`.",
     )
 
 
