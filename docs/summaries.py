@@ -265,8 +265,8 @@ def solve(figures: dict[str, Any]) -> Summary:
         f"95 %: share within noise {within['all']['low']:.0%} to {within['all']['high']:.0%}; mean difference ± "
         f"{100 * best['half']:.2f} points (Student, over data sets). The noise of each run is in the table.",
         f"`python benchmarks/solve.py` with MNIST, Fashion-MNIST, CIFAR-10, CIFAR-100 and the malaria surveys in "
-        f"`$NEARKIN_DATA`; {within['all']['of']} runs, {figures['seconds']:g} s of CPU time for each of seven or eight methods; then "
-        "`--seconds 15 --methods solve`, `--load 3` and `--offline`.",
+        f"`$NEARKIN_DATA`; {within['all']['of']} runs, {figures['seconds']:g} s of CPU time for each of seven or eight "
+        "methods; then `--seconds 15 --methods solve`, `--load 3` and `--offline`.",
     )
 
 
