@@ -93,7 +93,7 @@ def exported(
     if to == "torch":
         return _export_weights(solved, model, file, trial)
     require(
-        not isinstance(model, TangentMachine),
+        not any(isinstance(module, TangentMachine) for module in model.modules()),
         f"'{solved.name}' is solved in closed form with derivatives of a network, which neither ONNX nor a Python file "
         f"can represent; use --to torch, or solve it without transfer",
         MismatchError,
