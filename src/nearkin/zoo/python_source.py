@@ -68,7 +68,7 @@ def python_source(
     head = head.replace("\\", r"\\").replace('"""', r"\"\"\"")  # names in the notes may be anything
     tail = _TAIL.format(
         code=code, options=options, shape=shape, facts=FACTS, read=reading.code, sources=reading.sources,
-        names=reading.names, dtype="" if preprocessing.axes else ", dtype=torch.int64",
+        names=reading.names, prepare=reading.prepare, dtype="" if preprocessing.axes else ", dtype=torch.int64",
     )  # fmt: skip
     body = "\n\n".join(piece.strip("\n") if piece.count("\n") < 2 else "\n" + piece.strip("\n") for piece in
                        definitions.pieces.values())  # fmt: skip
@@ -141,7 +141,7 @@ def main(files: list[str]) -> None:
         return
     known, data = facts(), files[0] if len(files) == 1 else files
     try:
-        answers = predict(data)
+{prepare}        answers = predict(data)
     except (ValueError, OSError) as error:
         sys.exit(f"error: {{error}}")
     writer = csv.writer(sys.stdout, lineterminator="\\n")
@@ -160,12 +160,21 @@ if __name__ == "__main__":
 
 
 class _Reading(NamedTuple):
-    """How an exported file reads new data: names of functions, code, what it reads besides arrays, names of rows."""
+    """How an exported file reads new data.
+
+    Attributes:
+        functions: names of the functions that it needs.
+        code: reads data that are no arrays.
+        sources: what it reads besides arrays.
+        names: expression for the names of rows that the script prints.
+        prepare: code of the script before it predicts.
+    """
 
     functions: tuple[str, ...]
     code: str
     sources: str
     names: str = "range(len(answers))"
+    prepare: str = ""
 
 
 _READING = {
@@ -177,12 +186,15 @@ _READING = {
         ", a csv file, a list of dicts or a DataFrame",
     ),
     "images": _Reading(
-        ("image_files", "image_pixels"),
+        ("image_files", "readable_images", "image_pixels"),
         """    if isinstance(data, list | tuple) or (isinstance(data, str | Path) and not str(data).endswith(".npy")):
         return image_pixels(image_files(data), INPUT_SHAPE, facts(path)["invert"])
 """,
         ", a folder of images, image files or PIL images",
-        'range(len(answers)) if str(data).endswith(".npy") else image_files(data)',
+        "data if isinstance(data, list) else range(len(answers))",
+        """        if not str(data).endswith(".npy"):
+            data = readable_images(image_files(data))
+""",
     ),
     "arrays": _Reading((), "", " or an npy file"),
 }
