@@ -19,6 +19,7 @@ from nearkin.core.errors import MismatchError
 from nearkin.nets.solved import Solved
 from nearkin.solver.solution import Solution, predict_inputs
 from nearkin.tasks.new_inputs import read_inputs
+from nearkin.tasks.readers.table import columns
 from nearkin.tasks.table_encoding import TableEncoding
 from nearkin.zoo.export import exported
 from nearkin.zoo.plain_inputs import encode_table, image_pixels, table_rows
@@ -111,6 +112,29 @@ def test_digits(name: str, tmp_path: Path) -> None:
     assert (run_onnx(tmp_path / "b.onnx", as_bytes)[0] - wanted).abs().max() <= TOLERANCE
 
 
+def test_the_script_skips_images_that_cannot_be_read(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (30, 8, 8), dtype=np.uint8)
+    solution = solve(nk.Task.from_arrays("noise", images, [0, 1] * 15), "logistic", tmp_path)
+    export(solution, "python", tmp_path / "m.py")
+    for number in range(11):
+        Image.fromarray(images[number]).save(tmp_path / f"{number:02d}.png")
+    (tmp_path / "05.png").write_bytes(b"no image")
+    command = [sys.executable, "-I", str(tmp_path / "m.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("warning: skipped: ")
+    with pytest.warns(UserWarning, match="1 files are skipped"):
+        said = solution.predict(tmp_path)
+    lines = list(csv.DictReader(done.stdout.splitlines()))
+    assert [Path(line["row"]).name for line in lines] == [Path(row).name for row in said.rows]
+    assert [line["prediction"] for line in lines] == said.names
+    (tmp_path / "06.png").write_bytes(b"no image")
+    failed = subprocess.run(command, capture_output=True, text=True)
+    assert (failed.returncode, failed.stderr.count("\n")) == (1, 1)
+    assert failed.stderr.startswith("error: 2 of 11 images cannot be read, at most a tenth may be")
+
+
 def test_a_temperature_changes_the_exported_probabilities(tmp_path: Path) -> None:
     task = nk.task("digits?limit=100", name="digits")
     model = nk.build("mlp?hidden=8", task.input_shape, task.num_outputs, seed=0)
@@ -165,7 +189,8 @@ def test_closed_form_transfer_is_refused_in_one_line(kin_zoo: nk.Zoo, target: nk
 
 # Reading of rows and image files without nearkin
 
-ODD = ["", " ", "NA", "nan", "1", " 2 ", "1e3", "-0", "1_0", "inf", "1e300", "٣", "0x1", "1,5", "?", "None", "3.5e38"]
+WRITTEN = ["$1,200.5", "-€ 3", "2,5 %", "1.234,56", "1,2,3", "1,5", "1e3"]
+ODD = [*WRITTEN, "", " ", "NA", "nan", "1", " 2 ", "-0", "1_0", "inf", "1e300", "٣", "0x1", "?", "None", "3.5e38"]
 
 
 def test_odd_cells_are_encoded_as_by_nearkin() -> None:
@@ -192,6 +217,15 @@ def test_odd_cells_are_encoded_as_by_nearkin() -> None:
 def test_files_and_records_are_read_as_by_nearkin(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes('\ufeff"x";y \r\n1;"a;b"\r\n\r\n2;\r\n'.encode())
     assert table_rows(tmp_path / "a.csv") == [{"x": "1", "y": "a;b"}, {"x": "2", "y": ""}]
+    for separator in ",;|\t":
+        cells = ["1.234,5", "-0,25", "1,234", "", "7", "a", "12 %", "$3"]
+        rows = "".join(f'"{cell}"{separator}"{other}"\n' for cell in cells[:5] for other in cells)
+        (tmp_path / "c.csv").write_text(f'"a,b"{separator}c\n{rows}')
+        wanted = columns(tmp_path / "c.csv")
+        assert wanted["a,b"][8] == ("-0.25" if separator == ";" else "-0,25")
+        assert table_rows(tmp_path / "c.csv") == [
+            dict(zip(wanted, row, strict=True)) for row in zip(*wanted.values(), strict=True)
+        ]
     (tmp_path / "b.csv").write_text("x,y\n1\n")
     with pytest.raises(ValueError, match="row 1 has 1 cells, the header 2"):
         table_rows(tmp_path / "b.csv")
