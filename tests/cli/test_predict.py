@@ -228,3 +228,69 @@ def test_a_folder_of_mixed_images_is_solved_and_predicted(tmp_path: Path, call: 
     assert said.names == ["light", "dark", "light"]
     assert said.rows == ("0", "1", "2")
     assert solution.predict(picture(0)).names == ["dark"]
+
+
+def test_cells_that_the_model_does_not_know_are_reported(visits: Path, call: Call) -> None:
+    assert call("solve", "visits", "csv:visits.csv?target=verdict", *SOLVE).code == 0
+    said = call("predict", "visits-solution", "csv:new.csv?target=verdict", "--out", "a.json", "--json")
+    assert said.code == 0, said.err
+    line = "column 'city': 30 of 30 cells are a value that training did not have, such as 'Berlin'"
+    assert said.err == f"warning: {line}\n"
+    assert said.json["notes"] == [line]
+    assert json.loads((visits / "a.json").read_text()) == said.json
+    refused = call("predict", "visits-solution", "csv:new.csv?limit=3")
+    assert "with the modifier limit, predict reads all rows" in refused.error
+    solution = nk.Solution.load(visits / "visits-solution" / "solution.safetensors")
+    predicted = solution.predict(visits / "new.csv")
+    assert predicted.notes == (line,)
+    abstained = call("predict", "visits-solution", "new.csv", "--abstain", "0.9", "--json").json["predictions"]
+    assert predicted.abstaining(0.9) == abstained
+    exported = call("export-model", "visits-solution", "--to", "python", "--json")
+    assert [Path(file).name for file in exported.json["files"]] == [
+        "visits-solution.py", "visits-solution.safetensors",
+    ]  # fmt: skip
+
+
+def test_intervals_of_several_targets_hold_new_values_of_each(tmp_path: Path, call: Call) -> None:
+    rng = random.Random(0)
+
+    def sample(count: int) -> list[list[str]]:
+        sizes = [rng.random() for _ in range(count)]
+        return [[f"{x:.4f}", f"{x + rng.gauss(0, 0.1):.4f}", f"{100 * x + rng.gauss(0, 30):.3f}"] for x in sizes]
+
+    head, new = ("size", "price", "weight"), sample(2000)
+    write(tmp_path / "old.csv", head, sample(800))
+    write(tmp_path / "new.csv", head[:1], [row[:1] for row in new])
+    assert call("solve", "old", "csv:old.csv?target=price,weight", *SOLVE).code == 0
+    said = call("predict", "old-solution", "new.csv", "--json", "--out", "answers.csv").json
+    for column in (0, 1):
+        inside = [
+            intervals[column][0] <= float(row[1 + column]) <= intervals[column][1]
+            for row, intervals in zip(new, said["intervals"], strict=True)
+        ]
+        assert 0.92 <= np.mean(inside) <= 0.98
+    with (tmp_path / "answers.csv").open() as file:
+        first = next(csv.DictReader(file))
+    assert list(first) == [
+        "row", "prediction price", "low price", "high price", "prediction weight", "low weight", "high weight",
+    ]  # fmt: skip
+    assert float(first["low weight"]) == pytest.approx(said["intervals"][0][1][0], rel=1e-4)
+    solution = nk.Solution.load(tmp_path / "old-solution" / "solution.safetensors")
+    low, high = solution.predict(tmp_path / "new.csv").interval
+    assert low[0].tolist() == pytest.approx([ends[0] for ends in said["intervals"][0]])
+    assert high.shape == (2000, 2)
+
+
+def test_a_file_or_folder_without_its_reader_gets_a_hint(visits: Path, call: Call) -> None:
+    (visits / "photos").mkdir()
+    assert "for this file write csv:new.csv?target=COLUMN" in call("solve", "x", "new.csv").error
+    assert "write folder:photos" in call("solve", "x", "photos").error
+
+
+def test_wrong_class_weights_are_refused_before_any_work(visits: Path, call: Call) -> None:
+    data = "csv:visits.csv?target=verdict"
+    refused = call("solve", "x", data, *SOLVE, "--class-weight", "god=2")
+    assert refused.error == "error: x: class_weight names 'god', the classes are bad, good; use their names"
+    values = call("solve", "x", "csv:visits.csv?target=age", *SOLVE, "--class-weight", "balanced")
+    assert "class_weight needs a task with classes" in values.error
+    assert not (visits / "nearkin-zoo").exists()

@@ -246,3 +246,47 @@ def test_weights_of_samples_and_classes_reach_the_model() -> None:
     values = x @ [1.0, 2.0] + rng.normal(size=200)
     first, second = quick_values().fit(x, values), quick_values().fit(x, values, sample_weight=np.arange(1, 201))
     assert not np.allclose(first.predict(x), second.predict(x))
+
+
+def frame(count: int, seed: int) -> pandas.DataFrame:
+    """Rows with text, dates, categories, truth values and missing cells."""
+    rng = np.random.default_rng(seed)
+    good = rng.random(count) < 0.5
+    words = np.where(good, "lovely fine room", "awful dirty room")
+    return pandas.DataFrame({
+        "age": np.where(rng.random(count) < 0.2, np.nan, rng.normal(40, 9, count)),
+        "city": pandas.Categorical(rng.choice(["Oslo", "Rome"], count)),
+        "seen": pandas.Timestamp("2024-01-01") + pandas.to_timedelta(rng.integers(0, 300, count), "D"),
+        "member": rng.choice(np.array([True, False, None], dtype=object), count),
+        "review": [f"{words[i]} number {i % 7}" for i in range(count)],
+        "good": good,
+    })  # fmt: skip
+
+
+def test_data_frames_of_any_columns() -> None:
+    rows, new = frame(150, 0), frame(40, 1)
+    x, labels = rows.drop(columns="good"), np.where(rows["good"], "yes", "no")
+    new_x, new_labels = new.drop(columns="good"), np.where(new["good"], "yes", "no")
+    weights = np.where(np.arange(150) % 3 == 0, 0.0, 1.0)
+    fitted = quick().fit(x, labels, sample_weight=weights)
+    assert fitted.score(new_x, new_labels) > 0.9
+    assert list(fitted.classes_) == ["no", "yes"]
+    assert list(fitted.feature_names_in_) == list(x.columns)
+    assert fitted.predict_proba(new_x).shape == (40, 2)
+    assert cross_val_score(quick(), x, labels, cv=3).mean() > 0.9
+    again = pickle.loads(pickle.dumps(fitted))
+    assert (again.predict(new_x) == fitted.predict(new_x)).all()
+    with pytest.raises(ValueError, match="feature names"):
+        fitted.predict(new_x.drop(columns="city"))
+    with pytest.raises(NearkinError, match="fitted on a DataFrame; pass one with the same columns"):
+        fitted.predict(new_x.to_numpy())
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+def test_values_from_data_frames_of_any_columns(targets: int) -> None:
+    rows, new = frame(150, 0), frame(40, 1)
+    y, new_y = (np.stack([100 * part["good"] + 3, 5 - part["good"]], 1)[:, :targets].squeeze() for part in (rows, new))
+    fitted = quick_values().fit(rows.drop(columns="good"), y)
+    found = fitted.predict(new.drop(columns="good"))
+    assert found.shape == new_y.shape
+    assert fitted.score(new.drop(columns="good"), new_y) > 0.9

@@ -19,38 +19,11 @@ from nearkin.core.errors import MismatchError
 from nearkin.nets.solved import Solved
 from nearkin.solver.solution import Solution, predict_inputs
 from nearkin.tasks.new_inputs import read_inputs
+from nearkin.tasks.readers.table import columns
 from nearkin.tasks.table_encoding import TableEncoding
 from nearkin.zoo.export import exported
 from nearkin.zoo.plain_inputs import encode_table, image_pixels, table_rows
-
-TOLERANCE = 1e-5
-DRIVER = """
-import importlib.util, json, sys
-sys.modules["nearkin"] = None
-sys.path.append(sys.argv[1])
-import torch
-torch.set_num_threads(1)
-spec = importlib.util.spec_from_file_location("model", sys.argv[2])
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-data = torch.load(sys.argv[3], weights_only=True) if sys.argv[3].endswith(".pt") else sys.argv[3]
-torch.save(module.predict(data), sys.argv[4])
-"""
-
-
-def run_python(file: Path, data: Path) -> torch.Tensor:
-    """Predictions of an exported .py file, in a process without nearkin."""
-    out, packages = file.with_suffix(".out.pt"), str(Path(torch.__file__).parents[1])
-    command = [sys.executable, "-I", "-S", "-c", DRIVER, packages, str(file), str(data), str(out)]
-    subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
-    return torch.load(out, weights_only=True)
-
-
-def run_onnx(file: Path, x: torch.Tensor) -> tuple[torch.Tensor, dict[str, str]]:
-    runtime = pytest.importorskip("onnxruntime")
-    session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    (outputs,) = session.run(None, {"x": x.numpy()})
-    return torch.from_numpy(outputs), session.get_modelmeta().custom_metadata_map
+from solver.exporting import TOLERANCE, run_onnx, run_python, visits, write
 
 
 def solve(task: nk.Task, name: str, folder: Path) -> Solution:
@@ -61,34 +34,6 @@ def solve(task: nk.Task, name: str, folder: Path) -> Solution:
 def export(solution: Solution, to: str, file: Path, **more: Any) -> None:
     done = exported(solution.solved, to, file, temperature=solution.temperature, task=solution.task, **more)
     assert done["error"] <= TOLERANCE
-
-
-def write(path: Path, rows: list[dict[str, Any]]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def visits(count: int, seed: int) -> list[dict[str, Any]]:
-    """Rows with missing cells, dates, truth values, rare and many categories, and text."""
-    rng = random.Random(seed)
-    rows = []
-    for number in range(count):
-        good = rng.random() < 0.5
-        words = [*(("lovely", "great", "fine") if good else ("awful", "poor", "dirty")), "room", "food", "the"]
-        rows.append({
-            "visit_id": str(1000 + number),
-            "age": rng.choice(["", "n/a", f"{rng.gauss(40, 9):.1f}", f"{rng.gauss(40, 9):.1f}"]),
-            "date": rng.choice(["", f"{rng.randrange(1, 29)}/{rng.randrange(1, 13)}/2023 {rng.randrange(24)}:15"]),
-            "member": rng.choice(("yes", "no", "")),
-            "city": rng.choice(("Oslo", "Rome", "Paris", "", " São Paulo ")),
-            "street": f"street {rng.randrange(120)}",
-            "review": " ".join(rng.choice(words) for _ in range(8)),
-            "spent": f"{rng.gauss(5, 1) + 40 * good + (1e6 if rng.random() < 0.01 else 0):.2f}",
-            "verdict": ("good" if good else "bad") if rng.random() > 0.03 else "",
-        })  # fmt: skip
-    return rows
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +112,29 @@ def test_digits(name: str, tmp_path: Path) -> None:
     assert (run_onnx(tmp_path / "b.onnx", as_bytes)[0] - wanted).abs().max() <= TOLERANCE
 
 
+def test_the_script_skips_images_that_cannot_be_read(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (30, 8, 8), dtype=np.uint8)
+    solution = solve(nk.Task.from_arrays("noise", images, [0, 1] * 15), "logistic", tmp_path)
+    export(solution, "python", tmp_path / "m.py")
+    for number in range(11):
+        Image.fromarray(images[number]).save(tmp_path / f"{number:02d}.png")
+    (tmp_path / "05.png").write_bytes(b"no image")
+    command = [sys.executable, "-I", str(tmp_path / "m.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("warning: skipped: ")
+    with pytest.warns(UserWarning, match="1 files are skipped"):
+        said = solution.predict(tmp_path)
+    lines = list(csv.DictReader(done.stdout.splitlines()))
+    assert [Path(line["row"]).name for line in lines] == [Path(row).name for row in said.rows]
+    assert [line["prediction"] for line in lines] == said.names
+    (tmp_path / "06.png").write_bytes(b"no image")
+    failed = subprocess.run(command, capture_output=True, text=True)
+    assert (failed.returncode, failed.stderr.count("\n")) == (1, 1)
+    assert failed.stderr.startswith("error: 2 of 11 images cannot be read, at most a tenth may be")
+
+
 def test_a_temperature_changes_the_exported_probabilities(tmp_path: Path) -> None:
     task = nk.task("digits?limit=100", name="digits")
     model = nk.build("mlp?hidden=8", task.input_shape, task.num_outputs, seed=0)
@@ -221,7 +189,8 @@ def test_closed_form_transfer_is_refused_in_one_line(kin_zoo: nk.Zoo, target: nk
 
 # Reading of rows and image files without nearkin
 
-ODD = ["", " ", "NA", "nan", "1", " 2 ", "1e3", "-0", "1_0", "inf", "1e300", "٣", "0x1", "1,5", "?", "None", "3.5e38"]
+WRITTEN = ["$1,200.5", "-€ 3", "2,5 %", "1.234,56", "1,2,3", "1,5", "1e3"]
+ODD = [*WRITTEN, "", " ", "NA", "nan", "1", " 2 ", "-0", "1_0", "inf", "1e300", "٣", "0x1", "?", "None", "3.5e38"]
 
 
 def test_odd_cells_are_encoded_as_by_nearkin() -> None:
@@ -248,6 +217,15 @@ def test_odd_cells_are_encoded_as_by_nearkin() -> None:
 def test_files_and_records_are_read_as_by_nearkin(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes('\ufeff"x";y \r\n1;"a;b"\r\n\r\n2;\r\n'.encode())
     assert table_rows(tmp_path / "a.csv") == [{"x": "1", "y": "a;b"}, {"x": "2", "y": ""}]
+    for separator in ",;|\t":
+        cells = ["1.234,5", "-0,25", "1,234", "", "7", "a", "12 %", "$3"]
+        rows = "".join(f'"{cell}"{separator}"{other}"\n' for cell in cells[:5] for other in cells)
+        (tmp_path / "c.csv").write_text(f'"a,b"{separator}c\n{rows}')
+        wanted = columns(tmp_path / "c.csv")
+        assert wanted["a,b"][8] == ("-0.25" if separator == ";" else "-0,25")
+        assert table_rows(tmp_path / "c.csv") == [
+            dict(zip(wanted, row, strict=True)) for row in zip(*wanted.values(), strict=True)
+        ]
     (tmp_path / "b.csv").write_text("x,y\n1\n")
     with pytest.raises(ValueError, match="row 1 has 1 cells, the header 2"):
         table_rows(tmp_path / "b.csv")

@@ -2,7 +2,7 @@
 
 import csv
 import io
-import math
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,21 +39,18 @@ else:
     )
 
 SOLUTION_FILE = "solution.safetensors"
-ABSTAIN = "abstain"
 SHOWN = 20  # rows that are printed
-FEWEST_RESIDUALS = 40  # test samples from which a 95 % interval is estimated
-COVERAGE = 0.95
 ANSWERED = ("categorical", "gaussian", "heteroscedastic")
 
 
 @dataclass(frozen=True, eq=False)
 class _Model:
-    """A trained model and the facts of its task; `width` is half of a 95 % interval of its values, None if unknown."""
+    """A trained model and the facts of its task; `half_widths` of the 95 % intervals of values, empty if unknown."""
 
     solved: "Solved"
     facts: Mapping[str, Any]
     temperature: float = 1.0
-    width: float | None = None
+    half_widths: tuple[float, ...] = ()
 
 
 def predict(
@@ -70,7 +67,7 @@ def predict(
         list[str],
         typer.Argument(help="A csv file, an .npy or .npz file of inputs, a folder of images, or image files."),
     ],
-    out: Annotated[Path | None, typer.Option(help="The csv file to write.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The file to write: csv, or JSON if it ends in .json.")] = None,
     abstain: Annotated[
         float | None, typer.Option(min=0, max=1, help="Answer 'abstain' below this probability of the predicted class.")
     ] = None,
@@ -99,17 +96,24 @@ def predict(
     inputs = new_inputs.read_inputs(data[0] if len(data) == 1 else data, facts, loaded.solved.name)
     for line in inputs.skipped:
         print(f"warning: skipped: {line}", file=sys.stderr)
-    predicted = solutions.predict_inputs(loaded.solved, inputs, loaded.temperature)
-    head, rows = _table(predicted, loaded.width, abstain)
+    for line in inputs.notes:
+        print(f"warning: {line}", file=sys.stderr)
+    predicted = solutions.predict_inputs(loaded.solved, inputs, loaded.temperature, half_widths=loaded.half_widths)
+    head, rows = _table(predicted, abstain)
+    facts = _answer(predicted, rows, inputs.skipped, loaded, out)
     if out is not None:
-        _write(out, head, rows)
-    answer(_answer(predicted, rows, inputs.skipped, loaded, out), as_json, lambda: _show(head, rows, out))
+        _write(out, head, rows, facts)
+    answer(facts, as_json, lambda: _show(head, rows, out))
+
+
+def solution_file(path: Path) -> Path:
+    """The file of a solution if the path is a folder that `solve` wrote, else the path."""
+    return path / SOLUTION_FILE if (path / SOLUTION_FILE).is_file() else path
 
 
 def _model(text: str, settings: Settings) -> _Model:
     """The model that a path or the name of a task refers to."""
-    path = Path(text)
-    file = path / SOLUTION_FILE if path.is_dir() and (path / SOLUTION_FILE).is_file() else path
+    file = solution_file(Path(text))
     if file.is_file():
         state = states.State.load(file)
         if state.facts.get("format") == model_file.FORMAT:
@@ -130,45 +134,33 @@ def _of_solved(solved: "Solved") -> _Model:
 
 
 def _of_solution(solution: "solutions.Solution") -> _Model:
-    """Model of a solution, with the interval of its values; its own images may be smaller than those of the task."""
-    residuals = [target - output for target, output in solution.quality.residuals]
-    width = interval_width(residuals) if len(solution.classes) == 1 else None
-    return _Model(solution.solved, solution.task, solution.temperature, width)
+    """Model of a solution, with the intervals of its values; its own images may be smaller than those of the task."""
+    return _Model(solution.solved, solution.task, solution.temperature, solution.quality.half_widths)
 
 
-def interval_width(residuals: Sequence[float]) -> float | None:
-    """Half the width of an interval that holds a new value with probability 0.95 or more; None for few residuals.
-
-    It is the ⌈0.95 (n + 1)⌉-th smallest of n absolute residuals of samples that the model was not trained on (split
-    conformal prediction).
-
-    >>> interval_width([1.0] * 39), interval_width(range(-99, 0)), interval_width(range(100))
-    (None, 95, 95)
-    """
-    ordered, count = sorted(map(abs, residuals)), len(residuals)
-    return ordered[min(count, math.ceil(COVERAGE * (count + 1))) - 1] if count >= FEWEST_RESIDUALS else None
-
-
-def _table(
-    predicted: "Prediction", width: float | None, abstain: float | None
-) -> tuple[list[str], list[list[str | float]]]:
-    """Head and rows: the predicted class with its probability and those of all classes, or the values."""
+def _table(predicted: "Prediction", abstain: float | None) -> tuple[list[str], list[list[str | float]]]:
+    """Head and rows: the predicted class with its probability and those of all classes, or values and intervals."""
     if predicted.probabilities is None:
-        several = len(predicted.classes) > 1
-        head = ["row", *([f"prediction {name}" for name in predicted.classes] if several else ["prediction"])]
-        values: list[list[float]] = predicted.mean.tolist()
-        if width is None:
-            return head, [[row, *line] for row, line in zip(predicted.rows, values, strict=True)]
-        bounds = [[line[0], line[0] - width, line[0] + width] for line in values]
-        return [*head, "low", "high"], [[row, *line] for row, line in zip(predicted.rows, bounds, strict=True)]
+        return _value_table(predicted)
     probabilities = predicted.probabilities.tolist()
-    rows: list[list[str | float]] = []
-    for row, name, label, line in zip(
-        predicted.rows, predicted.names, predicted.labels.tolist(), probabilities, strict=True
-    ):
-        unsure = abstain is not None and line[label] < abstain
-        rows.append([row, ABSTAIN if unsure else name, line[label], *line])
+    names = predicted.names if abstain is None else predicted.abstaining(abstain)
+    rows: list[list[str | float]] = [
+        [row, name, line[label], *line]
+        for row, name, label, line in zip(predicted.rows, names, predicted.labels.tolist(), probabilities, strict=True)
+    ]
     return ["row", "prediction", "probability", *predicted.classes], rows
+
+
+def _value_table(predicted: "Prediction") -> tuple[list[str], list[list[str | float]]]:
+    """The values of each target, with the ends of their intervals if these are known."""
+    titles = [f" {name}" if len(predicted.classes) > 1 else "" for name in predicted.classes]
+    tensors = [predicted.mean, *(predicted.interval or ())]
+    head = ["row", *(name + title for title in titles for name in ("prediction", "low", "high")[: len(tensors)])]
+    lines = zip(predicted.rows, *(tensor.tolist() for tensor in tensors), strict=True)
+    rows: list[list[str | float]] = [
+        [row, *(number for target in zip(*columns, strict=True) for number in target)] for row, *columns in lines
+    ]
+    return head, rows
 
 
 def _answer(
@@ -188,18 +180,25 @@ def _answer(
         "probabilities": None if predicted.probabilities is None else predicted.probabilities.tolist(),
         "classes": list(predicted.classes),
         "skipped": list(skipped),
+        "notes": list(predicted.notes),
         "out": None if out is None else str(out),
     }
-    if not classes and model.width is not None:
-        facts["intervals"] = [row[2:4] for row in rows]
+    if predicted.interval is not None:
+        ends = zip(*(end.tolist() for end in predicted.interval), strict=True)
+        intervals = [[list(pair) for pair in zip(low, high, strict=True)] for low, high in ends]
+        facts["intervals"] = intervals if len(predicted.classes) > 1 else [pairs[0] for pairs in intervals]
     return facts
 
 
-def _write(out: Path, head: Sequence[str], rows: Sequence[Sequence[str | float]]) -> None:
+def _write(out: Path, head: Sequence[str], rows: Sequence[Sequence[str | float]], facts: Mapping[str, Any]) -> None:
+    """Write the rows as csv, or the answer as JSON if the name of the file ends in .json."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(head)
-    writer.writerows([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows)
+    if out.suffix.lower() == ".json":
+        json.dump(facts, text, indent=1, ensure_ascii=False)
+    else:
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(head)
+        writer.writerows([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_durably(out, text.getvalue().encode())
 

@@ -25,6 +25,7 @@ from nearkin.cli.console import (
     table,
 )
 from nearkin.cli.near import Measured, task_of
+from nearkin.cli.predict import solution_file
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import require
 from nearkin.core.events import Listener
@@ -194,8 +195,8 @@ def export_model(
     model: Annotated[
         str,
         typer.Argument(
-            help="A model file, a solution file, or a task of the zoo (the model of its solution, else its searched "
-            "network, else the network of its first trial).",
+            help="A model file, a folder or file of a solution, or a task of the zoo (the model of its solution, else "
+            "its searched network, else the network of its first trial).",
             autocompletion=task_names,
         ),
     ],
@@ -216,8 +217,12 @@ def export_model(
     """
     settings: Settings = context.obj
     require(to in outside.SUFFIXES, f"got --to {to!r}, expected one of {', '.join(outside.SUFFIXES)}")
-    source = Path(model)
-    stem = f"{source.stem}-exported" if source.is_file() else model.replace(" ", "-").replace("/", "-")
+    source = solution_file(Path(model))
+    stem = (
+        f"{source.stem}-exported"
+        if source == Path(model) and source.is_file()
+        else model.replace(" ", "-").replace("/", "-")
+    )
     file = out or Path(stem).with_suffix(outside.SUFFIXES[to])
     for path in outside.files(to, file):
         require(path.resolve() != source.resolve(), f"{path} is the model itself; choose another --out")

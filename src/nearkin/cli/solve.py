@@ -150,7 +150,7 @@ def solve(
     folder = out or Path(f"{_slug(name)}-solution")
     require(not folder.is_file(), f"{folder} is a file, expected a folder; choose another --out")
     task = nk.task(data, name=name)  # before a zoo is created: bad data changes nothing
-    plans.require_answerable(task, plan.metric)
+    plans.require_answerable(task, plan.metric, plan.class_weight)
     with nk.Zoo(settings.zoo_path) as zoo:
         first = replace(plan, join=plan.joins)
         solution = run(solving.solve.work(task, zoo, plan=first, restart=restart), settings)

@@ -172,13 +172,26 @@ def _entry(name: str) -> str:
     return absolute(name)
 
 
+def member_networks(network: str) -> tuple[str, ...]:
+    """Network strings of the members of an ensemble; the network itself if it is none.
+
+    >>> member_networks("mlp"), member_networks(f"{ENSEMBLE}?classes=true&members=mlp%3Fhidden%3D8,lenet")
+    (('mlp',), ('mlp?hidden=8', 'lenet'))
+    """
+    name, _, rest = network.strip().partition("?")
+    if name != ENSEMBLE:
+        return (network,)
+    options = dict(option.partition("=")[::2] for option in rest.split("&"))
+    return tuple(map(unquote, options.get("members", "").split(",")))
+
+
 def _code(network: str) -> str | None:
     """The import path outside nearkin that a network string needs; None if it needs none."""
     name, _, rest = network.strip().partition("?")
     if name in (TANGENT_MACHINE, ENSEMBLE):  # it uses other networks, which are one of its options
         options = dict(option.partition("=")[::2] for option in rest.split("&"))
         if name == ENSEMBLE:
-            members = map(_code, map(unquote, options.get("members", "").split(",")))
+            members = map(_code, member_networks(network))
             return next((code for code in members if code is not None and not _allowed(code)), None)
         name = unquote(options.get("network", "")).strip().partition("?")[0]
     return None if ":" not in name or name in OWN else name

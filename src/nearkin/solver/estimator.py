@@ -3,13 +3,14 @@
 import hashlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import Tags, check_random_state
+from sklearn.utils import Tags, check_array, check_consistent_length, check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
@@ -20,6 +21,7 @@ from nearkin.core.events import Listener, finish
 from nearkin.solver.plan import Plan
 from nearkin.solver.solution import Solution
 from nearkin.solver.solving import solve
+from nearkin.tasks.frames import frame_cells, is_frame
 from nearkin.tasks.prediction import Prediction
 from nearkin.tasks.task import Task
 from nearkin.tasks.weights import ClassWeight
@@ -35,6 +37,10 @@ class OneClassError(DataError, ValueError):
 
 class OtherImagesError(MismatchError, ValueError):
     """Images have other units than the training images."""
+
+
+class OtherColumnsError(MismatchError, ValueError):
+    """New rows are no DataFrame, unlike the training rows."""
 
 
 class NoWeightError(DataError, ValueError):
@@ -77,8 +83,11 @@ class NearkinEstimator(BaseEstimator):  # type: ignore[misc]
         self, X: Array, y: Array, sample_weight: Any, class_weight: ClassWeight | None = None, **options: Any
     ) -> Solution:
         """Solve the task of predicting y from X."""
-        self._bytes = X.ndim > 2 and X.dtype == np.uint8
-        task = Task.from_arrays(self.name or _name(X, y), X, y, sample_weight=sample_weight, **options)
+        self._frame = is_frame(X)
+        self._bytes = not self._frame and X.ndim > 2 and X.dtype == np.uint8
+        task = (_frame_task if self._frame else Task.from_arrays)(
+            self.name or _name(X, y), X, y, sample_weight=sample_weight, **options
+        )
         plan = Plan(
             class_weight=class_weight,
             metric=self.metric or "",
@@ -93,6 +102,13 @@ class NearkinEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _predicted(self, X: Any) -> Prediction:
         check_is_fitted(self)
+        if self._frame:
+            require(
+                is_frame(X),
+                f"got {type(X).__name__}, the estimator was fitted on a DataFrame; pass one with the same columns",
+                OtherColumnsError,
+            )
+            return self.solution_.predict(validate_data(self, X, skip_check_array=True, reset=False))
         X = validate_data(self, X, allow_nd=True, reset=False, dtype=_dtype(X) if self._bytes else np.float32)
         require(
             not self._bytes or X.dtype == np.uint8,
@@ -130,8 +146,9 @@ class NearkinClassifier(ClassifierMixin, NearkinEstimator):  # type: ignore[misc
     """Classifier that `nk.solve` selects and trains.
 
     A fifth of the samples is held out to test the answer (`solution_.metric`), as for any task without a test set.
-    Inputs are images `[N, H, W]`, `[N, C, H, W]`, `[N, H, W, C]` or tables `[N, D]`; uint8 images stay uint8. A clone
-    (`sklearn.clone`) uses the same zoo, and a pickle stores the path of the zoo.
+    Inputs are images `[N, H, W]`, `[N, C, H, W]`, `[N, H, W, C]` or tables `[N, D]`; uint8 images stay uint8. A
+    DataFrame may have text, dates, categories and missing cells: its columns are encoded as those of a csv file. A
+    clone (`sklearn.clone`) uses the same zoo, and a pickle stores the path of the zoo.
 
     Args:
         zoo: a `Zoo`, a path, or None to use no related tasks and store nothing.
@@ -184,7 +201,11 @@ class NearkinClassifier(ClassifierMixin, NearkinEstimator):  # type: ignore[misc
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "NearkinClassifier":
         """Solve the task of predicting classes y from X; `sample_weight` `[N]` are weights of samples in training."""
-        X, y = validate_data(self, X, y, allow_nd=True, dtype=_dtype(X))
+        if _is_mixed(X):
+            X, y = validate_data(self, X, skip_check_array=True), column_or_1d(y, warn=True)
+            check_consistent_length(X, y)
+        else:
+            X, y = validate_data(self, X, y, allow_nd=True, dtype=_dtype(X))
         check_classification_targets(y)
         X, y, sample_weight = _weighted(X, y, sample_weight)
         self.classes_, numbers = np.unique(y, return_inverse=True)
@@ -231,9 +252,13 @@ class NearkinRegressor(RegressorMixin, NearkinEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "NearkinRegressor":
         """Solve the task of predicting values y from X; `sample_weight` `[N]` are weights of samples in training."""
-        X, y = validate_data(
-            self, X, y, allow_nd=True, dtype=_dtype(X), multi_output=True, y_numeric=True, ensure_min_samples=2
-        )
+        if _is_mixed(X):
+            X, y = validate_data(self, X, skip_check_array=True), check_array(y, ensure_2d=False, dtype=np.float64)
+            check_consistent_length(X, y)
+        else:
+            X, y = validate_data(
+                self, X, y, allow_nd=True, dtype=_dtype(X), multi_output=True, y_numeric=True, ensure_min_samples=2
+            )
         X, y, sample_weight = _weighted(X, y, sample_weight)
         self._flat = y.ndim == 1
         values = y.reshape(len(y), -1).astype(np.float32)
@@ -255,10 +280,27 @@ def _weighted(x: Array, y: Array, sample_weight: Any) -> tuple[Array, Array, Arr
     """Samples with their weights; those of weight 0 are left out."""
     if sample_weight is None:
         return x, y, None
-    weights = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
+    weights = _check_sample_weight(sample_weight, y, dtype=np.float64, ensure_non_negative=True)
     kept = weights > 0
     require(bool(kept.any()), "all sample weights are 0; give some above 0", NoWeightError)
     return x[kept], y[kept], weights[kept]
+
+
+def _is_mixed(x: Any) -> bool:
+    """Whether inputs are a DataFrame with columns that are no numbers, or with missing cells."""
+    return is_frame(x) and (any(kind.kind not in "biuf" for kind in x.dtypes) or bool(x.isna().any(axis=None)))
+
+
+def _frame_task(
+    name: str, frame: Any, y: Array, *, sample_weight: Any, classes: Sequence[str] = (), likelihood: str = "categorical"
+) -> Task:
+    """A task from a DataFrame and class numbers `[N]` or values `[N, K]`."""
+    columns = [f"target {number}" for number in range(y.reshape(len(y), -1).shape[1])]
+    targets = dict(zip(columns, y.reshape(len(y), -1).T.tolist(), strict=True))
+    repeated = [column for column in columns if column in frame.columns]
+    require(not repeated, f"got a column named {', '.join(repeated)}, which is reserved; rename it", OtherColumnsError)
+    task = Task.from_frame(name, frame.assign(**targets), columns, likelihood=likelihood, sample_weight=sample_weight)
+    return replace(task, classes=tuple(classes)) if classes else task
 
 
 def _dtype(x: Any) -> Any:
@@ -272,5 +314,6 @@ def _seed(state: int | np.random.RandomState | None) -> int:
 
 
 def _name(x: Array, y: Array) -> str:
-    digest = hashlib.sha256(np.ascontiguousarray(x).tobytes() + np.ascontiguousarray(y).tobytes()).hexdigest()[:8]
+    cells = repr(frame_cells(x, "the inputs")).encode() if is_frame(x) else np.ascontiguousarray(x).tobytes()
+    digest = hashlib.sha256(cells + np.ascontiguousarray(y).tobytes()).hexdigest()[:8]
     return f"task-{digest}"

@@ -16,6 +16,7 @@ from nearkin.solver.allocation import JOINING, LEAST_JOINING, LEAST_REPORT, REPO
 from nearkin.solver.contenders import HAND_MADE, TITLES
 from nearkin.solver.simple.models import SIMPLE
 from nearkin.solver.splits import MOST_CROSS_VALIDATED
+from nearkin.tasks.derive import class_weighted
 from nearkin.tasks.metrics import BALANCED_ACCURACY, known_metric, metric_for
 from nearkin.tasks.task import Task
 from nearkin.tasks.weights import BALANCED, ClassWeight, checked_class_weight
@@ -210,8 +211,8 @@ def _require_known(noun: str, names: Collection[str], known: Collection[str]) ->
     require(len(set(names)) == len(names), f"got {noun} names {', '.join(names)}; give each name once")
 
 
-def require_answerable(task: Task, metric: str = "") -> None:
-    """Require a classification or regression task with at least one sample for validation, and a metric for it."""
+def require_answerable(task: Task, metric: str = "", class_weight: ClassWeight | None = None) -> None:
+    """Require a classification or regression task with a sample for validation, and a metric and weights for it."""
     require(
         task.likelihood in ANSWERED,
         f"'{task.name}' has a {task.likelihood} likelihood, solve expects classification or regression; "
@@ -220,6 +221,7 @@ def require_answerable(task: Task, metric: str = "") -> None:
         ),
         DataError,
     )
+    class_weighted(task, class_weight)  # refuses classes that do not exist
     metric_for(metric, task.form.metric, task.name)
     sizes = task.train.labels().bincount() if task.likelihood == "categorical" else torch.tensor([len(task.train)])
     require(

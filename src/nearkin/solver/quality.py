@@ -19,6 +19,7 @@ from nearkin.transfer.labels.calibration import calibration
 RESAMPLES = 1000
 METRIC_RESAMPLES = 200  # of metrics that take milliseconds each
 MISTAKES = 12
+COVERAGE = 0.95  # of the interval of a new value
 WIDEST = 60  # classes; with more, no confusion matrix is stored
 MOST_LOGITS = 2**22  # logits used to fit a temperature
 
@@ -52,6 +53,7 @@ class Quality:
         mistakes: wrong predictions, most confident first.
         residuals: for regression, some pairs of true and predicted value.
         run_noise: standard deviation of the metric over runs with other seeds; 0 if not estimated.
+        half_widths: for regression, half of the 95 % interval of a new value by target; empty for few test samples.
     """
 
     metric: float
@@ -68,6 +70,7 @@ class Quality:
     residuals: tuple[tuple[float, float], ...] = ()
     best_constant: float | None = None
     run_noise: float = 0.0
+    half_widths: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", metric_identifier(self.name))  # files of version 0.1 store the title
@@ -225,5 +228,20 @@ def value_quality(
     pairs = torch.stack([targets.flatten()[thinned], outputs.flatten()[thinned]], 1).tolist()
     return Quality(
         r_squared(scaled, true) if metric is None else metric, R2, r_squared_interval(scaled, true), len(targets), loss,
-        0.0, residuals=tuple((target, output) for target, output in pairs),
+        0.0, residuals=tuple((target, output) for target, output in pairs), half_widths=half_widths(outputs - targets),
     )  # fmt: skip
+
+
+def half_widths(residuals: Tensor) -> tuple[float, ...]:
+    """Half widths of intervals that hold a new value with probability 0.95 or more, for residuals `[N, K]`.
+
+    For each column it is the ⌈0.95 (N + 1)⌉-th smallest absolute residual of samples that the model was not trained on
+    (split conformal prediction). Below 19 samples there is none.
+
+    >>> half_widths(torch.ones(18, 1)), half_widths(torch.arange(-99.0, 0)[:, None])
+    ((), (95.0,))
+    """
+    rank = math.ceil(COVERAGE * (len(residuals) + 1))
+    if rank > len(residuals):
+        return ()
+    return tuple(residuals.abs().double().sort(0).values[rank - 1].tolist())

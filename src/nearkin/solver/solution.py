@@ -1,7 +1,7 @@
 """Solution: the result of a run, with the trained model."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -194,7 +194,7 @@ class Solution:
         inputs = read_inputs(x, self.task, self.name)
         if inputs.skipped and inputs is not x:
             warnings.warn(f"{len(inputs.skipped)} files are skipped; the first: {inputs.skipped[0]}", stacklevel=2)
-        return predict_inputs(self.solved, inputs, self.temperature, self.model)
+        return predict_inputs(self.solved, inputs, self.temperature, self.model, self.quality.half_widths)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values: everything but the weights and the pictures."""
@@ -316,11 +316,20 @@ def as_seen(solved: Solved, examples: Examples) -> Examples:
 
 
 def predict_inputs(
-    solved: Solved, inputs: NewInputs, temperature: float = 1.0, model: nn.Module | None = None
+    solved: Solved,
+    inputs: NewInputs,
+    temperature: float = 1.0,
+    model: nn.Module | None = None,
+    half_widths: Sequence[float] = (),
 ) -> Prediction:
-    """Predictions of a solved task's model for new inputs, with the names of the inputs."""
+    """Predictions of a solved task's model for new inputs, with the names of the inputs and intervals of values."""
     examples = Examples(inputs.rows, Values(torch.zeros(len(inputs.rows))))
-    return replace(predictions(solved, examples, temperature, model), rows=inputs.names)
+    predicted = predictions(solved, examples, temperature, model)
+    interval = None
+    if predicted.probabilities is None and len(half_widths) == predicted.mean.shape[1]:
+        width = torch.tensor(half_widths, dtype=predicted.mean.dtype)
+        interval = (predicted.mean - width, predicted.mean + width)
+    return replace(predicted, rows=inputs.names, interval=interval, notes=inputs.notes)
 
 
 def predictions(solved: Solved, examples: Examples, temperature: float, model: nn.Module | None = None) -> Prediction:

@@ -81,7 +81,7 @@ def solve(
     if plan is None:
         limits = {} if budget is None else {"budget": budget}
         plan = Plan(seed=seed, device=chosen_device(device), **limits, **options)  # type: ignore[arg-type]
-    require_answerable(task, plan.metric)
+    require_answerable(task, plan.metric, plan.class_weight)
     _require_own(zoo, task)
     _require_space(zoo, plan)
     return (yield from timed_by(plan.budget.clock(), _solve(task, zoo, plan, restart)))

@@ -208,7 +208,9 @@ def class_weighted(task: Task, weight: ClassWeight | None) -> Task:
 
 def _categorical(task: Task, change: str) -> None:
     if task.likelihood != "categorical":
-        raise DataError(f"{task.name}: {change} needs a task with classes, but its likelihood is {task.likelihood}")
+        raise DataError(
+            f"{task.name}: {change} needs a task with classes, but its likelihood is {task.likelihood}; leave it out"
+        )
 
 
 def held_out(task: Task, share: float, seed: int) -> Task:

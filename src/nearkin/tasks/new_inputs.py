@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,13 @@ from nearkin.tasks.rows import Pixels, Rows, Values, subset_index
 from nearkin.tasks.table_cells import Columns
 from nearkin.tasks.table_encoding import TableEncoding
 from nearkin.tasks.table_examples import TABLE
+from nearkin.tasks.unknown_cells import unknown_cells
 
 TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 INPUT_NAMES = ("x", "x_test", "x_new", "x_train")  # arrays of an npz file that hold inputs, in order of preference
 CHECKED_IMAGES = 64  # to recognise other units
+SOURCES = ("csv", "folder", "npz")  # data strings whose location can be read without targets
+COLUMN_OPTIONS = ("target", "drop", "keep", "weight", "likelihood", "size")
 FARTHEST = 5.0  # standard deviations between image means in the same units; inverted images are at 3
 
 
@@ -44,11 +47,13 @@ class NewInputs:
         rows: the inputs.
         names: name of each row: its number from 0, or its file.
         skipped: one line for each image file that could not be read.
+        notes: one line for each column with cells that the model does not know.
     """
 
     rows: Rows
     names: tuple[str, ...]
     skipped: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def read_inputs(x: Any, facts: Mapping[str, Any], name: str) -> NewInputs:
@@ -92,8 +97,26 @@ def _paths(x: Any) -> list[Path]:
     """Files or folders, if x names some."""
     listed = [x] if isinstance(x, str | os.PathLike) else x
     if isinstance(listed, list | tuple) and listed and all(isinstance(item, str | os.PathLike) for item in listed):
-        return [local_path(os.fspath(item)) for item in listed]
+        return [local_path(_location(os.fspath(item))) for item in listed]
     return []
+
+
+def _location(text: str) -> str:
+    """The file or folder of a data string such as `csv:new.csv`, whose target is not needed; other text is unchanged.
+
+    >>> _location("csv:new.csv?target=price"), _location("photos/1.png")
+    ('new.csv', 'photos/1.png')
+    """
+    if text.partition(":")[0] not in SOURCES or Path(text).exists():
+        return text
+    data = DataString.parse(text)
+    changing = [name for name, _ in data.options if name not in COLUMN_OPTIONS]
+    require(
+        not changing,
+        f"got {text} with the modifier {', '.join(changing)}, predict reads all rows; give the file without it",
+        OptionError,
+    )
+    return data.location
 
 
 def _numbered(rows: Rows) -> NewInputs:
@@ -111,14 +134,16 @@ def _encoded(table: Columns, encoding: TableEncoding | None, name: str) -> NewIn
             f"got a table with named columns, '{name}' stores no encoding of columns; give arrays, or solve it again "
             f"from a csv file"
         )
-    return _numbered(Values(torch.from_numpy(encoding.encode(table))))
+    rows = Values(torch.from_numpy(encoding.encode(table)))
+    return replace(_numbered(rows), notes=unknown_cells(encoding, table))
 
 
 def _documents(paths: Sequence[Path], encoding: TableEncoding) -> NewInputs:
     files = [file for path in paths for file in (document_paths(path) if path.is_dir() else [path])]
     require(bool(files), f"there is no text file in {paths[0]}; name a folder of .txt files or the files", DataError)
-    encoded = encoding.encode(document_cells(files))
-    return NewInputs(Values(torch.from_numpy(encoded)), tuple(map(str, files)))
+    cells = document_cells(files)
+    encoded = Values(torch.from_numpy(encoding.encode(cells)))
+    return NewInputs(encoded, tuple(map(str, files)), notes=unknown_cells(encoding, cells))
 
 
 def _array(path: Path) -> np.ndarray[Any, Any]:

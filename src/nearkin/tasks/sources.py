@@ -130,8 +130,20 @@ def _own_options(data: DataString) -> tuple[str, ...]:
     if data.source in READERS:
         return READERS[data.source].options
     known = [*BUILTIN, *(f"{source}:PATH" for source in READERS)]
-    hint = _suggestion(data.source, [*BUILTIN, *READERS])
+    hint = _reader_hint(data.source) or _suggestion(data.source, [*BUILTIN, *READERS])
     raise OptionError(f"unknown data source {data.source!r}; {hint}sources are {', '.join(known)}")
+
+
+def _reader_hint(text: str) -> str:
+    """How to write the data string of a file or folder that was given without its reader."""
+    path = local_path(text)
+    if path.is_dir():
+        return f"for a folder of images or texts by class write folder:{text}; "
+    if not path.is_file():
+        return ""
+    ending = path.name.lower().removesuffix(".gz").rpartition(".")[2]
+    example = {"csv": "csv:{}?target=COLUMN", "tsv": "csv:{}?target=COLUMN", "npz": "npz:{}"}.get(ending)
+    return f"for this file write {example.format(text)}; " if example else ""
 
 
 def _suggestion(text: str, known: list[str]) -> str:

@@ -26,6 +26,12 @@ LONGEST_DATE = 40  # characters
 TRIED = 50  # cells that decide whether a format is tried on the whole column
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+WRITTEN = re.compile(
+    r"([+-]?) ?(?:[$€£¥] ?)?([+-]?)((?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\d{1,3}(?:\.\d{3})+,\d+|\d+,\d+) ?[%$€£¥]?"
+)
+THOUSANDS = re.compile(r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
+DECIMAL_COMMA = re.compile(r"[+-]?(?:\d{1,3}(?:\.\d{3})+|\d+)(?:,\d+)?(?:[eE][+-]?\d+)?")
+
 Cells: TypeAlias = Sequence[str]
 Columns: TypeAlias = Mapping[str, Cells]
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -70,7 +76,17 @@ def numbers(cells: Cells) -> Array | None:
 def parse_numbers(cells: Cells) -> Array:
     """The cells as float64 `[N]`, with infinity for large ones; NaN for missing cells and text."""
     values = numbers(cells)
-    return _each(cells, _number) if values is None else values
+    return _each(cells, cell_number) if values is None else values
+
+
+def written_numbers(cells: Cells) -> Array | None:
+    """As `numbers`, also for numbers with a decimal comma, separators of thousands, a currency sign or a percent sign.
+
+    >>> written_numbers(["$1,200.50", "", "7"]), written_numbers(["1,5", "two"])
+    (array([1200.5,    nan,    7. ]), None)
+    """
+    values = parse_numbers(cells)
+    return None if np.isnan(values[~missing_cells(cells)]).any() or np.isnan(values).all() else values
 
 
 def read_numbers(cells: Cells) -> Array:
@@ -151,11 +167,41 @@ def _each(cells: Cells, function: Callable[[str], float]) -> Array:
     return np.fromiter((known[cell] for cell in cells), np.float64, count=len(cells))
 
 
-def _number(cell: str) -> float:
+def cell_number(cell: str) -> float:
+    """A number as people write it, NaN for any other text; a comma before three last digits separates thousands.
+
+    >>> cell_number("1.234,5"), cell_number("-€ 1,200"), cell_number("3,5 %"), cell_number("1,2,3")
+    (1234.5, -1200.0, 3.5, nan)
+    """
     try:
         return float(cell)
     except ValueError:
+        match = WRITTEN.fullmatch(cell.strip())
+    if match is None:
         return math.nan
+    sign, digits = match.group(1) or match.group(2) or "", match.group(3)
+    if THOUSANDS.fullmatch(digits):
+        return float(sign + digits.replace(",", ""))
+    return float(sign + digits.replace(".", "").replace(",", "."))
+
+
+def with_decimal_points(cells: Cells) -> Cells:
+    """Cells of a column in a file whose comma is decimal; unchanged unless at least half of them are numbers.
+
+    >>> with_decimal_points(["1,234", "7", "1.234,5"]), with_decimal_points(["a,b", "c"])
+    (['1.234', '7', '1234.5'], ['a,b', 'c'])
+    """
+    if not any("," in cell for cell in cells):
+        return cells
+    known = [cell for cell in cells if not is_missing(cell)]
+    if 2 * sum(DECIMAL_COMMA.fullmatch(cell.strip()) is not None for cell in known) < len(known):
+        return cells
+    return [
+        cell.strip().replace(".", "").replace(",", ".")
+        if "," in cell and DECIMAL_COMMA.fullmatch(cell.strip())
+        else cell
+        for cell in cells
+    ]
 
 
 def date_seconds(cell: str, form: str) -> float:

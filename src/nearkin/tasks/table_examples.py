@@ -14,7 +14,7 @@ from nearkin.core.errors import DataError, require
 from nearkin.tasks.arrays import read_arrays
 from nearkin.tasks.examples import Examples
 from nearkin.tasks.split import held_out_split
-from nearkin.tasks.table_cells import Array, Columns, is_missing, numbers
+from nearkin.tasks.table_cells import Array, Columns, is_missing, numbers, read_numbers, written_numbers
 from nearkin.tasks.table_encoding import TableEncoding, TableReport
 from nearkin.tasks.weights import read_weights
 
@@ -96,7 +96,26 @@ def read_table(
         kept = read_weights(name, np.delete(weights, splits[0][1]), len(arrays.train))
         arrays = arrays._replace(train=replace(arrays.train, weights=kept))
     preprocessing = {TABLE: encoding.to_dict(), TARGET: list(targets)}
-    return TableExamples(*arrays, preprocessing, (*notes, *report.shown()))
+    written = [line for line in (_written(column, inputs[0][column]) for column in encoding.names) if line]
+    return TableExamples(*arrays, preprocessing, (*notes, *written, *report.shown()))
+
+
+def column_titles(preprocessing: Mapping[str, Any]) -> tuple[str, ...]:
+    """What each number of an encoded row holds, by the stored preprocessing of a task; empty if it has no table."""
+    if TABLE not in preprocessing:
+        return ()
+    encoding = TableEncoding.from_dict(preprocessing[TABLE], "the preprocessing of the task")
+    return tuple(
+        f"{column.name}: {column.encoding.titles[position]}" for column in encoding.columns for position in column.kept
+    )
+
+
+def _written(column: str, cells: Sequence[str]) -> str:
+    """How numbers with a comma, a currency sign or a percent sign are read; empty if there are none."""
+    if numbers(cells) is not None or written_numbers(cells) is None:
+        return ""
+    first = next(cell for cell in cells if not is_missing(cell) and numbers([cell]) is None)
+    return f"column {column!r}: numbers such as {first[:40]!r} are read as {read_numbers([first])[0]:g}"
 
 
 def mark_positions(preprocessing: Mapping[str, Any], name: str) -> tuple[int, ...]:
@@ -118,7 +137,7 @@ def _weights(name: str, table: Columns, weight: Any, targets: Sequence[str]) -> 
     listed = ", ".join(table)
     require(weight in table, f"{name} has no column {weight!r} for weights; its columns are {listed}", DataError)
     require(weight not in targets, f"{name}: {weight!r} is the target and the weight; choose another weight", DataError)
-    values = numbers(table[weight])
+    values = written_numbers(table[weight])
     require(values is not None, f"{name}: the weight column {weight} is text, expected numbers; convert it", DataError)
     assert values is not None
     return values
@@ -149,7 +168,7 @@ def _with_target(columns: Columns, targets: Sequence[str]) -> tuple[Columns, lis
     count = len(columns[targets[0]])
     missing: set[int] = set()
     for target in targets:
-        values = numbers(columns[target])
+        values = written_numbers(columns[target])
         if values is None:  # "none" can be a class
             missing |= {row for row, cell in enumerate(columns[target]) if is_missing(cell) and cell.lower() != "none"}
         else:
@@ -164,7 +183,7 @@ def _likelihood(targets: Sequence[Sequence[str]]) -> str:
     """The likelihood that fits the target columns."""
     if len(targets) > 1:
         return "gaussian"
-    values = numbers(targets[0])
+    values = written_numbers(targets[0])
     if values is None:
         return "categorical"
     known = values[np.isfinite(values)]
@@ -176,7 +195,7 @@ def _targets(name: str, table: Mapping[str, Sequence[str]], targets: Sequence[st
     columns = []
     for target in targets:
         require(len(table[target]) > 0, f"{name}: no row has the target {target}; fill it in", DataError)
-        values = numbers(table[target])
+        values = (numbers if likelihood == "categorical" else written_numbers)(table[target])
         if values is None and likelihood != "categorical":
             raise DataError(
                 f"{name}: target column {target} is text, {likelihood} needs numbers; set likelihood=categorical"

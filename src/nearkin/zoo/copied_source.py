@@ -8,10 +8,11 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import itertools
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -37,37 +38,57 @@ class _ModuleNames(NamedTuple):
 
 
 class Definitions:
-    """Definitions copied from modules with all that they use, each after those that it needs."""
+    """Definitions copied from modules with all that they use, each after those that it needs.
+
+    A definition whose name is taken in the file gets another name.
+    """
 
     def __init__(self) -> None:
         self.pieces: dict[tuple[str, str], str] = {}
         self.imports: set[tuple[str, str, str]] = set()  # module, name, as
         self.attributes: set[str] = set()  # attributes that the copied code reads
+        self.taken: set[str] = set()  # names in the file
+        self._included: set[tuple[str, str]] = set()  # module and name in it
+        self._names: dict[tuple[str, str], str] = {}  # in the file, by module and name in it
 
-    def include(self, module: ModuleType, name: str) -> None:
-        """Add a definition, or an import, and all that it uses."""
+    def include(self, module: ModuleType, name: str) -> str:
+        """Add a definition, or an import, and all that it uses; returns its name in the file."""
         names = _names(module)
         if name in names.imported:
             source, original = names.imported[name]
             if source.split(".")[0] in (PACKAGE, module.__name__.split(".")[0]) and original:
-                self.include(importlib.import_module(source), original)
-            else:
-                self.imports.add((source, original, name) if original else ("", source, name))
-        elif name in names.defined and (module.__name__, name) not in self.pieces:
-            clash = next((other for other, taken in self.pieces if taken == name and other != module.__name__), None)
-            require(
-                clash is None,
-                f"{name} is defined in {module.__name__} and in {clash}, which cannot be in one file; rename one",
-            )
-            node = names.defined[name]
-            dropped = self._unused_methods(module, name, node)
-            kept = list(_walk(node, dropped))
-            self.attributes |= {inner.attr for inner in kept if isinstance(inner, ast.Attribute)}
-            self.pieces[module.__name__, name] = ""
-            for used in sorted({inner.id for inner in kept if isinstance(inner, ast.Name)} - {name}):
-                self.include(module, used)
-            del self.pieces[module.__name__, name]
-            self.pieces[module.__name__, name] = _text(names.lines, node, dropped)
+                return self.include(importlib.import_module(source), original)
+            self.imports.add((source, original, name) if original else ("", source, name))
+        if name not in names.defined:
+            return name
+        key = module.__name__, name
+        if key in self._included:
+            return self._names[key]
+        self._included.add(key)
+        if key not in self._names:
+            self.reserve(module, name)
+        node = names.defined[name]
+        dropped = self._unused_methods(module, name, node)
+        kept = list(_walk(node, dropped))
+        self.attributes |= {inner.attr for inner in kept if isinstance(inner, ast.Attribute)}
+        used = {inner.id for inner in kept if isinstance(inner, ast.Name)} - {name}
+        renamed = {other: self.include(module, other) for other in sorted(used)} | {name: self._names[key]}
+        lines = _renamed(names.lines, node, kept, {old: new for old, new in renamed.items() if old != new})
+        self.pieces[key] = _text(lines, node, dropped)
+        return self._names[key]
+
+    def add(self, module: ModuleType, name: str, text: str) -> None:
+        """Add a definition with another text than in its module."""
+        self.reserve(module, name)
+        self._included.add((module.__name__, name))
+        self.pieces[module.__name__, name] = text
+
+    def reserve(self, module: ModuleType, name: str) -> None:
+        """Choose the name in the file for a definition: its own, with a number if that is taken."""
+        numbered = (name if number == 1 else f"{name}_{number}" for number in itertools.count(1))
+        free = next(candidate for candidate in numbered if candidate not in self.taken)
+        self.taken.add(free)
+        self._names[module.__name__, name] = free
 
     def _unused_methods(self, module: ModuleType, name: str, node: ast.stmt) -> list[ast.stmt]:
         """Methods of one of nearkin's networks that neither its forward pass nor the code copied so far calls."""
@@ -90,11 +111,10 @@ class Definitions:
         """A value as code, on several lines if it is long; classes of named tuples are included."""
         fields = getattr(value, "_fields", None)
         if isinstance(value, tuple):
-            if fields:
-                self.include(module_of(type(value)), type(value).__name__)
+            title = self.include(module_of(type(value)), type(value).__name__) if fields else ""
             parts = [self.literal(item, indent + 4) for item in value]
             parts = [f"{field}={part}" for field, part in zip(fields, parts, strict=True)] if fields else parts
-            opening = f"{type(value).__name__}(" if fields else "("
+            opening = f"{title}("
             short = opening + ", ".join(parts) + ("," if len(parts) == 1 and not fields else "") + ")"
             if len(short) + indent < LINE and "\n" not in short:
                 return short
@@ -158,6 +178,25 @@ def _span(node: ast.stmt) -> range:
     """Numbers of the lines of a definition with its decorators."""
     first = min([node.lineno, *(item.lineno for item in getattr(node, "decorator_list", ()))])
     return range(first, (node.end_lineno or first) + 1)
+
+
+def _renamed(lines: Sequence[str], node: ast.stmt, kept: Sequence[ast.AST], names: Mapping[str, str]) -> Sequence[str]:
+    """The lines of a module with other names in one definition; an argument of the same name stays."""
+    arguments = {inner.arg for inner in kept if isinstance(inner, ast.arg)}
+    found = [inner for inner in kept if isinstance(inner, ast.Name) and inner.id in names.keys() - arguments]
+    title = getattr(node, "name", None)
+    if not found and title not in names:
+        return lines
+    encoded = [line.encode() for line in lines]  # positions count bytes
+    for inner in sorted(found, key=lambda inner: -inner.col_offset):
+        line = encoded[inner.lineno - 1]
+        end = inner.col_offset + len(inner.id.encode())
+        encoded[inner.lineno - 1] = line[: inner.col_offset] + names[inner.id].encode() + line[end:]
+    changed = [line.decode() for line in encoded]
+    if title in names:
+        first = node.lineno - 1
+        changed[first] = re.sub(rf"\b{re.escape(str(title))}\b", names[str(title)], changed[first], count=1)
+    return changed
 
 
 def _text(lines: Sequence[str], node: ast.stmt, dropped: Sequence[ast.stmt]) -> str:

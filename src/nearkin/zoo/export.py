@@ -19,8 +19,7 @@ from nearkin.nets.solved import Solved
 from nearkin.search.networks.named import PATH, parse_network
 from nearkin.tasks.likelihood import likelihood
 from nearkin.tasks.new_inputs import is_inverted
-from nearkin.tasks.table_encoding import TableEncoding
-from nearkin.tasks.table_examples import TABLE
+from nearkin.tasks.table_examples import TABLE, column_titles
 from nearkin.transfer.machine import TangentMachine
 from nearkin.zoo.export_formats import agreement, export_onnx, export_python, export_torch, load_network, sample
 from nearkin.zoo.predictor import MEANS, PROBABILITIES, VALUES, Predictor
@@ -93,7 +92,7 @@ def exported(
     if to == "torch":
         return _export_weights(solved, model, file, trial)
     require(
-        not isinstance(model, TangentMachine),
+        not any(isinstance(module, TangentMachine) for module in model.modules()),
         f"'{solved.name}' is solved in closed form with derivatives of a network, which neither ONNX nor a Python file "
         f"can represent; use --to torch, or solve it without transfer",
         MismatchError,
@@ -201,11 +200,7 @@ def _column_names(facts: Mapping[str, Any]) -> dict[str, str]:
     stored = facts.get("preprocessing", {}).get(TABLE)
     if stored is None:
         return {}
-    encoding = TableEncoding.from_dict(stored, "the preprocessing of the task")
-    titles = [
-        f"{column.name}: {column.encoding.titles[position]}" for column in encoding.columns for position in column.kept
-    ]
-    return {"columns": json.dumps(titles), "table_encoding": json.dumps(stored)}
+    return {"columns": json.dumps(column_titles(facts["preprocessing"])), "table_encoding": json.dumps(stored)}
 
 
 def _export_weights(solved: Solved, model: nn.Module, file: Path, trial: int) -> dict[str, Any]:

@@ -141,11 +141,15 @@ def export_onnx(
     runtime = optional("onnxruntime", "export", "checking ONNX")
     batch = torch.export.Dim("batch")
     name = getattr(model, "answer", "outputs")
-    with evaluation_mode(model), _quiet("torch.onnx"):
-        program = torch.onnx.export(
-            model, (sample(model, input_shape, 2, as_bytes),), dynamo=True, dynamic_shapes=({0: batch},), verbose=False,
-            input_names=["x"], output_names=["values" if name == "means" else name],
-        )  # fmt: skip
+    try:
+        with evaluation_mode(model), _quiet("torch.onnx"):
+            program = torch.onnx.export(
+                model, (sample(model, input_shape, 2, as_bytes),), dynamo=True, dynamic_shapes=({0: batch},),
+                verbose=False, input_names=["x"], output_names=["values" if name == "means" else name],
+            )  # fmt: skip
+    except Exception as failed:
+        reason = " ".join(str(failed.__cause__ or failed).split())[:160]
+        raise MismatchError(f"torch cannot convert this model to ONNX ({reason}); use --to python") from failed
     assert program is not None
     proto = program.model_proto
     for key, text in (details or {}).items():

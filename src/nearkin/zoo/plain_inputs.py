@@ -8,6 +8,8 @@ import csv
 import gzip
 import io
 import math
+import re
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -19,9 +21,9 @@ import torch
 from torch import Tensor
 
 from nearkin.tasks.frames import cell_text
-from nearkin.tasks.table_cells import EPOCH, TRUTH, date_seconds, is_missing, terms
+from nearkin.tasks.table_cells import EPOCH, TRUTH, cell_number, date_seconds, is_missing, terms, with_decimal_points
 
-DELIMITERS = ",;\t"
+DELIMITERS = ",;\t|"
 LARGEST = 3.4028234663852886e38  # of float32
 YEAR = 31_556_952.0  # seconds
 LONGEST_VALUE = 200  # characters of a category that are compared
@@ -30,7 +32,7 @@ IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 
 
 def table_rows(data: Any) -> list[Mapping[str, Any]]:
-    """Rows as dicts: of a csv file (plain or .gz; comma, semicolon or tab), a text file, a DataFrame, or a list."""
+    """Rows as dicts: of a csv file (plain or .gz; comma, semicolon, tab or |), a text file, a DataFrame, or a list."""
     if hasattr(data, "to_dict"):
         rows: list[Mapping[str, Any]] = data.to_dict("records")
         return rows
@@ -41,7 +43,7 @@ def table_rows(data: Any) -> list[Mapping[str, Any]]:
         text = file.read().decode("utf-8-sig").replace("\r\n", "\n")
     if name.endswith((".txt", ".txt.gz")):
         return [{"text": text}]
-    delimiter = max(DELIMITERS, key=text.lstrip("\n").split("\n", 1)[0].count)
+    delimiter = max(DELIMITERS, key=re.sub(r'"[^"]*"', "", text.lstrip("\n").split("\n", 1)[0]).count)
     lines = [line for line in csv.reader(io.StringIO(text), delimiter=delimiter) if line]
     if not lines:
         raise ValueError(f"{name} is empty, expected a header and rows")
@@ -49,7 +51,8 @@ def table_rows(data: Any) -> list[Mapping[str, Any]]:
     for number, line in enumerate(lines[1:]):
         if len(line) != len(header):
             raise ValueError(f"{name}: row {number + 1} has {len(line)} cells, the header {len(header)}; fix that row")
-    return [dict(zip(header, line, strict=True)) for line in lines[1:]]
+    cells = [with_decimal_points(column) if delimiter == ";" else column for column in zip(*lines[1:], strict=True)]
+    return [dict(zip(header, line, strict=True)) for line in zip(*cells, strict=True)]
 
 
 def encode_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Mapping[str, Any]]) -> Tensor:
@@ -86,10 +89,7 @@ def read_cell(cell: str, column: Mapping[str, Any]) -> float:
         return TRUTH.get(cell.strip().lower(), math.nan)
     if column["kind"] == "date":
         return date_seconds(cell.strip(), column["form"])
-    try:
-        value = float(cell)
-    except ValueError:
-        return math.nan
+    value = cell_number(cell)
     return value if abs(value) <= LARGEST else math.nan
 
 
@@ -129,6 +129,22 @@ def image_files(data: Any) -> list[Any]:
     if len(paths) == 1 and isinstance(paths[0], Path) and paths[0].is_dir():
         return sorted(path for path in paths[0].rglob("*") if path.suffix.lower() in IMAGE_ENDINGS)
     return paths
+
+
+def readable_images(files: Sequence[Any]) -> list[Any]:
+    """The image files that can be read; the others, at most a tenth, are named on stderr."""
+    kept, skipped = [], []
+    for file in files:
+        try:
+            image_pixels([file], (1, 1, 1))
+            kept.append(file)
+        except (OSError, ValueError, SyntaxError) as error:
+            skipped.append(f"{file}: {error}")
+    if 10 * len(skipped) > len(files):
+        raise ValueError(f"{len(skipped)} of {len(files)} images cannot be read, at most a tenth may be: {skipped[0]}")
+    for line in skipped:
+        print(f"warning: skipped: {line}", file=sys.stderr)
+    return kept
 
 
 def image_pixels(images: Sequence[Any], shape: Sequence[int], invert: bool = False) -> Tensor:

@@ -4,23 +4,14 @@ The file contains the classes of the network and its preprocessing, copied from 
 that they use, and their options as literals. Numbers, classes and encodings are in the safetensors file beside it.
 """
 
-import functools
-import inspect
-import json
 import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import nearkin.search.networks.operations as operations
-from nearkin.core.errors import MismatchError, require
 from nearkin.core.state import FACTS
-from nearkin.nets.registry import Factory, creation
-from nearkin.nets.trusted_code import SEARCHED, TANGENT_MACHINE
-from nearkin.search.networks.build import blueprint
-from nearkin.search.networks.cells import Wiring
-from nearkin.search.networks.named import parse_network
 from nearkin.zoo import plain_inputs, predictor
-from nearkin.zoo.copied_source import LINE, Definitions, module_of
+from nearkin.zoo.copied_source import LINE, Definitions
+from nearkin.zoo.network_source import network_code
 
 
 class Preprocessing(NamedTuple):
@@ -59,11 +50,14 @@ def python_source(
     definitions, shape = Definitions(), tuple(input_shape)
     for name in ("torch", "nn", "Tensor"):
         definitions.include(predictor, name)
-    title, factory, arguments = _network(definitions, network, tuple(model_shape or shape), num_outputs)
-    definitions.include(predictor, "Predictor")
     reading = _READING[preprocessing.inputs]
-    for name in reading.functions:
-        definitions.include(plain_inputs, name)
+    needed = [(predictor, "Predictor"), *((plain_inputs, name) for name in reading.functions)]
+    for module, name in needed:
+        definitions.reserve(module, name)
+    definitions.taken |= {"INPUT_SHAPE", "OPERATIONS", "build", "facts", "inputs", "load", "main", "predict"}
+    title, code = network_code(definitions, network, tuple(model_shape or shape), num_outputs)
+    for module, name in needed:
+        definitions.include(module, name)
     for name in ("csv", "json", "sys"):
         definitions.imports.add(("", name, name))
     definitions.imports |= {("pathlib", "Path", "Path"), ("typing", "Any", "Any")}
@@ -73,43 +67,12 @@ def python_source(
     head = "\n".join([*title, "", *about, *([""] if about else []), *_USE])
     head = head.replace("\\", r"\\").replace('"""', r"\"\"\"")  # names in the notes may be anything
     tail = _TAIL.format(
-        factory=factory, arguments=arguments, options=options, shape=shape, facts=FACTS, read=reading.code,
-        sources=reading.sources, names=reading.names, dtype="" if preprocessing.axes else ", dtype=torch.int64",
+        code=code, options=options, shape=shape, facts=FACTS, read=reading.code, sources=reading.sources,
+        names=reading.names, prepare=reading.prepare, dtype="" if preprocessing.axes else ", dtype=torch.int64",
     )  # fmt: skip
     body = "\n\n".join(piece.strip("\n") if piece.count("\n") < 2 else "\n" + piece.strip("\n") for piece in
                        definitions.pieces.values())  # fmt: skip
     return f'"""{head}\n"""\n\n{definitions.import_lines()}\n\n{body.strip()}\n{tail}'
-
-
-def _network(
-    definitions: Definitions, network: str, shape: tuple[int, ...], num_outputs: int
-) -> tuple[list[str], str, str]:
-    """Include the code of a network; returns its description, the name of its factory, and the arguments as code."""
-    require(
-        not network.startswith(TANGENT_MACHINE),
-        "a network solved in closed form predicts with derivatives of its network, which cannot be written as a Python "
-        "file; use --to torch, or solve without transfer",
-        MismatchError,
-    )
-    if network.startswith(SEARCHED):
-        genotype, skeleton = parse_network(network)
-        factory: Factory
-        factory, options = blueprint(genotype, skeleton, shape, num_outputs)
-        wirings = [value for value in options.values() if isinstance(value, Wiring)]
-        if wirings:
-            used = sorted({edge.operation for wiring in wirings for edge in wiring.edges})
-            definitions.pieces[operations.__name__, "operation"] = _operations(definitions, used)
-        title = ["The network of a genotype, as nearkin found it:", "", *_indented(str(genotype))]
-    else:
-        factory, options = creation(network, shape, num_outputs)
-        title = ["A trained model of nearkin, with its preprocessing:", "", *_indented(network)]
-    definitions.include(module_of(factory), factory.__name__)
-    arguments = "".join(f"        {name}={definitions.literal(value, 8)},\n" for name, value in options.items())
-    return title, factory.__name__, arguments
-
-
-def _indented(text: str) -> list[str]:
-    return textwrap.wrap(text, LINE, initial_indent="    ", subsequent_indent="    ")
 
 
 _USE = (
@@ -125,8 +88,7 @@ INPUT_SHAPE = {shape}
 
 def build() -> Predictor:
     """The model with new weights."""
-    network = {factory}(
-{arguments}    )
+    network = {code}
     return Predictor(network, {options})
 
 
@@ -179,7 +141,7 @@ def main(files: list[str]) -> None:
         return
     known, data = facts(), files[0] if len(files) == 1 else files
     try:
-        answers = predict(data)
+{prepare}        answers = predict(data)
     except (ValueError, OSError) as error:
         sys.exit(f"error: {{error}}")
     writer = csv.writer(sys.stdout, lineterminator="\\n")
@@ -198,12 +160,21 @@ if __name__ == "__main__":
 
 
 class _Reading(NamedTuple):
-    """How an exported file reads new data: names of functions, code, what it reads besides arrays, names of rows."""
+    """How an exported file reads new data.
+
+    Attributes:
+        functions: names of the functions that it needs.
+        code: reads data that are no arrays.
+        sources: what it reads besides arrays.
+        names: expression for the names of rows that the script prints.
+        prepare: code of the script before it predicts.
+    """
 
     functions: tuple[str, ...]
     code: str
     sources: str
     names: str = "range(len(answers))"
+    prepare: str = ""
 
 
 _READING = {
@@ -215,54 +186,15 @@ _READING = {
         ", a csv file, a list of dicts or a DataFrame",
     ),
     "images": _Reading(
-        ("image_files", "image_pixels"),
+        ("image_files", "readable_images", "image_pixels"),
         """    if isinstance(data, list | tuple) or (isinstance(data, str | Path) and not str(data).endswith(".npy")):
         return image_pixels(image_files(data), INPUT_SHAPE, facts(path)["invert"])
 """,
         ", a folder of images, image files or PIL images",
-        'range(len(answers)) if str(data).endswith(".npy") else image_files(data)',
+        "data if isinstance(data, list) else range(len(answers))",
+        """        if not str(data).endswith(".npy"):
+            data = readable_images(image_files(data))
+""",
     ),
     "arrays": _Reading((), "", " or an npy file"),
 }
-
-_OPERATION = '''def operation(name: str, channels: int, stride: int = 1, affine: bool = True) -> nn.Module:
-    """The module of an operation."""
-    return OPERATIONS[name](channels, stride, affine)
-'''
-
-
-def _operations(definitions: "Definitions", names: Sequence[str]) -> str:
-    """The table of operations that are used, and the function that looks them up."""
-    definitions.include(operations, "Builder")
-    rows = "".join(f"    {json.dumps(name)}: {_expression(definitions, name)},\n" for name in names)
-    return f"OPERATIONS: dict[str, Builder] = {{\n{rows}}}\n\n\n{_OPERATION}"
-
-
-def _expression(definitions: "Definitions", name: str) -> str:
-    """The code that gives the builder of an operation: a function's name, or a call of the function that made it."""
-    builder = operations.builder(name)
-    function, arguments = builder, {}
-    if isinstance(builder, functools.partial):
-        require(
-            not builder.args,
-            f"operation {name!r}: got functools.partial with positional arguments, which cannot be "
-            f"written to a file; use keywords only",
-        )
-        function, arguments = builder.func, builder.keywords
-    outer, nested, _ = getattr(function, "__qualname__", "<lambda>").partition(".<locals>.")
-    require(
-        outer.isidentifier() and "<lambda>" not in getattr(function, "__qualname__", "<lambda>"),
-        f"operation {name!r} is a lambda or an object, which cannot be written to a file; register a function that is "
-        f"defined at the top level of a module",
-    )
-    module = module_of(function)
-    definitions.include(module, outer)
-    if nested:
-        known = inspect.signature(getattr(module, outer)).parameters
-        held = inspect.getclosurevars(function).nonlocals
-        arguments = {key: held[key] for key in known if key in held}
-    text = ", ".join(f"{key}={definitions.literal(value, 0)}" for key, value in arguments.items())
-    if isinstance(builder, functools.partial):
-        definitions.imports.add(("", "functools", "functools"))
-        return f"functools.partial({outer}, {text})"
-    return f"{outer}({text})" if nested else outer

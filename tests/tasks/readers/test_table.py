@@ -8,6 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import nearkin as nk
 from nearkin.core.errors import DataError, OptionError
 from nearkin.tasks.readers import table
 
@@ -172,11 +173,15 @@ def test_files_that_do_not_fit_say_so(tmp_path, options, words):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "has 0 lines, expected a header and at least one row"),
-        ("a,b\n", "has 1 lines"),
+        ("", "has no lines, expected a header and at least one row"),
+        ("a,b\n", "has 1 line, expected"),
         ("1903,1,1\n1903,1,2\n", "has no header: its first line is 1903, 1, 1; add a line"),
-        ("a,b,a\n1,2,3\n", "several columns named a; give each its own name"),
-        ("a,b\n1,2\n3\n", "row 2 has 1 cells, the header 2; fix that row"),
+        ("a,b,a\n1,2,3\n", "several columns are named a: give each its own name"),
+        ("a,b\n1,2\n3\n", "row 2 has 1 cells, the header 2: fix that row"),
+        (
+            "a,a\n1\n1,2\n3\n",
+            "named a: give .* name; row 1 has 1 cells, row 3 has 1 cells, the header 2: fix these rows",
+        ),
     ],
 )
 def test_what_is_no_table_is_refused(tmp_path, content, words):
@@ -223,3 +228,43 @@ def test_real_tables(real_data):
     assert len(world.train) + len(world.test) == 190 * 20
     with pytest.raises(DataError, match="has no header: its first line is 1903, 1, 1, 3"):
         table.read(str(real_data / "ushcn_daily" / "CA_044997_livermore_prcp.csv.gz"), {"target": "prcp"})
+
+
+def test_numbers_as_people_write_them_are_numbers(tmp_path):
+    """Decimal commas, separators of thousands, currencies and percent give the task of the plain numbers."""
+    rng = np.random.default_rng(0)
+    values = rng.uniform(1000, 5000, 60).round(2)
+    other = rng.uniform(-3, 3, 60).round(3)
+    y = values + 100 * other
+
+    def german(number: float) -> str:
+        return f"{number:,.2f}".replace(",", " ").replace(".", ",").replace(" ", ".")
+
+    def lines(separator: str, *columns: list[str]) -> str:
+        return "\n".join([separator.join("abc"), *(separator.join(row) for row in zip(*columns, strict=True))])
+
+    plain = lines(",", [f"{v:.2f}" for v in values], [f"{v:.3f}" for v in other], [f"{v:.2f}" for v in y])
+    (tmp_path / "plain.csv").write_text(plain)
+    (tmp_path / "semicolon.csv").write_text(
+        lines(";", [*map(german, values)], [f"{v:.3f}".replace(".", ",") for v in other], [*map(german, y)])
+    )
+    (tmp_path / "pipe.csv").write_text(
+        lines("|", [f"${v:,.2f}" for v in values], [f"{v:.3f}%" for v in other], [f"{v:,.2f} €" for v in y])
+    )
+    wanted = nk.task(f"csv:{tmp_path / 'plain.csv'}?target=c")
+    for name in ("semicolon", "pipe"):
+        task = nk.task(f"csv:{tmp_path / name}.csv?target=c")
+        assert task.likelihood == "gaussian"
+        for split, other_split in ((task.train, wanted.train), (task.test, wanted.test)):
+            for mine, theirs in zip(split.all(), other_split.all(), strict=True):
+                assert torch.allclose(mine, theirs)
+    assert [note for note in task.notes if "are read as" in note] == [
+        f"column 'a': numbers such as '${values[0]:,.2f}' are read as {values[0]:g}",
+        f"column 'b': numbers such as '{other[0]:.3f}%' are read as {other[0]:g}",
+    ]
+
+
+def test_a_target_of_a_few_percentages_keeps_its_names(tmp_path):
+    rows = [f"{i % 3},{'50%' if i % 3 else '100%'}" for i in range(30)]
+    (tmp_path / "shares.csv").write_text("\n".join(["a,share", *rows]))
+    assert nk.task(f"csv:{tmp_path / 'shares.csv'}?target=share").classes == ("100%", "50%")

@@ -17,7 +17,7 @@ Notation: N samples, D columns, B bins, C classes.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ from nearkin.core.rng import Streams
 from nearkin.tasks.checks.label_noise import descriptors, finite_blocks, known_classes, leave_one_out
 from nearkin.tasks.examples import is_constant
 from nearkin.tasks.metrics import R2, metric_title
-from nearkin.tasks.rows import Rows
+from nearkin.tasks.table_examples import column_titles
 from nearkin.tasks.task import Task
 
 MOST_COLUMNS = 4096
@@ -96,7 +96,7 @@ def class_leakage(task: Task, model: float | None, *, seed: int = 0, samples: in
     rows, y, kept = known_classes(task.train.labels(), _affordable(task, samples), rng, MOST_CLASSES)
     if len(rows) < LEAST_SAMPLES or len(kept) < 2:
         return Leakage("", 0.0, 0.0, model, False)
-    x, names = columns(task.train.inputs, rows, rng)
+    x, names = columns(task, rows, rng)
     bins = binned(x, min(64, max(16, 3 * len(kept))))
     balanced, caught = class_skills(bins, y, len(kept), rng)
     best = int(balanced.argmax())
@@ -122,7 +122,7 @@ def value_leakage(task: Task, *, seed: int = 0, samples: int = 5000) -> Leakage:
     if len(rows) < LEAST_SAMPLES or bool(is_constant(target.std(), target.abs().max(), torch.float32)):
         return Leakage("", 0.0, 0.0, None, False, metric=R2)
     target = (target - target.mean()) / target.std()
-    x, names = columns(task.train.inputs, rows, rng)
+    x, names = columns(task, rows, rng)
     r2 = value_skills(binned(x, 16), target[:, 0], rng)
     scores = leave_one_out(descriptors(task.train.inputs, rows), target, rng)
     model = max(0.0, max(1 - float((score - target).square().mean()) for score in scores))
@@ -131,16 +131,17 @@ def value_leakage(task: Task, *, seed: int = 0, samples: int = 5000) -> Leakage:
     return Leakage(names(best), skill, usual, model, _stands_out(skill, usual, model), metric=R2)
 
 
-def columns(inputs: Rows, rows: Tensor, rng: Generator) -> tuple[Tensor, Callable[[int], str]]:
-    """Columns `[N, D]` of the inputs at `rows`, and a function that names them.
+def columns(task: Task, rows: Tensor, rng: Generator) -> tuple[Tensor, Callable[[int], str]]:
+    """Columns `[N, D]` of the training inputs at `rows`, and a function that names them.
 
     Large images are pooled; the last column of images is their mean brightness.
     """
+    inputs, titles = task.train.inputs, column_titles(task.preprocessing)
     size = math.prod(inputs.shape)
     index = torch.randperm(size, generator=rng)[:MOST_COLUMNS].sort().values
     if len(inputs.shape) != 3:
         x = torch.cat([block.flatten(1)[:, index] for block in finite_blocks(inputs, rows)])
-        return x, lambda column: f"column {int(index[column])}"
+        return x, lambda column: f"column {_title(int(index[column]), titles)}"
     channels, height, width = inputs.shape
     pooled = size > MOST_COLUMNS
     if pooled:
@@ -158,6 +159,18 @@ def columns(inputs: Rows, rows: Tensor, rng: Generator) -> tuple[Tensor, Callabl
         return f"the {'patch' if pooled else 'pixel'} at {position}"
 
     return torch.cat([flat(images) for images in finite_blocks(inputs, rows)]), name
+
+
+def _title(number: int, titles: Sequence[str]) -> str:
+    """Name of an encoded column, such as `'size'` or `'colour' (red)`; its number if the inputs are no table.
+
+    >>> _title(1, ["size: value", "colour: red"]), _title(0, ["size: value"]), _title(3, [])
+    ("'colour' (red)", "'size'", '3')
+    """
+    if not titles:
+        return str(number)
+    name, _, part = titles[number].rpartition(": ")
+    return f"{name!r}" if part == "value" else f"{name!r} ({part})"
 
 
 def binned(x: Tensor, bins: int) -> Tensor:

@@ -314,7 +314,8 @@ def _opened(source: ImageSource) -> Iterator[Any]:
         except DataError:
             raise
         except Exception as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            unknown = isinstance(error, pillow.UnidentifiedImageError)
+            reason = "no known format" if unknown else str(error).partition("\n")[0] or type(error).__name__
             raise DataError(f"{_name(source)} is not a readable image ({reason}); replace or remove it") from error
 
 

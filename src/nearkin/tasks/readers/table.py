@@ -2,7 +2,8 @@
 
 import csv
 import io
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -11,13 +12,15 @@ from nearkin.core.opening import local_path
 from nearkin.tasks.datastring import one_of
 from nearkin.tasks.readers.language import plain_stem, text_content
 from nearkin.tasks.table_cells import numbers as numbers
+from nearkin.tasks.table_cells import with_decimal_points
 from nearkin.tasks.table_examples import LIKELIHOODS as LIKELIHOODS
 from nearkin.tasks.table_examples import read_table
 from nearkin.tasks.task import Task
 
 OPTIONS: tuple[str, ...] = ("target", "drop", "keep", "likelihood", "test", "weight")
 
-DELIMITERS = ",;\t"
+DELIMITERS = ",;\t|"
+SHOWN = 5  # rows in an error
 
 Columns: TypeAlias = dict[str, tuple[str, ...]]
 
@@ -29,7 +32,8 @@ def read(location: str, options: Mapping[str, str]) -> Task:
     without a target are left out, identifiers and constant columns are dropped; `Task.notes` says what was done.
 
     Args:
-        location: the file; comma, semicolon or tab between cells.
+        location: the file; comma, semicolon, tab or | between cells; with semicolons, a comma in a number is
+            decimal.
         options: `target=COLUMN` (or several of real values, `a,b`), `drop=a,b` to leave columns out, `keep=a,b` for
             columns that are no identifiers, `test=FILE2`, `weight=COLUMN` for the weights of the training rows,
             `likelihood` (default: categorical for text and up to 20 distinct whole numbers, else gaussian).
@@ -59,25 +63,41 @@ def read(location: str, options: Mapping[str, str]) -> Task:
 def columns(path: Path) -> Columns:
     """The cells of a csv file by column, as text, without empty lines."""
     text = text_content(path)
-    first = text.lstrip("\n").split("\n", 1)[0]
+    first = re.sub(r'"[^"]*"', "", text.lstrip("\n").split("\n", 1)[0])
     delimiter = max(DELIMITERS, key=first.count)
     try:
         rows = [row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if row]
     except csv.Error as error:
         raise DataError(f"{path} is not a csv table ({error}); save it as csv again") from error
     if len(rows) < 2:
-        raise DataError(f"{path} has {len(rows)} lines, expected a header and at least one row; add them")
+        lines = "1 line" if len(rows) == 1 else "no lines"
+        raise DataError(f"{path} has {lines}, expected a header and at least one row; add them")
     header, rows = [name.strip() for name in rows[0]], rows[1:]
     if numbers(header) is not None:
         shown = ", ".join(header[:5])
         raise DataError(f"{path} has no header: its first line is {shown}; add a line with the names of the columns")
+    problems = [*_repeated_names(header), *_uneven_rows(header, rows)]
+    if problems:
+        raise DataError(f"{path}: {'; '.join(problems)}")
+    table = dict(zip(header, zip(*rows, strict=True), strict=True))
+    if delimiter != ";":
+        return table
+    return {name: tuple(with_decimal_points(cells)) for name, cells in table.items()}
+
+
+def _repeated_names(header: Sequence[str]) -> list[str]:
     repeated = sorted({name or "(no name)" for name in header if header.count(name) > 1})
-    if repeated:
-        raise DataError(f"{path} has several columns named {', '.join(repeated)}; give each its own name")
-    for number, row in enumerate(rows):
-        if len(row) != len(header):
-            raise DataError(f"{path}: row {number + 1} has {len(row)} cells, the header {len(header)}; fix that row")
-    return dict(zip(header, zip(*rows, strict=True), strict=True))
+    return [f"several columns are named {', '.join(repeated)}: give each its own name"] if repeated else []
+
+
+def _uneven_rows(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """One line about all rows that have more or fewer cells than the header."""
+    uneven = [(number, len(row)) for number, row in enumerate(rows, 1) if len(row) != len(header)]
+    if not uneven:
+        return []
+    listed = ", ".join(f"row {number} has {size} cells" for number, size in uneven[:SHOWN])
+    more = f" and {len(uneven) - SHOWN} other rows differ too" if len(uneven) > SHOWN else ""
+    return [f"{listed}{more}, the header {len(header)}: fix {'that row' if len(uneven) == 1 else 'these rows'}"]
 
 
 def _test_path(path: Path, test: str) -> Path:
