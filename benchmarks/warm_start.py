@@ -29,7 +29,7 @@ from tables import Question, questions, regrets
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "figures" / "warm-start.md"
 QUERIES = (10, 50, 200)
-FIRST_SEED, SEEDS, KIN_CELLS, FOUNDERS = 3000, 100, 10, 5
+FIRST_SEED, SEEDS, KIN_CELLS, FOUNDERS = 3000, 40, 10, 5
 BOUND = 1.05
 RESAMPLES = 2_000
 

@@ -31,6 +31,7 @@ import torch
 
 from nearkin.core.errors import require
 from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.methods.evolution import PATIENCE
 from nearkin.search.methods.sampling import CHILD, DRAWN, GIVEN, ORIGIN, Proposer, Sampling, Trials
 from nearkin.search.objective import Objective
 from nearkin.search.spaces.base import Space
@@ -86,8 +87,8 @@ class WarmStart(Proposer):
         require(0 <= self.exploration < math.inf, f"exploration must be a number of 0 or more, got {self.exploration}")
 
     def settings(self) -> dict[str, Any]:
-        """Exploration, and the rule for parents; the genotypes of the kin are settings of the search."""
-        return {"exploration": self.exploration, "parents": "bounds"}
+        """Exploration; the genotypes of the kin are settings of the search."""
+        return {"exploration": self.exploration}
 
     def wants_given(self, trials: Trials) -> bool:
         """Whether the next genotype of the kin has its turn."""
@@ -96,7 +97,7 @@ class WarmStart(Proposer):
     def propose(self, trials: Trials, space: Space) -> tuple[Genotype, str]:
         """Return a child of the first proposer that has one, or a draw from the space."""
         for origin in self._order(trials):
-            if origin == DRAWN:
+            if origin == DRAWN or trials.repeats >= PATIENCE:
                 break
             if origin != GIVEN and (child := self._child(trials, space, origin)) is not None:
                 return child, origin
