@@ -229,7 +229,7 @@ This is the third run that includes held-out pairs:
 | run | seeds | missed | clearly | averages | program |
 | --- | --- | --- | --- | --- | --- |
 | first | 1000 to 1099 | 29 | 17 | 0.55 / 0.64 / 0.48 | a fault: the first genotype was a credit of 0 for the kin |
-| second | 1100 to 1119 | 26 | 11 | 0.56 / 0.70 / 0.49 | without the fault; parents: the best of all or of the latest ten |
+| second | 1100 to 1119 | 26 | 11 | 0.56 / 0.70 / 0.49 | without the fault; parents: best of all or of the latest ten |
 | third | {first} to {last} | {missed} | {clear} | {ours} | opening of six; parents by their upper confidence bound |
 
 The figures of the second run were known when the third program was written, those of held-out pairs too; rules were
