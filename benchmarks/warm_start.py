@@ -6,8 +6,8 @@
 FOLDER holds `nb201.csv.gz` and `tnb101_micro.csv.gz`; without it, `tables` beside the real data sets. `--page` writes
 the page from the stored figures. Queries and regrets are those of `benchmarks/tables.py`.
 
-Design and options of `warm-start` were chosen on pairs whose target has an even SHA-256 digest, with seeds 0 to 99. The
-figures here use other seeds, and the other pairs were not used for the choice.
+Design and options of `warm-start` were chosen on pairs whose target has an even SHA-256 digest, with seeds 0 to 99 and
+2000 to 2199. The figures here use other seeds, and the other pairs were not used for the choice.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from tables import Question, questions, regrets
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "figures" / "warm-start.md"
 QUERIES = (10, 50, 200)
-FIRST_SEED, SEEDS, KIN_CELLS, FOUNDERS = 1100, 20, 10, 5
+FIRST_SEED, SEEDS, KIN_CELLS, FOUNDERS = 3000, 100, 10, 5
 BOUND = 1.05
 RESAMPLES = 2_000
 
@@ -86,11 +86,29 @@ def summarise(pairs: dict[tuple[str, str], dict[str, np.ndarray]]) -> dict[str, 
             **{name: plain(values) for name, values in mean.items()},
             "ratio": plain(quotient(mean["warm-start"], better)),
             "interval": [plain(np.quantile(ratios, level, axis=0)) for level in (0.025, 0.975)],
+            "excess": plain(mean["warm-start"] - better),
         })  # fmt: skip
     groups = {"all": list(pairs), "held out": [pair for pair in pairs if held_out(pair[1])]}
     averages = {group: {way: average(pairs, means, members, way) for way in ("founded", "warm-start")}
                 for group, members in groups.items()}  # fmt: skip
-    return {"pairs": by_pair, "averages": averages}
+    return {"pairs": by_pair, "averages": averages, "halves": misses_by_half(pairs)}
+
+
+def misses_by_half(pairs: dict[tuple[str, str], dict[str, np.ndarray]]) -> dict[str, int]:
+    """Number of misses of `warm-start`, and of the better of the two others itself, on half of the seeds.
+
+    Both are compared with the better one on the other half. What the better one misses is noise.
+    """
+    misses = {"warm-start": 0, "better": 0}
+    for ways in pairs.values():
+        first = {name: values[: SEEDS // 2].mean(0) for name, values in ways.items()}
+        second = {name: values[SEEDS // 2 :].mean(0) for name, values in ways.items()}
+        evolution_is_better = ways["evolution"].mean(0) <= ways["founded"].mean(0)
+        bound = np.where(evolution_is_better, first["evolution"], first["founded"])
+        again = np.where(evolution_is_better, second["evolution"], second["founded"])
+        misses["warm-start"] += int((quotient(second["warm-start"], bound) > BOUND).sum())
+        misses["better"] += int((quotient(again, bound) > BOUND).sum())
+    return misses
 
 
 def average(pairs: Any, means: Any, members: list[tuple[str, str]], way: str) -> dict[str, Any]:
@@ -147,6 +165,24 @@ def miss_rows(figures: dict[str, Any]) -> list[list[str]]:
     return rows
 
 
+def _name(pair: dict[str, Any]) -> str:
+    return f"{pair['kin']} to {pair['target']}"
+
+
+def excess_rows(figures: dict[str, Any]) -> list[list[str]]:
+    rows = []
+    for position, queries in enumerate(QUERIES):
+        shares = sorted(
+            (pair["excess"][position] / pair["evolution"][0], pair["excess"][position], _name(pair))
+            for pair in figures["pairs"]
+        )
+        values = [share for share, _, _ in shares]
+        largest = [f"{name} {share:.1%} ({excess:.3g})" for share, excess, name in shares[:-4:-1]]
+        rows.append([str(queries), f"{np.mean(values):+.1%}", str(sum(value > 0.01 for value in values)),
+                     str(sum(value > 0.05 for value in values)), "; ".join(largest)])  # fmt: skip
+    return rows
+
+
 def pair_rows(figures: dict[str, Any]) -> list[list[str]]:
     rows = []
     for pair in figures["pairs"]:
@@ -154,7 +190,7 @@ def pair_rows(figures: dict[str, Any]) -> list[list[str]]:
         low, high = pair["interval"]
         ratios = [f"{'**' if r > BOUND else ''}{short(r)}{'**' if r > BOUND else ''} ({short(a)} to {short(b)})"
                   for r, a, b in zip(pair["ratio"], low, high, strict=True)]  # fmt: skip
-        name = f"{pair['kin']} to {pair['target']}{' (held out)' if pair['held_out'] else ''}"
+        name = f"{_name(pair)}{' (held out)' if pair['held_out'] else ''}"
         rows.append([name, *regret, " / ".join(ratios)])
     return rows
 
@@ -167,6 +203,7 @@ def page(figures: dict[str, Any]) -> str:
     ours = " / ".join(f"{value:.2f}" for value in means["warm-start"]["mean"])
     theirs = " / ".join(f"{value:.2f}" for value in means["founded"]["mean"])
     first, last = figures["seeds"][0], figures["seeds"][1]
+    halves = figures["halves"]
     return f"""# Warm start that divides its queries
 
 Made by `python benchmarks/warm_start.py` (about {figures["process_seconds"] // 60 + 1} minutes of one core); seeds
@@ -184,13 +221,31 @@ cases (pair and number of queries), in {clear} of them by more than the noise of
 above {BOUND}.
 
 `warm-start` gets the kin's {KIN_CELLS} best cells. Its design and options were chosen on pairs whose target has an even
-SHA-256 digest, with seeds 0 to 99. *Held-out* pairs had no part in that choice. Intervals are 95 %, from {RESAMPLES:,}
-resamples of the seeds; with so few seeds they are wide.
+SHA-256 digest, with seeds 0 to 99 and 2000 to 2199. *Held-out* pairs had no part in that choice. Intervals are 95 %,
+from {RESAMPLES:,} resamples of the seeds; with so few seeds they are wide.
 
-This is the second run that includes held-out pairs. The first (seeds 1000 to 1099) was of a program that counted the
-first genotype as a credit of 0 for the kin, unlike the prototype in which the design was chosen. It missed the bound in
-29 of 144 cases, 17 of them clearly; its averages were 0.55 / 0.64 / 0.48. The fault was noticed when a test on a
-held-out pair failed, and found on a development pair by comparison with the prototype. Nothing else was changed.
+This is the third run that includes held-out pairs:
+
+| run | seeds | missed | clearly | averages | program |
+| --- | --- | --- | --- | --- | --- |
+| first | 1000 to 1099 | 29 | 17 | 0.55 / 0.64 / 0.48 | a fault: the first genotype was a credit of 0 for the kin |
+| second | 1100 to 1119 | 26 | 11 | 0.56 / 0.70 / 0.49 | without the fault; parents: best of all or of the latest ten |
+| third | {first} to {last} | {missed} | {clear} | {ours} | opening of six; parents by their upper confidence bound |
+
+The figures of the second run were known when the third program was written, those of held-out pairs too; rules were
+compared only on development pairs. Two starts of the third run (100 and 40 seeds) were stopped after 10 and 28 pairs,
+before any regret was printed or stored, because the machine was busy.
+
+## Why the bound is missed
+
+- **Noise.** A control knows which of the two others is better in each case and uses it on half of the seeds. Compared
+  with the same method on the other half, it misses the bound in {halves["better"]} of {len(every)} cases. In the same
+  comparison `warm-start` misses it in {halves["warm-start"]}.
+- **A regret of 0.** If the kin's third to fifth cell is the best of the table, founded evolution has a regret of 0
+  after 10 queries, and no ratio to it is finite.
+- **Validation and test.** On NAS-Bench-201 a search sees validation accuracies. For the targets imagenet16 and cifar10
+  the kin's cells can have a better test accuracy than the cell with the best validation accuracy: there the regret of
+  founded evolution grows with the number of queries, and a search that finds that cell sooner has the larger regret.
 
 ## Average over pairs
 
@@ -204,6 +259,14 @@ Regret ÷ regret of evolution without kin, after 10, 50 and 200 queries.
 the better one makes any other regret a miss with a ratio > 99.
 
 {table(["pairs", "queries", "missed", "clearly", "median ratio", "largest ratios"], miss_rows(figures))}
+
+## Excess regret
+
+Regret of `warm-start` minus that of the better of the two others, divided by the regret of evolution after 10 queries
+on the target: 1 % is a hundredth of what ten random draws lose. A ratio to a regret near 0 says little; this share does
+not depend on it. In parentheses the excess in the unit of the table (accuracy in %, SSIM, or loss for room_layout).
+
+{table(["queries", "mean", "pairs above 1 %", "pairs above 5 %", "largest"], excess_rows(figures))}
 
 ## Every pair
 

@@ -234,12 +234,48 @@ def origins(state: Trials) -> list[object]:
     return [record.facts["origin"] for record in state.records]
 
 
-def test_a_warm_start_opens_with_two_cells_of_the_kin_and_three_draws() -> None:
+def test_a_warm_start_opens_with_cells_of_the_kin_and_draws_in_turn() -> None:
     rng = Generator().manual_seed(3)
-    kin = [LARGE.sample(rng) for _ in range(3)]
-    state = trials_of(warm_start_search(LARGE, Counting(hashed), kin), 5)
-    assert origins(state) == list(OPENING)
-    assert [state.records[index].genotype for index in (0, 2)] == kin[:2]
+    kin = [LARGE.sample(rng) for _ in range(4)]
+    state = trials_of(warm_start_search(LARGE, Counting(hashed), kin), len(OPENING))
+    assert origins(state) == list(OPENING) == [GIVEN, DRAWN] * 3
+    assert [record.genotype for record in state.records[::2]] == kin[:3]
+
+
+def test_the_marks_of_a_warm_start_are_the_parents_with_the_largest_bound() -> None:
+    """The bound is written here a second time, genotype by genotype."""
+    rng = Generator().manual_seed(3)
+    searcher = warm_start_search(LARGE, Counting(hashed), [LARGE.sample(rng) for _ in range(3)], exploration=0.3)
+    state = searcher.init(0)
+    for step in range(40):
+        scores, parents = [record.score for record in state.records], list(state.marks)
+        state = finish(searcher.step(state))
+        assert state.marks[:-1] == parents
+        parent, newest = state.marks[-1], state.records[-1]
+        if newest.facts["origin"] == CHILD:
+            values = []
+            for index in range(step):
+                children = [child for child in range(step) if parents[child] == index != child]
+                credits = [sum(scores[j] < scores[i] for j in range(i)) / i for i in children]
+                own = sum(score < scores[index] for score in scores) / step
+                mean = (own + sum(credits)) / (1 + len(children))
+                values.append(mean + 0.3 * math.sqrt(math.log(1 + step) / (1 + len(children))))
+            assert values[parent] == pytest.approx(max(values))
+            assert newest.genotype in LARGE.neighbours(state.records[parent].genotype)
+        elif newest.facts["origin"] != KIN_CHILD:
+            assert parent == step
+    assert origins(state).count(CHILD) >= 5
+
+
+def test_a_parent_whose_children_are_bad_gives_way_to_others() -> None:
+    """One genotype is better than all others: its children, of average rank, do not keep it the only parent."""
+    top = LARGE.at(4_321)
+    searcher = warm_start_search(LARGE, Counting(lambda genotype: 2.0 if genotype == top else hashed(genotype)), [top])
+    state = trials_of(searcher, 40)
+    children = [index for index, mark in enumerate(state.marks) if mark != index]
+    assert state.best == 0
+    assert len(children) >= 20
+    assert sum(state.marks[index] == 0 for index in children) < len(children) / 2
 
 
 def test_cells_of_the_kin_are_measured_in_their_order_behind_those_that_a_limit_forbids() -> None:
@@ -252,17 +288,18 @@ def test_cells_of_the_kin_are_measured_in_their_order_behind_those_that_a_limit_
     assert given == kin[3 : 3 + len(given)]
 
 
-def test_a_warm_start_without_kin_is_an_evolution() -> None:
+def test_a_warm_start_without_kin_has_children_in_the_whole_space() -> None:
     state = trials_of(warm_start_search(LARGE, Counting(hashed), []), 30)
-    assert origins(state) == [DRAWN] * 5 + [CHILD] * 25
+    assert origins(state) == [DRAWN] * 6 + [CHILD] * 24
 
 
 def test_children_in_the_kins_space_have_its_operations() -> None:
-    kin = [cell for cell in map(SPACE.at, range(SPACE.size())) if "conv3" in str(cell) and "max3" not in str(cell)][:4]
-    inside = restrict_space(SPACE, kin)
-    state = trials_of(warm_start_search(SPACE, Counting(convolutions), kin), 15)
+    rng = Generator().manual_seed(3)
+    kin = [LARGE.sample(rng) for _ in range(4)]
+    inside = restrict_space(LARGE, kin)
+    state = trials_of(warm_start_search(LARGE, Counting(hashed), kin, exploration=1.0), 20)
     children = [record.genotype for record in state.records if record.facts["origin"] == KIN_CHILD]
-    assert children
+    assert len(children) >= 3
     assert all(map(inside.contains, children))
 
 
@@ -301,7 +338,6 @@ def test_far_kin_is_left_and_near_kin_is_kept() -> None:
     [
         (lambda: Evolution(1, 1), "a population has at least 2 members, got 1"),
         (lambda: Evolution(4, 5), "a tournament has 1 to 4 members, the population; got 5"),
-        (lambda: WarmStart(1), "a population has at least 2 members, got 1"),
         (lambda: WarmStart(exploration=-0.5), "exploration must be a number of 0 or more, got -0.5"),
     ],
 )
