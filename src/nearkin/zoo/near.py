@@ -47,7 +47,7 @@ def rank_sources(
     )
     require_target(measure, target.task.likelihood)
     trials = how.trials or min(record.trials for record in (*records, *([target.record] if target.record else [])))
-    weak = {record.name: record.metric for record in records if record.epsilon > how.epsilon}
+    weak = {record.name: 1 - record.epsilon for record in records if record.epsilon > how.epsilon}
     if weak:
         names = ", ".join(f"'{name}' ({metric:.2f})" for name, metric in list(weak.items())[:5])
         yield Caution(f"networks with a metric below 1 − ε = {1 - how.epsilon:.2f} on their own task: {names}")
