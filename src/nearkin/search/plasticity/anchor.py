@@ -1,0 +1,246 @@
+r"""WeightPlasticity: keep shared weights near the values that earlier models need.
+
+After model A the anchor is $\hat\theta$, and $F$ says how much each shared weight matters to A. While B is trained, the
+shared weights have the penalty $\frac{\alpha}{2} (\theta - \hat\theta)^\top F (\theta - \hat\theta)$ (Benyahia et al.
+2019, with a free strength α). With one model and a sequence of tasks this is elastic weight consolidation (Kirkpatrick
+et al. 2017).
+"""
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nearkin.core.errors import MismatchError, TrainingError, require
+from nearkin.core.events import Work, operation
+from nearkin.core.rng import derived_seed
+from nearkin.core.types import Params
+from nearkin.fisher.cotangents import Data
+from nearkin.search.plasticity.accumulation import Blocks, accumulate, checked_importance, moved_anchors
+from nearkin.search.plasticity.importance import measure_importance
+from nearkin.search.plasticity.penalty_blocks import PenaltyBlock, block_from
+from nearkin.search.plasticity.plasticity_options import PlasticityOptions
+from nearkin.search.plasticity.shared_parameters import SEPARATOR, Shared, matching, named_parameters, names_in
+
+
+class WeightPlasticity:
+    r"""Anchor and importance of shared weights, and the pull to the anchor.
+
+    Args:
+        shared: the shared parameters: a mapping or pairs of names and parameters (`encoder.named_parameters()`), a
+            module, or parameters alone. Models share them if they hold the same parameter objects; `rebind` is for
+            models that hold copies.
+        options: settings (default: `PlasticityOptions()`).
+        changes: single settings, such as `alpha=3.0`.
+
+    >>> shared = nn.Linear(2, 2)
+    >>> a, b = nn.Sequential(shared, nn.Linear(2, 3)), nn.Sequential(shared, nn.Tanh(), nn.Linear(2, 3))
+    >>> plasticity = WeightPlasticity(shared.named_parameters())
+    >>> plasticity.anchor(a, torch.randn(20, 2), torch.arange(20) % 3)  # after the training of A
+    >>> with torch.no_grad():  # stands for optimiser.step() of B
+    ...     _ = shared.weight.add_(1.0)
+    >>> plasticity.pull(lr=0.1)
+    >>> plasticity
+    WeightPlasticity(2 tensors, 6 weights, 1 model anchored, alpha 10)
+    """
+
+    def __init__(self, shared: Shared, options: PlasticityOptions | None = None, **changes: Any) -> None:
+        self.options = _changed(options or PlasticityOptions(), changes)
+        self.shared = named_parameters(shared)
+        self.anchors: Params = {}
+        self.blocks: Blocks = ()
+        self.models = 0
+        self.epoch = 0
+        self._largest: tuple[float, ...] = ()
+
+    def __repr__(self) -> str:
+        """One line with sizes, number of models and strength."""
+        count, weights = len(self.shared), sum(value.numel() for value in self.shared.values())
+        models = f"{self.models} model{'s' * (self.models != 1)} anchored"
+        return (
+            f"WeightPlasticity({count} tensor{'s' * (count != 1)}, {weights:,} weights, {models}, alpha {self.alpha:g})"
+        )
+
+    @property
+    def alpha(self) -> float:
+        """Strength in the present epoch; 0 in the warm-up."""
+        return self.options.schedule.at(self.epoch)
+
+    @property
+    def warming_up(self) -> bool:
+        """Whether anchors and pulls are still ignored."""
+        return self.epoch < self.options.schedule.warm_up
+
+    @property
+    def importance(self) -> Params:
+        """Diagonal of the accumulated importance by shared name; empty before the first anchor."""
+        return {name: value for block in self.blocks for name, value in block.diagonal().items()}
+
+    @operation
+    def anchor(self, model: nn.Module, data: Data, targets: Tensor | None = None) -> Work[None]:
+        """Anchor the shared weights at their present values, with their importance for a model that was just trained.
+
+        In the warm-up this does nothing. Weights that the model does not use keep their anchor and importance, if
+        `update` is `path`.
+
+        Args:
+            model: the model; it may use some of the shared parameters only, as a sampled path of a search does.
+            data: inputs `[N, *input_shape]` of the validation set, or examples, or an iterable of `(x, y)` batches.
+            targets: labels of the validation set.
+        """
+        if self.warming_up:
+            return
+        options = replace(self.options, seed=derived_seed(self.options.seed, self.epoch, self.models))
+        names = names_in(model, self.shared)
+        self._add((yield from measure_importance.work(model, names, data, targets, options)))
+
+    def remember(self, importance: Mapping[str, Tensor]) -> None:
+        """Anchor with an importance that was measured elsewhere, such as squared gradients of the training.
+
+        In the warm-up this does nothing.
+
+        Args:
+            importance: by shared name, in the shapes of the parameters; missing ones are not used by the model.
+        """
+        if not self.warming_up:
+            self._add(checked_importance(importance, self.shared, self.options))
+
+    @torch.no_grad()
+    def _add(self, new: Blocks) -> None:
+        self._set_blocks(accumulate(self.blocks, new, self.shared, self.options))
+        self.anchors = moved_anchors(self.anchors, self.shared, new, self.options)
+        self.models += 1
+
+    def pull(self, lr: float) -> None:
+        r"""Move the shared weights to the anchor: the proximal step of the penalty, after each optimiser step.
+
+        $\theta \leftarrow (\theta + \eta\alpha F \hat\theta)/(1 + \eta\alpha F)$, stable for every α and η.
+
+        Args:
+            lr: η, the learning rate of the optimiser step before.
+        """
+        scale = self._scale(lr)
+        for number, largest in enumerate(self._largest if scale > 0 else ()):
+            if largest > 0:
+                block = self._ready(number)
+                block.contract(self.shared, self.anchors, min(scale, block.limit / largest))
+
+    def penalty(self, lr: float | None = None) -> Tensor:
+        r"""$\frac{\alpha}{2} (\theta - \hat\theta)^\top F (\theta - \hat\theta)$, to be added to the loss.
+
+        A gradient step multiplies $\theta - \hat\theta$ by $1 - \eta\alpha F$ and diverges if $\eta\alpha F > 2$ for a
+        single weight; `pull` never does.
+
+        Args:
+            lr: η of the optimiser; with it, a warning says when the step diverges.
+        """
+        first, largest = next(iter(self.shared.values())), max(self._largest, default=0.0)
+        if self.alpha == 0 or largest == 0:
+            return first.new_zeros(())
+        if lr is not None and self._scale(lr) * largest > 2:
+            warnings.warn(
+                f"the explicit penalty diverges: lr * alpha * max F is {self._scale(lr) * largest:.3g}, expected at "
+                f"most 2; use pull(lr), or an alpha below {2 / (lr * largest):.3g}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        blocks = [self._ready(number) for number in range(len(self.blocks))]
+        energies = [block.energy(self.shared, self.anchors).to(first.device) for block in blocks]
+        value = self.alpha / 2 * torch.stack(energies).sum()
+        if not bool(value.isfinite()):
+            raise TrainingError(
+                f"the explicit penalty is {float(value):g}, expected a finite number: the step diverged with alpha "
+                f"{self.alpha:g}; use pull(lr), or an alpha below 2 / (lr * {largest:.3g})"
+            )
+        return value
+
+    def end_epoch(self) -> None:
+        """Count an epoch: for the warm-up, the schedule of α and `flush_every`."""
+        self.epoch += 1
+        if self.options.flush_every and self.epoch % self.options.flush_every == 0:
+            self.flush()
+
+    def flush(self) -> None:
+        """Forget all models: no importance and no anchors."""
+        self.anchors, self.models = {}, 0
+        self._set_blocks(())
+
+    def rebind(self, shared: Shared) -> None:
+        """Pull other parameters from now on: those of the same names in a model that holds copies of shared weights.
+
+        Args:
+            shared: the second model or its parameters; more parameters than the shared ones are allowed.
+        """
+        self.shared = matching(self.shared, shared)
+
+    def state_dict(self) -> Params:
+        """Everything that changes, as tensors by name; for `torch.save` and for the tensors of a `State`."""
+        state: Params = {"counts": torch.tensor([self.models, self.epoch])}
+        state.update({f"anchor/{name}": value.clone() for name, value in self.anchors.items()})
+        for block in self.blocks:
+            names = SEPARATOR.join(block.names)
+            state.update({f"{names}/{part}": value.clone() for part, value in block.tensors().items()})
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """The inverse of `state_dict`, bit for bit; the shared parameters and the options must be the same."""
+        stored = [name.removeprefix("anchor/") for name in state if name.startswith("anchor/")]
+        expected = {f"anchor/{name}": value for name, value in self.shared.items()} if stored else {}
+        wrong = [name for name in stored if name not in self.shared]
+        wrong += [name for name, value in expected.items() if name not in state or state[name].shape != value.shape]
+        require(
+            not wrong and "counts" in state,
+            f"the stored state does not fit the shared parameters ({', '.join(wrong[:3]) or 'no counts'}); load it "
+            f"into an object with the parameters with which it was saved",
+            MismatchError,
+        )
+        self.models, self.epoch = (int(value) for value in state["counts"])
+        self.anchors = {name: _copy(state[f"anchor/{name}"], self.shared[name]) for name in stored}
+        parts: dict[str, Params] = {}
+        for key, value in state.items():
+            names, _, part = key.rpartition("/")
+            if key != "counts" and not key.startswith("anchor/"):
+                parts.setdefault(names, {})[part] = _copy(value, self.shared[names.split(SEPARATOR)[0]])
+        self._set_blocks(
+            tuple(block_from(names.split(SEPARATOR), tensors, self.shared) for names, tensors in parts.items())
+        )
+
+    def _set_blocks(self, blocks: Blocks) -> None:
+        largest = tuple(block.largest() for block in blocks)
+        wrong = [block.names[0] for block, value in zip(blocks, largest, strict=True) if not math.isfinite(value)]
+        require(not wrong, f"the importance of {', '.join(wrong[:1])} is not finite; check the model", MismatchError)
+        self.blocks, self._largest = blocks, largest
+
+    def _scale(self, lr: float) -> float:
+        require(
+            math.isfinite(lr) and lr >= 0,
+            f"lr is {lr}, expected a finite number >= 0; give the learning rate of the optimiser step",
+        )
+        return self.alpha * lr
+
+    def _ready(self, number: int) -> PenaltyBlock:
+        """A block, with its anchors, on the devices and with the dtypes that its parameters have now."""
+        block = self.blocks[number]
+        for name in block.names:
+            weight, anchor = self.shared[name], self.anchors[name]
+            if anchor.device != weight.device or anchor.dtype != weight.dtype:
+                self.anchors[name] = anchor.to(weight)
+        moved = block.on(self.shared[block.names[0]].device)
+        if moved is not block:
+            self.blocks = (*self.blocks[:number], moved, *self.blocks[number + 1 :])
+        return moved
+
+
+def _copy(value: Tensor, like: Tensor) -> Tensor:
+    return value.detach().to(like.device, copy=True)
+
+
+def _changed(options: PlasticityOptions, changes: Mapping[str, Any]) -> PlasticityOptions:
+    known = [field.name for field in fields(options)]
+    unknown = sorted(set(changes) - set(known))
+    require(not unknown, f"plasticity has no option {', '.join(unknown)}; its options are {', '.join(known)}")
+    return replace(options, **changes)
