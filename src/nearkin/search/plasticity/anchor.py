@@ -8,9 +8,10 @@ et al. 2017).
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +23,9 @@ from nearkin.core.types import Params
 from nearkin.fisher.cotangents import Data
 from nearkin.search.plasticity.accumulation import Blocks, accumulate, checked_importance, moved_anchors
 from nearkin.search.plasticity.importance import measure_importance
-from nearkin.search.plasticity.penalty_blocks import PenaltyBlock, block_from
+from nearkin.search.plasticity.penalty_blocks import LIMIT, DiagonalBlock, PenaltyBlock, block_from
 from nearkin.search.plasticity.plasticity_options import PlasticityOptions
+from nearkin.search.plasticity.pull_plan import PullPlan
 from nearkin.search.plasticity.shared_parameters import SEPARATOR, Shared, matching, named_parameters, names_in
 
 
@@ -56,6 +58,8 @@ class WeightPlasticity:
         self.models = 0
         self.epoch = 0
         self._largest: tuple[float, ...] = ()
+        self._plan: PullPlan | None = None
+        self._single: Blocks = ()
 
     def __repr__(self) -> str:
         """One line with sizes, number of models and strength."""
@@ -123,11 +127,14 @@ class WeightPlasticity:
         Args:
             lr: η, the learning rate of the optimiser step before.
         """
-        scale = self._scale(lr)
-        for number, largest in enumerate(self._largest if scale > 0 else ()):
-            if largest > 0:
-                block = self._ready(number)
-                block.contract(self.shared, self.anchors, min(scale, block.limit / largest))
+        scale, largest = self._scale(lr), max(self._largest, default=0.0)
+        if scale == 0 or largest == 0:
+            return
+        self._ready()
+        if self._plan is not None:
+            self._plan.contract(min(scale, LIMIT / largest))
+        for block in self._single:
+            block.contract(self.shared, self.anchors, min(scale, LIMIT / largest))
 
     def penalty(self, lr: float | None = None) -> Tensor:
         r"""$\frac{\alpha}{2} (\theta - \hat\theta)^\top F (\theta - \hat\theta)$, to be added to the loss.
@@ -148,12 +155,13 @@ class WeightPlasticity:
                 RuntimeWarning,
                 stacklevel=2,
             )
-        blocks = [self._ready(number) for number in range(len(self.blocks))]
-        energies = [block.energy(self.shared, self.anchors).to(first.device) for block in blocks]
+        self._ready()
+        energies = [block.energy(self.shared, self.anchors).to(first.device) for block in self.blocks]
         value = self.alpha / 2 * torch.stack(energies).sum()
-        if not bool(value.isfinite()):
+        size = float(value.detach())
+        if not math.isfinite(size):
             raise TrainingError(
-                f"the explicit penalty is {float(value):g}, expected a finite number: the step diverged with alpha "
+                f"the explicit penalty is {size:g}, expected a finite number: the step diverged with alpha "
                 f"{self.alpha:g}; use pull(lr), or an alpha below 2 / (lr * {largest:.3g})"
             )
         return value
@@ -175,7 +183,7 @@ class WeightPlasticity:
         Args:
             shared: the second model or its parameters; more parameters than the shared ones are allowed.
         """
-        self.shared = matching(self.shared, shared)
+        self.shared, self._plan = matching(self.shared, shared), None
 
     def state_dict(self) -> Params:
         """Everything that changes, as tensors by name; for `torch.save` and for the tensors of a `State`."""
@@ -213,7 +221,7 @@ class WeightPlasticity:
         largest = tuple(block.largest() for block in blocks)
         wrong = [block.names[0] for block, value in zip(blocks, largest, strict=True) if not math.isfinite(value)]
         require(not wrong, f"the importance of {', '.join(wrong[:1])} is not finite; check the model", MismatchError)
-        self.blocks, self._largest = blocks, largest
+        self.blocks, self._largest, self._plan = blocks, largest, None
 
     def _scale(self, lr: float) -> float:
         require(
@@ -222,17 +230,29 @@ class WeightPlasticity:
         )
         return self.alpha * lr
 
-    def _ready(self, number: int) -> PenaltyBlock:
-        """A block, with its anchors, on the devices and with the dtypes that its parameters have now."""
-        block = self.blocks[number]
-        for name in block.names:
-            weight, anchor = self.shared[name], self.anchors[name]
-            if anchor.device != weight.device or anchor.dtype != weight.dtype:
-                self.anchors[name] = anchor.to(weight)
-        moved = block.on(self.shared[block.names[0]].device)
-        if moved is not block:
-            self.blocks = (*self.blocks[:number], moved, *self.blocks[number + 1 :])
-        return moved
+    def _ready(self) -> None:
+        """Move anchors and importance to the devices of the weights, and plan the steps, unless it was done before."""
+        if self._plan is not None and self._plan.fits(self.shared):
+            return
+        self.anchors = {name: anchor.to(self.shared[name]) for name, anchor in self.anchors.items()}
+        blocks = [block.on(self.shared[block.names[0]].device) for block in self.blocks]
+        kinds = Counter((block.values.device, block.values.dtype) for block in blocks if self._plannable(block))
+        kind = kinds.most_common(1)[0][0] if kinds else None
+        planned = [b for b in blocks if self._plannable(b) and (b.values.device, b.values.dtype) == kind]
+        self._plan = PullPlan(planned, self.shared, self.anchors) if planned else None
+        moved = {block.names: block for block in (self._plan.blocks if self._plan else ())}
+        self.blocks = tuple(moved.get(block.names, block) for block in blocks)
+        self._single = tuple(
+            block
+            for block, largest in zip(self.blocks, self._largest, strict=True)
+            if block.names not in moved and largest > 0
+        )
+
+    def _plannable(self, block: PenaltyBlock) -> TypeGuard[DiagonalBlock]:
+        if not isinstance(block, DiagonalBlock):
+            return False
+        weight = self.shared[block.name]
+        return weight.is_contiguous() and weight.dtype == block.values.dtype
 
 
 def _copy(value: Tensor, like: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 from nearkin.core.errors import OptionError
 from nearkin.core.types import Params
 
-CHUNK = 1 << 15  # weights of a tensor that are moved at once: their temporary values stay in the cache
+LIMIT = 1e37  # of the product of scale and importance, so that it does not overflow in float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,13 +44,9 @@ class DiagonalBlock:
     @torch.no_grad()
     def contract(self, weights: Mapping[str, Tensor], anchors: Mapping[str, Tensor], scale: float) -> None:
         r"""$\theta \leftarrow (\theta + s F \hat\theta) / (1 + s F)$ in place; weights with F = 0 keep their bits."""
-        weight, anchor, values = weights[self.name], anchors[self.name], self.values
-        if not all(tensor.is_contiguous() for tensor in (weight, anchor, values)):
-            _contract(weight, anchor, values, scale)
-            return
-        parts = (tensor.view(-1).split(CHUNK) for tensor in (weight, anchor, values))
-        for weights_part, anchors_part, values_part in zip(*parts, strict=True):
-            _contract(weights_part, anchors_part, values_part, scale)
+        weight, pull = weights[self.name], self.values * scale
+        moved = weight.to(pull.dtype).lerp(anchors[self.name].to(pull.dtype), pull / (pull + 1))
+        weight.copy_(moved)
 
     def energy(self, weights: Mapping[str, Tensor], anchors: Mapping[str, Tensor]) -> Tensor:
         r"""$v^\top F v$, differentiable in the weights."""
@@ -77,23 +73,9 @@ class DiagonalBlock:
         """What must be stored."""
         return {"values": self.values}
 
-    @property
-    def limit(self) -> float:
-        """Largest product of scale and importance that cannot overflow."""
-        return float(torch.finfo(self.values.dtype).max) / 4
-
     def on(self, device: torch.device) -> "DiagonalBlock":
         """The block on a device."""
         return self if self.values.device == device else DiagonalBlock(self.name, self.values.to(device))
-
-
-def _contract(weight: Tensor, anchor: Tensor, values: Tensor, scale: float) -> None:
-    pull = values * scale
-    pull.div_(pull + 1)
-    if weight.dtype == pull.dtype:
-        weight.lerp_(anchor, pull)
-    else:
-        weight.copy_(weight.to(pull.dtype).lerp_(anchor.to(pull.dtype), pull))
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,11 +153,6 @@ class DenseBlock:
     def tensors(self) -> Params:
         """What must be stored."""
         return {"eigenvalues": self.eigenvalues, "left": self.left, "right": self.right}
-
-    @property
-    def limit(self) -> float:
-        """Largest product of scale and importance that cannot overflow."""
-        return float(torch.finfo(self.right.dtype).max) / 4
 
     def on(self, device: torch.device) -> "DenseBlock":
         """The block on a device."""
