@@ -114,12 +114,18 @@ def test_the_state_is_restored_bit_for_bit(data: tuple[Tensor, Tensor], structur
 
     def later(plasticity: nk.WeightPlasticity) -> list[Tensor]:
         net.load_state_dict(start)
+        penalty = plasticity.penalty().detach()
         if structure != "kronecker":
             plasticity.anchor(net, *data)
         moved(net, 9)
         plasticity.pull(0.05)
         plasticity.end_epoch()
-        return [*(value.clone() for value in net.state_dict().values()), *plasticity.state_dict().values()]
+        stored = plasticity.state_dict()
+        return [
+            penalty,
+            *(value.clone() for value in net.state_dict().values()),
+            *(stored[key] for key in sorted(stored)),
+        ]
 
     file = io.BytesIO()
     torch.save(saved, file)

@@ -191,7 +191,7 @@ class WeightPlasticity:
         state.update({f"anchor/{name}": value.clone() for name, value in self.anchors.items()})
         for block in self.blocks:
             names = SEPARATOR.join(block.names)
-            state.update({f"{names}/{part}": value.clone() for part, value in block.tensors().items()})
+            state.update({f"block/{names}/{part}": value.clone() for part, value in block.tensors().items()})
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -207,17 +207,18 @@ class WeightPlasticity:
             MismatchError,
         )
         self.models, self.epoch = (int(value) for value in state["counts"])
-        self.anchors = {name: _copy(state[f"anchor/{name}"], self.shared[name]) for name in stored}
+        self.anchors = {name: _copy(state[f"anchor/{name}"], self.shared[name]) for name in self.shared if stored}
         parts: dict[str, Params] = {}
-        for key, value in state.items():
-            names, _, part = key.rpartition("/")
-            if key != "counts" and not key.startswith("anchor/"):
-                parts.setdefault(names, {})[part] = _copy(value, self.shared[names.split(SEPARATOR)[0]])
+        for key in (key for key in state if key.startswith("block/")):
+            value, (names, _, part) = state[key], key.removeprefix("block/").rpartition("/")
+            parts.setdefault(names, {})[part] = _copy(value, self.shared[names.split(SEPARATOR)[0]])
         self._set_blocks(
             tuple(block_from(names.split(SEPARATOR), tensors, self.shared) for names, tensors in parts.items())
         )
 
     def _set_blocks(self, blocks: Blocks) -> None:
+        order = {name: number for number, name in enumerate(self.shared)}
+        blocks = tuple(sorted(blocks, key=lambda block: order[block.names[0]]))  # sums do not depend on the history
         largest = tuple(block.largest() for block in blocks)
         wrong = [block.names[0] for block, value in zip(blocks, largest, strict=True) if not math.isfinite(value)]
         require(not wrong, f"the importance of {', '.join(wrong[:1])} is not finite; check the model", MismatchError)
