@@ -88,7 +88,7 @@ def checked_importance(
 def _kept(old: Tensor, used: Tensor | None, options: PlasticityOptions) -> Tensor:
     """Factor of the old importance, weight by weight."""
     if options.update == "path" and used is not None:
-        return torch.where(used, 1 - options.rate, 1.0).to(old)
+        return torch.where(used, torch.full_like(old, 1 - options.rate), 1.0)
     return torch.full_like(old, 1 - options.rate if options.update == "average" else 1.0)
 
 

@@ -107,7 +107,9 @@ class DenseBlock:
         a, right = torch.linalg.eigh((inputs + inputs.T) / 2)
         outputs = inputs.new_ones(1, 1) if outputs is None else outputs
         g, left = torch.linalg.eigh((outputs + outputs.T) / 2)
-        return cls(tuple(names), tuple(shapes), torch.outer(g.clamp_min(0), a.clamp_min(0)), left, right)
+        eigenvalues = torch.outer(g.clamp_min(0), a.clamp_min(0))
+        # a stored block is contiguous, and products of other layouts round differently
+        return cls(tuple(names), tuple(shapes), eigenvalues, left.contiguous(), right.contiguous())
 
     @torch.no_grad()
     def contract(self, weights: Mapping[str, Tensor], anchors: Mapping[str, Tensor], scale: float) -> None:
