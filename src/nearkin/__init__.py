@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from nearkin.nets.training_loop import fit as fit
     from nearkin.nets.trusted_code import trust as trust
     from nearkin.search.genotypes.genotype import Genotype as Genotype
+    from nearkin.search.plasticity.anchor import WeightPlasticity as WeightPlasticity
     from nearkin.solver.estimator import NearkinClassifier as NearkinClassifier
     from nearkin.solver.estimator import NearkinRegressor as NearkinRegressor
     from nearkin.solver.plan import Plan as Plan

@@ -1,4 +1,4 @@
-"""Architecture search: genotypes, search spaces, networks, methods and supernets."""
+"""Architecture search: genotypes, search spaces, networks, methods, supernets and weight plasticity."""
 
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from nearkin.search.genotypes.genotype import Genotype as Genotype
     from nearkin.search.genotypes.genotype import Recurrent as Recurrent
     from nearkin.search.objective import Objective as Objective
+    from nearkin.search.plasticity.anchor import WeightPlasticity as WeightPlasticity
+    from nearkin.search.plasticity.plasticity_options import PlasticityOptions as PlasticityOptions
+    from nearkin.search.plasticity.strength_schedule import StrengthSchedule as StrengthSchedule
+    from nearkin.search.plasticity.telemetry import Forgetting as Forgetting
+    from nearkin.search.plasticity.telemetry import measure_forgetting as measure_forgetting
     from nearkin.search.registry import METHODS as METHODS
     from nearkin.search.registry import Method as Method
     from nearkin.search.registry import SearchProblem as SearchProblem
