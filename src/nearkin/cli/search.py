@@ -97,11 +97,12 @@ def search(
     target: Annotated[str, typer.Argument(help="A task of the zoo, or a data string.", autocompletion=task_names)],
     method: Annotated[str, typer.Option(metavar="NAME", is_eager=True, help="Search method; see below.")] = "fuse",
     space: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="full, nearest (the space of the nearest task's cells), a task's name, or a space such as darts."
+            help="full, nearest (the space of the nearest task's cells), a task's name, or a space such as darts "
+            "(default: nearest; full for methods that do not start from cells)."
         ),
-    ] = "nearest",
+    ] = None,
     minutes: Annotated[float | None, typer.Option(help="Stop the search after this many minutes.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Stop after this many steps of the method.")] = None,
     evaluations: Annotated[int | None, typer.Option(min=1, help="Stop after this many genotypes.")] = None,
@@ -162,6 +163,7 @@ def search(
     )
     chosen = methods.method_named(method)
     budget = chosen.budget(minutes, steps, evaluations)
+    space = space or (architecture.FULL if chosen.kin_cells == "none" else architecture.NEAREST)
     with nk.Zoo(settings.zoo_path) as zoo, _trackers(tensorboard, mlflow, target) as listeners:
         task = zoo.task(target) if target in zoo else task_of(target, zoo)
         depth = cells or chosen.num_cells

@@ -62,7 +62,7 @@ class RecurrentNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.hidden, self.output = hidden, tuple(output)
-        self.plan = [(number, *nodes[number - 1]) for number in required_nodes(nodes, output)]
+        self.plan = [(number, *nodes[number - 1], str(number)) for number in required_nodes(nodes, output)]
         self.embedding = nn.Embedding(vocabulary, hidden)
         self.dropout = nn.Dropout(dropout)
         self.input = nn.Linear(hidden, 2 * hidden, bias=False)
@@ -75,24 +75,31 @@ class RecurrentNetwork(nn.Module):
         nn.init.zeros_(self.head.bias)
         self.head.weight = self.embedding.weight
 
-    def step(self, mixed: Tensor, state: Tensor) -> Tensor:
-        """Next state `[B, H]` from the projected input `[B, 2H]` and the state `[B, H]`."""
-        gate, new = (mixed + self.recur(state)).chunk(2, -1)
-        states = {0: state + gate.sigmoid() * (new.tanh() - state)}
-        for number, before, activation in self.plan:
-            gate, new = self.nodes[str(number)](states[before]).chunk(2, -1)
-            states[number] = states[before] + gate.sigmoid() * (FUNCTIONS[activation](new) - states[before])
-        return torch.stack([states[number] for number in self.output]).mean(0)
-
     def forward(self, tokens: Tensor) -> Tensor:
         """Int64 `[B, T]` to `[B, T, V]`, from a state of zeros."""
-        mixed = self.input(self.dropout(self.embedding(tokens)))
-        state, states = torch.zeros_like(mixed[:, 0, : self.hidden]), []
-        for projected in mixed.unbind(1):
-            state = self.step(projected, state)
-            states.append(state)
-        logits: Tensor = self.head(self.dropout(torch.stack(states, 1)))
+        logits: Tensor = self.head(self.dropout(self.unroll(tokens, self.plan, self.output)))
         return logits
+
+    def unroll(self, tokens: Tensor, plan: Sequence[tuple[int, int, str, str]], output: Sequence[int]) -> Tensor:
+        """States `[B, T, H]` of a cell.
+
+        Args:
+            tokens: int64 `[B, T]`.
+            plan: number, predecessor, activation and name of the linear map of every required node, in order.
+            output: nodes whose mean is the new state.
+        """
+        steps = [(number, before, FUNCTIONS[activation], self.nodes[name]) for number, before, activation, name in plan]
+        mixed = self.input(self.dropout(self.embedding(tokens)))
+        state, sequence = torch.zeros_like(mixed[:, 0, : self.hidden]), []
+        for projected in mixed.unbind(1):
+            gate, new = (projected + self.recur(state)).chunk(2, -1)
+            states = {0: state + gate.sigmoid() * (new.tanh() - state)}
+            for number, before, activation, linear in steps:
+                gate, new = linear(states[before]).chunk(2, -1)
+                states[number] = states[before] + gate.sigmoid() * (activation(new) - states[before])
+            state = torch.stack([states[number] for number in output]).mean(0)
+            sequence.append(state)
+        return torch.stack(sequence, 1)
 
 
 def recurrent_options(genotype: Recurrent, vocabulary: int, hidden: int, dropout: float) -> dict[str, Any]:
