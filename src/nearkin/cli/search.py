@@ -118,6 +118,10 @@ def search(
     auxiliary: Annotated[
         bool, typer.Option("--auxiliary", help="Use an auxiliary head in the final training.")
     ] = False,
+    dropout: Annotated[float, typer.Option(min=0, max=0.99, help="Dropout rate of the final network.")] = 0.0,
+    weight_drop: Annotated[
+        float, typer.Option(min=0, max=0.99, help="Share of recurrent weights that a step of it drops.")
+    ] = 0.0,
     parameters: Annotated[int | None, typer.Option(min=1, help="Largest number of weights.")] = None,
     multiply_adds: Annotated[
         int | None, typer.Option(min=1, help="Largest number of multiply-adds for one input.")
@@ -170,7 +174,7 @@ def search(
         skeleton = network.Skeleton.of_task(task, channels=channels, num_cells=depth)
         final = network.Skeleton.of_task(
             task, channels=final_channels or channels, num_cells=final_cells or depth,
-            drop_path=drop_path, auxiliary=auxiliary,
+            drop_path=drop_path, auxiliary=auxiliary, dropout=dropout, weight_drop=weight_drop,
         )  # fmt: skip
         recipe = nk.Recipe.suited(task, augment=augment, **({} if epochs is None else {"epochs": epochs}))
         how = architecture.Search(

@@ -28,7 +28,8 @@ from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.darts import ENAS_OPERATIONS, DartsSpace
 from nearkin.search.spaces.general import GeneralSpace
 from nearkin.search.spaces.recurrent_space import RecurrentSpace
-from nearkin.search.supernet.reference import Frame
+from nearkin.search.supernet.reference import Frame, PlainSupernet
+from nearkin.search.supernet.supernet_layout import SupernetLayout
 from nearkin.tasks.readers.language import language_task
 
 CELLS = DartsSpace(ENAS_OPERATIONS, num_nodes=2)
@@ -206,6 +207,22 @@ def test_evaluation_uses_the_statistics_of_the_batch_and_no_dropout(digits: nk.T
     net.train()
     with seeded(0):
         assert not torch.allclose(net(x, cells), net(x, cells))
+
+
+def test_a_wide_network_computes_what_the_reference_supernet_computes(digits: nk.Task) -> None:
+    layout, frame = SupernetLayout.of(CELLS), Frame(channels=16, num_cells=2)
+    with seeded(0):
+        net = shared_network(CELLS, digits, frame)
+    with seeded(0):
+        plain = PlainSupernet(layout, digits.input_shape, digits.num_outputs, frame)
+    (x, y), cells = digits.train.first(20), CELLS.at(1234)
+    for model in (net, plain):
+        digits.form.loss(model(x, cells), y).backward()
+    others = dict(plain.named_parameters())
+    for name, value in net.named_parameters():
+        assert (value.grad is None) == (others[name].grad is None)
+        if value.grad is not None:
+            assert torch.allclose(value.grad, others[name].grad, rtol=1e-3, atol=1e-5), name
 
 
 @pytest.mark.slow

@@ -5,10 +5,11 @@ an optimiser leaves them as they are. Batch norms use the statistics of the batc
 would mix all paths; in evaluation mode only dropout is off.
 """
 
+from collections.abc import Sequence
 from typing import cast
 
 import torch
-from torch import Generator, nn
+from torch import Generator, Tensor, nn
 
 from nearkin.core.errors import MismatchError, require
 from nearkin.search.genotypes.cell import Cell
@@ -18,10 +19,13 @@ from nearkin.search.spaces.base import Space, uniform_index
 from nearkin.search.spaces.limited import without_limits
 from nearkin.search.spaces.recurrent_space import RecurrentSpace
 from nearkin.search.supernet.reference import Frame, PlainSupernet
-from nearkin.search.supernet.supernet_layout import SupernetLayout
+from nearkin.search.supernet.supernet_layout import Architecture, SupernetLayout
 from nearkin.tasks.task import Task
 
 LEAST_VOCABULARY = 2
+
+WIDE = 16
+"""Channels from which channels last is used: faster, but torch's backward pass is not safe for a few channels."""
 
 
 def shared_network(space: Space, task: Task, frame: Frame, output_dropout: float = 0.0) -> nn.Module:
@@ -42,13 +46,28 @@ def shared_network(space: Space, task: Task, frame: Frame, output_dropout: float
             MismatchError,
         )
         return SharedRecurrentNetwork(whole.num_nodes, task.num_outputs, frame.channels, output_dropout)
-    net = PlainSupernet(SupernetLayout.of(space), task.input_shape, task.num_outputs, frame)
-    for module in net.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.track_running_stats = False
-            module.running_mean = module.running_var = module.num_batches_tracked = None
-    net.final = nn.Sequential(net.final, nn.Dropout2d(output_dropout))  # whole maps: features of the mean
-    return net
+    return SharedCells(SupernetLayout.of(space), task.input_shape, task.num_outputs, frame, output_dropout)
+
+
+class SharedCells(PlainSupernet):
+    """A plain supernet for training along paths, stored channels last if operations have `WIDE` channels or more."""
+
+    def __init__(
+        self, layout: SupernetLayout, input_shape: Sequence[int], num_outputs: int, frame: Frame, output_dropout: float
+    ) -> None:
+        super().__init__(layout, input_shape, num_outputs, frame)
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.track_running_stats = False
+                module.running_mean = module.running_var = module.num_batches_tracked = None
+        self.final = nn.Sequential(self.final, nn.Dropout2d(output_dropout))  # whole maps: features of the mean
+        wide = frame.channels // frame.split >= WIDE
+        self.format = torch.channels_last if wide else torch.contiguous_format
+        self.to(memory_format=self.format)  # type: ignore[call-overload]
+
+    def forward(self, x: Tensor, architecture: Architecture | Cells) -> Tensor:
+        """Images `[N, c, H, W]` to outputs `[N, num_outputs]`."""
+        return super().forward(x.contiguous(memory_format=self.format), architecture)
 
 
 def drop_paths(genotype: Genotype, rate: float, rng: Generator) -> Cells | RecurrentPath:
