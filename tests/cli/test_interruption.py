@@ -34,6 +34,11 @@ FUSE = (
     *("--quiet", "search", "digits?limit=300", "--space", "full", "--channels", "4", "--steps", "2"),
     *("--option", "candidates=2", "--option", "alternations=4", "--epochs", "15", "--out", "m.safetensors"),
 )
+ENAS = (
+    *("--quiet", "search", "digits?limit=200", "--method", "enas", "--channels", "4", "--cells", "2"),
+    *("--option", "epochs=2", "--option", "batch_size=32", "--option", "controller_steps=3", "--epochs", "5"),
+    *("--out", "m.safetensors"),
+)
 
 WARM = Search(
     method="random", space="full", budget=Budget(evaluations=1), skeleton=Skeleton(channels=2, num_cells=1),
@@ -55,7 +60,7 @@ def started(folder: Path, words: tuple[str, ...] = ADD) -> multiprocessing.Proce
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
-@pytest.mark.parametrize("words", [TRAIN, SEARCH, FUSE], ids=["train", "search", "fuse"])
+@pytest.mark.parametrize("words", [TRAIN, SEARCH, FUSE, ENAS], ids=["train", "search", "fuse", "enas"])
 def test_interrupted_again_and_again_the_same_command_ends_in_the_same_bits(
     words: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -54,7 +54,7 @@ CASES: dict[str, tuple[str, Skeleton, tuple[int, ...]]] = {
     ),
     "recurrent": (
         "recurrent(0): 1 = tanh(0); 2 = relu(1); 3 = identity(1); 4 = sigmoid(0); out = mean(2, 3, 4)",
-        Skeleton(channels=8, dropout=0.1),
+        Skeleton(channels=8, dropout=0.1, weight_drop=0.2),
         (7,),
     ),
 }

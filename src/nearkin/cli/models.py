@@ -45,6 +45,10 @@ def train(
     genotype: Annotated[str | None, typer.Option(help="A genotype, as search prints it, instead of a network.")] = None,
     channels: Annotated[int, typer.Option(min=2, help="Width of a genotype's cells.")] = 16,
     cells: Annotated[int, typer.Option(min=1, help="Number of cells.")] = 2,
+    dropout: Annotated[float, typer.Option(min=0, max=0.99, help="Dropout rate of a genotype's network.")] = 0.0,
+    weight_drop: Annotated[
+        float, typer.Option(min=0, max=0.99, help="Share of recurrent weights that a training step drops.")
+    ] = 0.0,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the model file when the new one is complete.")
     ] = False,
@@ -65,7 +69,8 @@ def train(
     require(network is None or genotype is None, "got --network and --genotype; give one of them")
     task = nk.task(data)
     if genotype is not None:
-        skeleton = skeletons.Skeleton.of_task(task, channels=channels, num_cells=cells)
+        rates = {"dropout": dropout, "weight_drop": weight_drop}
+        skeleton = skeletons.Skeleton.of_task(task, channels=channels, num_cells=cells, **rates)
         network = named.network_string(genotypes.Genotype.parse(genotype), skeleton)
     elif network is not None:
         trust_network(network)

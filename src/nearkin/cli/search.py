@@ -98,11 +98,12 @@ def search(
     target: Annotated[str, typer.Argument(help="A task of the zoo, or a data string.", autocompletion=task_names)],
     method: Annotated[str, typer.Option(metavar="NAME", is_eager=True, help="Search method; see below.")] = "fuse",
     space: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="full, nearest (the space of the nearest task's cells), a task's name, or a space such as darts."
+            help="full, nearest (the space of the nearest task's cells), a task's name, or a space such as darts "
+            "(default: nearest; full for methods that do not start from cells)."
         ),
-    ] = "nearest",
+    ] = None,
     minutes: Annotated[float | None, typer.Option(help="Stop the search after this many minutes.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Stop after this many steps of the method.")] = None,
     evaluations: Annotated[int | None, typer.Option(min=1, help="Stop after this many genotypes.")] = None,
@@ -118,6 +119,10 @@ def search(
     auxiliary: Annotated[
         bool, typer.Option("--auxiliary", help="Use an auxiliary head in the final training.")
     ] = False,
+    dropout: Annotated[float, typer.Option(min=0, max=0.99, help="Dropout rate of the final network.")] = 0.0,
+    weight_drop: Annotated[
+        float, typer.Option(min=0, max=0.99, help="Share of recurrent weights that a step of it drops.")
+    ] = 0.0,
     parameters: Annotated[int | None, typer.Option(min=1, help="Largest number of weights.")] = None,
     multiply_adds: Annotated[
         int | None, typer.Option(min=1, help="Largest number of multiply-adds for one input.")
@@ -163,13 +168,14 @@ def search(
     )
     chosen = methods.method_named(method)
     budget = chosen.budget(minutes, steps, evaluations)
+    space = space or (architecture.FULL if chosen.kin_cells == "none" else architecture.NEAREST)
     with nk.Zoo(settings.zoo_path) as zoo, _trackers(tensorboard, mlflow, target) as listeners:
         task = zoo.task(target) if target in zoo else task_of(target, zoo)
         depth = cells or chosen.num_cells
         skeleton = network.Skeleton.of_task(task, channels=channels, num_cells=depth)
         final = network.Skeleton.of_task(
             task, channels=final_channels or channels, num_cells=final_cells or depth,
-            drop_path=drop_path, auxiliary=auxiliary,
+            drop_path=drop_path, auxiliary=auxiliary, dropout=dropout, weight_drop=weight_drop,
         )  # fmt: skip
         recipe = nk.Recipe.suited(task, augment=augment, **({} if epochs is None else {"epochs": epochs}))
         how = architecture.Search(

@@ -17,6 +17,9 @@ from nearkin.search.genotypes.genotype import Cells, Chain, Genotype, Recurrent
 from nearkin.search.methods.darts.gradient_options import PARTIAL, GradientOptions
 from nearkin.search.methods.darts.gradient_search import Darts, PCDarts
 from nearkin.search.methods.darts.guards import Guards
+from nearkin.search.methods.enas.enas_options import EnasOptions
+from nearkin.search.methods.enas.enas_search import Enas
+from nearkin.search.methods.enas.reinforce import ControllerOptions
 from nearkin.search.methods.evolution import Evolution, evolution
 from nearkin.search.methods.fuse.fuse import Fuse
 from nearkin.search.methods.fuse.rounds import Fusion, SideBySide
@@ -98,6 +101,7 @@ EVERY = {
     TEXT: Domain("recurrent", (Recurrent,)),
 }
 SUPERNET = {IMAGES: Domain("darts", (Cells,))}
+SHARED = {IMAGES: Domain("enas", (Cells,)), TEXT: Domain("recurrent?loose_ends=true", (Recurrent,))}
 
 
 @dataclass(frozen=True)
@@ -219,6 +223,12 @@ def _shared(problem: SearchProblem) -> Searcher[Any]:
     return SharedRandom(problem.space, problem.task, frame, training, **problem.options_for(SharedRandom))
 
 
+def _enas(problem: SearchProblem) -> Searcher[Any]:
+    options = EnasOptions(**problem.options_for(EnasOptions))
+    controller = ControllerOptions(**problem.options_for(ControllerOptions))
+    return Enas(problem.space, problem.task, _frame(problem, Frame()), options, controller)
+
+
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
@@ -266,6 +276,12 @@ METHODS: dict[str, Method] = {
             (PARTIAL, PARTIAL.frame, PARTIAL.guards), _gradient(PCDarts, PARTIAL), SUPERNET,
             ends="all epochs are done, or a guard stops it", kin_cells="none", num_cells=5,
         ),
+        Method(
+            "enas",
+            "train shared weights along paths that a controller samples, and the controller on their validation scores",
+            (EnasOptions, ControllerOptions, Frame), _enas, SHARED, ends="all epochs are done", kin_cells="none",
+            num_cells=5,
+        ),
     )
 }  # fmt: skip
 """Methods by name."""
@@ -279,7 +295,7 @@ def method_named(name: str) -> Method:
     >>> method_named("fused")
     Traceback (most recent call last):
     nearkin.core.errors.OptionError: unknown method 'fused'; choose one of fuse, side-by-side, random, \
-random-shared, evolution, local, warm-start, darts, pcdarts
+random-shared, evolution, local, warm-start, darts, pcdarts, enas
     """
     if name not in _NAMED:
         raise OptionError(f"unknown method {name!r}; choose one of {', '.join(METHODS)}")

@@ -14,7 +14,7 @@ SKELETONS = (
     Skeleton(channels=4, num_cells=8, reductions=()),
     Skeleton(channels=4, num_cells=8, reductions=(3,), between="pool"),
     Skeleton(channels=4, num_cells=20, reductions=(2, 5)),  # the place that eight cells have without being told
-    Skeleton(channels=4, stages=(1, 1), stem_stride=2, dropout=0.25),
+    Skeleton(channels=4, stages=(1, 1), stem_stride=2, dropout=0.25, weight_drop=0.5),
     Skeleton(channels=4, num_cells=8, dense=True),
     Skeleton(channels=4, num_cells=8, dense=True, reductions=(2, 5)),
 )

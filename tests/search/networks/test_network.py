@@ -205,6 +205,7 @@ def test_skeletons_are_read_back() -> None:
         {"stem_stride": 3},
         {"drop_path": 1.0},
         {"dropout": -0.1},
+        {"weight_drop": 1.0},
         {"stages": ()},
         {"growth": 0},
         {"auxiliary_weight": -1.0},

@@ -2,7 +2,7 @@ import pytest
 
 from nearkin.core.errors import OptionError
 from nearkin.search.spaces.base import Space
-from nearkin.search.spaces.darts import DartsSpace
+from nearkin.search.spaces.darts import ENAS_OPERATIONS, DartsSpace
 from nearkin.search.spaces.general import GeneralSpace
 from nearkin.search.spaces.mobile import MobileSpace
 from nearkin.search.spaces.nasbench201 import nasbench201, transnas101
@@ -20,6 +20,7 @@ from nearkin.search.spaces.registry import SPACES, register_space, space
         ("darts", DartsSpace()),
         ("darts?nodes=2&reduction=false", DartsSpace(num_nodes=2, reduction=False)),
         ("darts?inputs=1&predecessors=1", DartsSpace(num_inputs=1, num_predecessors=1)),
+        ("enas?nodes=2", DartsSpace(ENAS_OPERATIONS, num_nodes=2, name="enas")),
         ("nasbench201", nasbench201()),
         ("transnas101", transnas101()),
         ("mobile", MobileSpace()),
@@ -36,7 +37,7 @@ def test_texts_name_spaces(text: str, wanted: Space) -> None:
     ("text", "message"),
     [
         ("genral", "did you mean general"),
-        ("zzz", "choose one of darts, full"),
+        ("zzz", "choose one of darts, enas, full"),
         ("general?node=3", "did you mean nodes"),
         ("nasbench201?nodes=3", "no option 'nodes'; it has none"),
         ("general?nodes", "name=value"),

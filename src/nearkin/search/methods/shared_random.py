@@ -6,7 +6,7 @@ validation data with the weights of the supernet, without any training of their 
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, cast
@@ -33,7 +33,11 @@ from nearkin.search.supernet.reference import Frame
 from nearkin.search.supernet.supernet_layout import SupernetLayout
 from nearkin.tasks.batches import epoch_batches, num_batches, ordered_batches
 from nearkin.tasks.examples import Batch
+from nearkin.tasks.likelihood import Likelihood
 from nearkin.tasks.task import Task
+
+SHARED_LOSS = "shared loss"
+"""Fact of a genotype that was measured with shared weights: its mean loss."""
 
 _VALIDATION_BATCH = 512
 
@@ -228,18 +232,10 @@ class PathObjective(Objective):
     net: Supernet
     split: SearchSplit
 
-    @torch.no_grad()
     def evaluate(self, genotype: Genotype) -> ObjectiveValue:
         """Metric and loss of the path of a genotype."""
-        chosen, form = path(genotype, self.net.layout), self.split.form
-        weights = dict(self.net.named_parameters())
-        total, tally = 0.0, torch.zeros(())
-        for x, y in ordered_batches(self.split.validation, _VALIDATION_BATCH):
-            buffers = {name: value.clone() for name, value in self.net.named_buffers()}
-            outputs: Tensor = torch.func.functional_call(self.net, {**weights, **buffers}, (x, chosen))
-            total += float(form.loss(outputs, y)) * len(y)
-            tally = tally + form.tally(outputs, y)
-        return ObjectiveValue(form.score(tally), {"shared loss": total / len(self.split.validation)})
+        batches = ordered_batches(self.split.validation, _VALIDATION_BATCH)
+        return evaluate_path(self.net, path(genotype, self.net.layout), batches, self.split.form)
 
     def measure(self, genotype: Genotype) -> Work[ObjectiveValue]:
         """The result of `evaluate`, without events."""
@@ -249,6 +245,26 @@ class PathObjective(Objective):
     def settings(self) -> dict[str, Any]:
         """No settings; those of the search determine the supernet."""
         return {}
+
+
+@torch.no_grad()
+def evaluate_path(net: nn.Module, chosen: Genotype, batches: Iterable[Batch], form: Likelihood) -> ObjectiveValue:
+    """Metric and mean loss of a path on batches; weights and buffers of the network with shared weights stay unchanged.
+
+    Args:
+        net: network with shared weights, called with inputs and a path.
+        chosen: the path.
+        batches: inputs and targets.
+        form: likelihood of the task.
+    """
+    total, count, tally = 0.0, 0, torch.zeros(())
+    for x, y in batches:
+        buffers = {name: value.clone() for name, value in net.named_buffers()}
+        outputs: Tensor = torch.func.functional_call(net, buffers, (x, chosen))
+        total += float(form.loss(outputs, y)) * len(y)
+        count += len(y)
+        tally = tally + form.tally(outputs, y)
+    return ObjectiveValue(form.score(tally), {SHARED_LOSS: total / count})
 
 
 def path(genotype: Genotype, layout: SupernetLayout) -> Cells:

@@ -38,10 +38,13 @@ def blueprint(genotype: Genotype, skeleton: Skeleton, input_shape: Sequence[int]
     shape = tuple(input_shape)
     if isinstance(genotype, Recurrent):
         require(len(shape) == 1, f"a recurrent cell reads tokens (T,), got inputs of shape {shape}; use it for text")
-        return Blueprint(
-            RecurrentNetwork, recurrent_options(genotype, num_outputs, skeleton.channels, skeleton.dropout)
-        )
+        rates = skeleton.dropout, skeleton.weight_drop
+        return Blueprint(RecurrentNetwork, recurrent_options(genotype, num_outputs, skeleton.channels, *rates))
     kind = "chains" if isinstance(genotype, Chain) else "cells"
+    require(
+        not skeleton.weight_drop,
+        f"{kind} have no recurrent weights, got weight_drop={skeleton.weight_drop}; set it to 0",
+    )
     require(
         len(shape) == 3 and min(shape) >= 1,
         f"{kind} read images (C, H, W), got inputs of shape {shape}; use a network such as mlp",

@@ -35,6 +35,7 @@ def searched(
     stem_stride: int = 1,
     stages: int | tuple[int, ...] | None = None,
     dropout: float = 0.0,
+    weight_drop: float = 0.0,
     dense: bool = False,
 ) -> nn.Module:
     """Network of a genotype that is written with `~` for `=` and without spaces; see `Skeleton` for the other options.
@@ -47,7 +48,7 @@ def searched(
     skeleton = Skeleton(
         channels=channels, num_cells=num_cells, reductions=None if reductions is None else _sizes(reductions),
         growth=growth, between=between, stem_factor=stem_factor, stem_stride=stem_stride, dropout=float(dropout),
-        dense=dense,
+        weight_drop=float(weight_drop), dense=dense,
         **more,
     )  # fmt: skip
     factory, options = blueprint(decode_genotype(genotype), skeleton, tuple(input_shape), num_outputs)

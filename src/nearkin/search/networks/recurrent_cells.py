@@ -10,6 +10,7 @@ of a state and of an embedding; embedding and head share one matrix.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,6 +42,20 @@ def required_nodes(nodes: Sequence[tuple[int, str]], output: Sequence[int]) -> l
     return sorted(required - {0})
 
 
+class VariationalDropout(nn.Module):
+    """Dropout with one mask for all positions of a sequence (Gal and Ghahramani 2016): `[B, T, H]` to `[B, T, H]`."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Zero the same entries at every position, and divide the others by 1 - rate, in training mode only."""
+        if not self.training or self.rate == 0:
+            return x
+        return x * nn.functional.dropout(torch.ones_like(x[:, :1]), self.rate)
+
+
 class RecurrentNetwork(nn.Module):
     """Tokens `[B, T]` to the logits `[B, T, V]` of each next token.
 
@@ -49,7 +64,8 @@ class RecurrentNetwork(nn.Module):
         output: nodes whose mean is the new state.
         vocabulary: V.
         hidden: H.
-        dropout: dropout rate of embeddings and states.
+        dropout: rate of the variational dropout of embeddings and states.
+        weight_drop: fraction of the weights U that are zero in a training step (Merity et al. 2018).
     """
 
     def __init__(
@@ -59,12 +75,13 @@ class RecurrentNetwork(nn.Module):
         vocabulary: int,
         hidden: int,
         dropout: float = 0.0,
+        weight_drop: float = 0.0,
     ) -> None:
         super().__init__()
         self.hidden, self.output = hidden, tuple(output)
-        self.plan = [(number, *nodes[number - 1]) for number in required_nodes(nodes, output)]
+        self.plan = [(number, *nodes[number - 1], str(number)) for number in required_nodes(nodes, output)]
         self.embedding = nn.Embedding(vocabulary, hidden)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout, self.weight_drop = VariationalDropout(dropout), weight_drop
         self.input = nn.Linear(hidden, 2 * hidden, bias=False)
         self.recur = nn.Linear(hidden, 2 * hidden, bias=False)
         self.nodes = nn.ModuleDict({str(number): nn.Linear(hidden, 2 * hidden, bias=False) for number, *_ in self.plan})
@@ -75,30 +92,44 @@ class RecurrentNetwork(nn.Module):
         nn.init.zeros_(self.head.bias)
         self.head.weight = self.embedding.weight
 
-    def step(self, mixed: Tensor, state: Tensor) -> Tensor:
-        """Next state `[B, H]` from the projected input `[B, 2H]` and the state `[B, H]`."""
-        gate, new = (mixed + self.recur(state)).chunk(2, -1)
-        states = {0: state + gate.sigmoid() * (new.tanh() - state)}
-        for number, before, activation in self.plan:
-            gate, new = self.nodes[str(number)](states[before]).chunk(2, -1)
-            states[number] = states[before] + gate.sigmoid() * (FUNCTIONS[activation](new) - states[before])
-        return torch.stack([states[number] for number in self.output]).mean(0)
-
     def forward(self, tokens: Tensor) -> Tensor:
         """Int64 `[B, T]` to `[B, T, V]`, from a state of zeros."""
-        mixed = self.input(self.dropout(self.embedding(tokens)))
-        state, states = torch.zeros_like(mixed[:, 0, : self.hidden]), []
-        for projected in mixed.unbind(1):
-            state = self.step(projected, state)
-            states.append(state)
-        logits: Tensor = self.head(self.dropout(torch.stack(states, 1)))
+        logits: Tensor = self.head(self.dropout(self.unroll(tokens, self.plan, self.output)))
         return logits
 
+    def unroll(self, tokens: Tensor, plan: Sequence[tuple[int, int, str, str]], output: Sequence[int]) -> Tensor:
+        """States `[B, T, H]` of a cell.
 
-def recurrent_options(genotype: Recurrent, vocabulary: int, hidden: int, dropout: float) -> dict[str, Any]:
+        Args:
+            tokens: int64 `[B, T]`.
+            plan: number, predecessor, activation and name of the linear map of every required node, in order.
+            output: nodes whose mean is the new state.
+        """
+        steps = [(number, before, FUNCTIONS[activation], self.nodes[name]) for number, before, activation, name in plan]
+        mixed = self.input(self.dropout(self.embedding(tokens)))
+        recur: Callable[[Tensor], Tensor] = self.recur
+        if self.training and self.weight_drop > 0:  # one draw for all positions
+            weight = nn.functional.dropout(self.recur.weight, self.weight_drop)
+            recur = partial(nn.functional.linear, weight=weight)
+        state, sequence = torch.zeros_like(mixed[:, 0, : self.hidden]), []
+        for projected in mixed.unbind(1):
+            gate, new = (projected + recur(state)).chunk(2, -1)
+            states = {0: state + gate.sigmoid() * (new.tanh() - state)}
+            for number, before, activation, linear in steps:
+                gate, new = linear(states[before]).chunk(2, -1)
+                states[number] = states[before] + gate.sigmoid() * (activation(new) - states[before])
+            state = torch.stack([states[number] for number in output]).mean(0)
+            sequence.append(state)
+        return torch.stack(sequence, 1)
+
+
+def recurrent_options(
+    genotype: Recurrent, vocabulary: int, hidden: int, dropout: float, weight_drop: float = 0.0
+) -> dict[str, Any]:
     """Options of `RecurrentNetwork`."""
     unknown = next((node.activation for node in genotype.nodes if node.activation not in FUNCTIONS), None)
     if unknown is not None:
         raise OptionError(f"there is no activation {unknown!r}; recurrent cells have {', '.join(FUNCTIONS)}")
     nodes = tuple((node.predecessor, node.activation) for node in genotype.nodes)
-    return {"nodes": nodes, "output": genotype.output, "vocabulary": vocabulary, "hidden": hidden, "dropout": dropout}
+    rates = {"dropout": dropout, "weight_drop": weight_drop}
+    return {"nodes": nodes, "output": genotype.output, "vocabulary": vocabulary, "hidden": hidden, **rates}

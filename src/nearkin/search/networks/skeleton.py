@@ -35,7 +35,9 @@ class Skeleton:
         auxiliary: whether a second head at two thirds of the depth is used in training.
         auxiliary_weight: weight of the loss of this head.
         drop_path: fraction of edges dropped in training, for each sample; it increases from 0 to this value in a run.
-        dropout: dropout rate in front of the head, or of embeddings and states in a recurrent network.
+        dropout: dropout rate in front of the head, or of embeddings and states in a recurrent network, where it is one
+            mask for all positions.
+        weight_drop: fraction of the recurrent weights that are zero in a training step (recurrent networks only).
         dense: whether the outputs are images of the size of the input (cells only); then there are no reductions by
             default.
 
@@ -55,6 +57,7 @@ class Skeleton:
     auxiliary_weight: float = 0.4
     drop_path: float = 0.0
     dropout: float = 0.0
+    weight_drop: float = 0.0
     dense: bool = False
 
     def __post_init__(self) -> None:
@@ -69,7 +72,7 @@ class Skeleton:
                 or (isinstance(sizes, list | tuple) and all(type(size) is int for size in sizes)),
                 f"{name} must be a list of whole numbers, got {sizes!r:.200}",
             )
-        for name in ("drop_path", "dropout", "auxiliary_weight"):
+        for name in ("drop_path", "dropout", "weight_drop", "auxiliary_weight"):
             value = getattr(self, name)
             require(isinstance(value, int | float), f"{name} must be a number, got {value!r:.200}")
         thirds = {self.num_cells // 3, 2 * self.num_cells // 3} - {0}
@@ -82,7 +85,7 @@ class Skeleton:
         require(stride >= 1 and stride & (stride - 1) == 0, f"stem_stride must be 1, 2, 4, …, got {stride}")
         require(min(self.stages, default=0) >= 1, f"every stage has at least one block, got {tuple(self.stages)}")
         require(sum(self.stages) <= MAX_DEPTH, f"a chain has {MAX_DEPTH} blocks at most, got {sum(self.stages)}")
-        for name in ("drop_path", "dropout"):
+        for name in ("drop_path", "dropout", "weight_drop"):
             require(0 <= getattr(self, name) < 1, f"{name} must be a fraction in [0, 1), got {getattr(self, name)}")
         require(self.auxiliary_weight >= 0, f"auxiliary_weight must be 0 or more, got {self.auxiliary_weight}")
         require(not (self.dense and self.auxiliary), "an auxiliary head cannot predict images; set auxiliary to false")

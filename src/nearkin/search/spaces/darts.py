@@ -17,6 +17,9 @@ DARTS_OPERATIONS = (
 )  # fmt: skip
 """Operations of an edge; `none` takes part in the search but is never chosen."""
 
+ENAS_OPERATIONS = ("sep_conv_3x3", "sep_conv_5x5", "avg_pool_3x3", "max_pool_3x3", "skip_connect")
+"""Operations of the cells of ENAS."""
+
 
 @dataclass(frozen=True)
 class DartsSpace(Space):

@@ -44,7 +44,7 @@ class RecurrentSpace(Space):
     def at(self, index: int) -> Recurrent:
         """Cell with a number; digits are the predecessor and the activation of each node."""
         values = iter(digits(index, self._radices()))
-        return self._cell([(next(values), self.activations[next(values)]) for _ in range(self.num_nodes)])
+        return self.cell([(next(values), self.activations[next(values)]) for _ in range(self.num_nodes)])
 
     def objection(self, genotype: Genotype) -> str:
         """Why a genotype is not a recurrent cell of this space."""
@@ -52,7 +52,7 @@ class RecurrentSpace(Space):
             return "the space has recurrent cells"
         if len(genotype.nodes) != self.num_nodes:
             return f"it has {len(genotype.nodes)} nodes, the space has {self.num_nodes}"
-        if genotype != self._cell(genotype.nodes):
+        if genotype != self.cell(genotype.nodes):
             return f"its output is not the mean of {'nodes without successors' if self.loose_ends else 'all nodes'}"
         return unknown_operation([node.activation for node in genotype.nodes], self.activations)
 
@@ -64,13 +64,14 @@ class RecurrentSpace(Space):
         for index, node in enumerate(nodes):
             renamed = [node._replace(activation=name) for name in self.activations if name != node.activation]
             moved = [node._replace(predecessor=p) for p in range(index + 1) if p != node.predecessor]
-            neighbours += [self._cell((*nodes[:index], other, *nodes[index + 1 :])) for other in renamed + moved]
+            neighbours += [self.cell((*nodes[:index], other, *nodes[index + 1 :])) for other in renamed + moved]
         return tuple(neighbours)
 
     def _radices(self) -> list[int]:
         return [radix for node in range(1, self.num_nodes + 1) for radix in (node, len(self.activations))]
 
-    def _cell(self, nodes: Sequence[tuple[int, str]]) -> Recurrent:
+    def cell(self, nodes: Sequence[tuple[int, str]]) -> Recurrent:
+        """Cell with these predecessors and activations, and the output of this space."""
         followed = {predecessor for predecessor, _ in nodes} if self.loose_ends else set()
         output = tuple(number for number in range(1, len(nodes) + 1) if number not in followed)
         return Recurrent(tuple(RecurrentNode(*node) for node in nodes), output)

@@ -4,6 +4,7 @@
 | --- | --- |
 | `general`, `full` | `nodes=3-4`, `operations=conv3+max3` |
 | `darts` | `nodes=4`, `predecessors=2`, `inputs=2`, `reduction=true`, `operations=…` |
+| `enas` | `nodes=4`, `reduction=true` |
 | `nasbench201`, `transnas101` | |
 | `mobile` | `stages=2-4-4-4-4-1`, `kernels=3-5-7`, `expansions=3-6`, `skip_first=false` |
 | `recurrent` | `nodes=8`, `activations=tanh+relu`, `loose_ends=false` |
@@ -17,7 +18,7 @@ from typing import TypeAlias
 from nearkin.core.errors import OptionError, require
 from nearkin.nets.spec import Value, value_of
 from nearkin.search.spaces.base import Space
-from nearkin.search.spaces.darts import DARTS_OPERATIONS, DartsSpace
+from nearkin.search.spaces.darts import DARTS_OPERATIONS, ENAS_OPERATIONS, DartsSpace
 from nearkin.search.spaces.general import GENERAL_OPERATIONS, GeneralSpace
 from nearkin.search.spaces.mobile import MOBILE_STAGES, MobileSpace
 from nearkin.search.spaces.nasbench201 import nasbench201, transnas101
@@ -36,8 +37,8 @@ def space(text: str) -> Space:
     (1000, 1001000)
     >>> space("dart")
     Traceback (most recent call last):
-    nearkin.core.errors.OptionError: unknown space 'dart'; did you mean darts? There are darts, full, general, mobile, \
-nasbench201, recurrent, transnas101
+    nearkin.core.errors.OptionError: unknown space 'dart'; did you mean darts? There are darts, enas, full, general, \
+mobile, nasbench201, recurrent, transnas101
     >>> space("general?node=3")
     Traceback (most recent call last):
     nearkin.core.errors.OptionError: the space general has no option 'node'; did you mean nodes?
@@ -92,6 +93,12 @@ def darts(
     return DartsSpace(_names(operations, DARTS_OPERATIONS), inputs, nodes, predecessors, _flag("reduction", reduction))
 
 
+def enas(nodes: int = 4, reduction: bool = True) -> Space:
+    """Cells of the form of DARTS with the five operations of ENAS."""
+    _sizes("nodes", nodes, many=False)
+    return DartsSpace(ENAS_OPERATIONS, num_nodes=nodes, reduction=_flag("reduction", reduction), name="enas")
+
+
 def mobile(
     stages: Sizes = MOBILE_STAGES, kernels: Sizes = (3, 5, 7), expansions: Sizes = (3, 6), skip_first: bool = False
 ) -> Space:
@@ -110,6 +117,7 @@ SPACES: dict[str, Factory] = {
     "general": general,
     "full": general,
     "darts": darts,
+    "enas": enas,
     "nasbench201": nasbench201,
     "transnas101": transnas101,
     "mobile": mobile,

@@ -135,9 +135,11 @@ class PlainCell(nn.Module):
         return torch.cat([states[node] for node in self.layout.output], 1)
 
     def single(self, inputs: Sequence[Tensor], genotype: Cells) -> Tensor:
-        """Output of the path of one genotype; other edges are not run."""
-        states = [adapt(x) for adapt, x in zip(self.inputs, inputs, strict=True)]
-        for terms in self.layout.chosen(genotype, self.kind):
+        """Output of the path of one genotype; other edges, and adapters of inputs that are not read, are not run."""
+        chosen = self.layout.chosen(genotype, self.kind)
+        read = {self.layout.pairs[e][0] for terms in chosen for e, _ in terms} | set(self.layout.output)
+        states = [self.inputs[node](x) if node in read else x for node, x in enumerate(inputs)]
+        for terms in chosen:
             states.append(sum(self.edges[e].single(states[self.layout.pairs[e][0]], column) for e, column in terms))
         return torch.cat([states[node] for node in self.layout.output], 1)
 

@@ -1,7 +1,6 @@
 """State of a gradient-based search: weights, architecture, both optimisers and monitored quantities."""
 
 import copy
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -12,6 +11,7 @@ from nearkin.core.rng import Streams
 from nearkin.core.state import State, copied, prefixed
 from nearkin.nets.training import ScopedRng
 from nearkin.search.methods.darts.architecture_step import Loss
+from nearkin.search.methods.optimiser_state import load_optimiser, optimiser_tensors
 from nearkin.search.supernet.fused.supernet import Supernet
 from nearkin.tasks.examples import Batch
 from nearkin.tasks.likelihood import Likelihood
@@ -90,8 +90,8 @@ def capture_state(state: GradientSearchState) -> State:
     tensors = {
         **prefixed("supernet", state.supernet.state_dict()),
         **prefixed("architecture", state.architecture),
-        **prefixed("weight_optimiser", _moments(state.weight_optimiser)),
-        **prefixed("architecture_optimiser", _moments(state.architecture_optimiser)),
+        **prefixed("weight_optimiser", optimiser_tensors(state.weight_optimiser)),
+        **prefixed("architecture_optimiser", optimiser_tensors(state.architecture_optimiser)),
         **{name: value for i, past in enumerate(state.past) for name, value in prefixed(f"past/{i}", past).items()},
         "dice": state.dice.state,
     }
@@ -106,24 +106,9 @@ def restore_state(fresh: GradientSearchState, saved: State) -> GradientSearchSta
         for name, value in saved.section("architecture").items():
             fresh.architecture[name].copy_(value)
     for name in ("weight_optimiser", "architecture_optimiser"):
-        _load_moments(getattr(fresh, name), saved.section(name))
+        load_optimiser(getattr(fresh, name), saved.section(name))
     fresh.dice.state = saved.tensors["dice"]
     fresh.past = [saved.section(f"past/{i}") for i in range(saved.facts["num_past"])]
     for name in _FACTS:
         setattr(fresh, name, saved.facts[name])
     return fresh
-
-
-def _moments(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    inner = optimiser.state_dict()["state"]
-    return {f"{i}/{key}": torch.as_tensor(value) for i, entry in inner.items() for key, value in entry.items()
-            if value is not None}  # fmt: skip
-
-
-def _load_moments(optimiser: torch.optim.Optimizer, moments: Mapping[str, Tensor]) -> None:
-    shell = optimiser.state_dict()
-    shell["state"] = {}
-    for name, value in moments.items():
-        number, key = name.split("/")
-        shell["state"].setdefault(int(number), {})[key] = value
-    optimiser.load_state_dict(shell)
