@@ -2,7 +2,7 @@
 
     python benchmarks/solve.py [--seconds 30] [--back] [--autogluon PYTHON]
     python benchmarks/solve.py --seconds 15 --methods solve
-    python benchmarks/solve.py --load 3
+    python benchmarks/solve.py --load 2
     python benchmarks/solve.py --offline
 
 Every run is one data set (`solve_tasks.py`), one seed and one method: `solve` with a budget and a seed and no other

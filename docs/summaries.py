@@ -266,7 +266,7 @@ def solve(figures: dict[str, Any]) -> Summary:
         f"{100 * best['half']:.2f} points (Student, over data sets). The noise of each run is in the table.",
         f"`python benchmarks/solve.py` with MNIST, Fashion-MNIST, CIFAR-10, CIFAR-100 and the malaria surveys in "
         f"`$NEARKIN_DATA`; {within['all']['of']} runs, {figures['seconds']:g} s of CPU time for each of seven or eight "
-        "methods; then `--seconds 15 --methods solve`, `--load 3` and `--offline`.",
+        "methods; then `--seconds 15 --methods solve`, `--load 2` and `--offline`.",
     )
 
 

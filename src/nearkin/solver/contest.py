@@ -89,8 +89,9 @@ class Contest:
     def left(self) -> float:
         """Seconds left of a run with a time limit, without those for the test set, the report and the zoo."""
         best = next((result.name for result in ordered(self.results) if result.name in self.trained), None)
-        scoring = 0.0 if best is None else len(self.task.test) * sum(run.pass_seconds for run in self.trained[best])
-        reserved = self.plan.reserved + self.plan.elapsed + scoring
+        scored = list(self.weights) or ([] if best is None else [best])
+        each = sum(run.pass_seconds for name in scored for run in self.trained[name])
+        reserved = self.plan.reserved + self.plan.elapsed + len(self.task.test) * each
         return (self.plan.seconds or 0.0) - reserved - self.stages.elapsed
 
     def validation(self, name: str) -> ValidationOutputs:

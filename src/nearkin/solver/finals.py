@@ -7,11 +7,13 @@ from nearkin.core.events import Note, Work
 from nearkin.core.state import State
 from nearkin.nets.solved import Solved
 from nearkin.solver.allocation import continued
+from nearkin.solver.closed import AGAIN
 from nearkin.solver.contenders import Trained, samples_learned, trained_network
 from nearkin.solver.contest import ENSEMBLE, Contest
 from nearkin.solver.ensemble import Member, combined
 from nearkin.tasks.pixels import fitted_to
 
+REFIT = 1.6  # time of a fit to all data, relative to the first fit; closed-form transfer uses more samples
 LEAST_FINAL = 0.1  # share of the planned final training; with less time left the first training is the final one
 
 
@@ -49,8 +51,14 @@ def final_model(contest: Contest, name: str) -> Work[tuple[Solved, int]]:
 
 def has_time_for(contest: Contest, name: str) -> bool:
     """Whether there is time for the final training of a contender that was not selected."""
-    first = contest.trained[name][0].solved.trials[0].seconds
-    return not contest.plan.focused or contest.learned_all(contest.trained[name]) or contest.left > first
+    runs = contest.trained[name]
+    return not contest.plan.focused or contest.learned_all(runs) or contest.left > _refit_seconds(runs[0])
+
+
+def _refit_seconds(run: Trained) -> float:
+    """Expected time to fit a model to all training data."""
+    factor = AGAIN**2 if run.contender.kind == "transfer" else REFIT
+    return factor * run.solved.trials[0].seconds
 
 
 def _final_seconds(contest: Contest, name: str, needed: float, networks: int) -> Work[float]:
@@ -80,8 +88,11 @@ def _continued(contest: Contest, run: Trained, seconds: float, number: int) -> W
 
 
 def _fit_again(contest: Contest, name: str, run: Trained) -> Work[tuple[Solved, int]]:
-    """Train a model again on all training data with the same settings; the time limit is not used."""
+    """Train a model again on all training data with the same settings, if the time allows for it."""
     old, whole = run.contender, fitted_to(contest.task, run.contender.task.input_shape)
+    if not has_time_for(contest, name):
+        yield Note(f"no time is left to fit {old.title} to the validation data too")
+        return run.solved, samples_learned(run.settings, old.task)
     extra = old.extra.get("settings", {})
     result = next(result for result in contest.results if result.name == name)
     chosen = {key: value for key, value in result.settings.items() if key not in extra}
