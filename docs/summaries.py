@@ -214,21 +214,6 @@ def tables(figures: dict[str, Any]) -> Summary:
     )
 
 
-def nao_tables(figures: dict[str, Any]) -> Summary:
-    """NAO and evolution on tables of known architectures."""
-    ratio, lower, count = figures["ratio"], figures["lower"], len(figures["tasks"])
-    holds = "Holds" if ratio["100"]["high"] < 1 else "Does not hold" if ratio["100"]["low"] > 1 else "Not shown"
-    return Summary(
-        "With equal numbers of queries, NAO finds better cells than regularised evolution.",
-        f"{holds}: after {' / '.join(ratio)} queries the regret of NAO is "
-        f"{' / '.join(format(value['mean'], '.2f') for value in ratio.values())} of that of evolution (geometric mean "
-        f"over {count} tasks). After 100 queries it is lower in {lower['100']} of {count} tasks.",
-        f"95 %, over tasks: {'; '.join(map(span, ratio.values()))}; {figures['seeds']} seeds.",
-        "`python benchmarks/nao_tables.py FOLDER`, where FOLDER holds the tables of NAS-Bench-201 and "
-        "TransNAS-Bench-101.",
-    )
-
-
 def kin_start(figures: dict[str, Any]) -> Summary:
     """Searches from a kin's cells, really trained."""
     near_kin, far_kin = (figures["groups"][f"{name} by Fréchet"] for name in ("near", "far"))
@@ -403,7 +388,6 @@ SUMMARIES: dict[str, tuple[str, Callable[[dict[str, Any]], Summary]]] = {
     "near-benchmark": ("near", near),
     "screening-benchmark": ("screening", screening),
     "tables-benchmark": ("tables", tables),
-    "nao-tables": ("nao_tables", nao_tables),
     "kin-start": ("kin_start", kin_start),
     "solve-benchmark": ("solve", solve),
     "transfer-classes": ("transfer_classes", transfer_classes),
