@@ -248,10 +248,15 @@ queries between the kin's cells, their space and the whole space: [its own page]
 """
 
 
-def main() -> None:
+def tables_folder(arguments: Sequence[str]) -> Path:
+    """The folder on the command line, or that beside the real data sets."""
     data = os.environ.get("NEARKIN_DATA", "")
     beside = (Path(data).expanduser().parent if data else ROOT.parent / "shared") / "tables"
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else beside
+    return Path(arguments[0]) if arguments else beside
+
+
+def main() -> None:
+    folder = tables_folder(sys.argv[1:])
     asked = questions(folder)
     figures: dict[str, Any] = {"seeds": SEEDS, "kin_seeds": KIN_SEEDS, "given": KIN_GIVEN}
     figures["methods"] = by_method([*asked, *every_cell(folder)])

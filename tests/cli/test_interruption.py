@@ -39,6 +39,11 @@ ENAS = (
     *("--option", "epochs=2", "--option", "batch_size=32", "--option", "controller_steps=3", "--epochs", "5"),
     *("--out", "m.safetensors"),
 )
+NAO = (
+    *("--quiet", "search", "digits?limit=200", "--method", "nao", "--channels", "4", "--cells", "2"),
+    *("--option", "epochs=3", "--option", "round_epochs=1", "--option", "batch_size=32", "--option", "pool=4"),
+    *("--option", "replaced=2", "--option", "model_steps=20", "--epochs", "5", "--out", "m.safetensors"),
+)
 
 WARM = Search(
     method="random", space="full", budget=Budget(evaluations=1), skeleton=Skeleton(channels=2, num_cells=1),
@@ -60,7 +65,7 @@ def started(folder: Path, words: tuple[str, ...] = ADD) -> multiprocessing.Proce
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
-@pytest.mark.parametrize("words", [TRAIN, SEARCH, FUSE, ENAS], ids=["train", "search", "fuse", "enas"])
+@pytest.mark.parametrize("words", [TRAIN, SEARCH, FUSE, ENAS, NAO], ids=["train", "search", "fuse", "enas", "nao"])
 def test_interrupted_again_and_again_the_same_command_ends_in_the_same_bits(
     words: tuple[str, ...], tmp_path: Path
 ) -> None:

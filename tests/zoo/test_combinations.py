@@ -21,7 +21,7 @@ IMAGES = ("categorical", "gaussian", "heteroscedastic")
 LIKELIHOODS = (*IMAGES, "dense", "language")
 CELL_SPACES = ("full", "general?nodes=3", "darts?nodes=2", "nasbench201")
 SPACES = (*CELL_SPACES, "mobile?stages=1-1", "recurrent?nodes=2", "nearest")
-SUPERNETS = ("random-shared", "darts", "pcdarts", "enas")
+SUPERNETS = ("random-shared", "darts", "pcdarts", "enas", "nao")
 TINY = {
     "fuse": {"candidates": 2, "alternations": 1, "weight_steps": 1, "alpha_steps": 1, "batch_size": 8},
     "side-by-side": {"candidates": 2, "steps": 1, "batch_size": 8},
@@ -29,6 +29,7 @@ TINY = {
     "darts": {"epochs": 1, "batch_size": 8},
     "pcdarts": {"epochs": 1, "warmup": 0, "batch_size": 8},
     "enas": {"epochs": 1, "batches_per_architecture": 9, "batch_size": 4, "controller_steps": 1},
+    "nao": {"epochs": 1, "batches_per_architecture": 9, "batch_size": 4, "pool": 3, "replaced": 1, "model_steps": 1},
 }
 CELL_OF_IMAGES = "normal(0): 1 = conv3(0); 2 = identity(0) + max3(1); out = 2"
 
@@ -36,7 +37,7 @@ CELL_OF_IMAGES = "normal(0): 1 = conv3(0); 2 = identity(0) + max3(1); out = 2"
 def runs(method: str, likelihood: str, space: str) -> bool:
     """What is promised."""
     if likelihood == "language":
-        if method == "enas":
+        if method in ("enas", "nao"):
             return space in ("full", "recurrent?nodes=2")
         return method not in SUPERNETS and space in ("full", "recurrent?nodes=2", "nearest")
     if method in SUPERNETS:

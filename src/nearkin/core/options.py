@@ -109,7 +109,10 @@ def read_options(options: Sequence[Option], values: Mapping[str, Any], owner: st
 
 
 def _summaries(owner: type) -> dict[str, str]:
-    """Descriptions of the fields in the section "Attributes" of the docstring of a class."""
-    _, _, text = (inspect.getdoc(owner) or "").partition("Attributes:\n")
-    rows = re.findall(r"^    (\w+): ((?:.*)(?:\n        .*)*)", text.split("\n\n")[0], re.MULTILINE)
-    return {name: " ".join(words.split()) for name, words in rows}
+    """Descriptions of the fields in the sections "Attributes" of the docstrings of a class and of its bases."""
+    summaries: dict[str, str] = {}
+    for part in reversed(owner.__mro__):
+        _, _, text = inspect.cleandoc(part.__doc__ or "").partition("Attributes:\n")
+        rows = re.findall(r"^    (\w+): ((?:.*)(?:\n        .*)*)", text.split("\n\n")[0], re.MULTILINE)
+        summaries |= {name: " ".join(words.split()) for name, words in rows}
+    return summaries

@@ -24,6 +24,9 @@ from nearkin.search.methods.evolution import Evolution, evolution
 from nearkin.search.methods.fuse.fuse import Fuse
 from nearkin.search.methods.fuse.rounds import Fusion, SideBySide
 from nearkin.search.methods.local_search import local_search
+from nearkin.search.methods.nao.model_training import ModelOptions
+from nearkin.search.methods.nao.nao_options import NaoOptions
+from nearkin.search.methods.nao.nao_search import Nao
 from nearkin.search.methods.random_search import random_search
 from nearkin.search.methods.shared_random import PathTraining, SharedRandom
 from nearkin.search.methods.warm_start import WarmStart, warm_start_search
@@ -229,6 +232,12 @@ def _enas(problem: SearchProblem) -> Searcher[Any]:
     return Enas(problem.space, problem.task, _frame(problem, Frame()), options, controller)
 
 
+def _nao(problem: SearchProblem) -> Searcher[Any]:
+    options = NaoOptions(**problem.options_for(NaoOptions))
+    model = ModelOptions(**problem.options_for(ModelOptions))
+    return Nao(problem.space, problem.task, _frame(problem, Frame()), options, model)
+
+
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
@@ -282,6 +291,12 @@ METHODS: dict[str, Method] = {
             (EnasOptions, ControllerOptions, Frame), _enas, SHARED, ends="all epochs are done", kin_cells="none",
             num_cells=5,
         ),
+        Method(
+            "nao",
+            "train a pool of genotypes with shared weights, predict their ranks from an embedding, and replace the "
+            "worst by gradient ascent in it",
+            (NaoOptions, ModelOptions, Frame), _nao, SHARED, ends="all epochs are done", kin_cells="none", num_cells=5,
+        ),
     )
 }  # fmt: skip
 """Methods by name."""
@@ -295,7 +310,7 @@ def method_named(name: str) -> Method:
     >>> method_named("fused")
     Traceback (most recent call last):
     nearkin.core.errors.OptionError: unknown method 'fused'; choose one of fuse, side-by-side, random, \
-random-shared, evolution, local, warm-start, darts, pcdarts, enas
+random-shared, evolution, local, warm-start, darts, pcdarts, enas, nao
     """
     if name not in _NAMED:
         raise OptionError(f"unknown method {name!r}; choose one of {', '.join(METHODS)}")

@@ -20,6 +20,7 @@ from nearkin.search.spaces.general import GeneralSpace
 from nearkin.search.spaces.limited import without_limits
 from nearkin.search.spaces.recurrent_space import RecurrentSpace
 from nearkin.search.supernet.supernet_layout import SupernetLayout
+from nearkin.search.tabular import ListedSpace
 
 CELL, NODE, SOURCE, OPERATION = "cell", "node", "source", "operation"
 """Kinds of steps: begin a cell, remember a node; decide the source of an edge, decide its operation."""
@@ -68,7 +69,7 @@ class DecisionSequence(ABC):
 
 
 def decision_sequence(space: Space) -> DecisionSequence:
-    """Sequence for a space of cells or of recurrent cells; limits of the space are not part of it.
+    """Sequence for a space of cells or of recurrent cells, or a list of such; limits of the space are not part of it.
 
     >>> cells = decision_sequence(DartsSpace(("conv3", "max3"), num_nodes=2, reduction=False))
     >>> [step.size for step in cells.steps if step.size]
@@ -77,6 +78,8 @@ def decision_sequence(space: Space) -> DecisionSequence:
     normal(0, 1): 2 = conv3(0) + conv3(1); 3 = conv3(0) + max3(2); out = concat(2, 3)
     """
     whole = without_limits(space)
+    if isinstance(whole, ListedSpace):
+        return decision_sequence(whole.space)
     if isinstance(whole, RecurrentSpace):
         return RecurrentDecisions(whole)
     if isinstance(whole, DartsSpace):

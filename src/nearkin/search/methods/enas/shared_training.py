@@ -1,0 +1,178 @@
+"""Base of searches with shared weights: training of one path, scores of paths, and their data.
+
+One genotype is trained on successive batches: only its path runs, and only its weights change. The score of a genotype
+with the shared weights is accuracy, R² (at least -1), or c / perplexity for text. All random numbers depend on the seed
+and on numbers of steps, so a state needs no generators.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import nn
+
+from nearkin.core.errors import TrainingError, require
+from nearkin.core.events import Progress, Work
+from nearkin.core.rng import Streams, derived_seed, seeded
+from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.methods.enas.decisions import decision_sequence
+from nearkin.search.methods.enas.shared_options import SharedOptions
+from nearkin.search.methods.enas.shared_weights import drop_paths, shared_network
+from nearkin.search.methods.fuse.candidates import SearchSplit, split_for_search
+from nearkin.search.methods.sampling import space_signature
+from nearkin.search.methods.shared_random import SHARED_LOSS, evaluate_path
+from nearkin.search.searcher import ScoredGenotype, Searcher
+from nearkin.search.spaces.base import Space
+from nearkin.search.supernet.reference import Frame
+from nearkin.tasks.batches import epoch_batches, num_batches
+from nearkin.tasks.examples import Batch
+from nearkin.tasks.task import Task
+
+LEAST_REWARD = -1.0
+"""R² of a network that does not learn has no lower limit; one such reward would dominate the others."""
+
+
+class SharedState(Protocol):
+    """What the state of every search with shared weights has.
+
+    Attributes:
+        seed: seed of all random numbers.
+        net: network with the shared weights.
+        weight_optimiser: SGD on the shared weights.
+        done: number of steps.
+        evaluations: number of genotypes that were measured.
+        figures: last training loss and other figures for progress displays.
+    """
+
+    seed: int
+    net: nn.Module
+    weight_optimiser: torch.optim.Optimizer
+    done: int
+    evaluations: int
+    figures: dict[str, float]
+
+
+S = TypeVar("S", bound=SharedState)
+
+
+@dataclass(frozen=True, eq=False)
+class SharedWeightSearch(Searcher[S]):
+    """Search among the paths of a network with shared weights.
+
+    Attributes:
+        space: space of cells, or of recurrent cells for text; its limits are respected.
+        task: task with images or text; its test set is not used.
+        frame: macro-architecture of the network; its channels are the size of a recurrent state.
+        options: training of the shared weights and scores.
+    """
+
+    space: Space
+    task: Task
+    frame: Frame = field(default_factory=Frame)
+    options: SharedOptions = field(default_factory=SharedOptions)
+
+    def __post_init__(self) -> None:
+        decision_sequence(self.space)  # raises for a space without nodes
+
+    def settings(self) -> Mapping[str, Any]:
+        """Everything that determines the training of the shared weights."""
+        return {
+            "space": space_signature(self.space),
+            "task": [self.task.name, self.task.fingerprint()],
+            "frame": asdict(self.frame),
+            "options": asdict(self.options),
+        }
+
+    def _new_weights(self, seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+        """Network with new shared weights, and their optimiser."""
+        with seeded(derived_seed(seed, "weights")):
+            net = shared_network(self.space, self.task, self.frame, self.options.output_dropout)
+        momentum, decay = self.options.momentum, self.options.weight_decay
+        return net, torch.optim.SGD(net.parameters(), 1.0, momentum=momentum, weight_decay=decay)
+
+    def _train_path(self, state: S, genotype: Genotype, epoch: int, number: int) -> Work[None]:
+        """Train a genotype on its batches of an epoch, in which it is the one with this number.
+
+        A penalty on the shared weights acts here: in each step after `weight_optimiser.step()`, with the learning rate
+        of the step, and at the end, when the weights of the genotype are the optimum to return to. The error of the
+        genotype right after its training is that at the end of this method.
+        """
+        options, streams = self.options, Streams(state.seed)
+        start, total = number * options.batches_per_architecture, options.epochs * self.batches_per_epoch
+        batches = epoch_batches(self.split.train, options.batch_size, streams.child("training"), epoch, start=start)
+        state.net.train()
+        for batch, (x, y) in enumerate(itertools.islice(batches, options.batches_per_architecture), start):
+            done = epoch * self.batches_per_epoch + batch
+            path: Any = genotype
+            if options.path_dropout > 0:
+                path = drop_paths(genotype, options.path_dropout * done / total, streams.at("drop", done))
+            for group in state.weight_optimiser.param_groups:
+                group["lr"] = options.rate(self.kind, done / total)
+            state.weight_optimiser.zero_grad()  # None, not zeros: weights outside the path do not change
+            with seeded(derived_seed(state.seed, "dropout", done)):
+                loss = self.task.form.loss(state.net(x, path), y)
+            loss.backward()
+            nn.utils.clip_grad_norm_(state.net.parameters(), options.clip)
+            state.weight_optimiser.step()
+            yield Progress("shared weights", done + 1, total)
+        state.figures["loss"] = float(loss.detach())
+        require(
+            math.isfinite(state.figures["loss"]),
+            f"the training of the shared weights diverged at learning rate {group['lr']:.2g}; lower learning_rate",
+            TrainingError,
+        )
+
+    def _measure(self, state: S, genotype: Genotype, batch: Batch) -> ScoredGenotype:
+        """Score of a genotype with the shared weights."""
+        state.net.eval()
+        state.evaluations += 1
+        value = evaluate_path(state.net, genotype, [batch], self.task.form)
+        if self.kind != "text":
+            score = value.score if math.isfinite(value.score) else LEAST_REWARD
+            return ScoredGenotype(genotype, max(LEAST_REWARD, score), value.facts)
+        inverse = math.exp(-float(value.facts[SHARED_LOSS]))
+        perplexity = 1 / inverse if inverse > 0 else math.inf
+        reward = self.options.reward_scale * inverse
+        return ScoredGenotype(genotype, reward if reward == reward else 0.0, {**value.facts, "perplexity": perplexity})
+
+    def _ranked(self, measured: Sequence[ScoredGenotype]) -> list[ScoredGenotype]:
+        """Different architectures, best first."""
+        unique = {self.space.unique_key(scored.genotype): scored for scored in measured}
+        return sorted(unique.values(), key=lambda scored: -scored.score)
+
+    def evaluations(self, state: S) -> int:
+        """Number of measured genotypes."""
+        return state.evaluations
+
+    def figures(self, state: S) -> Mapping[str, float]:
+        """Last training loss and other figures of the search."""
+        return dict(state.figures)
+
+    @property
+    def kind(self) -> str:
+        """`text` or `images`."""
+        return "text" if self.task.likelihood == "language" else "images"
+
+    @cached_property
+    def split(self) -> SearchSplit:
+        """Training and validation set of the search."""
+        return split_for_search(self.task, self.options.validation)
+
+    @cached_property
+    def fixed_batch(self) -> Batch:
+        """Validation batch on which genotypes are compared: the same for every seed and epoch."""
+        return next(epoch_batches(self.split.validation, self.options.selection_batch, Streams(0), 0))
+
+    @cached_property
+    def batches_per_epoch(self) -> int:
+        """Number of training batches in an epoch."""
+        return num_batches(len(self.split.train), self.options.batch_size)
+
+    @property
+    def architectures_per_epoch(self) -> int:
+        """Number of genotypes that are trained in an epoch."""
+        return math.ceil(self.batches_per_epoch / self.options.batches_per_architecture)
