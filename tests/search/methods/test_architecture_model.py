@@ -130,7 +130,7 @@ def test_both_orders_of_two_edges_are_equally_frequent() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("space", [CELLS, RecurrentSpace(4)], ids=["cells", "recurrent"])
 def test_the_decoder_reproduces_its_input_sequences(space: Space) -> None:
-    options = ModelOptions(model_size=32, model_steps=500, model_rate=0.01)
+    options = ModelOptions(model_size=32, model_steps=250, model_rate=0.01)
     for seed in range(3):
         model, genotypes = trained(space, lambda genotype: 0.0, seed, 40, options)
         decisions = decisions_of(model.sequence, genotypes)
@@ -146,7 +146,7 @@ def test_the_predictor_ranks_new_genotypes_by_their_scores() -> None:
         model, genotypes = trained(CELLS, convolutions, seed, 80)
         others = [genotype for genotype in sampled(CELLS, 100, seed + 100) if genotype not in genotypes]
         predicted = model.predict(model.encode(decisions_of(model.sequence, others)))
-        assert spearman(predicted.detach(), torch.tensor(list(map(convolutions, others)))) > 0.7
+        assert spearman(predicted.detach(), torch.tensor(list(map(convolutions, others)))) > 0.9
 
 
 def test_a_small_step_raises_every_predicted_score_and_keeps_the_length_of_rows() -> None:
@@ -184,7 +184,7 @@ def test_proposals_of_a_trained_model_score_higher_than_draws_and_than_their_sta
         scores, starts = list(map(convolutions, proposed)), list(map(convolutions, best[:10]))
         gains.append(sum(scores) / 10 - sum(starts) / 10)
         assert sum(scores) / 10 > sum(map(convolutions, genotypes)) / 80 + 3
-    assert sum(gains) / 4 > 0
+    assert sum(gains) / 4 > 0.5
 
 
 def test_proposals_respect_limits_and_end_when_a_space_is_used_up() -> None:
