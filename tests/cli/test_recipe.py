@@ -64,7 +64,7 @@ def test_other_spellings_are_taken(call: Call, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (("--optimiser", "adagrad"), "optimiser must be one of adam, sgd, got 'adagrad'"),
+        (("--optimiser", "adagrad"), "optimiser must be one of adam, adam-l2, sgd, got 'adagrad'"),
         (("--milestones", "half"), "got milestones 'half', expected shares of the run"),
         (("--learning-rate", "-1"), "learning_rate must be above 0"),
         (("--epsilon", "0.1", "--target", "0.8"), "got --epsilon and --target; give one of them"),

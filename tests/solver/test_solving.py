@@ -241,7 +241,7 @@ def test_what_cannot_be_solved_is_refused(tmp_path: Path) -> None:
         ({"trials": 0}, "1 or more"),
         ({"width": 0.0}, "width is a factor above 0 and at most 4, got 0.0"),
         ({"training": {"batch": 3}}, "unknown training option 'batch'"),
-        ({"training": {"optimiser": "lion"}}, "optimiser must be one of adam, sgd"),
+        ({"training": {"optimiser": "lion"}}, "optimiser must be one of adam, adam-l2, sgd"),
         ({"budget": Budget(steps=3)}, "minutes or evaluations"),
     ],
 )
