@@ -181,8 +181,8 @@ def page(figures: dict[str, Any]) -> str:
         "Mean difference of `solve` to each rival with its 95 % half width (Student, over data sets)"
         + (
             "; AutoGluon is a peer with its own search and is not among the rivals of the first table. It ran with one "
-            "seed on nine tables, with a limit of wall time and without its neural networks, which need a torch of their "
-            "own. Two tables and two seeds were given up during the run, for lack of time."
+            "seed on nine tables, with a limit of wall time and without its neural networks, which need their own "
+            "torch. Two tables and two seeds were given up during the run, for lack of time."
             if peer
             else "."
         ),
