@@ -14,11 +14,12 @@ from nearkin.core.errors import OptionError, TrainingError
 from nearkin.core.events import Checkpoint, Work, finish
 from nearkin.core.state import State
 from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.methods.enas.shared_options import SharedOptions
 from nearkin.search.methods.evolution import evolution
 from nearkin.search.methods.local_search import local_search
 from nearkin.search.methods.random_search import random_search
 from nearkin.search.methods.sampling import Sampling
-from nearkin.search.methods.shared_random import PathObjective, PathTraining, SharedRandom
+from nearkin.search.methods.shared_random import PathObjective, SharedRandom
 from nearkin.search.methods.warm_start import warm_start_search
 from nearkin.search.objective import Objective, ObjectiveValue
 from nearkin.search.searcher import SearchResult, run_search
@@ -100,13 +101,13 @@ def digits() -> nk.Task:
 
 
 def shared(task: nk.Task, **changes: Any) -> SharedRandom:
-    training = PathTraining(batches=4, chunk=2, batch_size=16)
-    return replace(SharedRandom(SMALL, task, Frame(channels=4, num_cells=1), training), **changes)
+    options = SharedOptions(epochs=1, batches_per_architecture=2, batch_size=32)
+    return replace(SharedRandom(SMALL, task, Frame(channels=4, num_cells=1), options), **changes)
 
 
 class TestSharedRandom(SearcherLaws):
-    STEPS = 5
-    FIRST = 3
+    STEPS = 6
+    FIRST = 4
 
     @pytest.fixture
     def make(self, digits: nk.Task) -> Callable[[], SharedRandom]:
@@ -121,7 +122,7 @@ def test_measuring_paths_leaves_the_supernet_as_it_is_and_gives_each_the_same_ag
     searcher = shared(digits)
     state = finish(searcher.step(searcher.init(0)))
     before = {name: value.clone() for name, value in state.net.state_dict().items()}
-    objective = PathObjective(state.net, searcher.split)
+    objective = PathObjective(searcher, state)
     cells = [SMALL.at(index) for index in (0, 3, 40, 67)]
     scores = [[objective.evaluate(cell).facts["shared loss"] for cell in order] for order in (cells, cells[::-1])]
     assert scores[0] == scores[1][::-1]
@@ -131,16 +132,17 @@ def test_measuring_paths_leaves_the_supernet_as_it_is_and_gives_each_the_same_ag
 def test_a_smaller_cell_measures_what_its_larger_twin_does(digits: nk.Task) -> None:
     searcher = shared(digits)
     state = finish(searcher.step(searcher.init(0)))
-    objective = PathObjective(state.net, searcher.split)
+    objective = PathObjective(searcher, state)
     small = Genotype.parse("normal(0): 1 = conv3(0); out = 1")
     large = Genotype.parse("normal(0): 1 = conv3(0); 2 = zero(0) + identity(1); out = 2")
     assert objective.evaluate(small) == objective.evaluate(large)
 
 
 def test_the_supernet_learns_and_paths_with_weights_come_out_ahead(digits: nk.Task) -> None:
-    training = PathTraining(batches=120, chunk=120, batch_size=32)
+    options = SharedOptions(epochs=30, batch_size=32, learning_rate=0.1)
     space = GeneralSpace((3,), ("zero", "conv3"))
-    found, _ = searched(shared(digits, space=space, training=training), Budget(steps=1 + 5))
+    searcher = shared(digits, space=space, options=options)
+    found, _ = searched(searcher, Budget(steps=30 * searcher.architectures_per_epoch + 5))
     assert found.evaluations == 4 == len(found.found)
     assert found.best.score > 2 * digits.majority_baseline()
     assert space.unique_key(found.found[-1].genotype) == "normal(0): out = nothing"

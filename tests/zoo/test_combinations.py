@@ -25,7 +25,7 @@ SUPERNETS = ("random-shared", "darts", "pcdarts", "enas", "nao")
 TINY = {
     "fuse": {"candidates": 2, "alternations": 1, "weight_steps": 1, "alpha_steps": 1, "batch_size": 8},
     "side-by-side": {"candidates": 2, "steps": 1, "batch_size": 8},
-    "random-shared": {"batches": 1, "chunk": 1, "batch_size": 8},
+    "random-shared": {"epochs": 1, "batches_per_architecture": 9, "batch_size": 4},
     "darts": {"epochs": 1, "batch_size": 8},
     "pcdarts": {"epochs": 1, "warmup": 0, "batch_size": 8},
     "enas": {"epochs": 1, "batches_per_architecture": 9, "batch_size": 4, "controller_steps": 1},
@@ -37,7 +37,7 @@ CELL_OF_IMAGES = "normal(0): 1 = conv3(0); 2 = identity(0) + max3(1); out = 2"
 def runs(method: str, likelihood: str, space: str) -> bool:
     """What is promised."""
     if likelihood == "language":
-        if method in ("enas", "nao"):
+        if method in ("random-shared", "enas", "nao"):
             return space in ("full", "recurrent?nodes=2")
         return method not in SUPERNETS and space in ("full", "recurrent?nodes=2", "nearest")
     if method in SUPERNETS:

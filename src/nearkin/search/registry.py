@@ -20,6 +20,7 @@ from nearkin.search.methods.darts.guards import Guards
 from nearkin.search.methods.enas.enas_options import EnasOptions
 from nearkin.search.methods.enas.enas_search import Enas
 from nearkin.search.methods.enas.reinforce import ControllerOptions
+from nearkin.search.methods.enas.shared_options import SharedOptions
 from nearkin.search.methods.evolution import Evolution, evolution
 from nearkin.search.methods.fuse.fuse import Fuse
 from nearkin.search.methods.fuse.rounds import Fusion, SideBySide
@@ -28,9 +29,10 @@ from nearkin.search.methods.nao.model_training import ModelOptions
 from nearkin.search.methods.nao.nao_options import NaoOptions
 from nearkin.search.methods.nao.nao_search import Nao
 from nearkin.search.methods.random_search import random_search
-from nearkin.search.methods.shared_random import PathTraining, SharedRandom
+from nearkin.search.methods.shared_random import SharedRandom
 from nearkin.search.methods.warm_start import WarmStart, warm_start_search
 from nearkin.search.networks.build import Skeleton
+from nearkin.search.plasticity.forgetting_options import ForgettingOptions
 from nearkin.search.searcher import Searcher
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.limited import without_limits
@@ -215,25 +217,30 @@ def _frame(problem: SearchProblem, default: Frame) -> Frame:
 def _gradient(make: Callable[..., Searcher[Any]], default: GradientOptions) -> Callable[[SearchProblem], Searcher[Any]]:
     def build(problem: SearchProblem) -> Searcher[Any]:
         frame, guards = _frame(problem, default.frame), replace(default.guards, **problem.options_for(Guards))
-        options = replace(default, frame=frame, guards=guards, **problem.options_for(default))
+        own, forgetting = problem.options_for(default), _forgetting(problem)
+        options = replace(default, frame=frame, guards=guards, forgetting=forgetting, **own)
         return make(problem.task, problem.space, options)
 
     return build
 
 
+def _forgetting(problem: SearchProblem) -> ForgettingOptions:
+    return ForgettingOptions(**problem.options_for(ForgettingOptions))
+
+
 def _shared(problem: SearchProblem) -> Searcher[Any]:
-    training, frame = PathTraining(**problem.options_for(PathTraining)), _frame(problem, Frame())
-    return SharedRandom(problem.space, problem.task, frame, training, **problem.options_for(SharedRandom))
+    options = SharedOptions(forgetting=_forgetting(problem), **problem.options_for(SharedOptions))
+    return SharedRandom(problem.space, problem.task, _frame(problem, Frame()), options)
 
 
 def _enas(problem: SearchProblem) -> Searcher[Any]:
-    options = EnasOptions(**problem.options_for(EnasOptions))
+    options = EnasOptions(forgetting=_forgetting(problem), **problem.options_for(EnasOptions))
     controller = ControllerOptions(**problem.options_for(ControllerOptions))
     return Enas(problem.space, problem.task, _frame(problem, Frame()), options, controller)
 
 
 def _nao(problem: SearchProblem) -> Searcher[Any]:
-    options = NaoOptions(**problem.options_for(NaoOptions))
+    options = NaoOptions(forgetting=_forgetting(problem), **problem.options_for(NaoOptions))
     model = ModelOptions(**problem.options_for(ModelOptions))
     return Nao(problem.space, problem.task, _frame(problem, Frame()), options, model)
 
@@ -258,9 +265,9 @@ METHODS: dict[str, Method] = {
         ),
         Method(
             "random-shared",
-            "train one supernet along random paths, then draw genotypes at random and measure them with its weights",
-            (SharedRandom, PathTraining, Frame), _shared, SUPERNET, (BUDGET,), kin_cells="none", num_cells=5,
-            aliases=("shared-random",),
+            "train shared weights along random paths, then measure other random genotypes with them",
+            (SharedOptions, ForgettingOptions, Frame), _shared, {**SHARED, **SUPERNET}, (BUDGET,), kin_cells="none",
+            num_cells=5, aliases=("shared-random",),
         ),
         Method(
             "evolution", "regularised evolution: children of tournament winners replace the oldest",
@@ -277,25 +284,26 @@ METHODS: dict[str, Method] = {
         ),
         Method(
             "darts", "train one supernet for the whole space, and the weights α of its operations by gradients",
-            (GradientOptions(), Frame, Guards), _gradient(Darts, GradientOptions()), SUPERNET,
+            (GradientOptions(), ForgettingOptions, Frame, Guards), _gradient(Darts, GradientOptions()), SUPERNET,
             ends="all epochs are done, or a guard stops it", kin_cells="none", num_cells=5,
         ),
         Method(
             "pcdarts", "DARTS on a fraction of the channels, with weighted edges and a warm-up",
-            (PARTIAL, PARTIAL.frame, PARTIAL.guards), _gradient(PCDarts, PARTIAL), SUPERNET,
+            (PARTIAL, ForgettingOptions, PARTIAL.frame, PARTIAL.guards), _gradient(PCDarts, PARTIAL), SUPERNET,
             ends="all epochs are done, or a guard stops it", kin_cells="none", num_cells=5,
         ),
         Method(
             "enas",
             "train shared weights along paths that a controller samples, and the controller on their validation scores",
-            (EnasOptions, ControllerOptions, Frame), _enas, SHARED, ends="all epochs are done", kin_cells="none",
-            num_cells=5,
+            (EnasOptions, ForgettingOptions, ControllerOptions, Frame), _enas, SHARED, ends="all epochs are done",
+            kin_cells="none", num_cells=5,
         ),
         Method(
             "nao",
             "train a pool of genotypes with shared weights, predict their ranks from an embedding, and replace the "
             "worst by gradient ascent in it",
-            (NaoOptions, ModelOptions, Frame), _nao, SHARED, ends="all epochs are done", kin_cells="none", num_cells=5,
+            (NaoOptions, ForgettingOptions, ModelOptions, Frame), _nao, SHARED, ends="all epochs are done",
+            kin_cells="none", num_cells=5,
         ),
     )
 }  # fmt: skip

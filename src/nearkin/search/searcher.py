@@ -6,7 +6,7 @@ ends in the same genotype and the same history, bit for bit.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, TypedDict, TypeVar
 
@@ -18,6 +18,7 @@ from nearkin.core.memory import resident_mebibytes
 from nearkin.core.plain import typed
 from nearkin.core.state import State, restoring
 from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.plasticity.telemetry import Forgetting
 
 S = TypeVar("S")
 
@@ -118,6 +119,10 @@ class Searcher(ABC, Generic[S]):
         """Current figures for progress displays: a loss, the entropy of the architecture weights."""
         return {}
 
+    def forgetting(self, state: S) -> Sequence[Forgetting]:
+        """How much architectures that share weights forgot in each epoch; empty if they share none."""
+        return ()
+
 
 @dataclass(frozen=True)
 class SearchResult:
@@ -132,6 +137,7 @@ class SearchResult:
         reason: why the search ended.
         history: after each step, the evaluations so far and the best score.
         found: the best genotypes, best first.
+        forgetting: how much architectures that share weights forgot, in each epoch.
     """
 
     best: ScoredGenotype
@@ -142,6 +148,7 @@ class SearchResult:
     reason: str
     history: tuple[tuple[int, float], ...] = ()
     found: tuple[ScoredGenotype, ...] = ()
+    forgetting: tuple[Forgetting, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "method", current_method(self.method))
@@ -150,7 +157,8 @@ class SearchResult:
         """Plain JSON values, read by `from_dict`."""
         plain = {name: getattr(self, name) for name in ("method", "steps", "evaluations", "seconds", "reason")}
         history, top = [list(row) for row in self.history], [scored.to_dict() for scored in self.found]
-        return {"best": self.best.to_dict(), **plain, "history": history, "found": top}
+        forgetting = [epoch.to_dict() for epoch in self.forgetting]
+        return {"best": self.best.to_dict(), **plain, "history": history, "found": top, "forgetting": forgetting}
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> "SearchResult":
@@ -207,8 +215,9 @@ def run_search(
         raise TrainingError(f"{searcher.name} ended ({reason}) before it measured a genotype; give it a larger budget")
     top = tuple(searcher.top(state, NUM_BEST))
     return SearchResult(
-        best, searcher.name, run.steps, searcher.evaluations(state), run.seconds, reason, tuple(run.history), top
-    )
+        best, searcher.name, run.steps, searcher.evaluations(state), run.seconds, reason, tuple(run.history), top,
+        tuple(searcher.forgetting(state)),
+    )  # fmt: skip
 
 
 def _progress(searcher: Searcher[S], state: S, run: _Run, budget: Budget, best: ScoredGenotype | None) -> Progress:

@@ -28,19 +28,24 @@ def accumulate(blocks: Blocks, new: Blocks, shared: Mapping[str, Tensor], option
     [('a', 1.9), ('b', 0.0)]
     """
     gain = options.rate if options.update == "average" else 1.0
-    complete = {block.names: block for block in _completed(new, shared, options)}
     if not blocks:
-        return tuple(block.scaled(gain) for block in complete.values())
+        return tuple(block.scaled(gain) for block in _completed(new, shared, options))
+    added = {block.names: block for block in (_completed(new, shared, options) if _dense(options) else new)}
     require(
-        set(complete) == {block.names for block in blocks},
+        set(added) <= {block.names for block in blocks},
         "the layers of this model have other Kronecker factors than those of the model before; call flush() before "
         "it, or use structure='diagonal'",
         OptionError,
     )
-    used = used_weights(new)
-    old = {name: value for block in blocks for name, value in block.diagonal().items()}
-    keep = {name: _kept(value, used.get(name), options) for name, value in old.items()}
-    return tuple(block.added(complete[block.names], keep, gain) for block in blocks)
+    used, rest = used_weights(new), 1 - options.rate if options.update == "average" else 1.0
+    total = []
+    for block in blocks:
+        if block.names in added:
+            keep = {name: _kept(value, used.get(name), options) for name, value in block.diagonal().items()}
+            total.append(block.added(added[block.names], keep, gain))
+        else:
+            total.append(block if rest == 1 else block.scaled(rest))
+    return tuple(total)
 
 
 def used_weights(blocks: Blocks) -> Params:
@@ -94,7 +99,7 @@ def _kept(old: Tensor, used: Tensor | None, options: PlasticityOptions) -> Tenso
 
 def _completed(blocks: Blocks, shared: Mapping[str, Tensor], options: PlasticityOptions) -> Blocks:
     """Blocks of a model with those of the shared parameters that it lacks, which have no importance for it."""
-    if options.structure in ("full", "marginal"):
+    if _dense(options):
         (block,) = blocks
         assert isinstance(block, DenseBlock)
         return (_embedded(block, shared),)
@@ -102,6 +107,11 @@ def _completed(blocks: Blocks, shared: Mapping[str, Tensor], options: Plasticity
     rest = [(name, value) for name, value in shared.items() if name not in known]
     dtypes = {name: torch.promote_types(value.dtype, torch.float32) for name, value in rest}
     return (*blocks, *(DiagonalBlock(name, torch.zeros_like(value, dtype=dtypes[name])) for name, value in rest))
+
+
+def _dense(options: PlasticityOptions) -> bool:
+    """Whether the importance of all shared weights is one block."""
+    return options.structure in ("full", "marginal")
 
 
 def _embedded(block: DenseBlock, shared: Mapping[str, Tensor]) -> DenseBlock:

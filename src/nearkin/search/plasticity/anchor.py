@@ -9,7 +9,7 @@ et al. 2017).
 import math
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeGuard
 
@@ -119,16 +119,22 @@ class WeightPlasticity:
         self.anchors = moved_anchors(self.anchors, self.shared, new, self.options)
         self.models += 1
 
-    def pull(self, lr: float) -> None:
+    def pull(self, lr: float, only: Collection[str] | None = None) -> None:
         r"""Move the shared weights to the anchor: the proximal step of the penalty, after each optimiser step.
 
         $\theta \leftarrow (\theta + \eta\alpha F \hat\theta)/(1 + \eta\alpha F)$, stable for every α and η.
 
         Args:
             lr: η, the learning rate of the optimiser step before.
+            only: names of the shared parameters to move, such as those of a sampled path (default: all).
         """
         scale, largest = self._scale(lr), max(self._largest, default=0.0)
         if scale == 0 or largest == 0:
+            return
+        if only is not None:
+            for block, highest in zip(self.blocks, self._largest, strict=True):
+                if highest > 0 and any(name in only for name in block.names):
+                    block.contract(self.shared, self.anchors, min(scale, LIMIT / highest))
             return
         self._ready()
         if self._plan is not None:
@@ -219,7 +225,8 @@ class WeightPlasticity:
     def _set_blocks(self, blocks: Blocks) -> None:
         order = {name: number for number, name in enumerate(self.shared)}
         blocks = tuple(sorted(blocks, key=lambda block: order[block.names[0]]))  # sums do not depend on the history
-        largest = tuple(block.largest() for block in blocks)
+        known = dict(zip(map(id, self.blocks), self._largest, strict=True))
+        largest = tuple(known[id(block)] if id(block) in known else block.largest() for block in blocks)
         wrong = [block.names[0] for block, value in zip(blocks, largest, strict=True) if not math.isfinite(value)]
         require(not wrong, f"the importance of {', '.join(wrong[:1])} is not finite; check the model", MismatchError)
         self.blocks, self._largest, self._plan = blocks, largest, None

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from nearkin.core.errors import require
 from nearkin.search.methods.darts.guards import Guards
+from nearkin.search.plasticity.forgetting_options import ForgettingOptions
 from nearkin.search.supernet.reference import Frame
 
 
@@ -29,6 +30,7 @@ class GradientOptions:
         architecture_decay: weight decay of α and β.
         validation: fraction of the training set on which the architecture is trained.
         guards: guards against collapse.
+        forgetting: which architectures are watched, and plasticity.
     """
 
     frame: Frame = field(default_factory=Frame)
@@ -47,6 +49,7 @@ class GradientOptions:
     architecture_decay: float = 1e-3
     validation: float = 0.5
     guards: Guards = field(default_factory=Guards)
+    forgetting: ForgettingOptions = field(default_factory=ForgettingOptions)
 
     def __post_init__(self) -> None:
         require(self.epochs >= 1, f"epochs must be 1 or more, got {self.epochs}")

@@ -6,7 +6,7 @@ the operations, has weights of edges (β), and trains only $w$ in the first epoc
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ from nearkin.core.events import Note, Work
 from nearkin.core.rng import Streams, derived_seed, seeded
 from nearkin.core.state import State
 from nearkin.nets.training import ScopedRng
+from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.methods.darts.architecture_step import loss_and_gradient, second_order
 from nearkin.search.methods.darts.gradient_options import PARTIAL, GradientOptions
 from nearkin.search.methods.darts.gradient_state import (
@@ -28,6 +29,9 @@ from nearkin.search.methods.darts.gradient_state import (
     stateless_loss,
 )
 from nearkin.search.methods.darts.guards import dominant_eigenvalue, entropy
+from nearkin.search.methods.path_evaluation import evaluate_path
+from nearkin.search.plasticity.forgetting_control import ForgettingControl
+from nearkin.search.plasticity.telemetry import Forgetting
 from nearkin.search.searcher import ScoredGenotype, Searcher
 from nearkin.search.spaces.base import Space
 from nearkin.search.supernet.choice import choose_genotype, edge_weights, mean_share, num_skips, strongest_genotype
@@ -83,9 +87,10 @@ class GradientSearch(Searcher[GradientSearchState]):
                                   weight_decay=options.weight_decay, fused=True)  # fmt: skip
         architecture_optimiser = torch.optim.Adam(architecture.values(), options.architecture_rate, betas=(0.5, 0.999),
                                   weight_decay=options.architecture_decay)  # fmt: skip
-        dice = ScopedRng(derived_seed(seed, "operations"))
+        dice, anchors = ScopedRng(derived_seed(seed, "operations")), derived_seed(seed, "anchors")
+        control = ForgettingControl(supernet, options.forgetting, self.task.likelihood, options.epochs, anchors)
         return GradientSearchState(
-            supernet.train(), architecture, weight_optimiser, architecture_optimiser, streams, dice
+            supernet.train(), architecture, weight_optimiser, architecture_optimiser, streams, dice, control
         )
 
     def step(self, state: GradientSearchState) -> Work[GradientSearchState]:
@@ -110,9 +115,25 @@ class GradientSearch(Searcher[GradientSearchState]):
                 f"({self.options.learning_rate:g}) or set clip",
                 TrainingError,
             )
+        yield from self._watch(state, validation, per_epoch)
         if state.done % per_epoch == 0 and state.done > self.options.warmup * per_epoch:
             yield from self._check_guards(state, validation)
         return state
+
+    def _watch(self, state: GradientSearchState, validation: Examples, per_epoch: int) -> Work[None]:
+        """Errors of architectures that are sampled in the course of an epoch and at its end, anchors of plasticity."""
+        epoch, number = divmod(state.done - 1, per_epoch)
+        samples = self._batch(validation, state.streams.child("watch"), 0)
+
+        def error(path: Genotype) -> float:
+            with seeded(derived_seed(state.streams.seed, "error")):
+                return 1 - evaluate_path(state.supernet, path, [samples], self.task.form).score
+
+        if state.control.watches(number, per_epoch):
+            path = self.layout.path(state.architecture, state.streams.at("watched", state.done))
+            yield from state.control.after_training(path, path, samples, error)
+        if number == per_epoch - 1:
+            yield from state.control.end_epoch(epoch, error)
 
     def _split(self, streams: Streams) -> list[Examples]:
         """Examples for the weights, and examples for the architecture."""
@@ -139,6 +160,7 @@ class GradientSearch(Searcher[GradientSearchState]):
         if self.options.clip > 0:
             nn.utils.clip_grad_norm_(state.supernet.parameters(), self.options.clip)
         state.weight_optimiser.step()
+        state.control.after_step(rate, len(batch.y))
         return float(loss.detach())
 
     def _architecture_step(self, state: GradientSearchState, batch: Batch, other: Batch, rate: float) -> float:
@@ -213,6 +235,10 @@ class GradientSearch(Searcher[GradientSearchState]):
     def restore(self, saved: State) -> GradientSearchState:
         """The inverse of `capture`."""
         return restore_state(self.init(saved.facts["seed"]), saved)
+
+    def forgetting(self, state: GradientSearchState) -> Sequence[Forgetting]:
+        """Forgetting of every epoch."""
+        return state.control.log.epochs
 
     def figures(self, state: GradientSearchState) -> Mapping[str, float]:
         """Entropy of α as a fraction of its maximum, and losses."""

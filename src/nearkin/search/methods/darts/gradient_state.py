@@ -12,6 +12,7 @@ from nearkin.core.state import State, copied, prefixed
 from nearkin.nets.training import ScopedRng
 from nearkin.search.methods.darts.architecture_step import Loss
 from nearkin.search.methods.optimiser_state import load_optimiser, optimiser_tensors
+from nearkin.search.plasticity.forgetting_control import ForgettingControl
 from nearkin.search.supernet.fused.supernet import Supernet
 from nearkin.tasks.examples import Batch
 from nearkin.tasks.likelihood import Likelihood
@@ -28,6 +29,7 @@ class GradientSearchState:
         architecture_optimiser: Adam on the architecture; it takes no step in the warm-up.
         streams: random generators.
         dice: torch's global generator, for operations that draw from it.
+        control: forgetting of every epoch, and plasticity.
         done: number of steps.
         figures: training and validation loss of the last steps.
         entropies: entropy at the end of every epoch after the warm-up.
@@ -42,6 +44,7 @@ class GradientSearchState:
     architecture_optimiser: torch.optim.Optimizer
     streams: Streams
     dice: ScopedRng
+    control: ForgettingControl
     done: int = 0
     figures: dict[str, float] = field(default_factory=dict)
     entropies: list[float] = field(default_factory=list)
@@ -95,8 +98,10 @@ def capture_state(state: GradientSearchState) -> State:
         **{name: value for i, past in enumerate(state.past) for name, value in prefixed(f"past/{i}", past).items()},
         "dice": state.dice.state,
     }
+    control = state.control.capture()
     facts = {name: copy.copy(getattr(state, name)) for name in _FACTS}
-    return State(copied(tensors), {**facts, "seed": state.streams.seed, "num_past": len(state.past)})
+    facts |= {"seed": state.streams.seed, "num_past": len(state.past), "control": dict(control.facts)}
+    return State({**copied(tensors), **prefixed("control", control.tensors)}, facts)
 
 
 def restore_state(fresh: GradientSearchState, saved: State) -> GradientSearchState:
@@ -111,4 +116,5 @@ def restore_state(fresh: GradientSearchState, saved: State) -> GradientSearchSta
     fresh.past = [saved.section(f"past/{i}") for i in range(saved.facts["num_past"])]
     for name in _FACTS:
         setattr(fresh, name, saved.facts[name])
+    fresh.control.restore(State(saved.section("control"), saved.facts["control"]))
     return fresh

@@ -54,11 +54,11 @@ class Enas(SharedWeightSearch[EnasState]):
             f"--option batch_size={max(2, count)} or a larger validation",
             DataError,
         )
-        net, weight_optimiser = self._new_weights(seed)
+        weights = self._new_weights(seed)
         with seeded(derived_seed(seed, "controller")):
             controller = self.controller.controller(self.space)
         controller_optimiser = torch.optim.Adam(controller.parameters(), self.controller.controller_rate)
-        return EnasState(seed, net, weight_optimiser, controller, controller_optimiser)
+        return EnasState(seed, *weights, controller, controller_optimiser)
 
     def step(self, state: EnasState) -> Work[EnasState]:
         """Train one genotype, or make one step of the controller; select at the end of an epoch."""
@@ -99,10 +99,7 @@ class Enas(SharedWeightSearch[EnasState]):
             state.selected = self._ranked(measured)
 
     def _select(self, state: EnasState, epoch: int) -> None:
-        """Measure samples of the controller on the fixed validation batch; the shared weights have changed for all.
-
-        The error of a genotype at the end of the epoch is that at this point.
-        """
+        """Measure samples of the controller on the fixed validation batch; the shared weights have changed for all."""
         rng = Streams(state.seed).at("selection", epoch)
         samples, _ = sample_genotypes(state.controller, self.space, self.options.selection_samples, rng)
         state.selected = self._ranked([self._measure(state, genotype, self.fixed_batch) for genotype in samples])

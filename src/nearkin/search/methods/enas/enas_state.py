@@ -3,16 +3,16 @@
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from nearkin.core.state import State, copied, prefixed
+from nearkin.core.state import State
 from nearkin.search.methods.enas.controller import Controller
-from nearkin.search.methods.optimiser_state import load_optimiser, optimiser_tensors
+from nearkin.search.methods.enas.shared_state import capture_shared, restore_shared
+from nearkin.search.plasticity.forgetting_control import ForgettingControl
 from nearkin.search.searcher import ScoredGenotype
 
 _MODULES = ("net", "controller")
 _OPTIMISERS = ("weight_optimiser", "controller_optimiser")
-_FACTS = ("done", "evaluations", "baseline")
 
 
 @dataclass
@@ -23,6 +23,7 @@ class EnasState:
         seed: seed of all random numbers.
         net: network with the shared weights.
         weight_optimiser: SGD on the shared weights.
+        control: forgetting of every epoch, and plasticity.
         controller: the controller.
         controller_optimiser: Adam on the controller.
         done: number of steps.
@@ -36,6 +37,7 @@ class EnasState:
     seed: int
     net: nn.Module
     weight_optimiser: torch.optim.Optimizer
+    control: ForgettingControl
     controller: Controller
     controller_optimiser: torch.optim.Optimizer
     done: int = 0
@@ -47,24 +49,14 @@ class EnasState:
 
 def capture_state(state: EnasState) -> State:
     """Copy the whole state."""
-    tensors: dict[str, Tensor] = {}
-    for name in _MODULES:
-        tensors |= prefixed(name, getattr(state, name).state_dict())
-    for name in _OPTIMISERS:
-        tensors |= prefixed(name, optimiser_tensors(getattr(state, name)))
-    facts = {name: getattr(state, name) for name in ("seed", *_FACTS)}
+    shared = capture_shared(state, _MODULES, _OPTIMISERS)
     selected = [scored.to_dict() for scored in state.selected]
-    return State(copied(tensors), {**facts, "figures": dict(state.figures), "selected": selected})
+    return State(shared.tensors, {**shared.facts, "baseline": state.baseline, "selected": selected})
 
 
 def restore_state(fresh: EnasState, saved: State) -> EnasState:
     """Load a captured state into a new one that was made with the same seed."""
-    for name in _MODULES:
-        getattr(fresh, name).load_state_dict(saved.section(name))
-    for name in _OPTIMISERS:
-        load_optimiser(getattr(fresh, name), saved.section(name))
-    for name in _FACTS:
-        setattr(fresh, name, saved.facts[name])
-    fresh.figures = dict(saved.facts["figures"])
+    restore_shared(fresh, saved, _MODULES, _OPTIMISERS)
+    fresh.baseline = saved.facts["baseline"]
     fresh.selected = [ScoredGenotype.from_dict(facts) for facts in saved.facts["selected"]]
     return fresh

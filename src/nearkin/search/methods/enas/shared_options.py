@@ -1,9 +1,10 @@
 """Options of searches with shared weights: training of the weights, and scores of paths."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nearkin.core.errors import require
+from nearkin.search.plasticity.forgetting_options import ForgettingOptions
 
 RATES = {"images": 0.05, "text": 1.0}
 """Default initial learning rate of the shared weights."""
@@ -28,6 +29,7 @@ class SharedOptions:
         reward_scale: factor c of the reward of a text, c / perplexity; other rewards are accuracy or R².
         selection_batch: largest number of validation samples on which genotypes are compared, the same for all.
         validation: fraction of the training set that is used as validation set.
+        forgetting: which architectures are watched, and plasticity.
     """
 
     epochs: int = 20
@@ -42,6 +44,7 @@ class SharedOptions:
     reward_scale: float = 80.0
     selection_batch: int = 256
     validation: float = 0.3
+    forgetting: ForgettingOptions = field(default_factory=ForgettingOptions)
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batches_per_architecture", "selection_batch"):

@@ -7,10 +7,10 @@ and on numbers of steps, so a state needs no generators.
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,42 +21,24 @@ from nearkin.core.rng import Streams, derived_seed, seeded
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.methods.enas.decisions import decision_sequence
 from nearkin.search.methods.enas.shared_options import SharedOptions
+from nearkin.search.methods.enas.shared_state import S
 from nearkin.search.methods.enas.shared_weights import drop_paths, shared_network
 from nearkin.search.methods.fuse.candidates import SearchSplit, split_for_search
+from nearkin.search.methods.path_evaluation import SHARED_LOSS, evaluate_path, path_of
 from nearkin.search.methods.sampling import space_signature
-from nearkin.search.methods.shared_random import SHARED_LOSS, evaluate_path
+from nearkin.search.plasticity.forgetting_control import ForgettingControl
+from nearkin.search.plasticity.telemetry import Forgetting
 from nearkin.search.searcher import ScoredGenotype, Searcher
 from nearkin.search.spaces.base import Space
+from nearkin.search.spaces.limited import without_limits
 from nearkin.search.supernet.reference import Frame
+from nearkin.search.supernet.supernet_layout import SupernetLayout
 from nearkin.tasks.batches import epoch_batches, num_batches
 from nearkin.tasks.examples import Batch
 from nearkin.tasks.task import Task
 
 LEAST_REWARD = -1.0
 """R² of a network that does not learn has no lower limit; one such reward would dominate the others."""
-
-
-class SharedState(Protocol):
-    """What the state of every search with shared weights has.
-
-    Attributes:
-        seed: seed of all random numbers.
-        net: network with the shared weights.
-        weight_optimiser: SGD on the shared weights.
-        done: number of steps.
-        evaluations: number of genotypes that were measured.
-        figures: last training loss and other figures for progress displays.
-    """
-
-    seed: int
-    net: nn.Module
-    weight_optimiser: torch.optim.Optimizer
-    done: int
-    evaluations: int
-    figures: dict[str, float]
-
-
-S = TypeVar("S", bound=SharedState)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +58,11 @@ class SharedWeightSearch(Searcher[S]):
     options: SharedOptions = field(default_factory=SharedOptions)
 
     def __post_init__(self) -> None:
-        decision_sequence(self.space)  # raises for a space without nodes
+        self._check_space()
+
+    def _check_space(self) -> None:
+        """Raise if the genotypes of the space cannot be made by a sequence of decisions."""
+        decision_sequence(self.space)
 
     def settings(self) -> Mapping[str, Any]:
         """Everything that determines the training of the shared weights."""
@@ -87,50 +73,63 @@ class SharedWeightSearch(Searcher[S]):
             "options": asdict(self.options),
         }
 
-    def _new_weights(self, seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
-        """Network with new shared weights, and their optimiser."""
+    def _new_weights(self, seed: int) -> tuple[nn.Module, torch.optim.Optimizer, ForgettingControl]:
+        """Network with new shared weights, their optimiser, and the control of forgetting."""
+        options = self.options
         with seeded(derived_seed(seed, "weights")):
-            net = shared_network(self.space, self.task, self.frame, self.options.output_dropout)
-        momentum, decay = self.options.momentum, self.options.weight_decay
-        return net, torch.optim.SGD(net.parameters(), 1.0, momentum=momentum, weight_decay=decay)
+            net = shared_network(self.space, self.task, self.frame, options.output_dropout)
+        optimiser = torch.optim.SGD(net.parameters(), 1.0, momentum=options.momentum, weight_decay=options.weight_decay)
+        anchors = derived_seed(seed, "anchors")
+        control = ForgettingControl(net, options.forgetting, self.task.likelihood, options.epochs, anchors)
+        return net, optimiser, control
 
     def _train_path(self, state: S, genotype: Genotype, epoch: int, number: int) -> Work[None]:
-        """Train a genotype on its batches of an epoch, in which it is the one with this number.
-
-        A penalty on the shared weights acts here: in each step after `weight_optimiser.step()`, with the learning rate
-        of the step, and at the end, when the weights of the genotype are the optimum to return to. The error of the
-        genotype right after its training is that at the end of this method.
-        """
-        options, streams = self.options, Streams(state.seed)
+        """Train a genotype on its batches of an epoch, in which it is the one with this number."""
+        options, streams, path = self.options, Streams(state.seed), self.path(genotype)
         start, total = number * options.batches_per_architecture, options.epochs * self.batches_per_epoch
         batches = epoch_batches(self.split.train, options.batch_size, streams.child("training"), epoch, start=start)
         state.net.train()
         for batch, (x, y) in enumerate(itertools.islice(batches, options.batches_per_architecture), start):
             done = epoch * self.batches_per_epoch + batch
-            path: Any = genotype
+            part: Any = path
             if options.path_dropout > 0:
-                path = drop_paths(genotype, options.path_dropout * done / total, streams.at("drop", done))
+                part = drop_paths(path, options.path_dropout * done / total, streams.at("drop", done))
+            rate = options.rate(self.kind, done / total)
             for group in state.weight_optimiser.param_groups:
-                group["lr"] = options.rate(self.kind, done / total)
+                group["lr"] = rate
             state.weight_optimiser.zero_grad()  # None, not zeros: weights outside the path do not change
             with seeded(derived_seed(state.seed, "dropout", done)):
-                loss = self.task.form.loss(state.net(x, path), y)
+                loss = self.task.form.loss(state.net(x, part), y)
             loss.backward()
             nn.utils.clip_grad_norm_(state.net.parameters(), options.clip)
             state.weight_optimiser.step()
+            state.control.after_step(rate, len(y))
             yield Progress("shared weights", done + 1, total)
         state.figures["loss"] = float(loss.detach())
         require(
             math.isfinite(state.figures["loss"]),
-            f"the training of the shared weights diverged at learning rate {group['lr']:.2g}; lower learning_rate",
+            f"the training of the shared weights diverged at learning rate {rate:.2g}; lower learning_rate",
             TrainingError,
         )
+        yield from self._watch(state, genotype, epoch, number)
 
-    def _measure(self, state: S, genotype: Genotype, batch: Batch) -> ScoredGenotype:
-        """Score of a genotype with the shared weights."""
+    def _watch(self, state: S, genotype: Genotype, epoch: int, number: int) -> Work[None]:
+        """Errors of the genotypes of an epoch right after training and at the end, and anchors of plasticity."""
+
+        def error(watched: Genotype) -> float:
+            value = evaluate_path(state.net, self.path(watched), [self.fixed_batch], self.task.form)
+            return float(value.facts[SHARED_LOSS]) if self.kind == "text" else 1 - value.score
+
         state.net.eval()
-        state.evaluations += 1
-        value = evaluate_path(state.net, genotype, [batch], self.task.form)
+        watched = error if state.control.watches(number, self.architectures_per_epoch) else None
+        yield from state.control.after_training(genotype, self.path(genotype), self.fixed_batch, watched)
+        if number == self.architectures_per_epoch - 1:
+            yield from state.control.end_epoch(epoch, error)
+
+    def score(self, state: S, genotype: Genotype, batches: Iterable[Batch]) -> ScoredGenotype:
+        """Score of a genotype with the shared weights: accuracy, R² or scaled inverse perplexity."""
+        state.net.eval()
+        value = evaluate_path(state.net, self.path(genotype), batches, self.task.form)
         if self.kind != "text":
             score = value.score if math.isfinite(value.score) else LEAST_REWARD
             return ScoredGenotype(genotype, max(LEAST_REWARD, score), value.facts)
@@ -138,6 +137,15 @@ class SharedWeightSearch(Searcher[S]):
         perplexity = 1 / inverse if inverse > 0 else math.inf
         reward = self.options.reward_scale * inverse
         return ScoredGenotype(genotype, reward if reward == reward else 0.0, {**value.facts, "perplexity": perplexity})
+
+    def _measure(self, state: S, genotype: Genotype, batch: Batch) -> ScoredGenotype:
+        """Score of a genotype on one batch, counted as an evaluation."""
+        state.evaluations += 1
+        return self.score(state, genotype, [batch])
+
+    def path(self, genotype: Genotype) -> Any:
+        """Path of a genotype in the network."""
+        return genotype if self.kind == "text" else path_of(genotype, self.layout)
 
     def _ranked(self, measured: Sequence[ScoredGenotype]) -> list[ScoredGenotype]:
         """Different architectures, best first."""
@@ -151,6 +159,20 @@ class SharedWeightSearch(Searcher[S]):
     def figures(self, state: S) -> Mapping[str, float]:
         """Last training loss and other figures of the search."""
         return dict(state.figures)
+
+    def forgetting(self, state: S) -> Sequence[Forgetting]:
+        """Forgetting of every epoch."""
+        return state.control.log.epochs
+
+    @cached_property
+    def whole_space(self) -> Space:
+        """The space without limits on its genotypes."""
+        return without_limits(self.space)
+
+    @cached_property
+    def layout(self) -> SupernetLayout:
+        """Layout of the supernet of a space of cells."""
+        return SupernetLayout.of(self.space)
 
     @property
     def kind(self) -> str:

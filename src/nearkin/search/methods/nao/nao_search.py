@@ -45,11 +45,11 @@ class Nao(SharedWeightSearch[NaoState]):
 
     def init(self, seed: int) -> NaoState:
         """State with new weights, a new model and a random pool."""
-        net, weight_optimiser = self._new_weights(seed)
+        weights = self._new_weights(seed)
         with seeded(derived_seed(seed, "model")):
             model, model_optimiser = self.model.model(self.space)
         pool = draw_genotypes(self.space, (), self.options.pool, Streams(seed).at("pool"))
-        return NaoState(seed, net, weight_optimiser, model, model_optimiser, pool)
+        return NaoState(seed, *weights, model, model_optimiser, pool)
 
     def step(self, state: NaoState) -> Work[NaoState]:
         """Train one genotype of the pool; rank the pool and replace the worst at the end of a round."""
@@ -71,10 +71,7 @@ class Nao(SharedWeightSearch[NaoState]):
         return state.pool[int(order[index])]
 
     def _rank(self, state: NaoState) -> None:
-        """Measure the whole pool on the fixed validation batch; the shared weights have changed for all.
-
-        The error of a genotype at the end of the round is that at this point.
-        """
+        """Measure the whole pool on the fixed validation batch; the shared weights have changed for all."""
         state.ranked = self._ranked([self._measure(state, genotype, self.fixed_batch) for genotype in state.pool])
         state.figures["score"] = sum(scored.score for scored in state.ranked) / len(state.ranked)
 

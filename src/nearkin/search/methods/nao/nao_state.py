@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from nearkin.core.state import State, copied, prefixed
 from nearkin.search.genotypes.genotype import Genotype
+from nearkin.search.methods.enas.shared_state import capture_shared, restore_shared
 from nearkin.search.methods.nao.architecture_model import ArchitectureModel
 from nearkin.search.methods.optimiser_state import load_optimiser, optimiser_tensors
 from nearkin.search.methods.sampling import Trials
+from nearkin.search.plasticity.forgetting_control import ForgettingControl
 from nearkin.search.searcher import ScoredGenotype
-
-_FACTS = ("done", "evaluations")
 
 
 @dataclass
@@ -24,6 +24,7 @@ class NaoState:
         seed: seed of all random numbers.
         net: network with the shared weights.
         weight_optimiser: SGD on the shared weights.
+        control: forgetting of every epoch, and plasticity.
         model: encoder, predictor and decoder.
         model_optimiser: Adam on the model.
         pool: genotypes that are trained in this round.
@@ -36,6 +37,7 @@ class NaoState:
     seed: int
     net: nn.Module
     weight_optimiser: torch.optim.Optimizer
+    control: ForgettingControl
     model: ArchitectureModel
     model_optimiser: torch.optim.Optimizer
     pool: list[Genotype]
@@ -76,21 +78,15 @@ def restore_model(state: NaoState | NaoTrials, saved: State) -> None:
 
 def capture_state(state: NaoState) -> State:
     """Copy the whole state."""
-    moments = optimiser_tensors(state.weight_optimiser)
-    weights = {**prefixed("net", state.net.state_dict()), **prefixed("weight_optimiser", moments)}
-    facts = {name: getattr(state, name) for name in ("seed", *_FACTS)}
+    shared = capture_shared(state)
     lists = {"pool": texts(state.pool), "ranked": [scored.to_dict() for scored in state.ranked]}
-    return State({**copied(weights), **capture_model(state)}, {**facts, **lists, "figures": dict(state.figures)})
+    return State({**shared.tensors, **capture_model(state)}, {**shared.facts, **lists})
 
 
 def restore_state(fresh: NaoState, saved: State) -> NaoState:
     """Load a captured state into a new one that was made with the same seed."""
-    fresh.net.load_state_dict(saved.section("net"))
-    load_optimiser(fresh.weight_optimiser, saved.section("weight_optimiser"))
+    restore_shared(fresh, saved)
     restore_model(fresh, saved)
-    for name in _FACTS:
-        setattr(fresh, name, saved.facts[name])
-    fresh.figures = dict(saved.facts["figures"])
     fresh.pool = genotypes_of(saved.facts["pool"])
     fresh.ranked = [ScoredGenotype.from_dict(facts) for facts in saved.facts["ranked"]]
     return fresh
