@@ -1,5 +1,7 @@
 """`search` and `export-model`: search an architecture for a task, and export a trained network."""
 
+import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -29,13 +31,14 @@ from nearkin.cli.predict import solution_file
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import require
 from nearkin.core.events import Listener
+from nearkin.core.files import write_durably
 from nearkin.core.lazy import Lazy
 from nearkin.core.text import counted, duration
 from nearkin.tasks.metrics import metric_title
 
 if TYPE_CHECKING:
-    from nearkin.core import device as devices
     from nearkin.distance import registry as measures
+    from nearkin.report import search_page
     from nearkin.run import tracking
     from nearkin.search import registry as methods
     from nearkin.search.networks import build as network
@@ -45,11 +48,11 @@ if TYPE_CHECKING:
     from nearkin.zoo import model_file as modelfile
     from nearkin.zoo import search as architecture
 else:
-    devices, measures, tracking, methods, network, solutions, solving, architecture, modelfile, outside = map(
+    measures, search_page, tracking, methods, network, solutions, solving, architecture, modelfile, outside = map(
         Lazy,
         (
-            "nearkin.core.device",
             "nearkin.distance.registry",
+            "nearkin.report.search_page",
             "nearkin.run.tracking",
             "nearkin.search.registry",
             "nearkin.search.networks.build",
@@ -60,6 +63,8 @@ else:
             "nearkin.zoo.export",
         ),
     )
+
+_CHANGES = {"mean": "mean", "best": "best five", "maximum": "largest"}
 
 Track = Annotated[str | None, typer.Option(metavar="DIR", help="Also write the values for TensorBoard.")]
 
@@ -131,6 +136,13 @@ def search(
         float | None, typer.Option(help="Largest latency for one input in milliseconds, measured here.")
     ] = None,
     measure: Measured = None,
+    plasticity: Annotated[
+        bool,
+        typer.Option(
+            "--plasticity",
+            help="Pull shared weights to the values that earlier architectures need; for methods that share weights.",
+        ),
+    ] = False,
     option: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Option of the method, see below; may be repeated."),
@@ -142,7 +154,8 @@ def search(
         ),
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Write the trained network to this .safetensors file.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace that file.")] = False,
+    report: Annotated[Path | None, typer.Option(help="Write a report to this .html file.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --out.")] = False,
     seed_cells: Annotated[
         bool,
         typer.Option(
@@ -166,7 +179,15 @@ def search(
     require(
         out is None or out.suffix == ".safetensors", f"got --out {out}, expected a file name that ends in .safetensors"
     )
+    require(
+        report is None or report.suffix in (".html", ".htm"),
+        f"got --report {report}, expected a file name that ends in .html",
+    )
     chosen = methods.method_named(method)
+    given = named_values(option)
+    if plasticity:
+        chosen.require_shared_weights()
+        given["plasticity"] = "true"
     budget = chosen.budget(minutes, steps, evaluations)
     space = space or (architecture.FULL if chosen.kin_cells == "none" else architecture.NEAREST)
     with nk.Zoo(settings.zoo_path) as zoo, _trackers(tensorboard, mlflow, target) as listeners:
@@ -182,7 +203,7 @@ def search(
             method=method, space=space, budget=budget, skeleton=skeleton, final=final, recipe=recipe,
             measure=measure or measures.STRUCTURE,
             parameters=parameters, multiply_adds=multiply_adds, latency=latency and latency / 1000,
-            options=named_values(option), seed_cells=seed_cells,
+            options=given, seed_cells=seed_cells,
         )  # fmt: skip
         work = zoo.search.work(
             target if target in zoo else task, how, seed=settings.seed, device=settings.device, restart=restart
@@ -192,7 +213,11 @@ def search(
             modelfile.saved(architecture.solved(result, task, settings.seed), out)
         if target in zoo:
             zoo.keep_architecture(target, architecture.solved(result, task, settings.seed))
-    facts = {"target": task.name, **result.to_dict(), **({"out": str(out)} if out else {})}
+    files = {name: str(file) for name, file in (("out", out), ("report", report)) if file is not None}
+    if report is not None:
+        command = shlex.join(["nearkin", *sys.argv[1:]])
+        write_durably(report, search_page.search_page(result, task, options=given, command=command).encode())
+    facts = {"target": task.name, **result.to_dict(), **files}
     answer(facts, as_json, lambda: _show_result(facts, task, target))
 
 
@@ -291,5 +316,12 @@ def _show_result(facts: dict[str, Any], task: "nk.Task", target: str) -> None:
         f"{duration(facts['search']['seconds'])} ({escape(facts['search']['reason'])}); trained in "
         f"{duration(facts['training']['seconds'])}[/dim]"
     )
+    if forgetting := facts["forgetting"]:
+        scale, unit = (1, "") if task.likelihood == "language" else (100, " points")
+        error = "loss" if task.likelihood == "language" else "error"
+        changes = ", ".join(f"{name} {scale * forgetting[key]:+.2f}{unit}" for key, name in _CHANGES.items())
+        say(f"[dim]forgetting, change of the {error} from right after training to the end of an epoch: {changes}[/dim]")
+    if "report" in facts:
+        say(f"Report: [bold]{escape(facts['report'])}[/bold]")
     if "out" in facts:
         say(f"[dim]nearkin export-model {escape(facts['out'])} --to python writes it as a Python file[/dim]")

@@ -55,17 +55,17 @@ def loss_picture(curves: Sequence[Curve], width: int, name: str = "nk-learning")
     words = ("steps", "training loss" + (", logarithmic" if log else ""))
     ends = [f"{curve.title} ends at {number(curve.points[-1][1])}" for curve in curves if curve.chosen]
     spoken = f"Training losses of {len(curves)} contenders. {'; '.join(ends)}".strip()
-    return _chart(curves, width, words, log=log, steps=False).svg(name, "Learning curves", f"{spoken.rstrip('.')}.")
+    return chart(curves, width, words, log=log, steps=False).svg(name, "Learning curves", f"{spoken.rstrip('.')}.")
 
 
 def search_picture(curves: Sequence[Curve], width: int, name: str = "nk-search") -> str:
     """SVG of best scores, as steps."""
     ends = [f"{curve.title} reaches {number(curve.points[-1][1])}" for curve in curves]
     words = ("cells tried", "best score so far")
-    return _chart(curves, width, words, log=False, steps=True).svg(name, "Search curves", f"{'; '.join(ends)}.")
+    return chart(curves, width, words, log=False, steps=True).svg(name, "Search curves", f"{'; '.join(ends)}.")
 
 
-def _chart(curves: Sequence[Curve], width: int, words: tuple[str, str], *, log: bool, steps: bool) -> Canvas:
+def chart(curves: Sequence[Curve], width: int, words: tuple[str, str], *, log: bool, steps: bool) -> Canvas:
     """The curves with their names at the right, the chosen one above the others."""
     narrow, values = width <= NARROW, [point for curve in curves for point in curve.points]
     short = labels((curve.title for curve in curves), _NAME, 92.0 if narrow else 170.0)

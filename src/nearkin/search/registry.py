@@ -163,6 +163,15 @@ class Method:
             f"{_either([*advice, *others])}",
         )
 
+    def require_shared_weights(self) -> None:
+        """Raise if the method trains every genotype by itself; the message names methods that share weights."""
+        sharing = [method.name for method in METHODS.values() if ForgettingOptions in method.settings]
+        require(
+            self.name in sharing,
+            f"{self.name} trains every genotype by itself, so no shared weights can be pulled; leave --plasticity out, "
+            f"or use {_either(sharing)}",
+        )
+
     def require_suited(self, task: Task, space: Space | None = None) -> None:
         """Raise if networks of the method, or of a space, cannot learn the task."""
         kind = kind_of(task)

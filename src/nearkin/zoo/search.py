@@ -29,6 +29,7 @@ from nearkin.search.genotype_evaluation import GenotypeEvaluation, evaluate_geno
 from nearkin.search.genotypes.genotype import Genotype, Recurrent
 from nearkin.search.networks.build import Skeleton
 from nearkin.search.networks.named import network_string
+from nearkin.search.plasticity.telemetry import summary
 from nearkin.search.registry import PROXY, SearchProblem, method_named, searcher
 from nearkin.search.searcher import SearchResult, run_search, stored_method
 from nearkin.search.spaces.base import Space
@@ -147,6 +148,7 @@ class Architecture:
                 "reason": self.outcome.reason,
                 "history": [list(row) for row in self.outcome.history],
             },
+            "forgetting": summary(self.outcome.forgetting),
             "training": {name: figures[name] for name in ("part", "count", "steps", "seconds")},
             "skeleton": self.skeleton.to_dict(),
         }
