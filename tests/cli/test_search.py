@@ -187,6 +187,26 @@ def test_simple_models_are_written_as_onnx(kind: str, tmp_path: Path) -> None:
         assert torch.allclose(torch.from_numpy(outputs), solved.model()(task.test.first(7).x).softmax(1), atol=1e-5)
 
 
+def test_a_search_with_shared_weights_reports_its_forgetting(call: Call, tmp_path: Path) -> None:
+    tiny = ("--option", "epochs=2", "--option", "batch_size=16", "--option", "controller_steps=1")
+    ask = ("search", "digits?limit=100", "--method", "enas", "--space", "enas?nodes=2", *tiny, "--cells", "2", *SMALL)
+    said = call(*ask, "--plasticity", "--option", "plasticity_warmup=1", "--report", "s.html")
+    assert said.code == 0, said.err
+    forgetting = said.json["forgetting"]
+    assert [epoch["architectures"] for epoch in forgetting["epochs"]] == [5, 5]
+    assert forgetting["maximum"] == max(epoch["maximum"] for epoch in forgetting["epochs"])
+    page = (tmp_path / "s.html").read_text("utf-8")
+    assert "How much was forgotten?" in page
+    assert "--plasticity" in page
+    plain = call(*ask, "--option", "watched=0").json
+    assert plain["forgetting"] is None
+    refused = call("search", "digits?limit=100", "--method", "random", "--space", "full", "--plasticity")
+    assert (refused.code, refused.err.count("\n")) == (1, 1)
+    assert "random trains every genotype by itself" in refused.err
+    assert "or use random-shared, darts, pcdarts, enas or nao" in refused.err
+    assert "expected a file name that ends in .html" in call(*ask, "--report", "s.txt").err
+
+
 def test_the_options_of_a_method_are_listed_without_a_target(call: Call) -> None:
     for words in (("--method", "evolution", "--options"), ("--options", "--method", "evolution")):
         said = call("search", *words)

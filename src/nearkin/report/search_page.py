@@ -8,7 +8,7 @@ from markupsafe import Markup
 from nearkin import __version__
 from nearkin.core.text import brief, counted, duration, fact_text, metric_places, number, plain, verbatim
 from nearkin.report.architecture import CellDrawing
-from nearkin.report.curves import Curve, chart, search_picture
+from nearkin.report.curves import Curve, chart
 from nearkin.report.drawing.genotype_drawing import draw_genotype
 from nearkin.report.glossary import glossary
 from nearkin.report.html import Figure, HtmlTable, figure, render
@@ -83,11 +83,19 @@ def _course(architecture: Architecture) -> Figure | None:
     points = tuple((float(count), score) for count, score in architecture.outcome.history)
     if not points or points[-1][0] == 0:
         return None
-    curves = [Curve(plain(architecture.outcome.method), points, True)]
-    caption = "Best score so far, by the number of architectures that were measured. The score is that of the method."
+    curves, words = [Curve(plain(architecture.outcome.method), points, True)], ("architectures measured", "best score")
+    spoken = f"The best score is {number(points[-1][1])} after {counted(round(points[-1][0]))} measured architectures."
+
+    def draw(width: int, name: str) -> str:
+        return chart(curves, width, words, log=False, steps=True).svg(name, "Best score", spoken)
+
+    caption = (
+        "Score of the best architecture, by the number of architectures that were measured. Methods that share weights "
+        "measure with the present weights, so that their best score can also fall."
+    )
     rows = [(counted(round(x)), number(y)) for x, y in points]
     table = HtmlTable("Best score during the search", ("Measured", "Best score"), rows, frozenset({0, 1}))
-    return figure(lambda width, name: search_picture(curves, width, name), "nk-course", "Best score", caption, table)
+    return figure(draw, "nk-course", "Best score", caption, table)
 
 
 def _forgetting(architecture: Architecture, task: Task) -> Section | None:

@@ -31,7 +31,7 @@ class ForgettingOptions:
 
     watched: int = 10
     plasticity: bool = False
-    plasticity_alpha: float = 1e4
+    plasticity_alpha: float = 100.0
     plasticity_importance: str = TRAINING
     plasticity_samples: int = 64
     plasticity_update: str = "path"
