@@ -159,7 +159,7 @@ seeds), and processor seconds of a search without / with plasticity:
 Made by `python benchmarks/shared_weights.py`: figures 4 and 5 and table 1 of paper 004 at small scale.
 {figures["epochs"]} epochs, three of them without pull, every genotype watched, seeds
 {", ".join(map(str, figures["seeds"]))}, one thread. Settings were chosen on seeds 100 and 101 of the same tasks.
-`random-shared` is the control: the same shared weights without a controller; it measures 60 random genotypes at the end.
+`random-shared` is the control: the same shared weights without a controller; it measures 60 random genotypes last.
 
 {chr(10).join(sections)}
 ## Ranks with shared weights and alone
