@@ -88,7 +88,7 @@ class SharedWeightSearch(Searcher[S]):
         options, streams, path = self.options, Streams(state.seed), self.path(genotype)
         start, total = number * options.batches_per_architecture, options.epochs * self.batches_per_epoch
         batches = epoch_batches(self.split.train, options.batch_size, streams.child("training"), epoch, start=start)
-        state.net.train()
+        _set_mode(state.net, training=True)
         for batch, (x, y) in enumerate(itertools.islice(batches, options.batches_per_architecture), start):
             done = epoch * self.batches_per_epoch + batch
             part: Any = path
@@ -117,10 +117,10 @@ class SharedWeightSearch(Searcher[S]):
         """Errors of the genotypes of an epoch right after training and at the end, and anchors of plasticity."""
 
         def error(watched: Genotype) -> float:
+            _set_mode(state.net, training=False)
             value = evaluate_path(state.net, self.path(watched), [self.fixed_batch], self.task.form)
             return float(value.facts[SHARED_LOSS]) if self.kind == "text" else 1 - value.score
 
-        state.net.eval()
         watched = error if state.control.watches(number, self.architectures_per_epoch) else None
         yield from state.control.after_training(genotype, self.path(genotype), self.fixed_batch, watched)
         if number == self.architectures_per_epoch - 1:
@@ -128,7 +128,7 @@ class SharedWeightSearch(Searcher[S]):
 
     def score(self, state: S, genotype: Genotype, batches: Iterable[Batch]) -> ScoredGenotype:
         """Score of a genotype with the shared weights: accuracy, R² or scaled inverse perplexity."""
-        state.net.eval()
+        _set_mode(state.net, training=False)
         value = evaluate_path(state.net, self.path(genotype), batches, self.task.form)
         if self.kind != "text":
             score = value.score if math.isfinite(value.score) else LEAST_REWARD
@@ -198,3 +198,9 @@ class SharedWeightSearch(Searcher[S]):
     def architectures_per_epoch(self) -> int:
         """Number of genotypes that are trained in an epoch."""
         return math.ceil(self.batches_per_epoch / self.options.batches_per_architecture)
+
+
+def _set_mode(net: nn.Module, *, training: bool) -> None:
+    """Training or evaluation mode; a network of thousands of modules is only visited if the mode changes."""
+    if net.training != training:
+        net.train(training)
