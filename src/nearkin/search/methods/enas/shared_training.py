@@ -114,12 +114,17 @@ class SharedWeightSearch(Searcher[S]):
         yield from self._watch(state, genotype, epoch, number)
 
     def _watch(self, state: S, genotype: Genotype, epoch: int, number: int) -> Work[None]:
-        """Errors of the genotypes of an epoch right after training and at the end, and anchors of plasticity."""
+        """Errors of the genotypes of an epoch right after training and at the end, and anchors of plasticity.
+
+        Recurrent cells can have huge losses with the weights of others, so a loss counts at most as a uniform guess.
+        """
 
         def error(watched: Genotype) -> float:
             _set_mode(state.net, training=False)
             value = evaluate_path(state.net, self.path(watched), [self.fixed_batch], self.task.form)
-            return float(value.facts[SHARED_LOSS]) if self.kind == "text" else 1 - value.score
+            if self.kind != "text":
+                return 1 - max(LEAST_REWARD, value.score)
+            return min(float(value.facts[SHARED_LOSS]), math.log(self.task.num_outputs))  # at most a uniform guess
 
         watched = error if state.control.watches(number, self.architectures_per_epoch) else None
         yield from state.control.after_training(genotype, self.path(genotype), self.fixed_batch, watched)
