@@ -406,6 +406,40 @@ def forgetting(figures: dict[str, Any]) -> Summary:
     )
 
 
+def plasticity_speed(figures: dict[str, Any]) -> Summary:
+    """Time and memory of the pull."""
+    rows = figures["networks"]
+    met = [name for name, row in rows.items() if row["ratio"] <= 1.05]
+    missed = [f"{name}: {row['ratio'] - 1:.0%}" for name, row in rows.items() if name not in met]
+    most = max(4e-6 * row["weights"] * (row["copies"] - 2) for row in rows.values())
+    return Summary(
+        "Weight plasticity adds at most 5 % to a training step, and one copy of the shared weights plus one of the "
+        "Fisher information to its memory.",
+        f"Holds for {len(met)} of {len(rows)} cases ({'; '.join(met)}). Does not hold if a step has little work for "
+        f"each weight ({'; '.join(missed) or 'none here'}). Memory: two copies and {most:.1f} MB of "
+        "working memory at most, which is a third copy for networks of up to a million weights.",
+        f"None. Each number is a median of {figures['rounds']} rounds, beside other work.",
+        "`python benchmarks/plasticity_speed.py`",
+    )
+
+
+def enas_speed(figures: dict[str, Any]) -> Summary:
+    """Steps and epochs of ENAS."""
+    cell, text = figures["cells"], figures["recurrent"]
+    digits, mnist = (figures["epoch"][name]["process seconds"] for name in ("digits", "mnist?limit=2000"))
+    loop = text["loop"] / text["path"]
+    return Summary(
+        "A step on a sampled path takes at most 1.2 times that of the same cell alone; a recurrent step has at least "
+        "0.9 of the speed of a hand-written loop; an epoch of ENAS on 2,000 digits takes less than 60 s.",
+        f"Path: {cell['path']:.2f} ({'holds' if cell['path'] <= 1.2 else 'does not hold'}). Recurrent: {loop:.2f} of "
+        f"the speed of the loop ({'holds' if loop >= 0.9 else 'does not hold'}). Epoch: {digits:.0f} s of processor "
+        f"time on digits, {mnist:.0f} s on 2,000 images of MNIST, with one thread "
+        f"({'holds' if max(digits, mnist) < 60 else 'does not hold'}); wall time on an idle machine was not measured.",
+        "None. Steps are medians of rounds in which all take turns; epochs were run once, beside other work.",
+        "`python benchmarks/enas.py`; the epoch on MNIST needs MNIST.",
+    )
+
+
 SUMMARIES: dict[str, tuple[str, Callable[[dict[str, Any]], Summary]]] = {
     "fisher-benchmark": ("fisher", fisher),
     "prediction-benchmark": ("prediction", prediction),
@@ -424,6 +458,8 @@ SUMMARIES: dict[str, tuple[str, Callable[[dict[str, Any]], Summary]]] = {
     "fuse-benchmark": ("fuse", fuse),
     "supernet-benchmark": ("supernet", supernet),
     "forgetting": ("forgetting", forgetting),
+    "plasticity-speed": ("plasticity_speed", plasticity_speed),
+    "enas-speed": ("enas", enas_speed),
 }
 
 

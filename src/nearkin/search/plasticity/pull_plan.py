@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nearkin.search.plasticity.penalty_blocks import LIMIT, DiagonalBlock
 
-KEPT, CHUNK = 1 << 20, 1 << 16
+KEPT, CHUNK = 1 << 20, 1 << 17
 
 
 @dataclass(frozen=True, eq=False)
