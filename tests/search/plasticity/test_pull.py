@@ -30,11 +30,15 @@ def anchored(
     return plasticity, importance
 
 
-@given(shapes=st.lists(SHAPES, min_size=1, max_size=4), scale=st.floats(0, 1e6), chunk=st.integers(1, 9))
-def test_the_step_minimises_its_quadratic(shapes: list[tuple[int, ...]], scale: float, chunk: int) -> None:
+@given(
+    shapes=st.lists(SHAPES, min_size=1, max_size=4), scale=st.floats(0, 1e6), chunk=st.integers(1, 9),
+    kept=st.integers(0, 200),
+)  # fmt: skip
+def test_the_step_minimises_its_quadratic(shapes: list[tuple[int, ...]], scale: float, chunk: int, kept: int) -> None:
     """The gradient of (u - θ)²/2η + α F (u - θ̂)²/2 is zero at the result, whatever the shapes and the chunks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pull_plan, "CHUNK", chunk)
+        patch.setattr(pull_plan, "KEPT", kept)
         plasticity, importance = anchored(shapes, alpha=scale)
         before = {name: value.clone() for name, value in plasticity.shared.items()}
         plasticity.pull(1.0)
@@ -43,6 +47,19 @@ def test_the_step_minimises_its_quadratic(shapes: list[tuple[int, ...]], scale: 
         gradient = (u - theta) + f * (u - anchor)
         assert (gradient.abs() <= 1e-12 * (1 + f) * (1 + theta.abs() + anchor.abs())).all()
         assert torch.allclose(u, (theta + f * anchor) / (1 + f), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kept", [0, 100])
+def test_the_pull_follows_the_learning_rate(monkeypatch: pytest.MonkeyPatch, kept: int) -> None:
+    """Steps with the same rate, another one and the first one again, whether the pull is kept or not."""
+    monkeypatch.setattr(pull_plan, "KEPT", kept)
+    plasticity, importance = anchored([(4, 3), (5,)], alpha=2.0)
+    expected = {name: value.clone() for name, value in plasticity.shared.items()}
+    for lr in (0.1, 0.1, 0.5, 0.1):
+        plasticity.pull(lr)
+        for name, f in importance.items():
+            expected[name] = (expected[name] + 2 * lr * f * plasticity.anchors[name]) / (1 + 2 * lr * f)
+            assert torch.allclose(plasticity.shared[name], expected[name], rtol=0, atol=1e-12)
 
 
 def test_weights_without_importance_keep_their_bits() -> None:

@@ -1,29 +1,31 @@
 r"""The proximal step of diagonal importance for many tensors at once.
 
 Most shared tensors are small, so that calls and new memory cost more than the arithmetic. The importance of all of them
-is therefore stored in one vector. A step computes $sF/(1 + sF)$ for up to `CHUNK` weights at a time in memory that is
-kept from step to step, and then moves every tensor towards its anchor.
+is therefore stored in one vector. A step computes the pull $sF/(1 + sF) = F/(F + 1/s)$ in memory that is kept from step
+to step, and moves every tensor towards its anchor. The pull of up to `KEPT` weights is computed again only if s
+changes. That of more weights is computed in every step for `CHUNK` of them at a time, so that memory does not grow.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from nearkin.search.plasticity.penalty_blocks import DiagonalBlock
+from nearkin.search.plasticity.penalty_blocks import LIMIT, DiagonalBlock
 
-CHUNK = 1 << 16
+KEPT, CHUNK = 1 << 20, 1 << 17
 
 
 @dataclass(frozen=True, eq=False)
 class PullChunk:
-    """Importance of up to `CHUNK` weights; for each of their tensors the weights, the anchor and the pull."""
+    """Importance and pull of some weights; for each of their tensors the weights, the anchor and the pull."""
 
     importance: Tensor
     pull: Tensor
-    divisor: Tensor
-    members: tuple[tuple[Tensor, Tensor, Tensor], ...]
+    weights: list[Tensor]
+    anchors: list[Tensor]
+    pulls: list[Tensor]
 
 
 class PullPlan:
@@ -53,8 +55,9 @@ class PullPlan:
         self.blocks = tuple(
             DiagonalBlock(block.name, part.view(block.values.shape)) for block, part in zip(blocks, parts, strict=True)
         )
-        scratch = flat.new_empty(2, min(CHUNK, len(flat)))
-        self.chunks = tuple(_chunks(flat, scratch, self.names, weights, anchors))
+        pull = flat.new_empty(len(flat) if len(flat) <= KEPT else CHUNK)
+        self.chunks = tuple(_chunks(flat, pull, self.names, weights, anchors))
+        self.scale: float | None = None  # of the pull in memory
 
     def fits(self, weights: Mapping[str, Tensor]) -> bool:
         """Whether the weights are still where they were."""
@@ -66,31 +69,29 @@ class PullPlan:
     @torch.no_grad()
     def contract(self, scale: float) -> None:
         r"""$\theta \leftarrow (\theta + s F \hat\theta) / (1 + s F)$ in place; weights with F = 0 keep their bits."""
+        shift = 1 / min(scale, LIMIT)  # not 0 in float32
         for chunk in self.chunks:
-            torch.mul(chunk.importance, scale, out=chunk.pull)
-            torch.add(chunk.pull, 1, out=chunk.divisor)
-            chunk.pull.div_(chunk.divisor)
-            for weight, anchor, pull in chunk.members:
-                weight.lerp_(anchor, pull)
+            if scale != self.scale or len(self.chunks) > 1:
+                torch.add(chunk.importance, shift, out=chunk.pull)
+                torch.div(chunk.importance, chunk.pull, out=chunk.pull)
+            torch._foreach_lerp_(chunk.weights, chunk.anchors, chunk.pulls)
+        self.scale = scale
 
 
 def _chunks(
-    flat: Tensor,
-    scratch: Tensor,
-    names: Sequence[str],
-    weights: Mapping[str, Tensor],
-    anchors: Mapping[str, Tensor],
+    flat: Tensor, pull: Tensor, names: Sequence[str], weights: Mapping[str, Tensor], anchors: Mapping[str, Tensor]
 ) -> Iterator[PullChunk]:
-    """Split the weights of all tensors, one after another, into chunks of the size of the scratch memory."""
-    size, start, filled = scratch.shape[1], 0, 0
-    members: list[tuple[Tensor, Tensor, Tensor]] = []
+    """Split the weights of all tensors, one after another, into chunks of the size of the memory of the pull."""
+    start, filled = 0, 0
+    chunk = PullChunk(flat, pull, [], [], [])
     for name in names:
         weight, anchor, first = weights[name].detach().view(-1), anchors[name].reshape(-1), 0
         while first < len(weight):
-            count = min(len(weight) - first, size - filled)
-            rows = slice(first, first + count)
-            members.append((weight[rows], anchor[rows], scratch[0, filled : filled + count]))
+            count = min(len(weight) - first, len(pull) - filled)
+            chunk.weights.append(weight[first : first + count])
+            chunk.anchors.append(anchor[first : first + count])
+            chunk.pulls.append(pull[filled : filled + count])
             first, filled = first + count, filled + count
-            if filled == size or start + filled == len(flat):
-                yield PullChunk(flat[start : start + filled], scratch[0, :filled], scratch[1, :filled], tuple(members))
-                start, filled, members = start + filled, 0, []
+            if filled == len(pull) or start + filled == len(flat):
+                yield replace(chunk, importance=flat[start : start + filled], pull=pull[:filled])
+                start, filled, chunk = start + filled, 0, PullChunk(flat, pull, [], [], [])
