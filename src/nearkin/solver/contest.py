@@ -27,12 +27,12 @@ from nearkin.solver.contenders import (
     trained_from,
 )
 from nearkin.solver.ensemble import Member, combined
+from nearkin.solver.model_outputs import metric_on_test
 from nearkin.solver.plan import SEARCH_SHARE, Plan
 from nearkin.solver.quality import metric_difference
 from nearkin.solver.result import Result, ordered
 from nearkin.solver.selection import averaged, clearly_better, greedy_weights, select_single
 from nearkin.solver.sizing import FEWEST_STEPS, SizedNetwork, size_network, with_time_limit
-from nearkin.solver.solution import metric_on_test
 from nearkin.solver.splits import Splits
 from nearkin.solver.validation import Margin, ValidationOutputs, common_rows, lead, merged
 from nearkin.tasks.metrics import metric_for

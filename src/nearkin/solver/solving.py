@@ -26,6 +26,7 @@ from nearkin.solver.contest import Contest
 from nearkin.solver.finals import final_model, has_time_for
 from nearkin.solver.joining import add_solved, join_zoo, keep_solution, map_tasks
 from nearkin.solver.kin import relate, search_domains
+from nearkin.solver.model_outputs import metric_on_test, quality_on_test
 from nearkin.solver.overlap import choose_weight_source
 from nearkin.solver.plan import Plan, require_answerable
 from nearkin.solver.relations import Relations
@@ -34,7 +35,7 @@ from nearkin.solver.roster import contenders, search_contender
 from nearkin.solver.run_noise import run_noise, with_run_noise
 from nearkin.solver.schedule import run_equally, run_focused
 from nearkin.solver.sentence import sentence
-from nearkin.solver.solution import KIND, ZOO_STAGES, Solution, metric_on_test, quality_on_test
+from nearkin.solver.solution import KIND, ZOO_STAGES, Solution
 from nearkin.solver.without_zoo import estimate, measure_zoo_value
 from nearkin.tasks.checks.data_checks import Checks, check_data
 from nearkin.tasks.derive import class_weighted
