@@ -10,9 +10,9 @@ Every run is one data set (`solve_tasks.py`), one seed and one method: `solve` w
 option, beside a zoo of six related tasks, or a rival (`solve_rivals.py`). A run has a process and a result file of its
 own and is not repeated; several processes can share the work, best with --back in one of them. --load N runs `solve`
 with a wall-clock budget (--cpu: of CPU time) beside N busy processes for each core that the process may use (taskset
-chooses them), after the same with a budget of CPU time and no busy process: on an idle machine both budgets are the same. --offline writes the figures and the page from the results that
-are there. The later seeds add a section to both; with all other seeds than the final ones both are written to the
-working folder.
+chooses them), after the same with a budget of CPU time and no busy process: on an idle machine both budgets are the
+same. --offline writes the figures and the page from the results that are there. The later seeds add a section to both;
+with all other seeds than the final ones both are written to the working folder.
 """
 
 import argparse
@@ -384,7 +384,7 @@ def write(options: argparse.Namespace) -> None:
         stored_rows(results_folder(options.folder, seconds), options) for seconds in (options.seconds, SHORT_SECONDS)
     )
     done = {row["method"] for row in rows}
-    if "solve" not in done or done <= {"solve"}:
+    if "solve" not in done or all(name.startswith("solve") for name in done):
         print("no run of solve beside a rival is done yet; nothing is written", file=sys.stderr)
         return
     times = {"seconds": options.seconds, "short_seconds": SHORT_SECONDS}

@@ -70,8 +70,9 @@ def later_section(figures: dict[str, Any]) -> list[str]:
             f"The two test metrics differ by less than the half width of the interval stated on the idle machine in "
             f"{counted(group['same'])}. The metric on the idle machine lies in the interval that the loaded run "
             f"states for an idle machine in {counted(group['stated'])}. Both answers with their reports took at most "
-            f"{KEPT:g} of the budget in {counted(group['in_time'])}. Idle is a run with the same limit of CPU time and no "
-            f"busy processes, because other work ran on the machine too. Slowdown is wall time divided by CPU time.",
+            f"{KEPT:g} of the budget in {counted(group['in_time'])}. Idle is a run with the same limit of CPU "
+            f"time and no busy processes, because other work ran on the machine too. Slowdown is wall time divided by "
+            f"CPU time.",
             "",
             _load_table(pairs),
             "",

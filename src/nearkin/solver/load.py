@@ -12,8 +12,8 @@ BUSY = 1.25
 EXPONENTS: Mapping[bool, tuple[float, float]] = {True: (0.19, 0.09), False: (0.02, 0.05)}
 """Exponent of the error in the processor time, and its standard deviation over runs: for images (True), and for tables.
 
-From pairs of 30 s runs with a slowdown of 1 and 3, development seeds 200 and 201: five sets of images gave 0.06 to 0.29;
-one table -0.02 and 0.02, whose standard deviation is a guess.
+From pairs of 30 s runs with a slowdown of 1 and 3, development seeds 200 and 201: five sets of images gave 0.06 to
+0.29; one table -0.02 and 0.02, whose standard deviation is a guess.
 """
 
 
