@@ -2,7 +2,7 @@
 
     python benchmarks/solve.py [--seconds 30] [--back] [--autogluon PYTHON]
     python benchmarks/solve.py --seconds 15 --methods solve
-    python benchmarks/solve.py --load 2 [--cpu]
+    python benchmarks/solve.py --load 2 [--cpu | --simulated]
     python benchmarks/solve.py --offline
     python benchmarks/solve.py --seeds 20,21,22 --offline
 
@@ -11,8 +11,9 @@ option, beside a zoo of six related tasks, or a rival (`solve_rivals.py`). A run
 own and is not repeated; several processes can share the work, best with --back in one of them. --load N runs `solve`
 with a wall-clock budget (--cpu: of CPU time) beside N busy processes for each core that the process may use (taskset
 chooses them), after the same with a budget of CPU time and no busy process: on an idle machine both budgets are the
-same. --offline writes the figures and the page from the results that are there. The later seeds add a section to both;
-with all other seeds than the final ones both are written to the working folder.
+same. With --simulated the load is a wall clock that runs N + 1 times as fast as the CPU time of the process, for a
+machine that is not idle. --offline writes the figures and the page from the results that are there. The later seeds add
+a section to both; with all other seeds than the final ones both are written to the working folder.
 """
 
 import argparse
@@ -81,9 +82,15 @@ def methods(data: str) -> list[str]:
     return ["solve", *SIMPLE, *FOR_TABLES]
 
 
-def load_method(load: int, clock: str) -> str:
+def load_method(load: int, clock: str, simulated: bool) -> str:
     """Name of `solve` with a budget of wall or CPU time beside so many busy processes for each core."""
-    return f"solve, {clock}, load {load}"
+    return f"solve, {clock}, {'simulated load' if simulated else 'load'} {load}"
+
+
+def simulate(load: int) -> None:
+    """From now on, wall time is that of a core which this process shares with so many others."""
+    processor = time.process_time
+    time.perf_counter = lambda: (load + 1) * processor()
 
 
 def cpu_seconds() -> float:
@@ -201,6 +208,8 @@ def perform(run: Run, seconds: float, folder: Path, python: str) -> dict[str, An
             if run.method == AUTOGLUON:
                 facts = run_autogluon(python, draw, seconds, Path(place))
             elif run.method.startswith("solve"):
+                if "simulated" in run.method:
+                    simulate(int(run.method.rsplit(" ", 1)[1]))
                 facts = run_solve(draw, seconds, zoo, wall="wall" in run.method)
             else:
                 facts = run_rival(run.method, draw, seconds, zoo)
@@ -305,6 +314,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--offline", action="store_true", help="run nothing")
     parser.add_argument("--load", type=int, default=0, help="busy processes for each core")
     parser.add_argument("--cpu", action="store_true", help="with --load: limit CPU time instead of wall time")
+    parser.add_argument(
+        "--simulated", action="store_true", help="with --load: by a faster clock, without busy processes"
+    )
     parser.add_argument("--autogluon", default="", help="Python of an environment with autogluon.tabular")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "nearkin-benchmark-solve")
     parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
@@ -355,8 +367,8 @@ def work(options: argparse.Namespace) -> None:
         clock = "cpu" if options.cpu else "wall"
         for seed, data in [(seed, data) for seed in options.seeds for data in LOADED if data in options.data]:
             start(Run(data, seed, "solve"), options)
-            with busy(options.load):
-                start(Run(data, seed, load_method(options.load, clock)), options)
+            with busy(0 if options.simulated else options.load):
+                start(Run(data, seed, load_method(options.load, clock, options.simulated)), options)
         return
     pairs = [(seed, data) for seed in options.seeds for data in options.data]
     peers = [AUTOGLUON] if options.autogluon else []

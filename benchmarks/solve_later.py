@@ -46,7 +46,8 @@ def _by_seconds(rows: list[Row]) -> dict[float, list[Row]]:
 
 def _name(pair: Row) -> str:
     """Kind of a pair."""
-    return f"{pair.get('seconds', 0):g} s of {pair['clock']} time, {pair['load']} busy processes"
+    noun = "simulated processes" if pair["simulated"] else "busy processes" if pair["load"] > 1 else "busy process"
+    return f"{pair.get('seconds', 0):g} s of {pair['clock']} time, {pair['load']} {noun} for each core"
 
 
 def later_section(figures: dict[str, Any]) -> list[str]:

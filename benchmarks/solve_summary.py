@@ -140,6 +140,7 @@ def loads(rows: list[Row]) -> list[Row]:
         clock = method.split(", ")[1]
         load = int(method.rsplit(" ", 1)[1])
         pair: Row = {"data": data, "seed": seed, "load": load, "clock": clock, "same": False}
+        pair["simulated"] = "simulated" in method
         if "metric" in free and "metric" in loaded:
             low, high = free["interval"]
             pair |= {
