@@ -2,15 +2,18 @@
 
     python benchmarks/solve.py [--seconds 30] [--back] [--autogluon PYTHON]
     python benchmarks/solve.py --seconds 15 --methods solve
-    python benchmarks/solve.py --load 2
+    python benchmarks/solve.py --load 2 [--cpu | --simulated]
     python benchmarks/solve.py --offline
+    python benchmarks/solve.py --seeds 20,21,22 --offline
 
 Every run is one data set (`solve_tasks.py`), one seed and one method: `solve` with a budget and a seed and no other
 option, beside a zoo of six related tasks, or a rival (`solve_rivals.py`). A run has a process and a result file of its
 own and is not repeated; several processes can share the work, best with --back in one of them. --load N runs `solve`
-with a wall-clock budget on an idle machine and beside N busy processes for each core; start it alone. --offline writes
-the figures and the page from the results that are there. With other seeds than the final ones both are written to the
-working folder.
+with a wall-clock budget (--cpu: of CPU time) beside N busy processes for each core that the process may use (taskset
+chooses them), after the same with a budget of CPU time and no busy process: on an idle machine both budgets are the
+same. With --simulated the load is a wall clock that runs N + 1 times as fast as the CPU time of the process, for a
+machine that is not idle. --offline writes the figures and the page from the results that are there. The later seeds add
+a section to both; with all other seeds than the final ones both are written to the working folder.
 """
 
 import argparse
@@ -25,7 +28,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,7 @@ import nearkin as nk
 from nearkin.cli.solve import written as write_report
 from nearkin.solver.contenders import search_skeleton
 from results import keep
+from solve_later import later, later_section
 from solve_page import page
 from solve_rivals import FOR_IMAGES, FOR_TABLES, SIMPLE, Array, predicted
 from solve_summary import summary
@@ -44,6 +48,7 @@ from solve_tasks import DATA, IMAGES, LOADED, Draw, Split, kin_tasks
 
 PAGE = Path(__file__).parents[1] / "docs" / "figures" / "solve-benchmark.md"
 SEEDS = (10, 11, 12)  # of the final run; nothing was chosen on these: development used seeds 0 to 2 and from 100 on
+LATER_SEEDS = (20, 21, 22)  # of later runs under load and of short runs
 SECONDS = 30.0
 SHORT_SECONDS = 15.0  # of further runs of solve
 CELLS = 8  # cells that are evaluated for each task of the zoo
@@ -77,9 +82,15 @@ def methods(data: str) -> list[str]:
     return ["solve", *SIMPLE, *FOR_TABLES]
 
 
-def wall_method(load: int) -> str:
-    """Name of `solve` with a wall-clock budget beside so many busy processes for each core."""
-    return f"solve, wall, load {load}"
+def load_method(load: int, clock: str, simulated: bool) -> str:
+    """Name of `solve` with a budget of wall or CPU time beside so many busy processes for each core."""
+    return f"solve, {clock}, {'simulated load' if simulated else 'load'} {load}"
+
+
+def simulate(load: int) -> None:
+    """From now on, wall time is that of a core which this process shares with so many others."""
+    processor = time.process_time
+    time.perf_counter = lambda: (load + 1) * processor()
 
 
 def cpu_seconds() -> float:
@@ -149,6 +160,9 @@ def run_solve(draw: Draw, seconds: float, zoo: Path, wall: bool) -> dict[str, An
         "clock": clock,
         "answered": (solution.answer_seconds + report[clock]) / seconds,
         "overrun": (times[clock] + report[clock]) / seconds,
+        "slowdown": times["wall"] / times["cpu"],
+        "load": None if solution.quality.load is None else asdict(solution.quality.load),
+        "networks": {result.name: dict(result.settings) for result in solution.standings if result.network},
         "chosen": solution.chosen,
         "stated": solution.metric,
         "interval": list(solution.interval),
@@ -194,7 +208,9 @@ def perform(run: Run, seconds: float, folder: Path, python: str) -> dict[str, An
             if run.method == AUTOGLUON:
                 facts = run_autogluon(python, draw, seconds, Path(place))
             elif run.method.startswith("solve"):
-                facts = run_solve(draw, seconds, zoo, wall=run.method != "solve")
+                if "simulated" in run.method:
+                    simulate(int(run.method.rsplit(" ", 1)[1]))
+                facts = run_solve(draw, seconds, zoo, wall="wall" in run.method)
             else:
                 facts = run_rival(run.method, draw, seconds, zoo)
         except Exception:
@@ -253,7 +269,21 @@ def start(run: Run, options: argparse.Namespace) -> None:
             failed = {"data": run.data, "seed": run.seed, "method": run.method, "error": str(error)}
             file.write_text(json.dumps(failed))
     row = json.loads(file.read_text())
-    shown = ("data", "seed", "method", "metric", "cpu", "wall", "overrun", "chosen", "interval", "fresh", "error")
+    shown = (
+        "data",
+        "seed",
+        "method",
+        "metric",
+        "cpu",
+        "wall",
+        "answered",
+        "overrun",
+        "chosen",
+        "interval",
+        "fresh",
+        "load",
+        "error",
+    )
     print(json.dumps({name: row[name] for name in shown if name in row}), flush=True)
 
 
@@ -283,6 +313,10 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--back", action="store_true", help="start with the last run")
     parser.add_argument("--offline", action="store_true", help="run nothing")
     parser.add_argument("--load", type=int, default=0, help="busy processes for each core")
+    parser.add_argument("--cpu", action="store_true", help="with --load: limit CPU time instead of wall time")
+    parser.add_argument(
+        "--simulated", action="store_true", help="with --load: by a faster clock, without busy processes"
+    )
     parser.add_argument("--autogluon", default="", help="Python of an environment with autogluon.tabular")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "nearkin-benchmark-solve")
     parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
@@ -330,12 +364,11 @@ def work(options: argparse.Namespace) -> None:
                 prepared.touch()
         time.sleep(0 if mine else 5)
     if options.load:
-        for load in (0, options.load):
-            with busy(load):
-                for seed in options.seeds:
-                    for data in LOADED:
-                        if data in options.data:
-                            start(Run(data, seed, wall_method(load)), options)
+        clock = "cpu" if options.cpu else "wall"
+        for seed, data in [(seed, data) for seed in options.seeds for data in LOADED if data in options.data]:
+            start(Run(data, seed, "solve"), options)
+            with busy(0 if options.simulated else options.load):
+                start(Run(data, seed, load_method(options.load, clock, options.simulated)), options)
         return
     pairs = [(seed, data) for seed in options.seeds for data in options.data]
     peers = [AUTOGLUON] if options.autogluon else []
@@ -350,19 +383,29 @@ def work(options: argparse.Namespace) -> None:
 
 
 def write(options: argparse.Namespace) -> None:
-    """Figures and page, beside this script for the final seeds, else in the working folder."""
+    """Figures and page, beside this script for the final and the later seeds, else in the working folder."""
+    stored = Path(__file__).with_suffix(".json")
+    if options.seeds == LATER_SEEDS:
+        folders = {file: stored_rows(file, options) for file in options.folder.glob("runs of * s")}
+        figures = json.loads(stored.read_text()) | {"later": later(folders.values(), SHORT_SECONDS)}
+        keep(__file__, figures)
+        PAGE.write_text(page(figures, later_section(figures)))
+        print(json.dumps(figures["later"]["summary"], indent=1))
+        return
     rows, short = (
         stored_rows(results_folder(options.folder, seconds), options) for seconds in (options.seconds, SHORT_SECONDS)
     )
     done = {row["method"] for row in rows}
-    if "solve" not in done or done <= {"solve"}:
+    if "solve" not in done or all(name.startswith("solve") for name in done):
         print("no run of solve beside a rival is done yet; nothing is written", file=sys.stderr)
         return
     times = {"seconds": options.seconds, "short_seconds": SHORT_SECONDS}
     figures = {**times, "seeds": list(options.seeds), **summary(rows, short)}
     final = (options.seeds, options.data, options.seconds) == (SEEDS, tuple(DATA), SECONDS)
+    if final and stored.exists():
+        figures |= {name: value for name, value in json.loads(stored.read_text()).items() if name == "later"}
     keep(__file__ if final else str(options.folder / "solve.py"), figures)
-    (PAGE if final else options.folder / "solve-benchmark.md").write_text(page(figures))
+    (PAGE if final else options.folder / "solve-benchmark.md").write_text(page(figures, later_section(figures)))
     print(json.dumps(figures["summary"], indent=1))
 
 

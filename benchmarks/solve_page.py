@@ -121,6 +121,21 @@ def short_section(figures: dict[str, Any]) -> list[str]:
     pairs = figures["short"]
     if not pairs:
         return []
+    return [
+        "## Short runs",
+        "",
+        f"`solve` with {figures['short_seconds']:g} s of CPU time, beside the simple model that is best on the test "
+        f"samples, fitted to all samples in {figures['seconds']:g} s. Within noise of it, or above: "
+        f"{counted(figures['summary']['short'])}. Last column: time of the answer and its report, and with the entry "
+        "in the zoo, relative to the budget.",
+        "",
+        short_table(pairs),
+        "",
+    ]
+
+
+def short_table(pairs: list[dict[str, Any]]) -> str:
+    """A line for each short run."""
     lines = [
         [
             pair["data"], str(pair["seed"]), pair["chosen"], f"{pair['metric']:.4f}", pair["simple"],
@@ -130,21 +145,11 @@ def short_section(figures: dict[str, Any]) -> list[str]:
         for pair in pairs
     ]  # fmt: skip
     head = ["data", "seed", "chosen", "test", "best simple model", "its test", "difference", "noise"]
-    return [
-        "## Short runs",
-        "",
-        f"`solve` with {figures['short_seconds']:g} s of CPU time, beside the simple model that is best on the test "
-        f"samples, fitted to all samples in {figures['seconds']:g} s. Within noise of it, or above: "
-        f"{counted(figures['summary']['short'])}. Last column: time of the answer and its report, and with the entry "
-        "in the zoo, relative to the budget.",
-        "",
-        table([*head, "time"], lines),
-        "",
-    ]
+    return table([*head, "time"], lines)
 
 
-def page(figures: dict[str, Any]) -> str:
-    """The page without its summary, which `docs/summaries.py` adds."""
+def page(figures: dict[str, Any], later: list[str]) -> str:
+    """The page with the section of later runs, without its summary, which `docs/summaries.py` adds."""
     runs, found = figures["runs"], figures["summary"]
     overrun, answered = found["overrun"], found["answered"]
     failed = [f"{name} on {run['data']} {run['seed']}" for run in runs for name in run["failed"]]
@@ -201,6 +206,7 @@ def page(figures: dict[str, Any]) -> str:
         "",
         *load_section(figures),
         *short_section(figures),
+        *later,
         "## Test metrics of all methods",
         "",
         *([metric_table(runs, True), ""] if any(run["images"] for run in runs) else []),

@@ -127,14 +127,20 @@ def by_rival(entries: list[Row]) -> dict[str, Row]:
 
 
 def loads(rows: list[Row]) -> list[Row]:
-    """Pairs of runs with the same wall-clock budget, without and with load."""
-    runs = {(row["data"], row["seed"], row["method"]): row for row in rows if row["method"].startswith("solve, wall")}
+    """Pairs of runs with the same number of seconds: a loaded one, and one with a limit of CPU time without load.
+
+    The second stands for an idle machine, where CPU time and wall time are the same; other work does not change it.
+    """
+    runs = {(row["data"], row["seed"], row["method"]): row for row in rows if row["method"].startswith("solve")}
     pairs = []
     for (data, seed, method), loaded in runs.items():
-        free = runs.get((data, seed, "solve, wall, load 0"))
+        free = runs.get((data, seed, "solve"))
         if free is None or free is loaded:
             continue
-        pair: Row = {"data": data, "seed": seed, "load": int(method.rsplit(" ", 1)[1]), "same": False}
+        clock = method.split(", ")[1]
+        load = int(method.rsplit(" ", 1)[1])
+        pair: Row = {"data": data, "seed": seed, "load": load, "clock": clock, "same": False}
+        pair["simulated"] = "simulated" in method
         if "metric" in free and "metric" in loaded:
             low, high = free["interval"]
             pair |= {
@@ -146,6 +152,15 @@ def loads(rows: list[Row]) -> list[Row]:
                 "cpu": [free["cpu"], loaded["cpu"]],
                 "overrun": [free["overrun"], loaded["overrun"]],
             }
+            if "slowdown" in free:
+                expected = (loaded["load"] or {}).get("interval") or loaded["interval"]
+                pair |= {
+                    "seconds": loaded["seconds"],
+                    "expected": expected,
+                    "stated": bool(expected[0] <= free["metric"] <= expected[1]),
+                    "answered": [free["answered"], loaded["answered"]],
+                    "slowdown": [free["slowdown"], loaded["slowdown"]],
+                }
         pairs.append(pair)
     return pairs
 

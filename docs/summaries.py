@@ -251,6 +251,7 @@ def solve(figures: dict[str, Any]) -> Summary:
     shorter = (
         f" With half of the time it is within noise of the best simple model in {short['count']} of {short['of']}."
     )
+    later = _later_runs(figures["later"]["summary"]) if "later" in figures else ""
     return Summary(
         "With equal CPU time `nearkin solve` is, within noise, at least as good as the best of the models that a user "
         f"would write, and its 95 % interval holds. Required: {100 * REQUIRED:.0f} % of runs.",
@@ -261,13 +262,24 @@ def solve(figures: dict[str, Any]) -> Summary:
         f"part {holds[covered['with_noise']['high'] >= 0.95]}: the metric of fresh samples lies in the stated interval "
         f"in {covered['plain']['count']} of {covered['plain']['of']} runs, where {covered['expected']:.0%} is expected "
         f"of a correct interval; in {covered['with_noise']['count']} if the noise of the fresh samples is allowed for, "
-        "where 95 % is expected." + (loaded if load["of"] else "") + (shorter if short["of"] else ""),
+        "where 95 % is expected." + (loaded if load["of"] else "") + (shorter if short["of"] else "") + later,
         f"95 %: share within noise {within['all']['low']:.0%} to {within['all']['high']:.0%}; mean difference ± "
         f"{100 * best['half']:.2f} points (Student, over data sets). The noise of each run is in the table.",
         f"`python benchmarks/solve.py` with MNIST, Fashion-MNIST, CIFAR-10, CIFAR-100 and the malaria surveys in "
         f"`$NEARKIN_DATA`; {within['all']['of']} runs, {figures['seconds']:g} s of CPU time for each of seven or eight "
         "methods; then `--seconds 15 --methods solve`, `--load 2` and `--offline`.",
     )
+
+
+def _later_runs(found: dict[str, Any]) -> str:
+    """Runs of solve under load, and short runs, with later seeds."""
+    text = " Later runs under load (metric of an idle machine within the interval of it, within that stated for it):"
+    parts = [
+        f" {name}: {part['same']['count']} and {part['stated']['count']} of {part['same']['of']}"
+        for name, part in found["load"].items()
+    ]
+    short = found["short"]
+    return f"{text}{';'.join(parts)}. Later short runs: {short['count']} of {short['of']}."
 
 
 def transfer_classes(figures: dict[str, Any]) -> Summary:

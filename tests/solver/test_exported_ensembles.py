@@ -13,8 +13,8 @@ from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.networks.named import network_string
 from nearkin.search.networks.skeleton import Skeleton
 from nearkin.solver.ensemble import Member, combined
+from nearkin.solver.model_outputs import predict_inputs
 from nearkin.solver.simple.models import fit_simple
-from nearkin.solver.solution import predict_inputs
 from nearkin.tasks.new_inputs import read_inputs
 from nearkin.transfer.machine import TangentMachine
 from nearkin.zoo.export import exported

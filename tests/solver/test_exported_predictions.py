@@ -17,7 +17,8 @@ import nearkin as nk
 from nearkin.core.budget import Budget
 from nearkin.core.errors import MismatchError
 from nearkin.nets.solved import Solved
-from nearkin.solver.solution import Solution, predict_inputs
+from nearkin.solver.model_outputs import predict_inputs
+from nearkin.solver.solution import Solution
 from nearkin.tasks.new_inputs import read_inputs
 from nearkin.tasks.readers.table import columns
 from nearkin.tasks.table_encoding import TableEncoding

@@ -14,9 +14,10 @@ import nearkin as nk
 from nearkin.cli.solve import written
 from nearkin.core.budget import Budget
 from nearkin.nets.evaluate import evaluate
+from nearkin.solver.model_outputs import as_seen
 from nearkin.solver.plan import Plan
 from nearkin.solver.sentence import score_text
-from nearkin.solver.solution import Solution, as_seen
+from nearkin.solver.solution import Solution
 from nearkin.solver.solving import solve
 from nearkin.tasks.rows import Values
 

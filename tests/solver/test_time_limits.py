@@ -29,6 +29,7 @@ def test_a_small_table_is_cross_validated_and_stored_with_the_zoo_afterwards(tmp
         assert zoo.names() == ["sums"], "the task is added after the answer"
     results = {result.name: result for result in solution.standings}
     assert solution.samples["cross_validated"]
+    assert solution.quality.load is None, "the limit is one of processor time"
     assert results["mlp"].settings["networks"] == 5
     assert "five parts" in _page(solution)
     assert solution.seconds <= 1.1 * 12, "the answer keeps to the limit; joining is not part of it"
@@ -58,6 +59,6 @@ def test_when_a_run_cross_validates_and_when_it_joins() -> None:
     assert (plan.joins, plan.joins_later) == (False, True)
     longer = replace(plan, budget=nk.Budget(minutes=1))
     assert (longer.joins, longer.joins_later) == (True, False)
-    assert longer.reserved > replace(longer, join=False).reserved
+    assert longer.reserved() > replace(longer, join=False).reserved()
     assert not replace(plan, join=False).joins_later
     assert not Plan(budget=nk.Budget(minutes=0.1)).joins_later, "simple models only"

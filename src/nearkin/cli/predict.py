@@ -21,16 +21,17 @@ from nearkin.core.lazy import Lazy
 if TYPE_CHECKING:
     from nearkin.core import state as states
     from nearkin.nets.solved import Solved
+    from nearkin.solver import model_outputs, solving
     from nearkin.solver import solution as solutions
-    from nearkin.solver import solving
     from nearkin.tasks import new_inputs
     from nearkin.tasks.prediction import Prediction
     from nearkin.zoo import model_file
 else:
-    states, solutions, solving, new_inputs, model_file = map(
+    states, model_outputs, solutions, solving, new_inputs, model_file = map(
         Lazy,
         (
             "nearkin.core.state",
+            "nearkin.solver.model_outputs",
             "nearkin.solver.solution",
             "nearkin.solver.solving",
             "nearkin.tasks.new_inputs",
@@ -98,7 +99,7 @@ def predict(
         print(f"warning: skipped: {line}", file=sys.stderr)
     for line in inputs.notes:
         print(f"warning: {line}", file=sys.stderr)
-    predicted = solutions.predict_inputs(loaded.solved, inputs, loaded.temperature, half_widths=loaded.half_widths)
+    predicted = model_outputs.predict_inputs(loaded.solved, inputs, loaded.temperature, half_widths=loaded.half_widths)
     head, rows = _table(predicted, abstain)
     facts = _answer(predicted, rows, inputs.skipped, loaded, out)
     if out is not None:

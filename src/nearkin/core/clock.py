@@ -11,6 +11,8 @@ T = TypeVar("T")
 Clock: TypeAlias = Callable[[], float]
 """Seconds since a fixed moment; only differences have a meaning."""
 
+LEAST_PROCESSOR = 0.2  # seconds; with less, a load cannot be measured
+
 _current: ContextVar[Clock] = ContextVar("clock", default=time.perf_counter)
 
 
@@ -55,3 +57,20 @@ def larger_share(wall: float, processor: float) -> Clock:
         return max(time.perf_counter() - wall_start, wall * used)
 
     return read
+
+
+class LoadMeter:
+    """Seconds of a clock for each second of processor time of this thread, since the meter was made; at least 1.
+
+    With wall time it is about 1 on an idle machine, and 3 if three processes share each core. Threads that this one
+    starts are not counted, so their number does not matter.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._start, self._processor_start = clock(), time.thread_time()
+
+    def read(self) -> float:
+        """The mean so far."""
+        processor = time.thread_time() - self._processor_start
+        return 1.0 if processor < LEAST_PROCESSOR else max(1.0, (self._clock() - self._start) / processor)

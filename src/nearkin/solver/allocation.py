@@ -39,6 +39,8 @@ FURTHER = (
 WEAK_ON_IMAGES = ("logistic",)  # left out of short runs
 SLOW = ("boosting",)  # simple models that take long on images and are seldom the best there
 LEAST_FURTHER = 10.0  # seconds of a further contender
+LEAST_TRANSFER = 1.0  # processor seconds of closed-form transfer; with less it uses a small part of the samples
+SIDE = 0.1  # largest share of the time left that a simple model may take from the main network
 TABLE_PENALTY = 0.01  # L2 penalty of the network for tables
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from nearkin.core.clock import LoadMeter
 from nearkin.core.errors import NearkinError
 from nearkin.core.events import Caution, Note, Work
 from nearkin.core.rng import derived_seed
@@ -27,12 +28,12 @@ from nearkin.solver.contenders import (
     trained_from,
 )
 from nearkin.solver.ensemble import Member, combined
+from nearkin.solver.model_outputs import metric_on_test
 from nearkin.solver.plan import SEARCH_SHARE, Plan
 from nearkin.solver.quality import metric_difference
 from nearkin.solver.result import Result, ordered
 from nearkin.solver.selection import averaged, clearly_better, greedy_weights, select_single
 from nearkin.solver.sizing import FEWEST_STEPS, SizedNetwork, size_network, with_time_limit
-from nearkin.solver.solution import metric_on_test
 from nearkin.solver.splits import Splits
 from nearkin.solver.validation import Margin, ValidationOutputs, common_rows, lead, merged
 from nearkin.tasks.metrics import metric_for
@@ -41,6 +42,7 @@ from nearkin.tasks.task import Task
 from nearkin.zoo.search import SearchDomain
 
 ENSEMBLE = "ensemble"
+TEST_PASSES = 2  # over the test set: at the end of the final training, and for the report
 
 
 @dataclass
@@ -60,6 +62,7 @@ class Contest:
         outcomes: results of the searches, by name.
         why: how the time was divided, and why.
         left_out: positions of validation samples that the related task learned from whose weights are used.
+        meter: of the load, if wall time is limited.
     """
 
     task: Task
@@ -72,6 +75,7 @@ class Contest:
     outcomes: dict[str, SearchResult] = field(default_factory=dict)
     why: str = ""
     left_out: tuple[int, ...] = ()
+    meter: LoadMeter | None = None
 
     def __post_init__(self) -> None:
         self.images = len(self.task.input_shape) == 3
@@ -86,12 +90,17 @@ class Contest:
         return self.splits.task(fitted_to(self.task, input_shape), number)
 
     @property
+    def slowdown(self) -> float:
+        """Seconds of the time limit for each second of processor time so far; 1 if wall time is not limited."""
+        return 1.0 if self.meter is None else self.meter.read()
+
+    @property
     def left(self) -> float:
         """Seconds left of a run with a time limit, without those for the test set, the report and the zoo."""
         best = next((result.name for result in ordered(self.results) if result.name in self.trained), None)
         scored = list(self.weights) or ([] if best is None else [best])
         each = sum(run.pass_seconds for name in scored for run in self.trained[name])
-        reserved = self.plan.reserved + self.plan.elapsed + len(self.task.test) * each
+        reserved = self.plan.reserved(self.slowdown) + self.plan.elapsed + TEST_PASSES * len(self.task.test) * each
         return (self.plan.seconds or 0.0) - reserved - self.stages.elapsed
 
     def validation(self, name: str) -> ValidationOutputs:

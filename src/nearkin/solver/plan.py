@@ -146,11 +146,14 @@ class Plan:
         """Whether the task is added to the zoo after the answer, in time that is not part of the budget."""
         return self.join and not self.joins and not self.hurried
 
-    @property
-    def reserved(self) -> float:
-        """Seconds of a run with a time limit that are kept for the report and the zoo."""
+    def reserved(self, slowdown: float = 1.0) -> float:
+        """Seconds of a run with a time limit that are kept for the report and the zoo.
+
+        Args:
+            slowdown: seconds of the time limit for each second of processor time, see `Contest.slowdown`.
+        """
         seconds = self.seconds or 0.0
-        return max(LEAST_REPORT, REPORT * seconds) + (JOINING * seconds if self.joins else 0.0)
+        return max(LEAST_REPORT * slowdown, REPORT * seconds) + (JOINING * seconds if self.joins else 0.0)
 
     def cross_validates(self, task: Task) -> bool:
         """Whether the answer is selected by cross-validation: little data, and time for several trainings."""

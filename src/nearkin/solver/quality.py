@@ -12,6 +12,7 @@ import torch
 from torch import Generator, Tensor
 
 from nearkin.core.plain import typed
+from nearkin.solver.load import LoadEffect
 from nearkin.tasks.examples import Scaling
 from nearkin.tasks.metrics import ACCURACY, R2, Metric, is_of_classes, metric_identifier, metric_title, share_interval
 from nearkin.transfer.labels.calibration import calibration
@@ -54,6 +55,7 @@ class Quality:
         residuals: for regression, some pairs of true and predicted value.
         run_noise: standard deviation of the metric over runs with other seeds; 0 if not estimated.
         half_widths: for regression, half of the 95 % interval of a new value by target; empty for few test samples.
+        load: what a busy machine changed; None if it was idle or wall time was not limited.
     """
 
     metric: float
@@ -71,6 +73,7 @@ class Quality:
     best_constant: float | None = None
     run_noise: float = 0.0
     half_widths: tuple[float, ...] = ()
+    load: LoadEffect | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", metric_identifier(self.name))  # files of version 0.1 store the title

@@ -11,6 +11,9 @@ Margin = tuple[float, float, float]
 """A difference of validation scores, and both ends of its 95 % interval."""
 
 
+_REMEDY = "A limit of processor time (--cpu-budget) gives the same training on a busy machine, and takes longer there."
+
+
 def score_text(value: float | None, metric: str, count: int) -> str:
     """A score with the digits that `count` samples support: accuracy in percent, other metrics as numbers.
 
@@ -76,6 +79,7 @@ def sentence(
     sentences = [
         f"{target}: {result} (95 % interval: {low} to {high}) by {_model(best)}.",
         f"It has {counted(best.parameters, 'parameter')} and was found in {duration(seconds)}.",
+        *_busy(quality, seconds),
     ]
     second = runner_up(best.name, standings)
     if second is not None:
@@ -87,6 +91,19 @@ def sentence(
         if reached:
             sentences.append(f"The runner-up, {_model(second)},{reached}.")
     return " ".join([*sentences, *_simple(best, second, standings, quality, margins)])
+
+
+def _busy(quality: Quality, seconds: float) -> list[str]:
+    """That the machine was busy, and what the same command is expected to reach on an idle one."""
+    load = quality.load
+    if load is None:
+        return []
+    text = f"The machine was busy: the run had {duration(seconds / load.slowdown)} of processor time. "
+    if load.metric is None or load.interval is None:
+        return [f"{text}{_REMEDY}"]
+    score, low, high = (score_text(value, quality.name, quality.count) for value in (load.metric, *load.interval))
+    expected = f"On an idle machine about {score} (95 % interval: {low} to {high}) is expected in the same time."
+    return [f"{text}{expected} {_REMEDY}"]
 
 
 def _position(margin: Margin, metric: str, where: str = "") -> str:

@@ -13,7 +13,7 @@ from typing import TypedDict
 import torch
 
 from nearkin.core.budget import Budget
-from nearkin.core.clock import timed_by
+from nearkin.core.clock import LoadMeter, timed_by
 from nearkin.core.device import device as chosen_device
 from nearkin.core.errors import TrainingError, ZooError, require
 from nearkin.core.events import Caution, Note, Work, operation
@@ -26,15 +26,18 @@ from nearkin.solver.contest import Contest
 from nearkin.solver.finals import final_model, has_time_for
 from nearkin.solver.joining import add_solved, join_zoo, keep_solution, map_tasks
 from nearkin.solver.kin import relate, search_domains
+from nearkin.solver.load import LoadEffect, load_effect
+from nearkin.solver.model_outputs import metric_on_test, quality_on_test
 from nearkin.solver.overlap import choose_weight_source
 from nearkin.solver.plan import Plan, require_answerable
+from nearkin.solver.quality import Quality
 from nearkin.solver.relations import Relations
 from nearkin.solver.result import ordered
 from nearkin.solver.roster import contenders, search_contender
 from nearkin.solver.run_noise import run_noise, with_run_noise
 from nearkin.solver.schedule import run_equally, run_focused
 from nearkin.solver.sentence import sentence
-from nearkin.solver.solution import KIND, ZOO_STAGES, Solution, metric_on_test, quality_on_test
+from nearkin.solver.solution import KIND, ZOO_STAGES, Solution
 from nearkin.solver.without_zoo import estimate, measure_zoo_value
 from nearkin.tasks.checks.data_checks import Checks, check_data
 from nearkin.tasks.derive import class_weighted
@@ -51,6 +54,12 @@ class _Seconds(TypedDict):
     """Time that belongs to no stage."""
 
     seconds: float
+
+
+class _Slowdown(TypedDict):
+    """Wall time of a run divided by its processor time."""
+
+    slowdown: float
 
 
 @operation
@@ -84,10 +93,12 @@ def solve(
     require_answerable(task, plan.metric, plan.class_weight)
     _require_own(zoo, task)
     _require_space(zoo, plan)
-    return (yield from timed_by(plan.budget.clock(), _solve(task, zoo, plan, restart)))
+    clock = plan.budget.clock()
+    meter = None if plan.budget.minutes is None else LoadMeter(clock)
+    return (yield from timed_by(clock, _solve(task, zoo, plan, restart, meter)))
 
 
-def _solve(task: Task, zoo: Zoo, plan: Plan, restart: bool) -> Work[Solution]:
+def _solve(task: Task, zoo: Zoo, plan: Plan, restart: bool, meter: LoadMeter | None) -> Work[Solution]:
     """Solve a task; the clock is that of the plan's budget."""
     stages = zoo.stages(task)
     if restart:
@@ -96,7 +107,7 @@ def _solve(task: Task, zoo: Zoo, plan: Plan, restart: bool) -> Work[Solution]:
         yield Note(line)
     checks = yield from _checked(task, plan, stages)
     relations = yield from relate(zoo, task, plan, stages)
-    contest = Contest(class_weighted(task, plan.class_weight), plan, stages)
+    contest = Contest(class_weighted(task, plan.class_weight), plan, stages, meter=meter)
     searches = _searches(contest, zoo, relations) if plan.searches(task) else ()
     if not searches:
         yield Note(_why_no_search(task, plan))
@@ -222,6 +233,7 @@ def _solution(
     (solved, _), temperature = finals[chosen], contest.temperature(chosen)
     quality = quality_on_test(task, solved, temperature, contest.metric)
     quality = with_run_noise(quality, run_noise(contest, chosen, quality.metric))
+    quality = replace(quality, load=(yield from _load_effect(contest, chosen, quality)))
     rows = torch.tensor([mistake.row for mistake in quality.mistakes], dtype=torch.int64)
     standings, margins = tuple(contest.results), contest.margins(chosen)
     test_scores = {
@@ -260,6 +272,21 @@ def _solution(
         },
     )
     return (yield from _with_times(solution, plan, contest.stages))
+
+
+def _load_effect(contest: Contest, chosen: str, quality: Quality) -> Work[LoadEffect | None]:
+    """What a busy machine changed; stored like a stage, so that a run that reads all stages states the same."""
+    plan = contest.plan
+    if contest.meter is None or plan.budget.cpu_minutes is not None:
+        return None
+
+    def work(_: State | None) -> Work[State]:
+        yield from ()
+        return State({}, {"slowdown": contest.slowdown})
+
+    inputs = {"chosen": chosen, "seconds": plan.seconds, "seed": plan.seed, "metric": quality.metric}
+    slowdown = (yield from contest.stages.stage(OTHER_WORK, inputs, work, key="load")).read(_Slowdown)["slowdown"]
+    return load_effect(slowdown, quality.name, quality.metric, quality.interval, contest.images)
 
 
 def _with_times(solution: Solution, plan: Plan, stages: StageCache) -> Work[Solution]:

@@ -10,11 +10,12 @@ from nearkin.core.events import Note, Work
 from nearkin.run.stages import StageCache
 from nearkin.solver.contenders import Contender
 from nearkin.solver.contest import Contest
+from nearkin.solver.model_outputs import predictions
 from nearkin.solver.overlap import STAGE
 from nearkin.solver.paired import paired_difference
 from nearkin.solver.plan import Plan
 from nearkin.solver.result import ordered
-from nearkin.solver.solution import Solution, predictions
+from nearkin.solver.solution import Solution
 from nearkin.solver.zoo_value import RANKING, MeasuredValue, ZooValue
 from nearkin.tasks.task import Task
 from nearkin.zoo.search import NEAREST

@@ -1,5 +1,6 @@
 """RBF support vector machines for classification (one against the rest) and regression, as kernel machines."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nearkin.core.clock import now
-from nearkin.core.events import Work
+from nearkin.core.events import Work, finish
 from nearkin.solver.simple.data import ChosenSettings, Clock, FitContext, Fold, Sample, grid_search, standard
 from nearkin.solver.simple.machines import KernelMachine, Machine, squared_distances
 
@@ -75,6 +76,18 @@ class KernelLearner:
         used[0] |= not bool(used.any())  # keep one vector of zero weight if the best prediction is a constant
         machine = KernelMachine(z[used].contiguous(), weights[used].contiguous(), biases, scale, -mean * scale)
         return machine, int(used.sum())
+
+
+def predicted_seconds(sample: Sample, count: int, context: FitContext) -> float:
+    """Processor seconds to select and fit a machine for `count` samples, extrapolated from a fit to a few of them.
+
+    On images of 800 to 1,600 samples the true time was 0.6 to 1.1 of it.
+    """
+    learner = KernelLearner(context)
+    _solved(np.eye(2), np.arange(2), True, 1.0, context.classes)  # imports scikit-learn before the timing
+    begun = time.thread_time()
+    finish(learner.fit(sample, learner.default(sample), Clock(None)))
+    return (time.thread_time() - begun) * (count / len(sample.y)) ** 2
 
 
 def sharpness(outputs: Tensor, targets: Tensor) -> float:

@@ -1,0 +1,110 @@
+"""Later runs of the solve benchmark: pairs of runs without and with load, and short runs, with seeds of their own."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from results import table
+from solve_page import counted, points, short_table
+from solve_summary import Row, loads, share, short_runs, within_noise
+
+KEPT = 1.1  # of the budget
+
+
+def later(folders: Iterable[list[Row]], short_seconds: float) -> Row:
+    """Figures of the later runs, from the rows of each length of run."""
+    rows = [row for folder in folders for row in folder]
+    pairs = [pair for folder in _by_seconds(rows).values() for pair in loads(folder)]
+    short = [row for row in rows if row.get("seconds") == short_seconds]
+    shorter = short_runs(short, short)
+    groups = {name: [pair for pair in pairs if _name(pair) == name] for name in dict.fromkeys(map(_name, pairs))}
+    return {
+        "seeds": sorted({row["seed"] for row in rows}),
+        "short_seconds": short_seconds,
+        "load": pairs,
+        "short": shorter,
+        "summary": {
+            "load": {
+                name: {
+                    "same": share([pair["same"] for pair in group]),
+                    "stated": share([pair.get("stated", False) for pair in group]),
+                    "in_time": share([max(pair["answered"]) <= KEPT for pair in group if "answered" in pair]),
+                }
+                for name, group in groups.items()
+            },
+            "short": share([within_noise(pair) for pair in shorter]),
+            "short_in_time": share([pair["answered"] <= KEPT for pair in shorter]),
+        },
+    }
+
+
+def _by_seconds(rows: list[Row]) -> dict[float, list[Row]]:
+    by_seconds: dict[float, list[Row]] = {}
+    for row in rows:
+        by_seconds.setdefault(row.get("seconds", 0.0), []).append(row)
+    return by_seconds
+
+
+def _name(pair: Row) -> str:
+    """Kind of a pair."""
+    noun = "simulated processes" if pair["simulated"] else "busy processes" if pair["load"] > 1 else "busy process"
+    return f"{pair.get('seconds', 0):g} s of {pair['clock']} time, {pair['load']} {noun} for each core"
+
+
+def later_section(figures: dict[str, Any]) -> list[str]:
+    """Section of the page."""
+    if "later" not in figures:
+        return []
+    runs = figures["later"]
+    found = runs["summary"]
+    lines = ["## Later runs", ""]
+    lines += [
+        f"Seeds {', '.join(map(str, runs['seeds']))}, with the code that measures the load of the machine; nothing was "
+        "chosen on them. The exponents of the prediction and the rules for simple models under load were chosen with "
+        "the seeds 200 and 201.",
+        "",
+    ]
+    for name, group in found["load"].items():
+        pairs = [pair for pair in runs["load"] if _name(pair) == name]
+        lines += [
+            f"### {name}",
+            "",
+            f"The two test metrics differ by less than the half width of the interval stated on the idle machine in "
+            f"{counted(group['same'])}. The metric on the idle machine lies in the interval that the loaded run "
+            f"states for an idle machine in {counted(group['stated'])}. Both answers with their reports took at most "
+            f"{KEPT:g} of the budget in {counted(group['in_time'])}. Idle is a run with the same limit of CPU "
+            f"time and no busy processes, because other work ran on the machine too. Slowdown is wall time divided by "
+            f"CPU time.",
+            "",
+            _load_table(pairs),
+            "",
+        ]
+    if runs["short"]:
+        lines += [
+            "### Short runs",
+            "",
+            f"`solve` with {runs['short_seconds']:g} s of CPU time, beside the simple model that is best on the test "
+            f"samples, fitted to all samples with the same time limit. Within noise of it, or above: "
+            f"{counted(found['short'])}. Answer and report within {KEPT:g} of the budget: "
+            f"{counted(found['short_in_time'])}.",
+            "",
+            short_table(runs["short"]),
+            "",
+        ]
+    return lines
+
+
+def _load_table(pairs: list[Row]) -> str:
+    """A line for each pair."""
+    lines = [
+        [
+            pair["data"], str(pair["seed"]), f"{pair['free']:.4f}", f"{pair['loaded']:.4f}",
+            points(pair["loaded"] - pair["free"]), f"{100 * pair['half']:.2f}",
+            f"{pair['expected'][0]:.3f} to {pair['expected'][1]:.3f}", " / ".join(pair["chosen"]),
+            *(" / ".join(f"{value:.2f}" for value in pair[name]) for name in ("answered", "slowdown")),
+        ]
+        if "free" in pair
+        else [pair["data"], str(pair["seed"]), "failed", *["–"] * 7]
+        for pair in pairs
+    ]  # fmt: skip
+    head = ["data", "seed", "idle", "loaded", "difference", "half width", "stated for an idle machine", "chosen"]
+    return table([*head, "time", "slowdown"], lines)
