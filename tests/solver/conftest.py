@@ -9,6 +9,7 @@ import nearkin as nk
 from nearkin.core.budget import Budget
 from nearkin.solver.contenders import search_skeleton
 from nearkin.solver.plan import Plan
+from solver.exporting import RunPython, python_runner
 
 EPOCHS = 3
 NAMES = (
@@ -37,3 +38,9 @@ def target() -> nk.Task:
 def quick() -> Plan:
     """The whole way in a few seconds, the same every time; boosting alone would take longer than all others."""
     return Plan(budget=Budget(evaluations=1), hand_made=("resnet18",), epochs=1, only=NAMES)
+
+
+@pytest.fixture(scope="session")
+def run_python() -> Iterator[RunPython]:
+    with python_runner() as run:
+        yield run
