@@ -76,17 +76,17 @@ def test_a_genotype_is_trained_like_any_network(call: Call) -> None:
 
 
 def test_the_kin_gives_its_cells(call: Call) -> None:
-    added = call("add", "zero", "digits?detect=0&limit=150", *QUICK, "--cell", "--cell-evaluations", "3", "--json")
+    added = call("add", "zero", "digits?detect=0&limit=150", *QUICK, "--cell", "--cell-evaluations", "2", "--json")
     assert added.code == 0, added.err
     kept = added.json["cells"]["found"]
-    assert len(kept) == 3
+    assert len(kept) == 2
     assert kept[0]["score"] >= kept[-1]["score"]
-    said = call("search", "digits?detect=6&limit=150", "--method", "kin", "--evaluations", "3", *SMALL)
+    said = call("search", "digits?detect=6&limit=150", "--method", "kin", "--evaluations", "2", *SMALL)
     assert said.code == 0, said.err
     assert said.json["kin"] == "zero"
     assert said.json["space"] == "general"
     assert said.json["genotype"] in {one["genotype"] for one in kept}  # as many questions as there are given cells
-    named = call("search", "digits?detect=6&limit=150", "--method", "local", "--space", "zero", "--evaluations", "3",
+    named = call("search", "digits?detect=6&limit=150", "--method", "local", "--space", "zero", "--evaluations", "2",
                  *SMALL)  # fmt: skip
     assert "restricted" in named.json["space"]
     assert named.json["genotype"] == said.json["genotype"]  # the given cells come first in any method

@@ -2,18 +2,19 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from warm import SCRIPT
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("[0-9]*.py"))
 
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.name)
-def test_example_runs(script: Path, tmp_path: Path) -> None:
+def test_example_runs(script: Path, tmp_path: Path, command: Path) -> None:
     surroundings = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, script], cwd=tmp_path, env=surroundings, capture_output=True, text=True,
+    done = subprocess.run([command / SCRIPT, script], cwd=tmp_path, env=surroundings, capture_output=True, text=True,
                           check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()

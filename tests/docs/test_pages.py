@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import nearkin as nk
-from warm import warm_command
+from warm import SCRIPT, warm_command
 
 ROOT = Path(__file__).parents[2]
 RUN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "guides").glob("*.md")),
@@ -25,12 +25,6 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 PLAIN = ("README.md", "solve.md", "start.md", "transfer.md")  # pages that need no extra
 EXTRAS = ("datasets", "faiss", "fsspec", "gpytorch", "kornia", "mlflow", "onnx", "onnxruntime", "onnxscript", "psycopg",
           "ray", "starlette", "tensorboard", "uvicorn")  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with warm_command(tmp_path_factory.mktemp("bin")) as folder:
-        yield folder
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +70,7 @@ def run_examples(page: Path, tmp_path: Path, command: Path, **variables: str) ->
         **variables,
     }
     done = subprocess.run(
-        [sys.executable, file], cwd=tmp_path, env=surroundings, capture_output=True, text=True, check=False
+        [command / SCRIPT, file], cwd=tmp_path, env=surroundings, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     for text in OUTPUT.findall(page.read_text()):

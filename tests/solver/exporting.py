@@ -1,9 +1,11 @@
-"""Run exported files in a process without nearkin, and tables of raw rows for them."""
+"""Run exported files in processes without nearkin, and tables of raw rows for them."""
 
 import csv
 import random
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +14,53 @@ import torch
 
 TOLERANCE = 1e-5
 DRIVER = """
-import importlib.util, json, sys
+import importlib.util, os, signal, sys, traceback
 sys.modules["nearkin"] = None
 sys.path.append(sys.argv[1])
 import torch
 torch.set_num_threads(1)
-spec = importlib.util.spec_from_file_location("model", sys.argv[2])
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-data = torch.load(sys.argv[3], weights_only=True) if sys.argv[3].endswith(".pt") else sys.argv[3]
-torch.save(module.predict(data), sys.argv[4])
+
+def predict(file, data, out):
+    spec = importlib.util.spec_from_file_location("model", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    torch.save(module.predict(torch.load(data, weights_only=True) if data.endswith(".pt") else data), out)
+
+for line in sys.stdin:
+    if os.fork() == 0:
+        signal.alarm(120)
+        try:
+            predict(*line.rstrip("\\n").split("\\t"))
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
 
+RunPython = Callable[[Path, Path], torch.Tensor]
 
-def run_python(file: Path, data: Path) -> torch.Tensor:
-    """Predictions of an exported .py file, in a process without nearkin."""
-    out, packages = file.with_suffix(".out.pt"), str(Path(torch.__file__).parents[1])
-    command = [sys.executable, "-I", "-S", "-c", DRIVER, packages, str(file), str(data), str(out)]
-    subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
-    return torch.load(out, weights_only=True)
+
+@contextmanager
+def python_runner() -> Iterator[RunPython]:
+    """A function that gives the predictions of an exported .py file, in a process that cannot import nearkin.
+
+    Each call is a fork of one process that has imported torch.
+    """
+    packages = str(Path(torch.__file__).parents[1])
+    command = [sys.executable, "-I", "-S", "-c", DRIVER, packages]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def run(file: Path, data: Path) -> torch.Tensor:
+            out = file.with_suffix(".out.pt")
+            out.unlink(missing_ok=True)
+            print(file, data, out, sep="\t", file=process.stdin, flush=True)
+            assert process.stdout.readline() == "0\n", "the exported file failed; its traceback is on standard error"
+            return torch.load(out, weights_only=True)
+
+        yield run
 
 
 def run_onnx(file: Path, x: torch.Tensor) -> tuple[torch.Tensor, dict[str, str]]:

@@ -18,7 +18,7 @@ from nearkin.solver.simple.models import fit_simple
 from nearkin.tasks.new_inputs import read_inputs
 from nearkin.transfer.machine import TangentMachine
 from nearkin.zoo.export import exported
-from solver.exporting import TOLERANCE, run_onnx, run_python, visits, write
+from solver.exporting import TOLERANCE, RunPython, run_onnx, visits, write
 
 TEMPERATURE = 1.7  # of the solution
 CELLS = (
@@ -63,7 +63,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["verdict", "age,spent"])
 def test_kernel_machines_trees_linear_machines_and_networks_of_a_table(
-    target: str, table: Path, tmp_path: Path
+    target: str, table: Path, tmp_path: Path, run_python: RunPython
 ) -> None:
     task = nk.task(f"csv:{table / 'visits.csv'}?target={target}&drop=street", name="visits")
     solved = ensemble_of(["svm", "mlp?hidden=8", "boosting", "logistic", "extra-trees", "svm"], task)
@@ -79,7 +79,7 @@ def test_kernel_machines_trees_linear_machines_and_networks_of_a_table(
 
 
 @pytest.mark.slow
-def test_networks_and_machines_of_images(tmp_path: Path) -> None:
+def test_networks_and_machines_of_images(tmp_path: Path, run_python: RunPython) -> None:
     task = nk.task("digits?classes=0,1,2&rest=drop&limit=90", name="digits")
     solved = ensemble_of(["cnn", "cnn?residual=true&shifts=true", "svm", "boosting"], task)
     x = task.test.inputs.take(torch.arange(30)).float()
@@ -95,7 +95,9 @@ def test_networks_and_machines_of_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_searched_and_hand_made_networks_whose_definitions_have_equal_names(tmp_path: Path) -> None:
+def test_searched_and_hand_made_networks_whose_definitions_have_equal_names(
+    tmp_path: Path, run_python: RunPython
+) -> None:
     """`convolution` is defined by the operations of cells and by the hand-made networks."""
     task = nk.task("digits?classes=0,1&rest=drop&limit=40", name="digits")
     names = [*SEARCHED, "resnet18?width=0.05", "vgg16?width=0.05", "lenet", "mlp?hidden=8"]

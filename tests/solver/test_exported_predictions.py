@@ -24,7 +24,7 @@ from nearkin.tasks.readers.table import columns
 from nearkin.tasks.table_encoding import TableEncoding
 from nearkin.zoo.export import exported
 from nearkin.zoo.plain_inputs import encode_table, image_pixels, table_rows
-from solver.exporting import TOLERANCE, run_onnx, run_python, visits, write
+from solver.exporting import TOLERANCE, RunPython, run_onnx, visits, write
 
 
 def solve(task: nk.Task, name: str, folder: Path) -> Solution:
@@ -49,7 +49,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("name", "target"),
     [("logistic", "verdict"), ("svm", "verdict"), ("mlp", "verdict"), ("boosting", "spent"), ("mlp", "spent")],
 )
-def test_a_table(name: str, target: str, table: Path, tmp_path: Path) -> None:
+def test_a_table(name: str, target: str, table: Path, tmp_path: Path, run_python: RunPython) -> None:
     drop = "spent" if target == "verdict" else "verdict"
     task = nk.task(f"csv:{table / 'visits.csv'}?target={target}&drop={drop}&limit=150", name="visits")
     solution = solve(task, name, tmp_path)
@@ -97,7 +97,7 @@ def test_the_script_prints_predictions_and_one_line_errors(table: Path, tmp_path
 
 
 @pytest.mark.parametrize("name", ["cnn", "svm"])
-def test_digits(name: str, tmp_path: Path) -> None:
+def test_digits(name: str, tmp_path: Path, run_python: RunPython) -> None:
     task = nk.task("digits?classes=0,1,2&rest=drop&limit=120", name="digits")
     solution = solve(task, name, tmp_path)
     x = task.test.inputs.take(torch.arange(50)).float()
@@ -136,7 +136,7 @@ def test_the_script_skips_images_that_cannot_be_read(tmp_path: Path) -> None:
     assert failed.stderr.startswith("error: 2 of 11 images cannot be read, at most a tenth may be")
 
 
-def test_a_temperature_changes_the_exported_probabilities(tmp_path: Path) -> None:
+def test_a_temperature_changes_the_exported_probabilities(tmp_path: Path, run_python: RunPython) -> None:
     task = nk.task("digits?limit=100", name="digits")
     model = nk.build("mlp?hidden=8", task.input_shape, task.num_outputs, seed=0)
     solved = Solved("digits", "mlp?hidden=8", task.facts(), 0, (nk.fit(model, task, nk.Recipe(steps=20)),))
@@ -150,7 +150,9 @@ def test_a_temperature_changes_the_exported_probabilities(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 8, 8)])
-def test_a_network_of_another_image_size_takes_the_images_of_the_task(shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_a_network_of_another_image_size_takes_the_images_of_the_task(
+    shape: tuple[int, ...], tmp_path: Path, run_python: RunPython
+) -> None:
     """As fine-tuning of a related task's network does: the raw images are resized and recoloured in the model."""
     rng = torch.Generator().manual_seed(0)
     raw = torch.randint(256, (30, *((3, 12, 10) if shape[0] == 1 else (1, 12, 10))), generator=rng).to(torch.uint8)
@@ -167,7 +169,7 @@ def test_a_network_of_another_image_size_takes_the_images_of_the_task(shape: tup
     assert (run_onnx(tmp_path / "m.onnx", x)[0] - wanted).abs().max() <= TOLERANCE
 
 
-def test_heteroscedastic_values_are_in_the_units_of_the_data(tmp_path: Path) -> None:
+def test_heteroscedastic_values_are_in_the_units_of_the_data(tmp_path: Path, run_python: RunPython) -> None:
     x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
     task = nk.Task.from_arrays("line", x, 500 + 90 * x, likelihood="heteroscedastic", classes=("a", "b"))
     model = nk.build("mlp?hidden=4", task.input_shape, task.num_outputs, seed=0)

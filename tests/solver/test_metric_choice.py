@@ -49,7 +49,8 @@ def rare(count: int = 600) -> Task:
 
 
 @pytest.fixture(autouse=True)
-def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_trees_and_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nearkin.solver.quality.METRIC_RESAMPLES", 40)
     monkeypatch.setattr("nearkin.solver.simple.forest.TREES", 30)
     monkeypatch.setattr("nearkin.solver.simple.forest.TRIAL_TREES", 10)
 

@@ -1,6 +1,7 @@
 """Facts about the model of NAO: reproduced sequences, ranked scores, ascent of the prediction, members of the space."""
 
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 import torch
@@ -49,6 +50,7 @@ def convolutions(genotype: Genotype) -> float:
     return 2.0 * names.count("sep_conv_3x3") + names.count("sep_conv_5x5")
 
 
+@cache
 def trained(
     space: Space, score: Callable[[Genotype], float], seed: int, count: int = 60, options: ModelOptions = SMALL
 ) -> tuple[ArchitectureModel, list[Genotype]]:
