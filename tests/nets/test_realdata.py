@@ -1,4 +1,4 @@
-"""The official data sets, read and trained on for an epoch; the figures are those of any textbook."""
+"""The official data sets, read and trained on for at most an epoch; the figures are those of any textbook."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("data", "network", "shape", "train", "test", "classes", "metric"), CASES)
-def test_one_epoch(
+def test_at_most_one_epoch(
     real_data: Path,
     monkeypatch: pytest.MonkeyPatch,
     data: str,
@@ -33,7 +33,7 @@ def test_one_epoch(
     monkeypatch.setenv("NEARKIN_DATA", str(real_data))
     task = nk.task(data)
     assert (task.input_shape, len(task.train), len(task.test), len(task.classes)) == (shape, train, test, classes)
-    part = nk.Recipe(steps=250, batch_size=128) if data == "fashion" else nk.Recipe(epochs=1, batch_size=128)
+    part = nk.Recipe(steps=250, batch_size=128) if train == 60_000 else nk.Recipe(epochs=1, batch_size=128)
     done = nk.fit(nk.build(network, shape, classes, 0), task, part)
     assert done.scores.metric > metric
 
