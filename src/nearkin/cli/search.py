@@ -317,10 +317,13 @@ def _show_result(facts: dict[str, Any], task: "nk.Task", target: str) -> None:
         f"{duration(facts['training']['seconds'])}[/dim]"
     )
     if forgetting := facts["forgetting"]:
-        scale, unit = (1, "") if task.likelihood == "language" else (100, " points")
-        error = "loss" if task.likelihood == "language" else "error"
-        changes = ", ".join(f"{name} {scale * forgetting[key]:+.2f}{unit}" for key, name in _CHANGES.items())
-        say(f"[dim]forgetting, change of the {error} from right after training to the end of an epoch: {changes}[/dim]")
+        text = task.likelihood == "language"
+        changes = ", ".join(
+            f"{name} {forgetting[key]:+.3f}" if text else f"{name} {100 * forgetting[key]:+.2f} points"
+            for key, name in _CHANGES.items()
+        )
+        what = f"change of the {'loss' if text else 'error'} from right after training to the end of an epoch"
+        say(f"[dim]forgetting, {what}: {changes}[/dim]")
     if "report" in facts:
         say(f"Report: [bold]{escape(facts['report'])}[/bold]")
     if "out" in facts:

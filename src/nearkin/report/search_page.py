@@ -19,8 +19,6 @@ from nearkin.tasks.metrics import metric_title
 from nearkin.tasks.task import Task
 from nearkin.zoo.search import Architecture
 
-_POINTS = 100.0
-
 
 def search_page(
     architecture: Architecture, task: Task, *, options: Mapping[str, Any] | None = None, command: str = ""
@@ -142,8 +140,8 @@ def _unit(task: Task) -> str:
 
 def _change(value: float, task: Task) -> str:
     """A difference of errors in points, or of losses, with its sign."""
-    scaled, words = (value, "") if _unit(task) == "loss" else (_POINTS * value, " points")
-    return f"{scaled:+.2f}{words}".replace("-", "−")
+    text = f"{value:+.3f}" if _unit(task) == "loss" else f"{100 * value:+.2f} points"
+    return text.replace("-", "−")
 
 
 def _settings(architecture: Architecture, options: Mapping[str, Any]) -> HtmlTable:
