@@ -22,13 +22,13 @@ from nearkin.core.events import finish
 from nearkin.search.methods.evolution import evolution
 from nearkin.search.methods.local_search import local_search
 from nearkin.search.methods.random_search import random_search
-from nearkin.search.methods.sampling import Sampling
+from nearkin.search.searcher import Searcher
 from nearkin.search.tabular import ArchitectureTable, TabularObjective, read_table
 from results import keep, table
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "figures" / "tables-benchmark.md"
-METHODS: dict[str, Callable[..., Sampling]] = {
+METHODS: dict[str, Callable[..., Searcher[Any]]] = {
     "random": random_search,
     "evolution": evolution,
     "local": local_search,
@@ -85,7 +85,7 @@ def every_cell(folder: Path) -> list[Question]:
     return [replace(question, name=f"{question.name}{EVERY}") for question in columns(*both) if question.name in names]
 
 
-def regrets(question: Question, searcher: Sampling, seed: int, queries: Sequence[int], best: float) -> list[float]:
+def regrets(question: Question, searcher: Searcher[Any], seed: int, queries: Sequence[int], best: float) -> list[float]:
     """After each of these numbers of queries."""
     state, results = searcher.init(seed), []
     for query in range(1, queries[-1] + 1):
@@ -107,18 +107,25 @@ def summary(rows: list[list[float]], queries: Sequence[int]) -> dict[str, dict[s
     }
 
 
-def by_method(asked: list[Question]) -> dict[str, dict[str, Any]]:
+def by_method(
+    asked: list[Question],
+    methods: dict[str, Callable[..., Searcher[Any]]] = METHODS,
+    queries: Sequence[int] = QUERIES,
+    seeds: Sequence[int] = range(SEEDS),
+) -> dict[str, dict[str, Any]]:
+    """Regrets by task and method."""
     figures: dict[str, dict[str, Any]] = {}
     for question in asked:
         best, objective = question.table.best(question.judged), question.objective()
         figures[question.name] = {}
-        for name, make in METHODS.items():
+        for name, make in methods.items():
             start = time.process_time()
             searcher = make(question.table.space, objective)
-            rows = [regrets(question, searcher, seed, QUERIES, best) for seed in range(SEEDS)]
-            figures[question.name][name] = summary(rows, QUERIES)
+            rows = [regrets(question, searcher, seed, queries, best) for seed in seeds]
+            seconds = round((time.process_time() - start) / len(rows), 2)
+            figures[question.name][name] = {**summary(rows, queries), "seconds": seconds}
             means = list(figures[question.name][name]["mean"].values())
-            print(f"  {question.name}, {name}: {means}, {time.process_time() - start:.1f} s", flush=True)
+            print(f"  {question.name}, {name}: {means}, {seconds} s a search", flush=True)
     return figures
 
 

@@ -73,9 +73,10 @@ class ArchitectureModel(nn.Module):
         begin = tokens.new_full((len(tokens), 1), self.tokens.num_embeddings - 1)
         inputs = self.tokens(torch.cat([begin, tokens[:, :-1]], 1)) + self.positions
         states, _ = self.decoder(inputs, self._start(embedding))
-        logits = self._logits(states, embedding)
-        rows = [self._masked(logits[:, number], number, tokens) for number in range(len(self.steps))]
-        return torch.stack(rows, 1).log_softmax(-1).gather(-1, tokens[..., None]).squeeze(-1)
+        logits = self._logits(states, embedding).masked_fill(~self.allowed, -torch.inf)
+        if any(step.excluded for step in self.steps):
+            logits = torch.stack([self._without_chosen(logits[:, d], d, tokens) for d in range(len(self.steps))], 1)
+        return logits.log_softmax(-1).gather(-1, tokens[..., None]).squeeze(-1)
 
     @torch.no_grad()
     def decode(self, embedding: Tensor) -> Tensor:
@@ -85,7 +86,8 @@ class ArchitectureModel(nn.Module):
         token = self.first.new_full((count,), self.tokens.num_embeddings - 1)
         for number, position in enumerate(self.positions):
             states, state = self.decoder((self.tokens(token) + position)[:, None], state)
-            token = self._masked(self._logits(states, embedding)[:, 0], number, tokens).argmax(-1)
+            logits = self._logits(states, embedding)[:, 0].masked_fill(~self.allowed[number], -torch.inf)
+            token = self._without_chosen(logits, number, tokens).argmax(-1)
             tokens[:, number] = token
         return tokens - self.first
 
@@ -102,8 +104,7 @@ class ArchitectureModel(nn.Module):
         scores: Tensor = self.head(self.mix(torch.cat([states, weights @ embedding], -1)).tanh())
         return scores
 
-    def _masked(self, logits: Tensor, number: int, tokens: Tensor) -> Tensor:
-        """Scores `[M, V]` of a decision; minus infinity for other tokens and for sources that were chosen already."""
-        logits = logits.masked_fill(~self.allowed[number], -torch.inf)
+    def _without_chosen(self, logits: Tensor, number: int, tokens: Tensor) -> Tensor:
+        """Scores `[M, V]` of a decision, with minus infinity for the sources that were chosen already."""
         excluded = self.steps[number].excluded
         return logits.scatter(1, tokens[:, number - excluded : number], -torch.inf) if excluded else logits

@@ -3,7 +3,7 @@ r"""Gradient ascent in the embedding: new genotypes that are predicted to be bet
 A step moves every row of an embedding E along the gradient of the predicted score f and back to length 1:
 $e_t ← \mathrm{unit}(e_t + \eta\,\mathrm{unit}(g_t))$ with $g_t = \partial f / \partial e_t$. For a small η the
 predicted score rises: its derivative is $\sum_t \|P_t g_t\|^2 / \|g_t\| \ge 0$, where $P_t$ projects onto the tangent
-of the sphere. After each step the embedding is decoded.
+of the sphere. The embeddings of all steps are decoded together.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -39,8 +39,8 @@ def propose_genotypes(
 ) -> list[Genotype]:
     """New genotypes of a space, different from known ones and from each other.
 
-    The ascent starts from the best genotypes. Each step decodes all embeddings and keeps new genotypes, until there are
-    enough; those of a step are in the order of the starts. The space draws what is missing after the last step.
+    The ascent starts from the best genotypes. The embeddings of all steps are decoded, and the first new genotypes are
+    kept, those of a step in the order of the starts. The space draws what is missing.
 
     Args:
         model: trained model.
@@ -65,9 +65,11 @@ def _ascent(model: ArchitectureModel, starts: Sequence[Genotype], options: Model
     """Decoded genotypes of all steps."""
     with torch.no_grad():
         embedding = model.encode(decisions_of(model.sequence, starts))
+    path = []
     for _ in range(options.ascent_steps):
         embedding = ascend(model, embedding, options.ascent_rate)
-        yield from map(model.sequence.genotype, model.decode(embedding).tolist())
+        path.append(embedding)
+    yield from map(model.sequence.genotype, model.decode(torch.cat(path)).tolist())
 
 
 def draw_genotypes(space: Space, known: Collection[str], count: int, rng: Generator) -> list[Genotype]:

@@ -58,7 +58,7 @@ class ModelOptions:
     def model(self, space: Space) -> tuple[ArchitectureModel, torch.optim.Optimizer]:
         """New model for a space, with weights from torch's global generator, and its optimiser."""
         model = ArchitectureModel(decision_sequence(space), self.model_size)
-        return model, torch.optim.AdamW(model.parameters(), self.model_rate, weight_decay=self.model_decay)
+        return model, torch.optim.AdamW(model.parameters(), self.model_rate, weight_decay=self.model_decay, fused=True)
 
 
 class ModelLoss(NamedTuple):

@@ -5,7 +5,7 @@ ascent finds from the best ones are measured next. One step of the search measur
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from nearkin.core.errors import require
@@ -21,6 +21,9 @@ from nearkin.search.methods.sampling import DRAWN, Proposer, Sampling, Trials, b
 from nearkin.search.objective import Objective
 from nearkin.search.searcher import ScoredGenotype, Searcher
 from nearkin.search.spaces.base import Space
+
+TRIAL_MODEL = ModelOptions(model_steps=40, ascent_starts=30, ascent_steps=15, ascent_rate=0.5)
+"""Model for short rounds. Shorter steps of the ascent find few new cells in small spaces; the rest would be drawn."""
 
 PREDICTED = "predicted"
 """Origin of a genotype: gradient ascent found it, or it was drawn because the ascent found too few."""
@@ -54,9 +57,9 @@ class NaoQueries(Searcher[NaoTrials]):
 
     space: Space
     objective: Objective
-    model: ModelOptions = field(default_factory=ModelOptions)
-    initial: int = 20
-    proposals: int = 10
+    model: ModelOptions = TRIAL_MODEL
+    initial: int = 10
+    proposals: int = 5
     first: tuple[Genotype, ...] = ()
 
     def __post_init__(self) -> None:
