@@ -12,8 +12,10 @@ from nearkin.search.registry import METHODS, SearchProblem, searcher
 from nearkin.search.spaces.general import GeneralSpace
 
 ASK = {"space": GeneralSpace((3,), ("zero", "identity", "conv3")), "skeleton": Skeleton(channels=4, num_cells=2)}
-BOUNDED = {  # by other options, or by 1
+BOUNDED = {  # by other options, by 1, or by a list of names
     "tournament": "3", "order": "2", "channel_fraction": "0.5", "path_dropout": "0.5", "output_dropout": "0.5",
+    "plasticity_decay": "0.5", "plasticity_importance": "observed", "plasticity_update": "sum",
+    "plasticity_schedule": "cosine",
 }  # fmt: skip
 OTHER = {bool: lambda value: not value, int: lambda value: (value or 0) + 1, float: lambda value: (value or 1.5) / 1.25}
 
@@ -29,7 +31,8 @@ def test_every_option_is_described_and_changes_the_search(method: str, task: nk.
     plain = searcher(method, SearchProblem(task=task, **ASK)).settings()
     for option in METHODS[method].options:
         assert option.summary, option.name
-        given = {option.name: BOUNDED.get(option.name, str(OTHER[option.kind](option.default)).lower())}
+        other = BOUNDED[option.name] if option.name in BOUNDED else OTHER[option.kind](option.default)
+        given = {option.name: str(other).lower()}
         changed = searcher(method, SearchProblem(task=task, options=given, **ASK)).settings()
         assert changed != plain, option.name
 
