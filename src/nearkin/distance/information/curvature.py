@@ -14,6 +14,7 @@ negative eigenvalues, whereas the Hessian of a network may have some.
 Notation: N samples, P weights.
 """
 
+import copy
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -53,7 +54,7 @@ lanczos, diagonal
 
     kind: str = "auto"
     probes: int = 8
-    steps: int = 32
+    steps: int = 40
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -131,7 +132,7 @@ def measure_curvature(
     """The curvature of the loss of a network at its weights.
 
     Args:
-        model: the network, in evaluation mode; float64 gives accurate small eigenvalues.
+        model: the network, in evaluation mode.
         x: inputs `[N, *input_shape]`.
         likelihood: `categorical`, `gaussian`, `heteroscedastic`, `dense` or `language`.
         options: kind and effort (default: by the number of weights).
@@ -144,17 +145,30 @@ def measure_curvature(
     require(len(x) > 0, "there is no sample to measure on; the data is empty", DataError)
     size = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     kind, reason = options.chosen(size)
-    if kind == "lanczos":
+    if (
+        kind == "lanczos"
+    ):  # in the network's own dtype: float32 is 4 times faster, its error far below that of the probes
+        weight = next(model.parameters())
+        x = x.to(weight.dtype) if x.is_floating_point() else x
         inputs = x if len(x) <= KEPT else [x[block] for block in sample_blocks(len(x), KEPT)]
         product = FisherProduct(model, inputs, likelihood)
-        dtype = next(iter(product.jacobian.params.values())).dtype
         rng = Streams(options.seed)["probes"]
         spectrum: CurvatureSpectrum = lanczos_quadrature(
-            lambda block: product(block.to(dtype)).to(block.dtype), size, rng, options.probes, options.steps
+            lambda block: product(block.to(weight.dtype)).to(block.dtype), size, rng, options.probes, options.steps
         )
     else:
-        spectrum = Eigenvalues(_eigenvalues(model, x, likelihood, kind))
+        spectrum = Eigenvalues(_eigenvalues(in_double(model), as_double(x), likelihood, kind))
     return Curvature(spectrum, kind, reason, size)
+
+
+def in_double(model: nn.Module) -> nn.Module:
+    """A copy of a network in float64 and in evaluation mode."""
+    return copy.deepcopy(model).double().eval()
+
+
+def as_double(values: Tensor) -> Tensor:
+    """Real values in float64; class numbers and tokens unchanged."""
+    return values.double() if values.is_floating_point() else values
 
 
 def _eigenvalues(model: nn.Module, x: Tensor, likelihood: str, kind: str) -> Tensor:

@@ -8,6 +8,7 @@ measured at Gaussians $N(w, \Sigma^*)$ with the loss expanded to second order at
 Notation: t information in nats.
 """
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,13 +19,11 @@ from torch import Tensor, nn
 
 from nearkin.core.errors import OptionError, require, require_positive
 from nearkin.core.types import Params
-from nearkin.distance.information.curvature import CurvatureOptions, measure_curvature
+from nearkin.distance.information.curvature import CurvatureOptions, as_double, in_double, measure_curvature
 from nearkin.distance.information.task_complexity import (
     Complexity,
     WeightPrior,
-    as_double,
     from_curvature,
-    in_double,
     squared_distance,
     summed_loss,
 )
@@ -123,7 +122,8 @@ def structure_function(
             _refit(network, x, y, likelihood, beta / (len(x) * variance), prior_mean, refit)
         if refit or spectrum is None:
             loss, distance = summed_loss(network, x, y, likelihood), squared_distance(network, prior_mean)
-            spectrum = measure_curvature(network, x, likelihood, options)
+            measured = network if refit else copy.deepcopy(model).eval()
+            spectrum = measure_curvature(measured, x, likelihood, options)
         points.append(from_curvature(loss, distance, spectrum, beta, variance, len(x)))
     return StructureFunction(tuple(points), refit > 0)
 

@@ -23,7 +23,13 @@ from torch import Tensor, nn
 
 from nearkin.core.errors import DataError, require, require_positive
 from nearkin.core.types import Params
-from nearkin.distance.information.curvature import Curvature, CurvatureOptions, measure_curvature
+from nearkin.distance.information.curvature import (
+    Curvature,
+    CurvatureOptions,
+    as_double,
+    in_double,
+    measure_curvature,
+)
 from nearkin.fisher.cotangents import sample_blocks
 from nearkin.fisher.spectra import Estimate
 from nearkin.fisher.vectors import flat, require_fit
@@ -133,7 +139,7 @@ def complexity(
     prior_mean: Params | None = None,
     curvature: str | CurvatureOptions = "auto",
 ) -> Complexity:
-    r"""$C_\beta$ of a task for a trained network; it computes in float64 and in evaluation mode.
+    r"""$C_\beta$ of a task for a trained network in evaluation mode, in float64 except for Lanczos products.
 
     Args:
         model: the network at a minimum of its loss with weight decay; parameters that require no gradient are fixed.
@@ -145,20 +151,18 @@ def complexity(
         prior_mean: w₀ by name (default: 0); with the weights of a pretrained network, the complexity given it.
         curvature: `auto` (by the number of weights), `full`, `block`, `kronecker`, `lanczos`, `diagonal`, or options.
 
-    >>> net = nn.Linear(1, 1, bias=False).requires_grad_()
-    >>> _ = net.weight.data.fill_(0.0)
-    >>> found = complexity(net, torch.ones(3, 1), torch.zeros(3, 1), likelihood="gaussian", prior=WeightPrior(variance=1.0))
+    >>> net, unit = nn.Linear(1, 1, bias=False), WeightPrior(variance=1.0)
+    >>> found = complexity(net, torch.ones(3, 1), torch.zeros(3, 1), likelihood="gaussian", prior=unit)
     >>> round(found.log_determinant.value, 6) == round(math.log(4), 6), found.curvature, found.reason
     (True, 'full', '1 weights, at most 3,000')
     """
     require_positive("beta", beta)
-    prepared = in_double(model)
-    x, y = as_double(x), as_double(y)
-    loss = summed_loss(prepared, x, y, likelihood)
+    double = in_double(model)
+    loss = summed_loss(double, as_double(x), as_double(y), likelihood)
     options = CurvatureOptions(curvature) if isinstance(curvature, str) else curvature
-    spectrum = measure_curvature(prepared, x, likelihood, options)
+    spectrum = measure_curvature(copy.deepcopy(model).eval(), x, likelihood, options)
     variance = (prior or WeightPrior()).variance_of(len(x))
-    distance = squared_distance(prepared, prior_mean)
+    distance = squared_distance(double, prior_mean)
     return from_curvature(loss, distance, spectrum, beta, variance, len(x))
 
 
@@ -180,16 +184,6 @@ def from_curvature(
         curvature.kind,
         curvature.reason,
     )
-
-
-def in_double(model: nn.Module) -> nn.Module:
-    """A copy of a network in float64 and in evaluation mode."""
-    return copy.deepcopy(model).double().eval()
-
-
-def as_double(values: Tensor) -> Tensor:
-    """Real values in float64; class numbers and tokens unchanged."""
-    return values.double() if values.is_floating_point() else values
 
 
 def trainable(model: nn.Module) -> Params:

@@ -28,8 +28,7 @@ def double_well() -> AutodiffPotential:
 def curved_double_well(bend: float = 1.0, stiffness: float = 4.0) -> AutodiffPotential:
     r"""$\frac14(x^2 - 1)^2 + \frac{k}{2}(y - c(1 - x^2))^2$: minima (±1, 0), saddle (0, c) of height 0.25.
 
-    The minimum energy path is the parabola $y = c(1 - x^2)$; on the straight line the barrier is $\frac14 +
-    \frac{k}{2}c^2$.
+    On the straight line between the minima the barrier is $\frac14 + \frac{k}{2}c^2$.
 
     >>> curved_double_well(0.5).value(torch.tensor([[1.0, 0.0], [0.0, 0.5], [0.0, 0.0]]))
     tensor([0.0000, 0.2500, 0.7500])
