@@ -23,6 +23,11 @@ def later(folders: Iterable[list[Row]], short_seconds: float) -> Row:
         "short_seconds": short_seconds,
         "load": pairs,
         "short": shorter,
+        "short_alone": [
+            {name: row[name] for name in ("data", "seed", "metric", "answered")}
+            for row in short
+            if row["method"] == "solve" and "scores" in row and not _complete(row, short)
+        ],
         "summary": {
             "load": {
                 name: {
@@ -38,10 +43,10 @@ def later(folders: Iterable[list[Row]], short_seconds: float) -> Row:
     }
 
 
-def _complete(pair: Row, rows: list[Row]) -> bool:
-    """Whether all simple models of a data set and seed were fitted, two for images and all for tables."""
-    names = {row["method"] for row in rows if (row["data"], row["seed"]) == (pair["data"], pair["seed"])}
-    return {"svm", "forest"} <= names if pair["data"] in IMAGES else set(SIMPLE_MODELS) <= names
+def _complete(run: Row, rows: list[Row]) -> bool:
+    """Whether all simple models of a run's data set and seed were fitted, two for images and all for tables."""
+    names = {row["method"] for row in rows if (row["data"], row["seed"]) == (run["data"], run["seed"])}
+    return {"svm", "forest"} <= names if run["data"] in IMAGES else set(SIMPLE_MODELS) <= names
 
 
 def _by_seconds(rows: list[Row]) -> dict[float, list[Row]]:
@@ -69,7 +74,8 @@ def later_section(figures: dict[str, Any]) -> list[str]:
         "number of `solve` was chosen on them. The exponents of the prediction were fitted to the seeds 200 and 201. "
         "Other work used the machine all the time. Runs beside busy processes had slowdowns of 6 to 8 instead of 3, so "
         "after four of them (all below) the load was simulated: the wall clock runs three times as fast as the CPU "
-        "time of the process. Simulated load has no interruptions of uneven length.",
+        "time of the process. Simulated load has no interruptions of uneven length. "
+        "The pairs with a limit of CPU time and 0 busy processes are two runs under different amounts of other work.",
         "",
         "Idle is a run with the same limit of CPU time and no busy processes. Half width is that of the interval which "
         "the idle run states. The next column is what the loaded run states for an idle machine. Time is that of the "
@@ -100,6 +106,13 @@ def later_section(figures: dict[str, Any]) -> list[str]:
             f"{counted(found['short_in_time'])}.",
             "",
             short_table(runs["short"]),
+            "",
+            "Runs whose simple models were not all fitted, with test metric and time: "
+            + "; ".join(
+                f"{run['data']} {run['seed']}: {run['metric']:.4f}, {run['answered']:.2f}"
+                for run in runs["short_alone"]
+            )
+            + ".",
             "",
         ]
     return lines

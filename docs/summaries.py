@@ -273,7 +273,10 @@ def solve(figures: dict[str, Any]) -> Summary:
 
 def _later_runs(found: dict[str, Any]) -> str:
     """Runs of solve under load, and short runs, with later seeds."""
-    text = " Later runs under load (metric of an idle machine within the interval of it, within that stated for it):"
+    text = (
+        " Later pairs of runs without and with load; first those that differ by less than the half width of the "
+        "interval, then those whose idle result lies in the interval that the loaded run states for an idle machine:"
+    )
     parts = [
         f" {name}: {part['same']['count']} and {part['stated']['count']} of {part['same']['of']}"
         for name, part in found["load"].items()

@@ -1,6 +1,7 @@
 """Exceptions of nearkin. A message is one line: what was received, what was expected, what to do."""
 
 import importlib
+import math
 from types import ModuleType
 
 
@@ -42,6 +43,16 @@ def require(condition: bool, message: str, error: type[NearkinError] = OptionErr
     """
     if not condition:
         raise error(message)
+
+
+def require_positive(name: str, value: float) -> None:
+    """Raise an `OptionError` unless a number is finite and above 0.
+
+    >>> require_positive("beta", float("nan"))
+    Traceback (most recent call last):
+    nearkin.core.errors.OptionError: beta must be > 0 and finite, got nan
+    """
+    require(math.isfinite(value) and value > 0, f"{name} must be > 0 and finite, got {value}")
 
 
 def optional(module: str, extra: str, purpose: str) -> ModuleType:

@@ -1,0 +1,1 @@
+"""Training as diffusion in a potential: gradient noise, path actions, minimum energy paths, escape times."""
