@@ -438,6 +438,23 @@ def plasticity_speed(figures: dict[str, Any]) -> Summary:
     )
 
 
+def nao_tables(figures: dict[str, Any]) -> Summary:
+    """NAO against evolution at equal queries."""
+    off = figures["nao − evolution"]
+    better = [count for count, value in off.items() if value["mean"] + value["half"] < 0]
+    worse = [count for count, value in off.items() if value["mean"] - value["half"] > 0]
+    known = [f"better at {', '.join(better)} queries"] * bool(better) + [f"worse at {', '.join(worse)}"] * bool(worse)
+    spans = ", ".join(f"{value['mean']:+.2f} ± {value['half']:.2f} after {count}" for count, value in off.items())
+    return Summary(
+        "NAO finds better cells than evolution at equal numbers of queries.",
+        f"{'Holds' if better and not worse else 'Does not hold' if worse else 'Not shown'}: "
+        f"{'; '.join(known) or 'no difference beyond the interval'}. Regret relative to random search, NAO minus "
+        f"evolution, on tasks that had no part in the choice of options: {spans} queries (above 0, NAO is worse).",
+        f"95 %, over tasks; {figures['nao_seeds']} seeds with NAO, {figures['seeds']} with the other methods.",
+        "`python benchmarks/nao_tables.py FOLDER`, with the tables as CSV in FOLDER.",
+    )
+
+
 def enas_speed(figures: dict[str, Any]) -> Summary:
     """Steps and epochs of ENAS."""
     cell, text = figures["cells"], figures["recurrent"]
@@ -506,6 +523,7 @@ SUMMARIES: dict[str, tuple[str, Callable[[dict[str, Any]], Summary]]] = {
     "forgetting": ("forgetting", forgetting),
     "plasticity-speed": ("plasticity_speed", plasticity_speed),
     "enas-speed": ("enas", enas_speed),
+    "nao-tables": ("nao_tables", nao_tables),
 }
 
 
