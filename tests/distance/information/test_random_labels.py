@@ -1,7 +1,7 @@
 """Complexity of digits with random labels, and the steps of training (paper 001, figure 1).
 
-The size of the network, the number of samples and the threshold were chosen on seeds 100 to 103; the seeds here are
-others.
+The size of the network, the number of samples and the threshold were chosen on seeds 100 to 103, after a first
+trial with another setting on seed 0.
 """
 
 import numpy as np
@@ -73,7 +73,7 @@ def test_complexity_rises_with_replaced_labels_and_orders_the_steps_of_training(
     for replaced in (0, 100, 200, 300, 400):
         labels = torch.cat([random[:replaced], y[replaced:]])
         complexities.append(fitted_complexity(x, labels, seed))
-        steps.append(np.mean([steps_to_threshold(x, labels, start) for start in range(3)]))
+        steps.append(np.mean([steps_to_threshold(x, labels, start) for start in range(2)]))
     assert complexities == sorted(complexities)
     assert complexities[-1] > 4 * complexities[0]
     assert spearmanr(complexities, steps).statistic > 0.9
@@ -82,12 +82,12 @@ def test_complexity_rises_with_replaced_labels_and_orders_the_steps_of_training(
 @pytest.mark.parametrize("seed", SEEDS)
 def test_complexity_is_linear_in_added_random_labels(seed: int) -> None:
     x, y, random = digits(seed)
-    added = [0, 50, 100, 150, 200]
+    added = [0, 60, 120, 180]
     found = [
         fitted_complexity(x[: 100 + count], torch.cat([y[:100], random[100 : 100 + count]]), seed) for count in added
     ]
     assert np.corrcoef(added, found)[0, 1] ** 2 > 0.98
-    assert found[-1] > found[0] + 200  # at least one nat for each random label
+    assert found[-1] > found[0] + 180  # at least one nat for each random label
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -166,7 +166,7 @@ class TestCurvatures:
 
     def test_batches_beyond_the_kept_graph_give_the_same_products(self, monkeypatch: pytest.MonkeyPatch) -> None:
         net, x, y = small_network()
-        options = CurvatureOptions("lanczos", 4, 10)
+        net, x, options = net.double(), x.double(), CurvatureOptions("lanczos", 4, 10)
         whole = complexity(net, x, y, curvature=options)
         monkeypatch.setattr("nearkin.distance.information.curvature.KEPT", 16)
         assert math.isclose(complexity(net, x, y, curvature=options).complexity, whole.complexity, rel_tol=1e-9)

@@ -60,6 +60,8 @@ class TestString:
         found = minimum_energy_path(mueller_brown(), at(*start), at(*end))
         assert torch.allclose(found.saddle, at(*saddle), atol=1e-3)
         assert math.isclose(found.saddle_value, height, abs_tol=1e-2)
+        assert found.residual < 1e-2
+        assert found.barrier > found.saddle_value - float(found.values[0]) - 0.5
 
     def test_images_are_at_equal_distances(self) -> None:
         points = torch.rand(9, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64).cumsum(0)
@@ -84,7 +86,7 @@ class TestString:
             minimise(lambda w=point: potential.value(w), [point], 60)  # type: ignore[misc]
             solutions.append(potential.params(point.detach()))
         for start, end in pairwise(solutions):
-            options = StringOptions(images=7, iterations=60, climbing=0)
+            options = StringOptions(images=7, iterations=40, climbing=0)
             found = connect_modes(net, start, end, x, y, decay=1e-3, options=options)
             assert 0 <= found.barrier < 0.8 * found.straight_barrier
             assert torch.equal(found.points[0], potential.point(start))
@@ -140,7 +142,7 @@ class TestEffectivePotential:
 
     def share(self, weight: Callable[[Tensor], float]) -> float:
         """Share of the weight at x > 0."""
-        x = torch.linspace(-4, 4, 321, dtype=torch.float64)
+        x = torch.linspace(-4, 4, 161, dtype=torch.float64)
         weights = torch.tensor([weight(point) for point in x])
         return float(weights[x > 0].sum() / weights.sum())
 
@@ -154,7 +156,7 @@ class TestEffectivePotential:
         return self.share(weight)
 
     def test_is_the_exact_marginal(self) -> None:
-        y = torch.linspace(-12, 12, 4001, dtype=torch.float64)
+        y = torch.linspace(-12, 12, 1001, dtype=torch.float64)
 
         def weight(x: Tensor) -> float:
             points = torch.stack([x.expand_as(y), y], 1)

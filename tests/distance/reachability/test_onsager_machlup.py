@@ -138,7 +138,7 @@ def test_paths_of_a_network() -> None:
     line = straight_line(recorded[0], recorded[-1], 10)
     diffusion = 0.01
     exact = path_action(potential, line, diffusion, descent.duration)
-    estimated = path_action(potential, line, diffusion, descent.duration, seeded(0), 64)
+    estimated = path_action(potential, line, diffusion, descent.duration, seeded(0), 24)
     assert exact.error == 0 < estimated.error
     assert abs(estimated.dynamic - exact.dynamic) < 4 * estimated.error
     assert estimated.static == exact.static > 0

@@ -87,7 +87,7 @@ def path_potential(
     require_positive("diffusion", diffusion)
     trace = laplacian(potential, w, rng, probes)
     kinetic = float(potential.gradient(w).double().square().sum()) / 2
-    return Estimate(round(kinetic - diffusion * trace.value, 15), diffusion * trace.error)
+    return Estimate(kinetic - diffusion * trace.value, diffusion * trace.error)
 
 
 def straight_line(start: Tensor, end: Tensor, segments: int = 16) -> Tensor:

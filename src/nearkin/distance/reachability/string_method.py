@@ -30,8 +30,9 @@ class StringOptions:
         images: points of the path, with both ends.
         iterations: largest number of steps of all images.
         step: h (default: half of the inverse of the largest curvature on the straight line).
-        tolerance: largest speed of an image at the end, relative to the length of the path divided by h · iterations.
-        climbing: steps that refine the highest image.
+        tolerance: stop when all iterations at the present speed would move no image by more than this share of the
+            path's length.
+        climbing: steps that move the highest image to the saddle; 0 keeps it.
     """
 
     images: int = 21
@@ -56,9 +57,10 @@ class MinimumEnergyPath:
     Attributes:
         points: images `[K, P]` at equal arc length.
         values: U at the images `[K]`.
-        saddle: the highest point `[P]`.
+        saddle: the highest image after climbing `[P]`.
         saddle_value: U there.
-        barrier: U at the highest point minus U at the start, measured also between the images.
+        residual: ‖∇U‖ there, 0 at a saddle.
+        barrier: largest U on the path, at and between the images, minus U at the start.
         straight_barrier: the same on the straight line.
         iterations: steps done.
     """
@@ -67,6 +69,7 @@ class MinimumEnergyPath:
     values: Tensor
     saddle: Tensor
     saddle_value: float
+    residual: float
     barrier: float
     straight_barrier: float
     iterations: int
@@ -100,11 +103,16 @@ def minimum_energy_path(
             break
     values = potential.value(points).detach()
     saddle = _climb(potential, points, values, step, options.climbing)
-    saddle_value, first = float(potential.value(saddle)), float(values[0])
-    barrier = max(barrier_height(potential, points), saddle_value - first if options.climbing else 0.0)
     return MinimumEnergyPath(
-        points, values, saddle, saddle_value, barrier, barrier_height(potential, line), iterations
-    )  # fmt: skip
+        points,
+        values,
+        saddle,
+        float(potential.value(saddle)),
+        float(potential.gradient(saddle).norm()),
+        barrier_height(potential, points),
+        barrier_height(potential, line),
+        iterations,
+    )
 
 
 def connect_modes(
