@@ -160,7 +160,7 @@ Made by `python benchmarks/shared_weights.py`: figures 4 and 5 and table 1 of pa
 {figures["epochs"]} epochs, three of them without pull, every genotype watched, seeds
 {", ".join(map(str, figures["seeds"]))}, one thread. The strength was chosen on MNIST with seeds 100 and 101, and looked
 at on Penn Treebank with seed 100. A genotype is trained on ten batches (MNIST) or five (text), because with one batch
-nothing was forgotten in trials on MNIST. A negative change means that genotypes improved, so that there was nothing to prevent.
+nothing was forgotten in trials on MNIST. A negative change means that genotypes improved: there was nothing to prevent.
 `random-shared` is the control: the same shared weights without a controller; it measures 60 random genotypes last.
 
 {chr(10).join(sections)}

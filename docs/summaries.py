@@ -494,7 +494,8 @@ def shared_weights(figures: dict[str, Any]) -> Summary:
         "the largest one, and the architecture that is found is better.",
         f"The first part holds where the mean is above 0 without plasticity (four of six cases) and the largest change "
         f"is lower in all six; the second part is not shown. Mean change of the error on MNIST "
-        f"{mean[False, 'mnist']:+.2f} points without and {mean[True, 'mnist']:+.2f} with plasticity, largest {points[False]} and {points[True]}; "
+        f"{mean[False, 'mnist']:+.2f} points without and {mean[True, 'mnist']:+.2f} with plasticity, "
+        f"largest {points[False]} and {points[True]}; "
         f"of the loss on Penn Treebank {mean[False, 'ptb']:+.3f} and {mean[True, 'ptb']:+.3f}, largest {nats[False]} "
         f"and {nats[True]}. Best architectures, trained from scratch, differ by less than the noise of three seeds, "
         f"and so do ranks with shared weights.",
