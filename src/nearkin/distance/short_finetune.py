@@ -95,6 +95,54 @@ class ShortFinetune(FinetuneSchedule):
 
 
 @operation
+def short_finetune_losses(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    num_outputs: int,
+    likelihood: str = "categorical",
+    head: HeadStart = "zero",
+    num_heads: int = DRAWN_HEADS,
+    schedule: FinetuneSchedule = SCHEDULE,
+    seed: int = 0,
+) -> Work[Tensor]:
+    """Losses `[K]` of the steps of a short fine-tuning run; arguments are those of `short_finetune_loss`."""
+    form = likelihood_named(likelihood)
+    _check(x, y, num_outputs, likelihood, head)
+    require(num_heads >= 1, f"num_heads must be 1 or more, got {num_heads}")
+    heads = num_heads if head != "zero" and likelihood != "dense" else 1
+    order, losses = canonical_order(x, y), []
+    tuned = _started(model, x[order[:SCALE_SAMPLES]], num_outputs * heads, likelihood, head, seed)
+    check(tuned, x.shape[1:], num_outputs * heads, likelihood)
+    tuned.train()
+    moving = [value for value in tuned.parameters() if value.requires_grad]
+    optimiser = torch.optim.Adam(moving, schedule.learning_rate, fused=x.device.type in ("cpu", "cuda"))
+    for step, index in enumerate(_batches(len(x), schedule, seed)):
+        batch = order[index]
+        with torch.enable_grad(), seeded(derived_seed(seed, f"{SEED_NAME} noise", step)):
+            outputs, targets = tuned(x[batch]), y[batch]
+            if heads > 1:  # outputs [B, ..., H·C] of heads side by side to [B·H, ..., C]
+                outputs = outputs.unflatten(-1, (heads, num_outputs)).movedim(-2, 1).flatten(0, 1)
+                targets = targets.repeat_interleave(heads, 0)
+            loss = form.loss(outputs, targets)
+        value = float(loss.detach())
+        require(
+            math.isfinite(value),
+            f"the loss is {value} at step {step} of {schedule.steps}; the source's weights diverged, or the learning "
+            f"rate {schedule.learning_rate:g} is too large for this network",
+            TrainingError,
+        )
+        losses.append(value)
+        if step + 1 < schedule.steps:
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        yield Progress("short-finetune", step + 1, schedule.steps, {"loss": value})
+    return torch.tensor(losses, dtype=torch.float64)
+
+
+@operation
 def short_finetune_loss(
     model: nn.Module,
     x: Tensor,
@@ -131,38 +179,11 @@ def short_finetune_loss(
     >>> short_finetune_loss(net, x, easy, num_outputs=2) < short_finetune_loss(net, x, hard, num_outputs=2)
     True
     """
-    form = likelihood_named(likelihood)
-    _check(x, y, num_outputs, likelihood, head)
-    require(num_heads >= 1, f"num_heads must be 1 or more, got {num_heads}")
-    heads = num_heads if head != "zero" and likelihood != "dense" else 1
-    order, total = canonical_order(x, y), 0.0
-    tuned = _started(model, x[order[:SCALE_SAMPLES]], num_outputs * heads, likelihood, head, seed)
-    check(tuned, x.shape[1:], num_outputs * heads, likelihood)
-    tuned.train()
-    moving = [value for value in tuned.parameters() if value.requires_grad]
-    optimiser = torch.optim.Adam(moving, schedule.learning_rate, fused=x.device.type in ("cpu", "cuda"))
-    for step, index in enumerate(_batches(len(x), schedule, seed)):
-        batch = order[index]
-        with torch.enable_grad(), seeded(derived_seed(seed, f"{SEED_NAME} noise", step)):
-            outputs, targets = tuned(x[batch]), y[batch]
-            if heads > 1:  # outputs [B, ..., H·C] of heads side by side to [B·H, ..., C]
-                outputs = outputs.unflatten(-1, (heads, num_outputs)).movedim(-2, 1).flatten(0, 1)
-                targets = targets.repeat_interleave(heads, 0)
-            loss = form.loss(outputs, targets)
-        value = float(loss.detach())
-        require(
-            math.isfinite(value),
-            f"the loss is {value} at step {step} of {schedule.steps}; the source's weights diverged, or the learning "
-            f"rate {schedule.learning_rate:g} is too large for this network",
-            TrainingError,
-        )
-        total += value
-        if step + 1 < schedule.steps:
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-        yield Progress("short-finetune", step + 1, schedule.steps, {"loss": value})
-    return total / schedule.steps
+    losses = yield from short_finetune_losses.work(
+        model, x, y, num_outputs=num_outputs, likelihood=likelihood, head=head, num_heads=num_heads, schedule=schedule,
+        seed=seed,
+    )  # fmt: skip
+    return sum(losses.tolist()) / schedule.steps
 
 
 def _check(x: Tensor, y: Tensor, num_outputs: int, likelihood: str, head: str) -> None:
