@@ -11,23 +11,28 @@ from solve_tasks import IMAGES
 KEPT = 1.1  # of the budget
 
 
-def later(folders: Iterable[list[Row]], short_seconds: float) -> Row:
-    """Figures of the later runs, from the rows of each length of run."""
+def later(folders: Iterable[list[Row]], short_seconds: float, earlier: Row) -> Row:
+    """Figures of the later runs, from the rows of each length of run, added to earlier figures."""
     rows = [row for folder in folders for row in folder]
     pairs = [pair for folder in _by_seconds(rows).values() for pair in loads(folder)]
     short = [row for row in rows if row.get("seconds") == short_seconds]
     shorter = [pair for pair in short_runs(short, short) if _complete(pair, short)]
+    alone = [
+        {name: row[name] for name in ("data", "seed", "metric", "answered")}
+        for row in short
+        if row["method"] == "solve" and "scores" in row and not _complete(row, short)
+    ]
+    pairs = _added(earlier["load"], pairs, ("data", "seed", "clock", "load", "simulated", "seconds"))
+    shorter, alone = (
+        _added(earlier[name], found, ("data", "seed")) for name, found in (("short", shorter), ("short_alone", alone))
+    )
     groups = {name: [pair for pair in pairs if _name(pair) == name] for name in dict.fromkeys(map(_name, pairs))}
     return {
-        "seeds": sorted({row["seed"] for row in rows}),
+        "seeds": sorted({row["seed"] for row in (*pairs, *shorter, *alone)}),
         "short_seconds": short_seconds,
         "load": pairs,
         "short": shorter,
-        "short_alone": [
-            {name: row[name] for name in ("data", "seed", "metric", "answered")}
-            for row in short
-            if row["method"] == "solve" and "scores" in row and not _complete(row, short)
-        ],
+        "short_alone": alone,
         "summary": {
             "load": {
                 name: {
@@ -41,6 +46,12 @@ def later(folders: Iterable[list[Row]], short_seconds: float) -> Row:
             "short_in_time": share([pair["answered"] <= KEPT for pair in shorter]),
         },
     }
+
+
+def _added(earlier: list[Row], found: list[Row], key: tuple[str, ...]) -> list[Row]:
+    """Earlier rows and new ones; a new row replaces one with the same key."""
+    by_key = {tuple(row.get(name) for name in key): row for row in (*earlier, *found)}
+    return list(by_key.values())
 
 
 def _complete(run: Row, rows: list[Row]) -> bool:
@@ -72,8 +83,9 @@ def later_section(figures: dict[str, Any]) -> list[str]:
     lines += [
         f"Seeds {', '.join(map(str, runs['seeds']))}, with the code that measures the load of the machine; no rule or "
         "number of `solve` was chosen on them. The exponents of the prediction were fitted to the seeds 200 and 201. "
-        "Other work used the machine all the time. Runs beside busy processes had slowdowns of 6 to 8 instead of 3, so "
-        "after four of them (all below) the load was simulated: the wall clock runs three times as fast as the CPU "
+        "With the seeds 22 to 24 the process and its busy processes had one core for themselves. With the seeds 20 and "
+        "21 other work used the machine all the time: runs beside busy processes had slowdowns of 6 to 8 instead of 3, "
+        "so after four of them (all below) the load was simulated: the wall clock runs three times as fast as the CPU "
         "time of the process. Simulated load has no interruptions of uneven length. "
         "The pairs with a limit of CPU time and 0 busy processes are two runs under different amounts of other work.",
         "",
