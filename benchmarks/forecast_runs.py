@@ -5,6 +5,7 @@ run starts from a new head as `solve` does, has a constant learning rate and nev
 for every threshold that it reaches.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -14,8 +15,11 @@ import torch
 from torch import Tensor, nn
 
 import nearkin as nk
-from nearkin.core.rng import derived_seed
-from nearkin.distance.short_finetune import short_finetune_losses
+from nearkin.core.rng import Streams, derived_seed
+from nearkin.distance.forecasting.curve import RunCurve
+from nearkin.distance.forecasting.records import RecordedRun
+from nearkin.distance.forecasting.signals import Signals, measure_signals
+from nearkin.distance.source_on_target import SourceOnTarget
 from nearkin.nets.heads import SCALE_SAMPLES, with_start
 from nearkin.nets.history import History
 from nearkin.nets.recipe import Recipe
@@ -26,6 +30,7 @@ from prediction_tasks import NAMES, NETWORKS, SHAPE, SOURCE_SAMPLES, pools
 from prediction_truth import kept
 
 SCRATCH = len(NAMES)  # row of the network before training
+SOURCES = 8  # trained networks that are fine-tuned on each target
 TARGET_SAMPLES = 600
 STEPS = 400
 NEVER = 2.0  # an accuracy that stops no run, so that every epoch is validated
@@ -81,6 +86,13 @@ def sources(cache: Path, setting: Setting) -> list[nn.Module]:
     return [*models, network(setting, 10).eval()]
 
 
+def sources_of(target: int) -> list[int]:
+    """Rows of the networks that are fine-tuned on a target; the last is that before training."""
+    others = [row for row in range(SCRATCH) if row != target]
+    order = torch.randperm(len(others), generator=Streams(0).at("forecast sources", target)).tolist()
+    return [*sorted(others[index] for index in order[:SOURCES]), SCRATCH]
+
+
 def fine_tuned(setting: Setting, model: nn.Module, target: int, source: int) -> History:
     """The history of one run."""
     data = task(target, "target", setting.seed)
@@ -90,19 +102,37 @@ def fine_tuned(setting: Setting, model: nn.Module, target: int, source: int) -> 
     return fit(start, data, setting.recipe, seed=seed).history
 
 
-def runs(cache: Path, setting: Setting) -> Iterator[tuple[int, int, History]]:
-    """Target, source and history of every run, each target stored when it is finished."""
+def measured(setting: Setting, model: nn.Module, target: int) -> Signals:
+    """What is measured before a run."""
+    data = task(target, "target", setting.seed)
+    return measure_signals(SourceOnTarget(model, data, data.form))
+
+
+def runs(cache: Path, setting: Setting) -> Iterator[tuple[int, int, RecordedRun, History]]:
+    """Target, source, record and history of every run, each target stored when it is finished."""
     models: list[nn.Module] = []
     for target in range(SCRATCH):
+        rows = sources_of(target)
 
-        def compute(target: int = target) -> dict[str, Tensor]:
+        def compute(target: int = target, rows: list[int] = rows) -> dict[str, Tensor]:
             if not models:
                 models.extend(sources(cache, setting))
-            found = [fine_tuned(setting, model, target, row) for row, model in enumerate(models)]
-            tables = [history.to_tensors() for history in found]
-            return {name: torch.stack([table[name] for table in tables]) for name in tables[0]}
+            parts: dict[str, Tensor] = {}
+            for row in rows:
+                history = fine_tuned(setting, models[row], target, row)
+                parts |= {f"{row} {name}": value for name, value in history.to_tensors().items()}
+                found = measured(setting, models[row], target)
+                parts[f"{row} signals"] = torch.tensor(list(json.dumps(found.to_dict()).encode()), dtype=torch.uint8)
+            return parts
 
         tensors = kept(cache / "runs" / str(setting) / f"{target}.pt", compute)
-        for source in range(SCRATCH + 1):
-            if source != target:
-                yield target, source, History.from_tensors({name: value[source] for name, value in tensors.items()})
+        for row in rows:
+            named = {name: tensors[f"{row} {name}"] for name in ("losses", "measured", "steps_per_epoch")}
+            history = History.from_tensors(named)
+            signals = Signals.from_dict(json.loads(bytes(tensors[f"{row} signals"].tolist())))
+            source = "" if row == SCRATCH else str(NAMES[row])
+            recipe = setting.recipe
+            yield target, row, RecordedRun(
+                source, str(NAMES[target]), NETWORKS[setting.network], recipe.optimiser, recipe.batch_size, signals,
+                RunCurve.of(history, recipe),
+            ), history  # fmt: skip

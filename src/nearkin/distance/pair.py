@@ -5,9 +5,10 @@ measure needs them, train missing networks, and store measured values.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -22,6 +23,9 @@ from nearkin.nets.solved import Solved
 from nearkin.tasks.likelihood import likelihood
 from nearkin.tasks.pixels import fitted_to
 from nearkin.tasks.task import Task
+
+if TYPE_CHECKING:
+    from nearkin.distance.forecasting.records import RecordedRun
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -167,6 +171,10 @@ class Target:
     def recall(self, key: str, source: Source, trial: int) -> Mapping[str, float]:
         """Stored values of a pair under a key; empty if there are none."""
         return {}
+
+    def recorded_runs(self) -> "Sequence[RecordedRun]":
+        """Training runs from which forecasts learn, if there is a store."""
+        return ()
 
     def remember(self, key: str, source: Source, trial: int, values: Mapping[str, float]) -> None:
         """Store values of a pair under a key, if there is a store."""

@@ -20,6 +20,7 @@ from nearkin.distance.baselines.neighbours import knn_accuracy, knn_r2
 from nearkin.distance.baselines.order import random_value
 from nearkin.distance.baselines.task2vec import embedding_asymmetric, embedding_distance
 from nearkin.distance.fisher_based.between_tasks import FrechetDistance
+from nearkin.distance.forecasting.reach import PredictedSteps
 from nearkin.distance.measure import CLASSES, LABELLED, VALUES, Formula, Measure, Need, at_once, of_view
 from nearkin.distance.pair import Pair
 from nearkin.distance.short_finetune import ShortFinetune
@@ -151,6 +152,12 @@ MEASURES: Mapping[str, Measure] = {
         Measure(
             "fid", "Fréchet distance of Gaussians of the features of both data sets (Heusel et al. 2017)",
             at_once(lambda pair: fid(pair.source_features, pair.view.train_features)), BOTH_DATA, VALUES, VALUES,
+        ),
+        Measure(
+            "reach", "predicted steps of fine-tuning until the loss is a fifth of that of a constant answer",
+            PredictedSteps(), TUNED, title="predicted steps",
+            about="Steps of fine-tuning until the loss is a fifth of that of a constant answer, predicted from a short "
+            "run and from recorded runs",
         ),
         Measure("source", "− the source's metric on its own task", at_once(lambda pair: -pair.metric), (Need.METRIC,)),
         Measure(

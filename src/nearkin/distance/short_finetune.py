@@ -183,7 +183,7 @@ def short_finetune_loss(
         model, x, y, num_outputs=num_outputs, likelihood=likelihood, head=head, num_heads=num_heads, schedule=schedule,
         seed=seed,
     )  # fmt: skip
-    return sum(losses.tolist()) / schedule.steps
+    return float(sum(losses.tolist()) / schedule.steps)
 
 
 def _check(x: Tensor, y: Tensor, num_outputs: int, likelihood: str, head: str) -> None:

@@ -1,7 +1,7 @@
 """Options of a comparison of tasks; sources and targets that are loaded from a zoo and store measured values in it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -13,6 +13,7 @@ from nearkin.core.errors import NearkinError, require
 from nearkin.core.events import Note, Work
 from nearkin.core.state import State
 from nearkin.core.types import Params
+from nearkin.distance.forecasting.records import RecordedRun
 from nearkin.distance.measure import Measure
 from nearkin.distance.pair import Pair, Source, Target
 from nearkin.distance.registry import DEFAULT, measure_named
@@ -21,6 +22,7 @@ from nearkin.nets.solved import Solved
 from nearkin.store.records import TaskRecord
 from nearkin.tasks.likelihood import likelihood
 from nearkin.tasks.task import Task
+from nearkin.zoo.recorded_runs import recorded_runs
 from nearkin.zoo.solved_tasks import SolvedTasks
 from nearkin.zoo.trials import TrialCache
 
@@ -183,6 +185,14 @@ class StoredTarget(Target):
         if key not in self._stored:
             self._stored[key] = self.zoo.pairs(key, self.name)
         return self._stored[key].get((source.name, trial), {})
+
+    def recorded_runs(self) -> Sequence[RecordedRun]:
+        """Training runs of the zoo; those of the target itself are left out."""
+        return [run for run in self._runs if run.target != self.name]
+
+    @cached_property
+    def _runs(self) -> list[RecordedRun]:
+        return list(recorded_runs(self.zoo))
 
     def remember(self, key: str, source: Source, trial: int, values: Mapping[str, float]) -> None:
         """Store values in the zoo, if the target is one of its tasks."""

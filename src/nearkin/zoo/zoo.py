@@ -25,16 +25,20 @@ from nearkin.store.records import TaskRecord
 from nearkin.tasks.task import Task
 from nearkin.zoo.comparison import Comparison
 from nearkin.zoo.near import compare_all, rank_sources
+from nearkin.zoo.recorded_runs import record_training
 from nearkin.zoo.solved_tasks import SolvedTasks
 from nearkin.zoo.trials import TrialCache
 
 if TYPE_CHECKING:
+    from nearkin.distance.forecasting.forecasts import Forecast
     from nearkin.search.networks.build import Skeleton
     from nearkin.zoo import best_cells
+    from nearkin.zoo import forecast as finetuning_forecast
     from nearkin.zoo import search as architecture_search
     from nearkin.zoo import transfer as closed_form_transfer
 else:  # they import packages that the other operations do not need
     architecture_search, closed_form_transfer = Lazy("nearkin.zoo.search"), Lazy("nearkin.zoo.transfer")
+    finetuning_forecast = Lazy("nearkin.zoo.forecast")
 
 
 class Zoo(SolvedTasks):
@@ -109,6 +113,7 @@ class Zoo(SolvedTasks):
             fits.append((yield from cache.trial(trial, trials, chosen_device(device))))
         solved = Solved(task.name, spec, task.facts(), seed, tuple(fits))
         record = yield from self.store(task, solved, recipe)
+        yield from record_training(self, task, solved, recipe)
         cache.clear()
         if warning := remember(spec):
             yield Caution(warning)
@@ -215,3 +220,24 @@ class Zoo(SolvedTasks):
         """
         how = how or closed_form_transfer.TransferOptions(shots=shots, **options)
         return closed_form_transfer.transfer_network(self, source, target, how, seed, stages)
+
+    @operation
+    def forecast(
+        self,
+        source: str,
+        target: Task | str,
+        to: str = "",
+        *,
+        how: "finetuning_forecast.ForecastOptions | None" = None,
+    ) -> "Work[Forecast]":
+        """Forecast what fine-tuning the network of a solved task on a target will cost.
+
+        Args:
+            source: name of the solved task.
+            target: a new task, or the name of one in the zoo.
+            to: what to reach, such as `loss=0.3` or `accuracy=0.9` (default: a fifth of a constant answer's loss).
+            how: replaces `to`; also optimiser, learning rate, batch size and budget. Its `check` has no effect on the
+                result, but records the run; `zoo.forecast.forecast_finetuning` also returns the run.
+        """
+        how = how or finetuning_forecast.ForecastOptions(to=to)
+        return (yield from finetuning_forecast.forecast_finetuning.work(self, source, target, how)).forecast
