@@ -77,7 +77,29 @@ class AutodiffPotential:
         return product
 
 
-class NetworkPotential(AutodiffPotential):
+class PointwisePotential(AutodiffPotential):
+    """A potential of which one point is computed after the other, so that the graph of one point is in memory.
+
+    Args:
+        function: maps `[P]` to `[]`.
+    """
+
+    def value(self, w: Tensor) -> Tensor:
+        """U, `[]` or `[K]`."""
+        return self.function(w) if w.dim() == 1 else torch.stack([self.function(point) for point in w])
+
+    def gradient(self, w: Tensor) -> Tensor:
+        """∇U, in the shape of w."""
+        return super().gradient(w) if w.dim() == 1 else torch.stack([self.gradient(point) for point in w])
+
+    def hessian_product(self, w: Tensor, v: Tensor) -> Tensor:
+        """∇²U v, for v in the shape of w."""
+        if w.dim() == 1:
+            return super().hessian_product(w, v)
+        return torch.stack([self.hessian_product(point, vector) for point, vector in zip(w, v, strict=True)])
+
+
+class NetworkPotential(PointwisePotential):
     r"""Mean loss of a network with weight decay, $U(w) = L(w) + \frac{\gamma}{2}\|w - w_0\|^2$, as a potential.
 
     A point is the flat vector of all weights that require gradients. Buffers keep the values that the network has.
@@ -114,8 +136,6 @@ class NetworkPotential(AutodiffPotential):
         origin = torch.zeros_like(flat(weights)) if centre is None else self.point(centre)
 
         def potential(w: Tensor) -> Tensor:
-            if w.dim() > 1:
-                return torch.stack([potential(point) for point in w])
             loss = form.nll(forward(unflat(w, weights), x), y).mean()
             return loss + decay / 2 * (w - origin).square().sum()
 
@@ -132,18 +152,6 @@ class NetworkPotential(AutodiffPotential):
     def params(self, w: Tensor) -> Params:
         """A point `[P]` as weights by name."""
         return unflat(w, self.weights)
-
-    def gradient(self, w: Tensor) -> Tensor:
-        """∇U, one point after the other: the graph of one point is in memory."""
-        if w.dim() > 1:
-            return torch.stack([self.gradient(point) for point in w])
-        return super().gradient(w)
-
-    def hessian_product(self, w: Tensor, v: Tensor) -> Tensor:
-        """∇²U v, one point after the other."""
-        if w.dim() > 1:
-            return torch.stack([self.hessian_product(point, vector) for point, vector in zip(w, v, strict=True)])
-        return super().hessian_product(w, v)
 
 
 def hessian(potential: Potential, w: Tensor) -> Tensor:
