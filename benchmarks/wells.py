@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nearkin.distance.reachability.escape import effective_potential, kramers_time
 from nearkin.distance.reachability.onsager_machlup import minimise_action, path_action, straight_line
-from nearkin.distance.reachability.string_method import minimum_energy_path, path_profile
+from nearkin.distance.reachability.string_method import StringOptions, minimum_energy_path, path_profile
 from nearkin.distance.reachability.wells import (
     curved_double_well,
     double_well,
@@ -33,6 +33,7 @@ from wells_pictures import draw_all
 SEED = 0
 STEP = 0.02
 BINS = 60
+SEGMENTS = 60  # of a path
 
 
 def rounded(values: Tensor, places: int = 4) -> list[Any]:
@@ -77,7 +78,7 @@ def double_well_density(particles: int = 4000, duration: float = 60.0) -> dict[s
     return {
         "diffusion": diffusion, "particles": particles, "duration": duration,
         "times": rounded(torch.arange(len(path))[::10] * STEP, 2),
-        "paths": rounded(path[::10, :6:2].T, 3),
+        "paths": rounded(path[::10, :3].T, 3),
         "centres": rounded(centres), "density": rounded(density),
         "x": rounded(x[::12]), "predicted": rounded(predicted[::12]),
         "total_variation": distance(density, bin_means(predicted, x, centres), centres),
@@ -110,8 +111,8 @@ def escape_times(particles: int = 400, inverse: tuple[float, ...] = (8.0, 10.0, 
 def curved_well() -> dict[str, Any]:
     """Straight line, minimum energy path and path of least action between the minima of the curved well."""
     well, ends = curved_double_well(), torch.tensor([[-1.0, 0.0], [1.0, 0.0]]).double()
-    found = minimum_energy_path(well, *ends)
-    line, diffusion, duration = straight_line(*ends, 20), 0.1, 4.0
+    found = minimum_energy_path(well, *ends, StringOptions(images=SEGMENTS + 1))
+    line, diffusion, duration = straight_line(*ends, SEGMENTS), 0.1, 4.0
     least = minimise_action(well, found.points, diffusion, duration)
     paths = {"straight line": line, "minimum energy path": found.points, "least action": least}
     return {

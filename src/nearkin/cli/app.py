@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import nearkin
-from nearkin.cli import demo, doctor, models, near, predict, search, serve, solve, transfer, zoo
+from nearkin.cli import connect, demo, doctor, models, near, predict, search, serve, solve, transfer, zoo
 from nearkin.cli.console import Interrupted, Settings, raise_interrupted, stop_signals
 from nearkin.core.errors import NearkinError
 from nearkin.core.memory import out_of_memory
@@ -37,6 +37,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "matrix": near.matrix,
     "map": near.map_,
     "transfer": transfer.transfer,
+    "connect": connect.connect,
     "solve": solve.solve,
     "predict": predict.predict,
     "search": search.search,

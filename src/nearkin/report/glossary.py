@@ -7,7 +7,7 @@ from nearkin.report.html import REPORT, template_text
 
 @cache
 def glossary(page: str) -> list[tuple[str, str, str]]:
-    """Id, term and definition of every term of a page: `solution`, `map`, `transfer`, `search`, `list` or `task`.
+    """Id, term and definition of every term of a page, such as `solution`, `map`, `transfer` or `connection`.
 
     >>> [(anchor, term) for anchor, term, _ in glossary("map")][:2]
     [('term-distance', 'Distance'), ('term-fisher-information', 'Fisher information')]

@@ -23,7 +23,7 @@ from nearkin.distance.reachability.descent_noise import gradient_noise
 from nearkin.distance.reachability.potentials import NetworkPotential, PointwisePotential
 from nearkin.distance.reachability.shared_encoder import SharedEncoderPotential, with_fitted_head
 from nearkin.distance.reachability.string_method import BETWEEN, StringOptions, minimum_energy_path
-from nearkin.nets.functional import load, num_parameters, with_batch_statistics
+from nearkin.nets.functional import load
 from nearkin.nets.heads import head_name
 from nearkin.run.checkpoints import facts_digest, resume
 from nearkin.tasks.examples import Batch
@@ -122,7 +122,7 @@ class Connection:
 
     @property
     def kramers(self) -> dict[str, float] | None:
-        r"""The rise ΔU from the start to the highest point, divided by D, and $\log_{10} e^{\Delta U/D}$; None without D.
+        r"""The rise ΔU from the start to the highest point, ΔU/D, and $\log_{10} e^{\Delta U/D}$; None without D.
 
         The exponential is Kramers' time up to its prefactor. Without a barrier the rise is 0.
         """
@@ -214,7 +214,7 @@ def _models(zoo: SolvedTasks, start: str, end: str, how: ConnectOptions) -> tupl
     first, last = zoo.solved(start), zoo.solved(end)
     require(
         (start, how.trials[0]) != (end, how.trials[1]),
-        f"'{start}', trial {how.trials[0]}, is given as start and as end; give another task, or two trials: --trials 0,1",
+        f"'{start}', trial {how.trials[0]}, is given as start and as end; give two tasks, or two trials such as 0,1",
     )
     for kind, own, other in (
         ("network", first.network, last.network),
@@ -254,7 +254,7 @@ def _potential(
 ) -> tuple[PointwisePotential, tuple[Tensor, Tensor]]:
     """The mean loss of the tasks, and both solutions as points."""
     parts = {
-        name: NetworkPotential(with_batch_statistics(networks[0][name]), batch.x, batch.y, tasks[name].likelihood)
+        name: NetworkPotential(networks[0][name], batch.x, batch.y, tasks[name].likelihood, batch_statistics=True)
         for name, batch in batches.items()
     }
     first, last = ([dict(own[name].named_parameters()) for name in parts] for own in networks)

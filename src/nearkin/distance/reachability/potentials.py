@@ -13,9 +13,10 @@ from torch import Generator, Tensor, nn
 
 from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.types import Params
-from nearkin.fisher.jacobian import at_weights
+from nearkin.fisher.jacobian import at_weights, function_of_weights
 from nearkin.fisher.spectra import Estimate, trace
 from nearkin.fisher.vectors import columnwise, flat, require_fit, unflat
+from nearkin.nets.functional import with_batch_statistics
 from nearkin.tasks.likelihood import likelihood as likelihood_named
 
 DENSE_LIMIT = 2000  # coordinates of a Hessian that is formed
@@ -111,6 +112,8 @@ class NetworkPotential(PointwisePotential):
         likelihood: `categorical`, `gaussian`, `heteroscedastic`, `dense` or `language`.
         decay: γ.
         centre: w₀ by name (default: 0).
+        batch_statistics: whether batch normalisation uses the statistics of x at every point, instead of the running
+            statistics of the network, which belong to its own weights only.
 
     >>> net = nn.Linear(1, 1, bias=False)
     >>> potential = NetworkPotential(net, torch.ones(2, 1), torch.ones(2, 1), "gaussian", decay=0.5)
@@ -126,11 +129,14 @@ class NetworkPotential(PointwisePotential):
         likelihood: str = "categorical",
         decay: float = 0.0,
         centre: Params | None = None,
+        batch_statistics: bool = False,
     ) -> None:
         require(len(x) > 0, "there is no sample to measure on; the data is empty", DataError)
         require(len(x) == len(y), f"{len(x)} inputs but {len(y)} targets; give one target per input", DataError)
         require(decay >= 0, f"decay must be >= 0, got {decay}")
         forward, weights = at_weights(model)
+        if batch_statistics:
+            forward = function_of_weights(with_batch_statistics(model))
         form = likelihood_named(likelihood)
         self.weights = weights
         origin = torch.zeros_like(flat(weights)) if centre is None else self.point(centre)

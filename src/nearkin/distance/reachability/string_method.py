@@ -19,7 +19,6 @@ from nearkin.core.state import State, restoring
 from nearkin.core.types import Params
 from nearkin.distance.reachability.onsager_machlup import straight_line
 from nearkin.distance.reachability.potentials import NetworkPotential, Potential
-from nearkin.nets.functional import with_batch_statistics
 
 POWER_STEPS = 10
 BETWEEN = 4  # parts of a segment at whose ends the barrier is measured
@@ -179,7 +178,7 @@ def connect_modes(
         decay: weight decay γ of the potential.
         options: effort (default: 9 images, 200 iterations).
     """
-    potential = NetworkPotential(with_batch_statistics(model), x, y, likelihood, decay)
+    potential = NetworkPotential(model, x, y, likelihood, decay, batch_statistics=True)
     options = options or MODE_OPTIONS
     return minimum_energy_path.work(potential, potential.point(start), potential.point(end), options)
 
