@@ -110,9 +110,9 @@ def escape_times(particles: int = 400, inverse: tuple[float, ...] = (8.0, 10.0, 
 
 def curved_well() -> dict[str, Any]:
     """Straight line, minimum energy path and path of least action between the minima of the curved well."""
-    well, ends = curved_double_well(), torch.tensor([[-1.0, 0.0], [1.0, 0.0]]).double()
-    found = minimum_energy_path(well, *ends, StringOptions(images=SEGMENTS + 1))
-    line, diffusion, duration = straight_line(*ends, SEGMENTS), 0.1, 4.0
+    well, start, end = curved_double_well(), torch.tensor([-1.0, 0.0]).double(), torch.tensor([1.0, 0.0]).double()
+    found = minimum_energy_path(well, start, end, StringOptions(images=SEGMENTS + 1))
+    line, diffusion, duration = straight_line(start, end, SEGMENTS), 0.1, 4.0
     least = minimise_action(well, found.points, diffusion, duration)
     paths = {"straight line": line, "minimum energy path": found.points, "least action": least}
     return {

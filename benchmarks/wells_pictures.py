@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from contourpy import contour_generator
 
@@ -47,7 +48,7 @@ class Panel:
         lines = contour_generator(x, y, potential.value(torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)))
         for level in levels:
             for line in lines.lines(level):
-                self.line(line.tolist(), Style(stroke="arrow", width=0.8))
+                self.line(np.asarray(line).tolist(), Style(stroke="arrow", width=0.8))
 
     def legend(self, entries: Mapping[str, Style]) -> None:
         """Names of lines below the field."""

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 import nearkin as nk
-from nearkin.core.events import Checkpoint, Event
+from nearkin.core.events import Checkpoint, Event, Progress
 from nearkin.report.connection_page import connection_page, connection_picture
 from nearkin.zoo.connect import Connection, ConnectOptions
 
 LOW, HIGH = "digits?classes=0,1,2&rest=drop&limit=150", "digits?classes=5,6,7,8&rest=drop&limit=200"
-QUICK = {"samples": 60, "images": 5, "iterations": 12}
+QUICK: dict[str, Any] = {"samples": 60, "images": 5, "iterations": 12}
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_diffusion_is_that_of_the_stored_recipe(zoo: nk.Zoo, trials: Connection)
 
 
 def test_an_interrupted_call_is_resumed(zoo: nk.Zoo) -> None:
-    options = {"trials": (0, 1), "samples": 40, "images": 5, "iterations": 8}
+    options: dict[str, Any] = {"trials": (0, 1), "samples": 40, "images": 5, "iterations": 8}
 
     def stop(event: Event) -> None:
         if isinstance(event, Checkpoint) and event.capture().facts["iterations"] == 5:
@@ -96,7 +96,7 @@ def test_an_interrupted_call_is_resumed(zoo: nk.Zoo) -> None:
     events: list[Event] = []
     with nk.listening(events.append):
         resumed = zoo.connect("low", **options)
-    steps = [event.done for event in events if getattr(event, "stage", "") == "path"]
+    steps = [event.done for event in events if isinstance(event, Progress) and event.stage == "path"]
     assert steps == [6, 7, 8]
     assert zoo.work.names() == []
     again = zoo.connect("low", **options)
@@ -131,7 +131,7 @@ def test_report_and_picture_show_the_figures(trials: Connection) -> None:
     ],
 )
 def test_bad_requests_are_one_clear_line(
-    zoo: nk.Zoo, names: tuple[str, ...], options: dict[str, object], message: str
+    zoo: nk.Zoo, names: tuple[str, ...], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(nk.NearkinError, match=message):
         zoo.connect(*names, **options)

@@ -68,7 +68,7 @@ def connection_sentence(connection: Connection) -> str:
             f"Between {names} there is no barrier: on the straight line the loss never exceeds that of the higher end."
         )
     if connection.barrier <= 0:
-        return f"{names} are connected by a path without a barrier; on the straight line it is {straight}."
+        return f"{names} are connected by a path without a barrier; on the straight line the barrier is {straight}."
     return (
         f"Between {names} the barrier is {number(connection.barrier, 4)} on the minimised path and {straight} on the "
         f"straight line: it fell by {percent(lowered)}."

@@ -8,7 +8,7 @@ to END begins, after a fit of the head, and ends at END's own solution. All weig
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from nearkin.distance.reachability.descent_noise import gradient_noise
 from nearkin.distance.reachability.potentials import NetworkPotential, PointwisePotential
 from nearkin.distance.reachability.shared_encoder import SharedEncoderPotential, with_fitted_head
 from nearkin.distance.reachability.string_method import BETWEEN, StringOptions, minimum_energy_path
-from nearkin.nets.functional import load
+from nearkin.nets.functional import load, view
 from nearkin.nets.heads import head_name
 from nearkin.run.checkpoints import facts_digest, resume
 from nearkin.tasks.examples import Batch
@@ -257,7 +257,7 @@ def _potential(
         name: NetworkPotential(networks[0][name], batch.x, batch.y, tasks[name].likelihood, batch_statistics=True)
         for name, batch in batches.items()
     }
-    first, last = ([dict(own[name].named_parameters()) for name in parts] for own in networks)
+    first, last = ([view(own[name]).params for name in parts] for own in networks)
     if len(parts) == 1:
         (part,) = parts.values()
         return part, (part.point(first[0]), part.point(last[0]))
@@ -266,7 +266,7 @@ def _potential(
     return joint, (joint.point(first), joint.point(last))
 
 
-def _digest(ends: Sequence[Tensor], tasks: Any, how: ConnectOptions) -> str:
+def _digest(ends: Sequence[Tensor], tasks: Iterable[Task], how: ConnectOptions) -> str:
     """A hash of all that determines the path, for the name of its checkpoint."""
     points = hashlib.sha256(b"".join(end.contiguous().numpy().tobytes() for end in ends)).hexdigest()
     return facts_digest({"points": points, "tasks": [task.fingerprint() for task in tasks], **asdict(how)})
