@@ -34,6 +34,7 @@ SEED = 0
 STEP = 0.02
 BINS = 60
 SEGMENTS = 60  # of a path
+SHOWN = [0, 1, 4]  # particles that are drawn; the last one changes wells
 
 
 def rounded(values: Tensor, places: int = 4) -> list[Any]:
@@ -78,7 +79,7 @@ def double_well_density(particles: int = 4000, duration: float = 60.0) -> dict[s
     return {
         "diffusion": diffusion, "particles": particles, "duration": duration,
         "times": rounded(torch.arange(len(path))[::10] * STEP, 2),
-        "paths": rounded(path[::10, :3].T, 3),
+        "paths": rounded(path[::10, SHOWN].T, 3),
         "centres": rounded(centres), "density": rounded(density),
         "x": rounded(x[::12]), "predicted": rounded(predicted[::12]),
         "total_variation": distance(density, bin_means(predicted, x, centres), centres),

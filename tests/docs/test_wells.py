@@ -36,6 +36,8 @@ def test_paths_in_the_curved_well(figures: dict[str, Any]) -> None:
     assert well["saddle"] == pytest.approx([0.0, 1.0], abs=1e-6)
     assert (well["barrier"], well["straight_barrier"]) == pytest.approx((0.25, 2.25), abs=1e-6)
     actions = well["actions"]
+    for action in actions.values():
+        assert f"{action:.1f}".replace("-", "−") in PAGE
     assert actions["least action"] < actions["minimum energy path"] < actions["straight line"]
 
 
