@@ -11,7 +11,11 @@ from typing import Annotated
 import typer
 
 import nearkin
+<<<<<<< HEAD
 from nearkin.cli import demo, doctor, forecast, models, near, predict, search, serve, solve, transfer, zoo
+=======
+from nearkin.cli import connect, demo, doctor, models, near, predict, search, serve, solve, transfer, zoo
+>>>>>>> refs/heads/wells18
 from nearkin.cli.console import Interrupted, Settings, raise_interrupted, stop_signals
 from nearkin.core.errors import NearkinError
 from nearkin.core.memory import out_of_memory
@@ -38,6 +42,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "map": near.map_,
     "forecast": forecast.forecast,
     "transfer": transfer.transfer,
+    "connect": connect.connect,
     "solve": solve.solve,
     "predict": predict.predict,
     "search": search.search,

@@ -44,12 +44,15 @@ if TYPE_CHECKING:
     from nearkin.distance.reachability.string_method import barrier_height as barrier_height
     from nearkin.distance.reachability.string_method import connect_modes as connect_modes
     from nearkin.distance.reachability.string_method import minimum_energy_path as minimum_energy_path
+    from nearkin.distance.reachability.string_method import path_profile as path_profile
     from nearkin.distance.reachability.trajectory import DescentOptions as DescentOptions
     from nearkin.distance.reachability.trajectory import sgd_trajectory as sgd_trajectory
     from nearkin.distance.reachability.wells import curved_double_well as curved_double_well
     from nearkin.distance.reachability.wells import double_well as double_well
+    from nearkin.distance.reachability.wells import first_passage_times as first_passage_times
     from nearkin.distance.reachability.wells import mean_first_passage_time as mean_first_passage_time
     from nearkin.distance.reachability.wells import mueller_brown as mueller_brown
+    from nearkin.distance.reachability.wells import narrowing_channel as narrowing_channel
     from nearkin.distance.reachability.wells import simulate_langevin as simulate_langevin
     from nearkin.distance.registry import MEASURES as MEASURES
     from nearkin.distance.registry import measure_named as measure_named

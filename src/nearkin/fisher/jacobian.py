@@ -52,7 +52,7 @@ def at_weights(network: Network, params: Params | None = None) -> tuple[Callable
         require_evaluation_mode(network)
         own = dict(network.named_parameters())
         selected = {name: own[name] for name in wanted_names(network, params)}
-        f = _function(network)
+        f = function_of_weights(network)
     else:
         f, selected = network, {}
         require(bool(params), "a function has no weights of its own; give params, its weights by name")
@@ -65,8 +65,8 @@ def at_weights(network: Network, params: Params | None = None) -> tuple[Callable
     return f, theta
 
 
-def _function(model: nn.Module) -> Callable[[Params, Tensor], Tensor]:
-    """`f(params, x)` without fused attention, which does not have all derivatives."""
+def function_of_weights(model: nn.Module) -> Callable[[Params, Tensor], Tensor]:
+    """A network as `f(params, x)`, without fused attention, which does not have all derivatives."""
 
     def f(params: Params, x: Tensor) -> Tensor:
         with sdpa_kernel(SDPBackend.MATH):

@@ -1,5 +1,6 @@
 """Networks as functions of their weights, `f(params, buffers, x)`; loading weights, counting, checking outputs."""
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -9,6 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from nearkin.core.errors import MismatchError, require
 from nearkin.core.types import Buffers, Params
@@ -136,6 +138,24 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+def with_batch_statistics(model: nn.Module) -> nn.Module:
+    """A copy of a network whose batch normalisation always uses the statistics of the batch; others are returned.
+
+    It suits weights for which no running statistics were collected, if a batch is large.
+
+    >>> norm = with_batch_statistics(nn.BatchNorm1d(1, affine=False).eval())
+    >>> norm(torch.tensor([[1.0], [3.0]])).round().flatten().tolist()
+    [-1.0, 1.0]
+    """
+    if not any(isinstance(module, _BatchNorm) for module in model.modules()):
+        return model
+    model = copy.deepcopy(model)
+    for module in model.modules():
+        if isinstance(module, _BatchNorm):
+            module.running_mean = module.running_var = module.num_batches_tracked = None
+    return model
 
 
 def blank(model: nn.Module, input_shape: Sequence[int], size: int = 2) -> Tensor:

@@ -1,4 +1,4 @@
-"""Zoo: a folder of solved tasks, and the long operations on it: add, near, matrix, search, transfer."""
+"""Zoo: a folder of solved tasks, and the long operations on it: add, near, matrix, search, transfer, connect."""
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -33,12 +33,14 @@ if TYPE_CHECKING:
     from nearkin.distance.forecasting.forecasts import Forecast
     from nearkin.search.networks.build import Skeleton
     from nearkin.zoo import best_cells
+    from nearkin.zoo import connect as mode_connectivity
     from nearkin.zoo import forecast as finetuning_forecast
     from nearkin.zoo import search as architecture_search
     from nearkin.zoo import transfer as closed_form_transfer
 else:  # they import packages that the other operations do not need
     architecture_search, closed_form_transfer = Lazy("nearkin.zoo.search"), Lazy("nearkin.zoo.transfer")
     finetuning_forecast = Lazy("nearkin.zoo.forecast")
+    mode_connectivity = Lazy("nearkin.zoo.connect")
 
 
 class Zoo(SolvedTasks):
@@ -241,3 +243,23 @@ class Zoo(SolvedTasks):
         """
         how = how or finetuning_forecast.ForecastOptions(to=to)
         return (yield from finetuning_forecast.forecast_finetuning.work(self, source, target, how)).forecast
+
+    @operation
+    def connect(
+        self,
+        start: str,
+        end: str | None = None,
+        *,
+        how: "mode_connectivity.ConnectOptions | None" = None,
+        **options: Any,
+    ) -> "Work[mode_connectivity.Connection]":
+        """Find a path of low loss between two solutions; the same call resumes an interrupted one.
+
+        Args:
+            start: name of a solved task.
+            end: name of another one with the same network (default: the same task, for two of its trials).
+            how: replaces the options.
+            **options: of `nearkin.zoo.connect.ConnectOptions`: trials, data, align, samples, images, iterations.
+        """
+        how = how or mode_connectivity.ConnectOptions(**options)
+        return mode_connectivity.connect_solutions(self, start, start if end is None else end, how)

@@ -13,9 +13,10 @@ from torch import Generator, Tensor, nn
 
 from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.types import Params
-from nearkin.fisher.jacobian import at_weights
+from nearkin.fisher.jacobian import at_weights, function_of_weights
 from nearkin.fisher.spectra import Estimate, trace
 from nearkin.fisher.vectors import columnwise, flat, require_fit, unflat
+from nearkin.nets.functional import with_batch_statistics
 from nearkin.tasks.likelihood import likelihood as likelihood_named
 
 DENSE_LIMIT = 2000  # coordinates of a Hessian that is formed
@@ -77,7 +78,29 @@ class AutodiffPotential:
         return product
 
 
-class NetworkPotential(AutodiffPotential):
+class PointwisePotential(AutodiffPotential):
+    """A potential of which one point is computed after the other, so that the graph of one point is in memory.
+
+    Args:
+        function: maps `[P]` to `[]`.
+    """
+
+    def value(self, w: Tensor) -> Tensor:
+        """U, `[]` or `[K]`."""
+        return self.function(w) if w.dim() == 1 else torch.stack([self.function(point) for point in w])
+
+    def gradient(self, w: Tensor) -> Tensor:
+        """∇U, in the shape of w."""
+        return super().gradient(w) if w.dim() == 1 else torch.stack([self.gradient(point) for point in w])
+
+    def hessian_product(self, w: Tensor, v: Tensor) -> Tensor:
+        """∇²U v, for v in the shape of w."""
+        if w.dim() == 1:
+            return super().hessian_product(w, v)
+        return torch.stack([self.hessian_product(point, vector) for point, vector in zip(w, v, strict=True)])
+
+
+class NetworkPotential(PointwisePotential):
     r"""Mean loss of a network with weight decay, $U(w) = L(w) + \frac{\gamma}{2}\|w - w_0\|^2$, as a potential.
 
     A point is the flat vector of all weights that require gradients. Buffers keep the values that the network has.
@@ -89,6 +112,8 @@ class NetworkPotential(AutodiffPotential):
         likelihood: `categorical`, `gaussian`, `heteroscedastic`, `dense` or `language`.
         decay: γ.
         centre: w₀ by name (default: 0).
+        batch_statistics: whether batch normalisation uses the statistics of x at every point, instead of the running
+            statistics of the network, which belong to its own weights only.
 
     >>> net = nn.Linear(1, 1, bias=False)
     >>> potential = NetworkPotential(net, torch.ones(2, 1), torch.ones(2, 1), "gaussian", decay=0.5)
@@ -104,18 +129,19 @@ class NetworkPotential(AutodiffPotential):
         likelihood: str = "categorical",
         decay: float = 0.0,
         centre: Params | None = None,
+        batch_statistics: bool = False,
     ) -> None:
         require(len(x) > 0, "there is no sample to measure on; the data is empty", DataError)
         require(len(x) == len(y), f"{len(x)} inputs but {len(y)} targets; give one target per input", DataError)
         require(decay >= 0, f"decay must be >= 0, got {decay}")
         forward, weights = at_weights(model)
+        if batch_statistics:
+            forward = function_of_weights(with_batch_statistics(model))
         form = likelihood_named(likelihood)
         self.weights = weights
         origin = torch.zeros_like(flat(weights)) if centre is None else self.point(centre)
 
         def potential(w: Tensor) -> Tensor:
-            if w.dim() > 1:
-                return torch.stack([potential(point) for point in w])
             loss = form.nll(forward(unflat(w, weights), x), y).mean()
             return loss + decay / 2 * (w - origin).square().sum()
 
@@ -132,18 +158,6 @@ class NetworkPotential(AutodiffPotential):
     def params(self, w: Tensor) -> Params:
         """A point `[P]` as weights by name."""
         return unflat(w, self.weights)
-
-    def gradient(self, w: Tensor) -> Tensor:
-        """∇U, one point after the other: the graph of one point is in memory."""
-        if w.dim() > 1:
-            return torch.stack([self.gradient(point) for point in w])
-        return super().gradient(w)
-
-    def hessian_product(self, w: Tensor, v: Tensor) -> Tensor:
-        """∇²U v, one point after the other."""
-        if w.dim() > 1:
-            return torch.stack([self.hessian_product(point, vector) for point, vector in zip(w, v, strict=True)])
-        return super().hessian_product(w, v)
 
 
 def hessian(potential: Potential, w: Tensor) -> Tensor:

@@ -14,12 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.core.errors import DataError, require, require_positive
+from nearkin.core.events import Checkpoint, Progress, Work, operation
+from nearkin.core.state import State, restoring
 from nearkin.core.types import Params
 from nearkin.distance.reachability.onsager_machlup import straight_line
 from nearkin.distance.reachability.potentials import NetworkPotential, Potential
 
 POWER_STEPS = 10
-BETWEEN = 4  # points in each segment at which the barrier is measured
+BETWEEN = 4  # parts of a segment at whose ends the barrier is measured
 
 
 @dataclass(frozen=True)
@@ -50,35 +52,64 @@ class StringOptions:
             require_positive("step", self.step)
 
 
+MODE_OPTIONS = StringOptions(images=9, iterations=200, climbing=0)
+"""Effort for networks."""
+
+
 @dataclass(frozen=True, eq=False)
 class MinimumEnergyPath:
     """A path of low potential between two points.
 
     Attributes:
         points: images `[K, P]` at equal arc length.
-        values: U at the images `[K]`.
+        profile: U at the images and at three points between each two `[4 (K − 1) + 1]`.
+        straight_profile: the same on the straight line.
         saddle: the highest image after climbing `[P]`.
         saddle_value: U there.
         residual: ‖∇U‖ there, 0 at a saddle.
-        barrier: largest U on the path, at and between the images, minus U at the start.
-        straight_barrier: the same on the straight line.
         iterations: steps done.
     """
 
     points: Tensor
-    values: Tensor
+    profile: Tensor
+    straight_profile: Tensor
     saddle: Tensor
     saddle_value: float
     residual: float
-    barrier: float
-    straight_barrier: float
     iterations: int
 
+    @property
+    def values(self) -> Tensor:
+        """U at the images `[K]`."""
+        return self.profile[::BETWEEN]
 
+    @property
+    def barrier(self) -> float:
+        """Largest U on the path, at and between the images, minus U at the start."""
+        return float(self.profile.max() - self.profile[0])
+
+    @property
+    def straight_barrier(self) -> float:
+        """The same on the straight line."""
+        return float(self.straight_profile.max() - self.straight_profile[0])
+
+
+@operation
 def minimum_energy_path(
-    potential: Potential, start: Tensor, end: Tensor, options: StringOptions | None = None
-) -> MinimumEnergyPath:
+    potential: Potential,
+    start: Tensor,
+    end: Tensor,
+    options: StringOptions | None = None,
+    resume: State | None = None,
+) -> Work[MinimumEnergyPath]:
     """The minimum energy path between two points, which stay where they are.
+
+    Args:
+        potential: U.
+        start: a point `[P]`.
+        end: another point `[P]`.
+        options: effort.
+        resume: state of a checkpoint of the same call, from which it continues.
 
     >>> from nearkin.distance.reachability.wells import curved_double_well
     >>> ends = torch.tensor([[-1.0, 0.0], [1.0, 0.0]]).double()
@@ -89,8 +120,12 @@ def minimum_energy_path(
     options = options or StringOptions()
     line = straight_line(start, end, options.images - 1)
     require(bool((start != end).any()), "start and end are the same point, so there is no path")
-    step = options.step or 0.5 / _largest_curvature(potential, line)
-    points, iterations = line, 0
+    if resume is None:
+        points, iterations, step = line, 0, options.step or 0.5 / _largest_curvature(potential, line)
+    else:
+        with restoring(resume.origin):
+            points, iterations, step = resume.tensors["points"], int(resume.facts["iterations"]), resume.facts["step"]
+        require(points.shape == line.shape, f"{resume.origin} is of another path; remove it", DataError)
     while iterations < options.iterations:
         iterations += 1
         moved = points.clone()
@@ -101,20 +136,23 @@ def minimum_energy_path(
         length = float(points.diff(dim=0).norm(dim=-1).sum())
         if change * options.iterations <= options.tolerance * length:
             break
-    values = potential.value(points).detach()
-    saddle = _climb(potential, points, values, step, options.climbing)
+        yield Progress("path", iterations, options.iterations, {"length": length})
+        facts = {"iterations": iterations, "step": step}
+        yield Checkpoint(lambda points=points, facts=facts: State({"points": points}, facts))  # type: ignore[misc]
+    profile = path_profile(potential, points)
+    saddle = _climb(potential, points, profile[::BETWEEN], step, options.climbing)
     return MinimumEnergyPath(
         points,
-        values,
+        profile,
+        path_profile(potential, line),
         saddle,
         float(potential.value(saddle)),
         float(potential.gradient(saddle).norm()),
-        barrier_height(potential, points),
-        barrier_height(potential, line),
         iterations,
     )
 
 
+@operation
 def connect_modes(
     model: nn.Module,
     start: Params,
@@ -124,10 +162,11 @@ def connect_modes(
     likelihood: str = "categorical",
     decay: float = 0.0,
     options: StringOptions | None = None,
-) -> MinimumEnergyPath:
+) -> Work[MinimumEnergyPath]:
     """A path of low loss between two sets of weights of one network, with its barrier (mode connectivity).
 
-    Running statistics of batch normalisation are those of `model` on the whole path.
+    Batch normalisation uses the statistics of `x` at every point of the path, because running statistics belong to
+    one set of weights only.
 
     Args:
         model: the network, in evaluation mode; its own weights are not used.
@@ -139,24 +178,34 @@ def connect_modes(
         decay: weight decay γ of the potential.
         options: effort (default: 9 images, 200 iterations).
     """
-    potential = NetworkPotential(model, x, y, likelihood, decay)
-    options = options or StringOptions(images=9, iterations=200, climbing=0)
-    return minimum_energy_path(potential, potential.point(start), potential.point(end), options)
+    potential = NetworkPotential(model, x, y, likelihood, decay, batch_statistics=True)
+    options = options or MODE_OPTIONS
+    return minimum_energy_path.work(potential, potential.point(start), potential.point(end), options)
 
 
 def barrier_height(potential: Potential, path: Tensor) -> float:
-    """Largest U on a path `[K, P]`, at its points and at four points in each segment, minus U at its start.
+    """Largest U on a path `[K, P]`, at its points and at three points between each two, minus U at its start.
 
     >>> from nearkin.distance.reachability.wells import double_well
     >>> barrier_height(double_well(), torch.tensor([[-1.0], [0.0], [1.0]]))
     0.25
     """
-    values = torch.cat([
-        potential.value(torch.lerp(path[:-1], path[1:], share / BETWEEN)).detach() for share in range(BETWEEN)
-    ])  # fmt: skip
-    last = potential.value(path[-1:]).detach()
-    require(bool(values.isfinite().all() and last.isfinite().all()), "the potential is NaN on the path", DataError)
-    return float(torch.cat([values, last]).max() - values[0])
+    values = path_profile(potential, path)
+    return float(values.max() - values[0])
+
+
+def path_profile(potential: Potential, path: Tensor) -> Tensor:
+    """U along a path `[K, P]`, at its points and at three points between each two: `[4 (K − 1) + 1]`.
+
+    >>> from nearkin.distance.reachability.wells import double_well
+    >>> path_profile(double_well(), torch.tensor([[-1.0], [1.0]]))
+    tensor([0.0000, 0.1406, 0.2500, 0.1406, 0.0000])
+    """
+    shares = torch.arange(BETWEEN).to(path) / BETWEEN
+    inner = torch.lerp(path[:-1, None], path[1:, None], shares[:, None]).flatten(0, 1)
+    values = potential.value(torch.cat([inner, path[-1:]])).detach()
+    require(bool(values.isfinite().all()), "the potential is NaN on the path", DataError)
+    return values
 
 
 def equal_arc_length(points: Tensor) -> Tensor:

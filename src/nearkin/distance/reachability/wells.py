@@ -60,6 +60,24 @@ def mueller_brown() -> AutodiffPotential:
     return AutodiffPotential(function)
 
 
+def narrowing_channel(low: float = 1.0, high: float = 8.0) -> AutodiffPotential:
+    r"""$\frac12 x^2 + \frac12 b(x)\,y^2$: a valley along the x axis that is wide on the left and narrow on the right.
+
+    The stiffness b(x) rises from `low` to `high` around 0. Along the floor y = 0 the potential is symmetric in x;
+    particles prefer the wide side.
+
+    >>> narrowing_channel().value(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]]))
+    tensor([0.5000, 0.5000, 2.2500])
+    """
+
+    def function(w: Tensor) -> Tensor:
+        x, y = w[..., 0], w[..., 1]
+        stiffness = low + (high - low) * (4 * x).sigmoid()
+        return (x.square() + stiffness * y.square()) / 2
+
+    return AutodiffPotential(function)
+
+
 def simulate_langevin(
     potential: Potential, start: Tensor, diffusion: float, duration: float, step: float, rng: Generator
 ) -> Tensor:
@@ -82,6 +100,46 @@ def simulate_langevin(
     path = torch.stack(positions)
     require(bool(path.isfinite().all()), f"the simulation diverged; lower the step ({step:g})", DataError)
     return path
+
+
+def first_passage_times(
+    potential: Potential, start: Tensor, end: float, diffusion: float, step: float, longest: float, rng: Generator
+) -> Tensor:
+    """Times `[K]` at which K particles that start at `[K, P]` first have a first coordinate of `end` or more.
+
+    The dynamics are those of `simulate_langevin`, observed at every step; only particles on their way are simulated.
+
+    Args:
+        potential: U.
+        start: positions of the particles `[K, P]`, with a first coordinate below `end`.
+        end: first coordinate at which a particle has arrived.
+        diffusion: D.
+        step: time of a step.
+        longest: time after which an error says that particles have not arrived.
+        rng: generator of the noise.
+
+    >>> slope = AutodiffPotential(lambda w: -w[..., 0])
+    >>> rng = torch.Generator().manual_seed(0)
+    >>> first_passage_times(slope, torch.zeros(2, 1), 1.0, 1e-6, 0.1, 5.0, rng).round(decimals=1).max() <= 1.1
+    tensor(True)
+    """
+    require_positive("diffusion", diffusion)
+    require_positive("step", step)
+    require(start.dim() == 2, f"start has one row per particle, [K, P], got shape {tuple(start.shape)}")
+    require(bool((start[:, 0] < end).all()), f"a particle starts beyond the end {end:g}; start below it")
+    times, width = torch.zeros(len(start), dtype=torch.float64), math.sqrt(2 * diffusion * step)
+    moving, points = torch.arange(len(start)), start
+    for number in range(1, math.ceil(longest / step) + 1):
+        noise = torch.randn(points.shape, generator=rng, dtype=start.dtype)
+        points = points - step * potential.gradient(points) + width * noise
+        arrived = points[:, 0] >= end
+        if bool(arrived.any()):
+            times[moving[arrived]] = number * step
+            moving, points = moving[~arrived], points[~arrived]
+            if not len(moving):
+                return times
+    require(bool(points.isfinite().all()), f"the simulation diverged; lower the step ({step:g})", DataError)
+    raise DataError(f"{len(moving)} of {len(start)} particles did not arrive in the time {longest:g}; allow more time")
 
 
 def mean_first_passage_time(
