@@ -11,11 +11,7 @@ from typing import Annotated
 import typer
 
 import nearkin
-<<<<<<< HEAD
-from nearkin.cli import demo, doctor, forecast, models, near, predict, search, serve, solve, transfer, zoo
-=======
-from nearkin.cli import connect, demo, doctor, models, near, predict, search, serve, solve, transfer, zoo
->>>>>>> refs/heads/wells18
+from nearkin.cli import connect, demo, doctor, forecast, models, near, predict, search, serve, solve, transfer, zoo
 from nearkin.cli.console import Interrupted, Settings, raise_interrupted, stop_signals
 from nearkin.core.errors import NearkinError
 from nearkin.core.memory import out_of_memory

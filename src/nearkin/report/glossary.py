@@ -7,13 +7,7 @@ from nearkin.report.html import REPORT, template_text
 
 @cache
 def glossary(page: str) -> list[tuple[str, str, str]]:
-<<<<<<< HEAD
-    """Id, term and definition of every term of a page.
-
-    Pages are `solution`, `map`, `transfer`, `search`, `forecast`, `list` and `task`.
-=======
     """Id, term and definition of every term of a page, such as `solution`, `map`, `transfer` or `connection`.
->>>>>>> refs/heads/wells18
 
     >>> [(anchor, term) for anchor, term, _ in glossary("map")][:2]
     [('term-distance', 'Distance'), ('term-fisher-information', 'Fisher information')]

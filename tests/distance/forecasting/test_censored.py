@@ -49,7 +49,8 @@ def test_it_is_a_stationary_point_of_the_written_likelihood(seed: int, level: fl
 
 
 def test_lower_bounds_are_not_taken_for_times() -> None:
-    errors, naive = [], []
+    errors: list[float] = []
+    naive: list[float] = []
     for seed in range(5):
         x, y = _drawn(seed, 300)
         limit = np.quantile(y, 0.4)
@@ -66,7 +67,8 @@ def test_a_strong_prior_keeps_its_mean_and_equal_features_do_no_harm() -> None:
     times = Times(y, np.ones(len(y), bool), np.ones(len(y)))
     centre = np.array([4.0, 5.0, 6.0])
     np.testing.assert_allclose(fit_log_times(x, times, np.full(3, 1e9), centre).coefficients, centre, atol=1e-4)
-    twice = fit_log_times(np.column_stack([x, x[:, 1]]), times, np.zeros(4))
+    wide = np.column_stack([x, x[:, 1]])
+    twice = fit_log_times(wide, times, np.zeros(4))
     assert np.isfinite(twice.coefficients).all()
     np.testing.assert_allclose(
         twice.log_time(np.column_stack([x, x[:, 1]])), fit_log_times(x, times, np.zeros(3)).log_time(x), atol=1e-4

@@ -66,7 +66,7 @@ def test_a_budget_gives_a_probability_that_rises_with_it() -> None:
         forecast_run(runs[0].signals, runs, [], Goal(0.2), PlannedRun(steps=steps), names=NAMES)[0]
         for steps in (1, 100, 300, 10_000)
     ]
-    chances = [forecast.probability for forecast in found]
+    chances = [forecast.probability or 0.0 for forecast in found]
     assert chances == sorted(chances)
     assert chances[0] == 0
     assert chances[-1] == 1
@@ -107,7 +107,7 @@ def test_a_goal_beyond_a_constant_answer_is_refused(share: float) -> None:
 def test_bad_plans_and_signals_are_refused() -> None:
     for options in ({"optimiser": "adagrad"}, {"learning_rate": 0.0}, {"steps": -1}, {"batch_size": 0}):
         with pytest.raises(OptionError):
-            PlannedRun(**options)  # type: ignore[arg-type]
+            PlannedRun(**options)
     with pytest.raises(DataError, match="not finite"):
         Signals((1.0, 1.0, 1.0, math.nan), 1.0, None, 0.5, 10)
     with pytest.raises(DataError, match="one value"):
