@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import nearkin
-from nearkin.cli import demo, doctor, models, near, predict, search, serve, solve, transfer, zoo
+from nearkin.cli import complexity, demo, doctor, models, near, predict, search, serve, solve, transfer, zoo
 from nearkin.cli.console import Interrupted, Settings, raise_interrupted, stop_signals
 from nearkin.core.errors import NearkinError
 from nearkin.core.memory import out_of_memory
@@ -36,6 +36,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "near": near.near,
     "matrix": near.matrix,
     "map": near.map_,
+    "complexity": complexity.complexity,
     "transfer": transfer.transfer,
     "solve": solve.solve,
     "predict": predict.predict,
