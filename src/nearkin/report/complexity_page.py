@@ -52,12 +52,9 @@ def structure_picture(result: TaskComplexity, width: int = WIDTH, name: str = "n
     field = Field(52.0 if narrow else 60.0, 30.0, width - 22.0, 30.0 + (250.0 if narrow else 310.0))
     draw = Canvas(width, round(field.bottom + 42))
     losses, amounts = [point.expected_loss for point in points], [point.information for point in points]
-    logs = [min(values) > 0 and max(values) > 20 * min(values) for values in (amounts, losses)]
-    x = scale_around(amounts, field.left, field.right, log=logs[0])
-    y = scale_around(losses, field.bottom, field.top + 4, log=logs[1])
-    words = [word + (", logarithmic" if log else "") for word, log in
-             zip(("information in the weights in nats", "expected loss in nats"), logs, strict=True)]  # fmt: skip
-    frame(draw, field, x, y, (words[0], words[1]))
+    x = scale_around(amounts, field.left, field.right)
+    y = scale_around(losses, field.bottom, field.top + 4)
+    frame(draw, field, x, y, ("information in the weights in nats", "expected loss in nats"))
     if result.critical_beta is not None:
         _mark_critical(draw, field, x, result)
     envelope = [(x(amount), y(loss)) for amount, loss in result.structure.envelope()]

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from nearkin.core.errors import MismatchError, require, require_positive
+from nearkin.core.errors import DataError, MismatchError, require, require_positive
 from nearkin.core.events import Progress, Work, operation
 from nearkin.core.types import Params
 from nearkin.distance.information.curvature import CurvatureOptions, Samples, as_double, in_double, joint_curvature
@@ -128,6 +128,9 @@ def fit_tasks(
         distance = sum((weight - centre[name]).square().sum() for name, weight in weights.items())
         return (sum(losses) + decay * distance) / total
 
+    with torch.no_grad():
+        loss = float(mean_loss())
+    require(math.isfinite(loss), f"the loss is {loss} before the fit; check inputs, targets and weights", DataError)
     with torch.enable_grad():
         minimise(mean_loss, list(weights.values()), steps)
     return fitted
