@@ -76,6 +76,13 @@ def adam_steps(x: Tensor, y: Tensor, seed: int, width: int = 16) -> int | None:
     return None
 
 
+def mean_steps(x: Tensor, y: Tensor, width: int = 16) -> float | None:
+    """Mean of `adam_steps` over three initial weights; None if one of them does not reach the threshold."""
+    counts = [adam_steps(x, y, start, width) for start in range(3)]
+    reached = [count for count in counts if count is not None]
+    return float(np.mean(reached)) if len(reached) == len(counts) else None
+
+
 def sgd_steps(x: Tensor, y: Tensor, seed: int, batch: int) -> int | None:
     """Steps of gradient descent with batches drawn with replacement until the loss on all samples is low."""
     net, rng = network(seed), torch.Generator().manual_seed(seed)
@@ -99,8 +106,8 @@ def labels() -> dict[str, Any]:
         x, y, random = (values[:SAMPLES] for values in digits(seed))
         for share in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
             mixed = torch.cat([random[: round(share * SAMPLES)], y[round(share * SAMPLES) :]])
-            found = fitted_complexity(x, mixed, seed)
-            rows.append({"seed": seed, "share": share, "complexity": found, "steps": adam_steps(x, mixed, seed)})
+            found, steps = fitted_complexity(x, mixed, seed), mean_steps(x, mixed)
+            rows.append({"seed": seed, "share": share, "complexity": found, "steps": steps})
     runs = [[row for row in rows if row["seed"] == seed] for seed in SEEDS]
     return {
         "rows": rows,
@@ -145,7 +152,7 @@ def width() -> dict[str, Any]:
         x, y, _ = (values[:SAMPLES] for values in digits(seed))
         for size in (4, 8, 16, 32):
             found = fitted_complexity(x, y, seed, size)
-            rows.append({"seed": seed, "width": size, "complexity": found, "steps": adam_steps(x, y, seed, size)})
+            rows.append({"seed": seed, "width": size, "complexity": found, "steps": mean_steps(x, y, size)})
     runs = [[row for row in rows if row["seed"] == seed] for seed in SEEDS]
     return {"rows": rows, "spearman": [_spearman(run, "complexity") for run in runs]}
 

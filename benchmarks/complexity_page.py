@@ -8,10 +8,9 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from results import table
-
 from nearkin.report.axes import FONT, Field, frame, legend_positions, scale_around
 from nearkin.report.svg import Canvas
+from results import table
 
 ROOT = Path(__file__).parents[1]
 PAGE, IMAGES = ROOT / "docs" / "figures" / "complexity.md", ROOT / "docs" / "images"
@@ -75,7 +74,7 @@ def page(figures: dict[str, Any]) -> str:
     return f"""# Complexity, training time and noise on digits
 
 Made by `python benchmarks/complexity.py` and `python benchmarks/complexity_page.py`. Network: 64 inputs, 16 tanh units,
-10 classes, unless stated; 400 digits; weight decay 0.001; exact curvature; three seeds. Steps are those of training from
+10 classes, unless stated; 400 digits; weight decay 0.001; exact curvature; three seeds. Steps are of training from
 scratch until the loss on the training set is below 0.1. Times are processor times of one thread, beside other work.
 
 ## Random labels
@@ -98,7 +97,7 @@ Samples with random labels are added to 100 samples with correct ones. R² of a 
 
 ## Batch size and noise
 
-Gradient descent with a rate of {noise["rate"]:g} and batches drawn with replacement. D = ησ²/2B, with σ² measured at the
+Gradient descent with a rate of {noise["rate"]:g} and batches drawn with replacement. D = ησ²/2B, σ² measured at the
 initial weights.
 
 {table(["batch size", "D", "steps"], means(noise["rows"], "batch", "diffusion", "steps"))}
