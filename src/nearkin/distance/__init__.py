@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from nearkin.distance.information.static_distance import StaticDistance as StaticDistance
     from nearkin.distance.information.static_distance import StaticOptions as StaticOptions
     from nearkin.distance.information.static_distance import TaskSamples as TaskSamples
-    from nearkin.distance.information.static_distance import static_distance as static_distance
+    from nearkin.distance.information.static_distance import measure_static_distance as measure_static_distance
     from nearkin.distance.information.structure import StructureFunction as StructureFunction
     from nearkin.distance.information.structure import structure_function as structure_function
     from nearkin.distance.information.task_complexity import Complexity as Complexity

@@ -8,7 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.core.errors import MismatchError, OptionError
-from nearkin.distance.information.curvature import KINDS, CurvatureOptions, Samples, joint_curvature, measure_curvature
+from nearkin.distance.information.curvature import (
+    KINDS,
+    CurvatureOptions,
+    NetworkSamples,
+    joint_curvature,
+    measure_curvature,
+)
 from nearkin.distance.information.static_distance import (
     Columns,
     StaticOptions,
@@ -16,8 +22,8 @@ from nearkin.distance.information.static_distance import (
     fit_tasks,
     fitted_complexity,
     joint_complexity,
+    measure_static_distance,
     merged_labels,
-    static_distance,
     two_heads,
 )
 
@@ -57,7 +63,7 @@ def test_with_shared_outputs_it_is_the_surprise_of_the_target_given_the_source()
 
 def test_with_two_heads_on_fixed_features_it_is_the_surprise_of_the_target_alone() -> None:
     a, b = values(20, 1), values(30, 5)
-    found = static_distance(linear(), a, b, num_outputs=1, options=OPTIONS)
+    found = measure_static_distance(linear(), a, b, num_outputs=1, options=OPTIONS)
     assert found.distance == pytest.approx(surprise(b, OPTIONS.variance), abs=1e-6)
     assert found.source.complexity == pytest.approx(surprise(a, OPTIONS.variance), abs=1e-6)
     assert found.union.num_samples == 50
@@ -66,7 +72,8 @@ def test_with_two_heads_on_fixed_features_it_is_the_surprise_of_the_target_alone
 def test_its_asymmetry_is_the_difference_of_both_complexities() -> None:
     a, b = values(20, 1), values(30, 5)
     forth, back = (
-        static_distance(linear(), first, second, num_outputs=1, options=OPTIONS) for first, second in ((a, b), (b, a))
+        measure_static_distance(linear(), first, second, num_outputs=1, options=OPTIONS)
+        for first, second in ((a, b), (b, a))
     )
     assert forth.distance - back.distance == pytest.approx(back.source.complexity - forth.source.complexity, abs=1e-6)
 
@@ -87,7 +94,7 @@ def test_a_task_is_nearer_to_itself_than_an_unrelated_one_is(union: str) -> None
     options, names = replace(OPTIONS, union=union), ("no", "yes")
     source, model = signs(1), network()
     same, other, noise = (
-        static_distance(model, source, target, num_outputs=2, options=options, classes=(names, names)).distance
+        measure_static_distance(model, source, target, num_outputs=2, options=options, classes=(names, names)).distance
         for target in (source, signs(1, column=2), signs(1, random=True))
     )
     assert 0 < same < other
@@ -98,7 +105,7 @@ def test_a_task_is_nearer_to_itself_than_an_unrelated_one_is(union: str) -> None
 def test_the_curvature_of_two_halves_is_that_of_the_whole(kind: str) -> None:
     model, x, options = network(), draws(24, 4), CurvatureOptions(kind)
     whole = measure_curvature(model, x, options=options).spectrum.log_determinant(10.0).value
-    parts = [Samples(model, x[:8], "categorical"), Samples(model, x[8:], "categorical")]
+    parts = [NetworkSamples(model, x[:8], "categorical"), NetworkSamples(model, x[8:], "categorical")]
     assert joint_curvature(parts, options).spectrum.log_determinant(10.0).value == pytest.approx(whole, rel=1e-9)
 
 

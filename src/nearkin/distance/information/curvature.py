@@ -127,7 +127,7 @@ class Curvature:
     num_weights: int
 
 
-class Samples(NamedTuple):
+class NetworkSamples(NamedTuple):
     """Samples of one of several tasks.
 
     Attributes:
@@ -156,10 +156,10 @@ def measure_curvature(
     >>> measure_curvature(net, x, "gaussian").spectrum.values.tolist()
     [0.5, 2.0]
     """
-    return joint_curvature([Samples(model, x, likelihood)], options)
+    return joint_curvature([NetworkSamples(model, x, likelihood)], options)
 
 
-def joint_curvature(tasks: Sequence[Samples], options: CurvatureOptions | None = None) -> Curvature:
+def joint_curvature(tasks: Sequence[NetworkSamples], options: CurvatureOptions | None = None) -> Curvature:
     r"""The curvature of several tasks whose networks share all weights, $\sum_t N_t F_t / \sum_t N_t$.
 
     Kronecker factors are averaged over the samples of all tasks, as for one task.
@@ -185,12 +185,12 @@ def joint_curvature(tasks: Sequence[Samples], options: CurvatureOptions | None =
 
         spectrum: CurvatureSpectrum = lanczos_quadrature(apply, size, rng, options.probes, options.steps)
     else:
-        doubles = [Samples(in_double(model), as_double(x), likelihood) for model, x, likelihood in tasks]
+        doubles = [NetworkSamples(in_double(model), as_double(x), likelihood) for model, x, likelihood in tasks]
         spectrum = Eigenvalues(_eigenvalues(doubles, shares, kind))
     return Curvature(spectrum, kind, reason, size)
 
 
-def _product(task: Samples) -> FisherProduct:
+def _product(task: NetworkSamples) -> FisherProduct:
     """Products in the network's own dtype: float32 is 4 times faster, its error far below that of the probes."""
     x = task.x.to(next(task.model.parameters()).dtype) if task.x.is_floating_point() else task.x
     inputs = x if len(x) <= KEPT else [x[block] for block in sample_blocks(len(x), KEPT)]
@@ -207,7 +207,7 @@ def as_double(values: Tensor) -> Tensor:
     return values.double() if values.is_floating_point() else values
 
 
-def _eigenvalues(tasks: Sequence[Samples], shares: Sequence[float], kind: str) -> Tensor:
+def _eigenvalues(tasks: Sequence[NetworkSamples], shares: Sequence[float], kind: str) -> Tensor:
     if kind == "full":
         return _symmetric(_mean([_full(task) for task in tasks], shares))
     if kind == "block":
@@ -222,20 +222,20 @@ def _mean(values: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
     return sum((share * value for share, value in zip(shares, values, strict=True)), torch.zeros_like(values[0]))
 
 
-def _full(task: Samples) -> Tensor:
+def _full(task: NetworkSamples) -> Tensor:
     return fisher_matrix(task.model, task.x, likelihood=task.likelihood, labels="expected")
 
 
-def _blocks(task: Samples) -> list[Tensor]:
+def _blocks(task: NetworkSamples) -> list[Tensor]:
     return list(fisher_blocks(task.model, task.x, likelihood=task.likelihood, labels="expected").values())
 
 
-def _diagonal(task: Samples) -> Tensor:
+def _diagonal(task: NetworkSamples) -> Tensor:
     values = diagonal(task.model, task.x, likelihood=task.likelihood, labels="expected").values
     return torch.cat([value.double().flatten() for value in values.values()])
 
 
-def _kronecker(task: Samples) -> KroneckerFisher:
+def _kronecker(task: NetworkSamples) -> KroneckerFisher:
     return kronecker(task.model, task.x, likelihood=task.likelihood, labels="expected")
 
 

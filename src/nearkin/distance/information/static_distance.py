@@ -22,7 +22,13 @@ from torch import Tensor, nn
 from nearkin.core.errors import DataError, MismatchError, require, require_positive
 from nearkin.core.events import Progress, Work, operation
 from nearkin.core.types import Params
-from nearkin.distance.information.curvature import CurvatureOptions, Samples, as_double, in_double, joint_curvature
+from nearkin.distance.information.curvature import (
+    CurvatureOptions,
+    NetworkSamples,
+    as_double,
+    in_double,
+    joint_curvature,
+)
 from nearkin.distance.information.task_complexity import (
     DECAY,
     Complexity,
@@ -125,8 +131,8 @@ def fit_tasks(
 
     def mean_loss() -> Tensor:
         losses = [likelihood_named(task.likelihood).nll(task.network(fitted)(task.x), task.y).sum() for task in tasks]
-        distance = sum((weight - centre[name]).square().sum() for name, weight in weights.items())
-        return (sum(losses) + decay * distance) / total
+        squares = [(weight - centre[name]).square().sum() for name, weight in weights.items()]
+        return (torch.stack(losses).sum() + decay * torch.stack(squares).sum()) / total
 
     with torch.no_grad():
         loss = float(mean_loss())
@@ -168,7 +174,7 @@ def joint_complexity(
         summed_loss(task.network(double), as_double(task.x), as_double(task.y), task.likelihood) for task in tasks
     )
     fixed = copy.deepcopy(model).eval()
-    samples = [Samples(task.network(fixed), task.x, task.likelihood) for task in tasks]
+    samples = [NetworkSamples(task.network(fixed), task.x, task.likelihood) for task in tasks]
     options = CurvatureOptions(curvature) if isinstance(curvature, str) else curvature
     found = joint_curvature(samples, options)
     count = sum(len(task.x) for task in tasks)
@@ -264,7 +270,7 @@ def merged_labels(
 
 
 @operation
-def static_distance(
+def measure_static_distance(
     model: nn.Module,
     source: TaskSamples,
     target: TaskSamples,
