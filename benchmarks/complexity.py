@@ -2,8 +2,8 @@
 
     python benchmarks/complexity.py [SECTION…]
 
-Sections are labels, added, noise, width, kinds, time and matrix; all without an argument. Each section is written to
-`benchmarks/complexity.json` when it is finished; a section that is not named keeps its figures. Network, number of
+Sections are labels, added, noise, width, kinds, time, pairs and matrix; all by default. Each section is written
+to `benchmarks/complexity.json` when it is finished; a section that is not named keeps its figures. Network, number of
 samples and threshold are those of `tests/distance/information/test_random_labels.py`, chosen on seeds 100 to 103.
 """
 
@@ -31,7 +31,9 @@ from nearkin.distance.information.static_distance import (
     two_heads,
 )
 from nearkin.distance.information.task_complexity import complexity
+from nearkin.distance.pair import Pair, Source, Target
 from nearkin.distance.reachability.descent_noise import gradient_noise
+from nearkin.distance.registry import MEASURES
 from results import keep
 
 SEEDS = (0, 1, 2)
@@ -225,6 +227,25 @@ def cost() -> dict[str, Any]:
     return found
 
 
+def pairs() -> dict[str, Any]:
+    """Processor time of single static distances; the first of a source includes the complexity of the source."""
+    found = {}
+    tasks = [nk.task(text) for text in ("digits?detect=0", "digits")]
+    for name in ("mlp", "lenet"):
+        rows = []
+        for task in tasks:
+            model = nk.build(name, task.input_shape, task.num_outputs, 0)
+            fit = nk.fit(model, task, nk.Recipe(steps=200))
+            source = Source.of(nk.Solved(task.name, name, task.facts(), 0, (fit,)), task)
+            for target in tasks:
+                start = time.process_time()
+                distance = MEASURES["complexity"](Pair(source, Target(target)))
+                seconds = time.process_time() - start
+                rows.append({"source": task.name, "target": target.name, "distance": distance, "seconds": seconds})
+        found[name] = rows
+    return found
+
+
 def matrix() -> dict[str, Any]:
     """Processor time of the matrix of ten tasks, with two networks; both are trained first."""
     found = {}
@@ -245,7 +266,8 @@ def matrix() -> dict[str, Any]:
 
 
 SECTIONS = {
-    "labels": labels, "added": added, "noise": noise, "width": width, "kinds": kinds, "time": cost, "matrix": matrix,
+    "labels": labels, "added": added, "noise": noise, "width": width, "kinds": kinds, "time": cost, "pairs": pairs,
+    "matrix": matrix,
 }  # fmt: skip
 
 

@@ -71,6 +71,11 @@ def page(figures: dict[str, Any]) -> str:
         for name in kinds["spearman"]
     ]  # fmt: skip
     cost_rows = [[name, f"{row['seconds']:.1f}"] for name, row in cost.items()]
+    pair_rows = [
+        [name, row["source"], row["target"], f"{row['distance']:.0f}", f"{row['seconds']:.1f}"]
+        for name, rows in figures["pairs"].items()
+        for row in rows
+    ]
     return f"""# Complexity, training time and noise on digits
 
 Made by `python benchmarks/complexity.py` and `python benchmarks/complexity_page.py`. Network: 64 inputs, 16 tanh units,
@@ -132,6 +137,10 @@ fitted weights. *Rank correlation* with the exact curvature over all pairs, and 
 Complexity of a LeNet (21,386 weights) on 1,000 digits:
 
 {table(["curvature", "seconds"], cost_rows)}
+
+One static distance; the first of a source includes the complexity of the source, which is measured once:
+
+{table(["network", "source", "target", "distance, nats", "seconds"], pair_rows)}
 {_matrix(figures)}"""
 
 
