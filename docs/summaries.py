@@ -445,8 +445,8 @@ def complexity(figures: dict[str, Any]) -> Summary:
     return Summary(
         "Complexity rises with the share of random labels and orders the steps of training; the time against the noise "
         "D follows Kramers' law.",
-        f"The first part holds in the main: complexity rises in {sum(labels['rising'])} of {len(labels['rising'])} seeds, "
-        f"by a factor of {min(labels['ratio']):.1f} to {max(labels['ratio']):.1f}; rank correlation with steps "
+        f"The first part holds in the main: complexity rises in {sum(labels['rising'])} of {len(labels['rising'])} "
+        f"seeds, by a factor of {min(labels['ratio']):.1f} to {max(labels['ratio']):.1f}; rank correlation with steps "
         f"{min(ranks):.2f} to {max(ranks):.2f}, because steps hardly rise above 60 % random labels. "
         f"The second does not: steps and D have a rank correlation of "
         f"{min(noise['spearman']):.2f} to {max(noise['spearman']):.2f}, Kramers' law needs a negative one. The static "
