@@ -11,7 +11,21 @@ from typing import Annotated
 import typer
 
 import nearkin
-from nearkin.cli import connect, demo, doctor, forecast, models, near, predict, search, serve, solve, transfer, zoo
+from nearkin.cli import (
+    complexity,
+    connect,
+    demo,
+    doctor,
+    forecast,
+    models,
+    near,
+    predict,
+    search,
+    serve,
+    solve,
+    transfer,
+    zoo,
+)
 from nearkin.cli.console import Interrupted, Settings, raise_interrupted, stop_signals
 from nearkin.core.errors import NearkinError
 from nearkin.core.memory import out_of_memory
@@ -36,6 +50,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "near": near.near,
     "matrix": near.matrix,
     "map": near.map_,
+    "complexity": complexity.complexity,
     "forecast": forecast.forecast,
     "transfer": transfer.transfer,
     "connect": connect.connect,

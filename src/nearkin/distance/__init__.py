@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from nearkin.distance.fisher_based.frechet import full_frechet as full_frechet
     from nearkin.distance.information.curvature import CurvatureOptions as CurvatureOptions
     from nearkin.distance.information.curvature import measure_curvature as measure_curvature
+    from nearkin.distance.information.static_distance import StaticDistance as StaticDistance
+    from nearkin.distance.information.static_distance import StaticOptions as StaticOptions
+    from nearkin.distance.information.static_distance import TaskSamples as TaskSamples
+    from nearkin.distance.information.static_distance import measure_static_distance as measure_static_distance
     from nearkin.distance.information.structure import StructureFunction as StructureFunction
     from nearkin.distance.information.structure import structure_function as structure_function
     from nearkin.distance.information.task_complexity import Complexity as Complexity

@@ -106,6 +106,17 @@ class Source:
         """Task2Vec embedding of the source's own task in its network at initialisation."""
         return probe_embedding(fitted_to(self.task, self.input_shape), self.network, self.seed, trial, samples)
 
+    @cached_property
+    def _values(self) -> dict[str, float]:
+        return {}
+
+    def measured(self, key: str, value: Callable[[], float]) -> Work[float]:
+        """A value of the source alone, measured once for each key."""
+        yield from ()
+        if key not in self._values:
+            self._values[key] = value()
+        return self._values[key]
+
 
 class Target:
     """A task that sources are compared with; what all comparisons need is computed once.

@@ -21,6 +21,7 @@ from nearkin.distance.baselines.order import random_value
 from nearkin.distance.baselines.task2vec import embedding_asymmetric, embedding_distance
 from nearkin.distance.fisher_based.between_tasks import FrechetDistance
 from nearkin.distance.forecasting.reach import PredictedSteps
+from nearkin.distance.information.static_distance import ComplexityDistance
 from nearkin.distance.measure import CLASSES, LABELLED, VALUES, Formula, Measure, Need, at_once, of_view
 from nearkin.distance.pair import Pair
 from nearkin.distance.short_finetune import ShortFinetune
@@ -158,6 +159,13 @@ MEASURES: Mapping[str, Measure] = {
             PredictedSteps(), TUNED, title="predicted steps",
             about="Steps of fine-tuning until the loss is a fifth of that of a constant answer, predicted from a short "
             "run and from recorded runs",
+        ),
+        Measure(
+            "complexity", "nats that the target adds to the source's complexity, C(source ∪ target) − C(source)",
+            ComplexityDistance(), (Need.WEIGHTS, Need.SOURCE_DATA, Need.LABELS), VALUES, VALUES,
+            title="static distance",
+            about="Complexity that the target adds to the source, in nats: loss and information in the weights of one "
+            "network for both tasks, minus those of the source alone (Achille et al. 2019)",
         ),
         Measure("source", "− the source's metric on its own task", at_once(lambda pair: -pair.metric), (Need.METRIC,)),
         Measure(

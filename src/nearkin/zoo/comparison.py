@@ -1,7 +1,7 @@
 """Options of a comparison of tasks; sources and targets that are loaded from a zoo and store measured values in it."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -129,6 +129,15 @@ class StoredSource(Source):
             with suppress(NearkinError):  # a read-only zoo computes it again the next time
                 self.zoo.keep(self.name, kind, state)
         return dict(state.tensors)
+
+    def measured(self, key: str, value: Callable[[], float]) -> Work[float]:
+        """A value of the source alone; it is stored, so that it is measured once for all targets."""
+        state = self.zoo.kept(self.name, key)
+        if state is None:
+            state = State({}, {"value": (yield from super().measured(key, value))})
+            with suppress(NearkinError):  # a read-only zoo computes it again the next time
+                self.zoo.keep(self.name, key, state)
+        return float(state.facts["value"])
 
 
 class StoredTarget(Target):

@@ -1,4 +1,4 @@
-"""Zoo: a folder of solved tasks, and the long operations on it: add, near, matrix, search, transfer, connect."""
+"""Zoo: a folder of solved tasks, and the long operations on it."""
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from nearkin.distance.forecasting.forecasts import Forecast
     from nearkin.search.networks.build import Skeleton
     from nearkin.zoo import best_cells
+    from nearkin.zoo import complexity as task_complexity
     from nearkin.zoo import connect as mode_connectivity
     from nearkin.zoo import forecast as finetuning_forecast
     from nearkin.zoo import search as architecture_search
@@ -41,6 +42,7 @@ else:  # they import packages that the other operations do not need
     architecture_search, closed_form_transfer = Lazy("nearkin.zoo.search"), Lazy("nearkin.zoo.transfer")
     finetuning_forecast = Lazy("nearkin.zoo.forecast")
     mode_connectivity = Lazy("nearkin.zoo.connect")
+    task_complexity = Lazy("nearkin.zoo.complexity")
 
 
 class Zoo(SolvedTasks):
@@ -222,6 +224,31 @@ class Zoo(SolvedTasks):
         """
         how = how or closed_form_transfer.TransferOptions(shots=shots, **options)
         return closed_form_transfer.transfer_network(self, source, target, how, seed, stages)
+
+    @operation
+    def complexity(
+        self,
+        task: Task | str,
+        beta: float = 1.0,
+        *,
+        seed: int = 0,
+        device: str = "auto",
+        how: "task_complexity.ComplexityOptions | None" = None,
+        **options: Any,
+    ) -> "Work[task_complexity.TaskComplexity]":
+        """Measure the complexity of a task and its structure function; a network for a new task is trained first.
+
+        Args:
+            task: a new task, or the name of one in the zoo, whose trained network is used.
+            beta: price of one nat of information.
+            seed: of the training of a new task.
+            device: where a network for a new task is trained.
+            how: replaces beta and options.
+            **options: of `nearkin.zoo.complexity.ComplexityOptions`: network, samples, steps, curvature, given, refit,
+                decay, trial.
+        """
+        how = how or task_complexity.ComplexityOptions(beta=beta, **options)
+        return task_complexity.measure_complexity(self, task, how, seed, chosen_device(device))
 
     @operation
     def forecast(

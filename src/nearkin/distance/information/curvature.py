@@ -1,4 +1,4 @@
-r"""CurvatureSpectrum of the Fisher information of a network: log-determinants and effective dimensions at every scale.
+r"""Curvature of the Fisher information of a network: log-determinants and effective dimensions at every scale.
 
 | kind | what is computed | cost and error |
 | --- | --- | --- |
@@ -15,8 +15,9 @@ Notation: N samples, P weights.
 """
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -126,6 +127,20 @@ class Curvature:
     num_weights: int
 
 
+class NetworkSamples(NamedTuple):
+    """Samples of one of several tasks.
+
+    Attributes:
+        model: the network, in evaluation mode.
+        x: inputs `[N, *input_shape]`.
+        likelihood: `categorical`, `gaussian`, `heteroscedastic`, `dense` or `language`.
+    """
+
+    model: nn.Module
+    x: Tensor
+    likelihood: str
+
+
 def measure_curvature(
     model: nn.Module, x: Tensor, likelihood: str = "categorical", options: CurvatureOptions | None = None
 ) -> Curvature:
@@ -141,24 +156,45 @@ def measure_curvature(
     >>> measure_curvature(net, x, "gaussian").spectrum.values.tolist()
     [0.5, 2.0]
     """
-    options = options or CurvatureOptions()
-    require(len(x) > 0, "there is no sample to measure on; the data is empty", DataError)
+    return joint_curvature([NetworkSamples(model, x, likelihood)], options)
+
+
+def joint_curvature(tasks: Sequence[NetworkSamples], options: CurvatureOptions | None = None) -> Curvature:
+    r"""The curvature of several tasks whose networks share all weights, $\sum_t N_t F_t / \sum_t N_t$.
+
+    Kronecker factors are averaged over the samples of all tasks, as for one task.
+
+    Args:
+        tasks: samples of each task; every network has the same weights by the same names.
+        options: kind and effort (default: by the number of weights).
+    """
+    options, model = options or CurvatureOptions(), tasks[0].model
+    require(all(len(task.x) for task in tasks), "there is no sample to measure on; the data is empty", DataError)
     size = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     kind, reason = options.chosen(size)
-    if (
-        kind == "lanczos"
-    ):  # in the network's own dtype: float32 is 4 times faster, its error far below that of the probes
-        weight = next(model.parameters())
-        x = x.to(weight.dtype) if x.is_floating_point() else x
-        inputs = x if len(x) <= KEPT else [x[block] for block in sample_blocks(len(x), KEPT)]
-        product = FisherProduct(model, inputs, likelihood)
-        rng = Streams(options.seed)["probes"]
-        spectrum: CurvatureSpectrum = lanczos_quadrature(
-            lambda block: product(block.to(weight.dtype)).to(block.dtype), size, rng, options.probes, options.steps
-        )
+    total = sum(len(task.x) for task in tasks)
+    shares = [len(task.x) / total for task in tasks]
+    if kind == "lanczos":
+        products = [_product(task) for task in tasks]
+        dtype, rng = next(model.parameters()).dtype, Streams(options.seed)["probes"]
+
+        def apply(block: Tensor) -> Tensor:
+            vectors = block.to(dtype)
+            parts = (share * product(vectors) for share, product in zip(shares, products, strict=True))
+            return sum(parts, torch.zeros_like(vectors)).to(block.dtype)
+
+        spectrum: CurvatureSpectrum = lanczos_quadrature(apply, size, rng, options.probes, options.steps)
     else:
-        spectrum = Eigenvalues(_eigenvalues(in_double(model), as_double(x), likelihood, kind))
+        doubles = [NetworkSamples(in_double(model), as_double(x), likelihood) for model, x, likelihood in tasks]
+        spectrum = Eigenvalues(_eigenvalues(doubles, shares, kind))
     return Curvature(spectrum, kind, reason, size)
+
+
+def _product(task: NetworkSamples) -> FisherProduct:
+    """Products in the network's own dtype: float32 is 4 times faster, its error far below that of the probes."""
+    x = task.x.to(next(task.model.parameters()).dtype) if task.x.is_floating_point() else task.x
+    inputs = x if len(x) <= KEPT else [x[block] for block in sample_blocks(len(x), KEPT)]
+    return FisherProduct(task.model, inputs, task.likelihood)
 
 
 def in_double(model: nn.Module) -> nn.Module:
@@ -171,25 +207,50 @@ def as_double(values: Tensor) -> Tensor:
     return values.double() if values.is_floating_point() else values
 
 
-def _eigenvalues(model: nn.Module, x: Tensor, likelihood: str, kind: str) -> Tensor:
+def _eigenvalues(tasks: Sequence[NetworkSamples], shares: Sequence[float], kind: str) -> Tensor:
     if kind == "full":
-        return _symmetric(fisher_matrix(model, x, likelihood=likelihood, labels="expected"))
+        return _symmetric(_mean([_full(task) for task in tasks], shares))
     if kind == "block":
-        blocks = fisher_blocks(model, x, likelihood=likelihood, labels="expected")
-        return torch.cat([_symmetric(block) for block in blocks.values()])
+        blocks = zip(*(_blocks(task) for task in tasks), strict=True)
+        return torch.cat([_symmetric(_mean(block, shares)) for block in blocks])
     if kind == "kronecker":
-        return _kronecker_eigenvalues(kronecker(model, x, likelihood=likelihood, labels="expected"))
-    values = diagonal(model, x, likelihood=likelihood, labels="expected").values
+        return _kronecker_eigenvalues([_kronecker(task) for task in tasks], shares)
+    return _mean([_diagonal(task) for task in tasks], shares)
+
+
+def _mean(values: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
+    return sum((share * value for share, value in zip(shares, values, strict=True)), torch.zeros_like(values[0]))
+
+
+def _full(task: NetworkSamples) -> Tensor:
+    return fisher_matrix(task.model, task.x, likelihood=task.likelihood, labels="expected")
+
+
+def _blocks(task: NetworkSamples) -> list[Tensor]:
+    return list(fisher_blocks(task.model, task.x, likelihood=task.likelihood, labels="expected").values())
+
+
+def _diagonal(task: NetworkSamples) -> Tensor:
+    values = diagonal(task.model, task.x, likelihood=task.likelihood, labels="expected").values
     return torch.cat([value.double().flatten() for value in values.values()])
 
 
-def _kronecker_eigenvalues(fisher: KroneckerFisher) -> Tensor:
-    return torch.cat([
-        torch.outer(_symmetric(block.outputs), _symmetric(block.inputs)).flatten()
-        if isinstance(block, Factors)
-        else block.values.double().flatten()
-        for block in fisher.blocks
-    ])  # fmt: skip
+def _kronecker(task: NetworkSamples) -> KroneckerFisher:
+    return kronecker(task.model, task.x, likelihood=task.likelihood, labels="expected")
+
+
+def _kronecker_eigenvalues(fishers: Sequence[KroneckerFisher], shares: Sequence[float]) -> Tensor:
+    eigenvalues = []
+    for blocks in zip(*(fisher.blocks for fisher in fishers), strict=True):
+        factored = [block for block in blocks if isinstance(block, Factors)]
+        if factored:
+            outputs = _symmetric(_mean([block.outputs for block in factored], shares))
+            inputs = _symmetric(_mean([block.inputs for block in factored], shares))
+            eigenvalues.append(torch.outer(outputs, inputs).flatten())
+        else:
+            values = [block.values.double().flatten() for block in blocks if not isinstance(block, Factors)]
+            eigenvalues.append(_mean(values, shares))
+    return torch.cat(eigenvalues)
 
 
 def _symmetric(matrix: Tensor) -> Tensor:
