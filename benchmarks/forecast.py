@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from forecast_tables import page, pictures
 from forecast_runs import SCRATCH, STEPS, Setting, measured, runs, sources, sources_of, task
+from forecast_tables import page, pictures
 from nearkin.distance.forecasting.censored import Array, Times, fit_log_times
 from nearkin.distance.forecasting.model import TimeModel
 from nearkin.distance.forecasting.prior import FILE, packed

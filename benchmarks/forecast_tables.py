@@ -36,10 +36,10 @@ def page(figures: dict[str, Any]) -> str:
         "## Error of the predicted steps",
         "",
         "Mean absolute error of log steps over runs that reach the goal; 0.2 is a factor of 1.22. Methods are "
-        "fitted to the same runs, and each is judged on targets that it has not seen. The extrapolated curve is a power law "
-        "through the first 40 real steps, which cost as much as the forecast; corrected, its logarithm and the square "
-        "of it are regressed on the runs of other targets. C is the complexity of the target for a network that "
-        "learned other samples of the same task.",
+        "fitted to the same runs, and each is judged on targets that it has not seen. The extrapolated curve is a "
+        "power law through the first 40 real steps, which cost as much as the forecast; corrected, its logarithm "
+        "and the square of it are regressed on the runs of other targets. C is the complexity of the target for a "
+        "network that learned other samples of the same task.",
         "",
         _errors(loss),
         "",

@@ -144,7 +144,7 @@ class TimeModel:
         target. All shipped ones together count as a few own ones.
         """
         parts = []
-        weight = SHIPPED_RESIDUALS / len(self.shipped) if len(self.own) else 1.0
+        weight = SHIPPED_RESIDUALS / max(1, len(self.shipped)) if len(self.own) else 1.0
         for target, network in sorted(set(zip(self.shipped.targets, self.shipped.networks, strict=True))):
             same_target, same_network = self.shipped.targets == target, self.shipped.networks == network
             rest = self.shipped.chosen(~(same_target | same_network))
