@@ -39,6 +39,7 @@ def check_claims(results: Sequence[Result], relations: Relations, metric: str = 
         _smaller(by_name),
         _tuned(by_name),
         _closed(by_name),
+        _forecast(by_name),
         _agreed(relations),
     )
 
@@ -97,6 +98,20 @@ def _closed(results: dict[str, Result]) -> ClaimCheck:
         return ClaimCheck(claim, None, _absent("closed-form transfer" if closed is None else "fine-tuning"))
     evidence = f"{_value(closed):.4f} against {_value(tuned):.4f} on the validation set"
     return ClaimCheck(claim, closed.gain > tuned.gain - ALIKE, evidence)
+
+
+def _forecast(results: dict[str, Result]) -> ClaimCheck:
+    claim = "Fine-tuning reaches a fifth of a constant answer's loss within the 80 % interval of the forecast."
+    forecast = next((result.forecast for result in results.values() if result.forecast), None)
+    if forecast is None:
+        return ClaimCheck(claim, None, "fine-tuning did not take part, or was not forecast")
+    low, high = forecast["interval"]
+    ends = f"{low:,.0f} to {high:,.0f} steps" if high is not None else f"at least {low:,.0f} steps"
+    measured = forecast["measured"]
+    reached = (
+        f"measured {measured['steps']:,.0f}" if measured["steps"] else f"not reached in {measured['steps_done']:,}"
+    )
+    return ClaimCheck(claim, bool(forecast["measured"]["in_interval"]), f"forecast {ends}, {reached}")
 
 
 def _agreed(relations: Relations) -> ClaimCheck:

@@ -11,6 +11,7 @@ from nearkin.core.errors import NearkinError
 from nearkin.core.events import Caution, Note, Work
 from nearkin.core.rng import derived_seed
 from nearkin.core.state import State
+from nearkin.distance.forecasting.records import RecordedRun
 from nearkin.nets.solved import Solved
 from nearkin.run.stages import StageCache
 from nearkin.search.registry import PROXY, SearchProblem, searcher
@@ -28,6 +29,7 @@ from nearkin.solver.contenders import (
     trained_from,
 )
 from nearkin.solver.ensemble import Member, combined
+from nearkin.solver.finetuning_forecast import ForecastFacts, compared, forecast_finetuning
 from nearkin.solver.model_outputs import metric_on_test
 from nearkin.solver.plan import SEARCH_SHARE, Plan
 from nearkin.solver.quality import metric_difference
@@ -63,6 +65,8 @@ class Contest:
         why: how the time was divided, and why.
         left_out: positions of validation samples that the related task learned from whose weights are used.
         meter: of the load, if wall time is limited.
+        recorded: runs of the zoo, from which a forecast of fine-tuning learns.
+        forecasts: of the contenders that are fine-tuned, by name.
     """
 
     task: Task
@@ -76,6 +80,8 @@ class Contest:
     why: str = ""
     left_out: tuple[int, ...] = ()
     meter: LoadMeter | None = None
+    recorded: Sequence[RecordedRun] = ()
+    forecasts: dict[str, ForecastFacts] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.images = len(self.task.input_shape) == 3
@@ -209,6 +215,7 @@ class Contest:
                 contender = yield from self._searched(contender, contender.domain)
             if contender.networks:
                 contender = yield from self._sized(contender, most_members)
+                yield from self._forecast(contender)
             runs = yield from self._train_members(
                 contender, max(members, contender.sized.members if contender.sized else 1)
             )
@@ -224,11 +231,24 @@ class Contest:
             contender = replace(contender, title=f"average of {len(runs)} networks: {contender.title}")
         whole = None if self.plan.focused else fitted_to(self.task, contender.task.input_shape)
         result = self._scored(result_of(contender, solved, settings, whole, self.stages.elapsed - before), solved)
+        if (known := self.forecasts.get(contender.name)) and contender.sized is not None:
+            history = runs[0].solved.trials[0].history
+            result = replace(result, forecast=compared(known, contender.sized.recipe, history))
         self.results.append(result)
         yield Note(
             f"{result.title}: {result.validation:.4f} on validation data, {result.parameters:,} parameters, "
             f"{result.seconds:.1f} s"
         )
+
+    def _forecast(self, contender: Contender) -> Work[None]:
+        """Forecast a fine-tuning before its time is spent, unless time is short."""
+        source, sized = contender.source, contender.sized
+        if source is None or sized is None or self.plan.hurried:
+            return
+        work = lambda _: forecast_finetuning(contender.task, source, sized.recipe, self.recorded)  # noqa: E731
+        inputs = {**contender.facts(), "runs": len(self.recorded)}
+        done = yield from self.stages.stage("forecast", inputs, work, key=f"forecast-{contender.name}")
+        self.forecasts[contender.name] = done.read(ForecastFacts)
 
     def _scored(self, result: Result, solved: Solved) -> Result:
         """The result with its scores by the chosen metric."""

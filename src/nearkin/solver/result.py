@@ -45,6 +45,7 @@ class Result:
         starved: it used fewer samples or steps than it needs, so its result says little about its kind.
         refused: why it did not run, in one line; empty if it ran.
         metric: identifier of the metric; empty if not recorded.
+        forecast: of its training, made before, with the steps that were measured; None without one.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Result:
     starved: bool = False
     refused: str = ""
     metric: str = ""
+    forecast: Mapping[str, Any] | None = None
 
     @property
     def gain(self) -> float:

@@ -205,6 +205,7 @@ class Solution:
             "kin": [{name: row[name] for name in ("name", "distance", "std")} for row in kin],
             "baselines": [result.to_dict() for result in self.standings if result.name != self.chosen],
             "transfer": next((result.to_dict() for result in self.standings if result.kind == "transfer"), None),
+            "forecast": next((result.forecast for result in self.standings if result.forecast), None),
             "standing": self.standing.to_dict(),
             "margins": {name: list(margin) for name, margin in self.margins.items()},
             "finals": dict(self.finals),

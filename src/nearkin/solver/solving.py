@@ -24,6 +24,7 @@ from nearkin.solver.claims import check_claims
 from nearkin.solver.contenders import Contender
 from nearkin.solver.contest import Contest
 from nearkin.solver.finals import final_model, has_time_for
+from nearkin.solver.finetuning_forecast import signals_of
 from nearkin.solver.joining import add_solved, join_zoo, keep_solution, map_tasks
 from nearkin.solver.kin import relate, search_domains
 from nearkin.solver.load import LoadEffect, load_effect
@@ -43,6 +44,7 @@ from nearkin.tasks.checks.data_checks import Checks, check_data
 from nearkin.tasks.derive import class_weighted
 from nearkin.tasks.sources import task as read_task
 from nearkin.tasks.task import Task
+from nearkin.zoo.recorded_runs import record_run, recorded_runs
 from nearkin.zoo.search import FULL, NEAREST
 from nearkin.zoo.zoo import Zoo
 
@@ -107,7 +109,8 @@ def _solve(task: Task, zoo: Zoo, plan: Plan, restart: bool, meter: LoadMeter | N
         yield Note(line)
     checks = yield from _checked(task, plan, stages)
     relations = yield from relate(zoo, task, plan, stages)
-    contest = Contest(class_weighted(task, plan.class_weight), plan, stages, meter=meter)
+    runs = [run for run in recorded_runs(zoo) if run.target != task.name]
+    contest = Contest(class_weighted(task, plan.class_weight), plan, stages, meter=meter, recorded=runs)
     searches = _searches(contest, zoo, relations) if plan.searches(task) else ()
     if not searches:
         yield Note(_why_no_search(task, plan))
@@ -117,6 +120,7 @@ def _solve(task: Task, zoo: Zoo, plan: Plan, restart: bool, meter: LoadMeter | N
     kin = None if relations.tuned is None else zoo.solved(relations.tuned)
     taking_part = yield from contenders(contest, searches, kin)
     yield from (run_focused if plan.focused else run_equally)(contest, taking_part)
+    _record_finetuning(zoo, contest)
     chosen = contest.selected()
     reason = contest.results[0].refused if contest.results else ""
     require(
@@ -210,6 +214,18 @@ def _searches(contest: Contest, zoo: Zoo, relations: Relations) -> Sequence[Cont
         search_contender(contest, "random-search", title, control, "random"),
         full,
     )
+
+
+def _record_finetuning(zoo: Zoo, contest: Contest) -> None:
+    """Store the curves of fine-tuning runs, so that later forecasts learn from them."""
+    for name, facts in contest.forecasts.items():
+        signals, trained = signals_of(facts), contest.trained.get(name, [])
+        if signals is not None and trained:
+            contender, history = trained[0].contender, trained[0].solved.trials[0].history
+            assert contender.source is not None
+            assert contender.sized is not None
+            recipe = contender.sized.recipe
+            record_run(zoo, contender.source.name, contest.task, contender.source.network, recipe, history, signals)
 
 
 def _why_no_search(task: Task, plan: Plan) -> str:

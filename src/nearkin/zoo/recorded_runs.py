@@ -34,6 +34,15 @@ def recorded_runs(zoo: SolvedTasks) -> Iterator[RecordedRun]:
         yield RecordedRun.of(item.facts, dict(state.tensors))
 
 
+def run_network(network: str, recipe: Recipe) -> str:
+    """Network of a run, with its augmentation: augmented samples are harder, so such runs are kept apart.
+
+    >>> run_network("lenet", Recipe()), run_network("lenet", Recipe(augment="crop=2"))
+    ('lenet', 'lenet, augmented')
+    """
+    return f"{network}, augmented" if recipe.augment else network
+
+
 def record_run(
     zoo: SolvedTasks, source: str, task: Task, network: str, recipe: Recipe, history: History, signals: Signals
 ) -> None:
@@ -45,7 +54,8 @@ def record_run(
     if owner not in zoo:
         return
     curve = RunCurve.of(history, recipe)
-    run = RecordedRun(source, task.name, network, recipe.optimiser, recipe.batch_size, signals, curve)
+    name = run_network(network, recipe)
+    run = RecordedRun(source, task.name, name, recipe.optimiser, recipe.batch_size, signals, curve)
     state, facts = State(curve.to_tensors()), run.facts()
     number = int(facts_digest({**facts, "losses": curve.losses.tolist()})[:7], 16)
     with suppress(FileWriteError):

@@ -59,7 +59,7 @@ class RecordedRun:
     Attributes:
         source: name of the task whose network it started from; empty for a network before training.
         target: name of the task it learned.
-        network: network string.
+        network: network string, with a mark if samples were augmented.
         optimiser: of the recipe.
         batch_size: of the recipe.
         signals: measured before the run.
