@@ -15,7 +15,7 @@ from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import require
 from nearkin.core.files import write_durably
 from nearkin.core.lazy import Lazy
-from nearkin.core.text import duration
+from nearkin.core.text import counted, duration
 
 if TYPE_CHECKING:
     from nearkin.distance.forecasting import forecasts
@@ -85,7 +85,7 @@ def _show(found: "forecasting.CheckedForecast", out: Path | None) -> None:
         ["time of steps", duration(result.seconds), duration(low), _time(high)],
     ]
     table(["", "median", "from", "to"], rows, right=["median", "from", "to"])
-    facts = [f"{result.own_runs} recorded runs of this network, {result.other_runs} of others"]
+    facts = [f"{counted(result.own_runs, 'recorded run')} of this network, {counted(result.other_runs)} of others"]
     facts.append(f"mean loss of a short fine-tuning {result.distance:.3f}")
     if result.complexity is not None:
         facts.append(f"complexity {result.complexity:.3f} nats for each sample")

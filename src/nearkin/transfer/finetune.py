@@ -182,11 +182,13 @@ def all_weights(
     """All weights for some steps, with a new head."""
     begun = time.perf_counter()
     x = task.train.first(SCALE_SAMPLES).x
-    network = with_start(model, task.num_outputs, derived_seed(seed, "all weights"), x, START)
+    network = with_start(model, task.num_outputs, derived_seed(seed, ALL_WEIGHTS), x, START)
     for weight in network.parameters():
         weight.requires_grad_(True)
-    return (yield from _train_and_score("all weights", network, task, Recipe(steps=steps), seed, begun))
+    return (yield from _train_and_score(ALL_WEIGHTS, network, task, Recipe(steps=steps), seed, begun))
 
+
+ALL_WEIGHTS = "all weights"
 
 BASELINES: tuple[Baseline, ...] = (linear_head, last_layer, bayesian_last_layer, all_weights)
 
@@ -203,23 +205,30 @@ def frozen_features(model: nn.Module, task: Task) -> tuple[Tensor, Tensor]:
 def _train_and_score(
     name: str, network: nn.Module, task: Task, recipe: Recipe, seed: int, begun: float
 ) -> Work[TransferScores]:
-    """Scores of a network after training; the variance of values is that of a copy trained without a fifth of them."""
+    """Scores of a network after training, with its recipe and losses as facts.
+
+    The variance of values is that of a copy trained without a fifth of them.
+    """
     copied = copy.deepcopy(network)
-    yield from fit.work(network, task, recipe, seed=seed, stage=name)
+    done = yield from fit.work(network, task, recipe, seed=seed, stage=name)
+    losses = [round(value, 6) for value in done.history.losses.tolist()]
+    facts = {"recipe": recipe.to_dict(), "losses": losses, "steps_per_epoch": done.history.steps_per_epoch}
     x_test, y_test = task.test.all()
     outputs = _outputs(network, x_test)
     if task.likelihood == "categorical":
-        return score_classes(name, outputs.softmax(1), y_test, time.perf_counter() - begun)
+        scores = score_classes(name, outputs.softmax(1), y_test, time.perf_counter() - begun)
+        return replace(scores, facts=facts)
     if task.likelihood == "heteroscedastic":
         mean, log_variance = outputs.chunk(2, 1)
         variance = log_variance.clamp(-LOG_VARIANCE_LIMIT, LOG_VARIANCE_LIMIT).exp()  # as in its loss
-        return score_values(name, mean, variance, y_test, time.perf_counter() - begun)
+        scores = score_values(name, mean, variance, y_test, time.perf_counter() - begun)
+        return replace(scores, facts=facts)
     learn, judge = split_index(None, len(task.train), 1 / FOLDS, seed)
     smaller = replace(task, train=task.train.chosen(learn))
     yield from fit.work(copied, smaller, recipe, seed=seed, stage=f"{name}, for its variance")
     x, y = task.train.chosen(judge).all()
     variance = (_outputs(copied, x) - y).square().mean(0).clamp_min(LEAST)
-    return score_values(name, outputs, variance, y_test, time.perf_counter() - begun)
+    return replace(score_values(name, outputs, variance, y_test, time.perf_counter() - begun), facts=facts)
 
 
 def _outputs(model: nn.Module, x: Tensor) -> Tensor:

@@ -56,21 +56,26 @@ def record_run(
     curve = RunCurve.of(history, recipe)
     name = run_network(network, recipe)
     run = RecordedRun(source, task.name, name, recipe.optimiser, recipe.batch_size, signals, curve)
-    state, facts = State(curve.to_tensors()), run.facts()
-    number = int(facts_digest({**facts, "losses": curve.losses.tolist()})[:7], 16)
+    own = {"source": source, "target": task.name, "network": name, "recipe": recipe.to_dict()}
+    number = int(facts_digest({**own, "losses": curve.losses.tolist()})[:7], 16)  # a repeated run replaces itself
     with suppress(FileWriteError):
-        zoo.catalogue.attach(owner, [NewArtifact(KIND, number, state.to_bytes(), facts)])
+        zoo.catalogue.attach(owner, [NewArtifact(KIND, number, State(curve.to_tensors()).to_bytes(), run.facts())])
 
 
 def record_training(zoo: SolvedTasks, task: Task, solved: Solved, recipe: Recipe) -> Work[None]:
     """Record the trainings of a task's own networks, from their initial weights."""
     for trial, fit in enumerate(solved.trials):
         model = build(solved.network, task.input_shape, task.num_outputs, solved.seed, trial).eval()
-        try:
-            signals = yield from measure_signals.work(
-                SourceOnTarget(model, task, task.form, SAMPLES), recipe.batch_size
-            )
-            record_run(zoo, "", task, solved.network, recipe, fit.history, signals)
-        except NearkinError as error:
-            yield Caution(f"the training of '{task.name}' was not recorded for forecasts: {error}")
-            return
+        view = SourceOnTarget(model, task, task.form, SAMPLES)
+        yield from record_finetuning(zoo, "", view, solved.network, recipe, fit.history)
+
+
+def record_finetuning(
+    zoo: SolvedTasks, source: str, view: SourceOnTarget, network: str, recipe: Recipe, history: History
+) -> Work[None]:
+    """Measure what a forecast needs, and store a run with it; a run that cannot be measured is not stored."""
+    try:
+        signals = yield from measure_signals.work(view, recipe.batch_size)
+        record_run(zoo, source, view.task, network, recipe, history, signals)
+    except NearkinError as error:
+        yield Caution(f"the training of '{view.task.name}' was not recorded for forecasts: {error}")

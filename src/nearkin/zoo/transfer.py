@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
@@ -15,7 +15,10 @@ from nearkin.core.errors import DataError, require
 from nearkin.core.events import Caution, Note, Work
 from nearkin.core.rng import Streams, derived_seed
 from nearkin.core.state import State
+from nearkin.distance.source_on_target import SourceOnTarget
 from nearkin.nets.functional import num_parameters
+from nearkin.nets.history import History
+from nearkin.nets.recipe import Recipe
 from nearkin.nets.solved import Solved
 from nearkin.run.stages import StageCache
 from nearkin.tasks.derive import limited
@@ -24,11 +27,12 @@ from nearkin.tasks.rows import subset_index
 from nearkin.tasks.task import Task
 from nearkin.transfer.classify import NUMBERS
 from nearkin.transfer.closed_form import closed_form, require_classes_or_values, source_means
-from nearkin.transfer.finetune import STEPS, run_baselines, run_each
+from nearkin.transfer.finetune import ALL_WEIGHTS, STEPS, run_baselines, run_each
 from nearkin.transfer.labels.classes import Classes, Method
 from nearkin.transfer.labels.probabilities import How
 from nearkin.transfer.outcome import TransferScores
 from nearkin.transfer.subset import Weights
+from nearkin.zoo.recorded_runs import SAMPLES, record_finetuning
 from nearkin.zoo.solved_tasks import SolvedTasks
 
 LABELS = 2000  # at most, if no number is given
@@ -182,11 +186,24 @@ def transfer_network(
     baselines: tuple[TransferScores, ...] = ()
     if how.baselines:
         baselines = yield from run_baselines(model, few, how.steps, derived_seed(seed, "baselines"), means, run)
+        yield from _record(zoo, solved, model, few, baselines)
     return Transfer(
         source, target.name, solved.network, task.form.metric, how.shots, len(few.train), len(few.test),
         replace(task, test=few.test).majority_baseline(), outcome, baselines, _origin(solved, how.trial, model),
         how.facts() | {"seed": seed, "given": source_text}, few.best_constant(),
     )  # fmt: skip
+
+
+def _record(
+    zoo: SolvedTasks, solved: Solved, model: nn.Module, task: Task, baselines: Sequence[TransferScores]
+) -> Work[None]:
+    """Record the fine-tuning of all weights, so that forecasts learn from it."""
+    for facts in (scores.facts for scores in baselines if scores.name == ALL_WEIGHTS and "losses" in scores.facts):
+        history = History(torch.tensor(facts["losses"]), (), int(facts["steps_per_epoch"]))
+        yield from record_finetuning(
+            zoo, solved.name, SourceOnTarget(model, task, task.form, SAMPLES), solved.network,
+            Recipe(**facts["recipe"]), history,
+        )  # fmt: skip
 
 
 def _cached(
