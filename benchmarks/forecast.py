@@ -24,11 +24,13 @@ import torch
 from forecast_runs import SCRATCH, STEPS, Setting, measured, runs, sources, sources_of, task
 from forecast_tables import page, pictures
 from nearkin.distance.forecasting.censored import Array, Times, fit_log_times
+from nearkin.distance.forecasting.curve import WINDOW
 from nearkin.distance.forecasting.model import TimeModel
 from nearkin.distance.forecasting.prior import FILE, packed
 from nearkin.distance.forecasting.records import Goal, RecordedRun
 from nearkin.distance.information.task_complexity import complexity
-from nearkin.distance.short_finetune import short_finetune_loss
+from nearkin.distance.short_finetune import FinetuneSchedule, short_finetune_loss, short_finetune_losses
+from nearkin.nets.heads import HEAD_START
 from nearkin.nets.history import History
 from prediction_tasks import NAMES
 from prediction_truth import kept
@@ -58,6 +60,7 @@ class Runs:
         self.records = [record for _, _, record, _ in rows]
         self.histories = [history for _, _, _, history in rows]
         self.targets = np.array([target for target, _, _, _ in rows])
+        self.pilots = pilots(cache, self.setting) if seed == MEASURED_ON else []
 
 
 def ship(cache: Path) -> None:
@@ -87,7 +90,7 @@ def own_complexity(cache: Path, network: str, seed: int) -> dict[int, float]:
 
 def extrapolated(history: History, record: RecordedRun, goal: Goal, rate: float) -> float:
     """Log time by a power law through the first real steps; exact if the goal is reached in them."""
-    width = min(10, history.steps_per_epoch)
+    width = min(WINDOW, history.steps_per_epoch)
     losses = np.convolve(history.losses.double().numpy(), np.ones(width) / width, "valid")
     seen, steps = np.minimum.accumulate(losses)[: SEEN - width + 1], np.arange(width, SEEN + 1)
     value = goal.value(record.signals)
@@ -96,6 +99,25 @@ def extrapolated(history: History, record: RecordedRun, goal: Goal, rate: float)
     slope, level = np.polyfit(np.log(steps), np.log(seen), 1)
     found = (math.log(value) - level) / min(slope, -SLOWEST)
     return float(np.clip(found, math.log(SEEN), math.log(FARTHEST))) + math.log(rate)
+
+
+def pilots(cache: Path, setting: Setting) -> list[History]:
+    """Short fine-tunings at the pace of the runs, with other heads and batches, as they can be done before a run."""
+    schedule = FinetuneSchedule(steps=SEEN, batch_size=setting.recipe.batch_size, learning_rate=setting.rate)
+
+    def compute() -> dict[str, torch.Tensor]:
+        models, rows = sources(cache, setting), []
+        for target in range(SCRATCH):
+            data = task(target, "target", setting.seed)
+            x, y = data.train.fixed_subset(1000)
+            for row in sources_of(target):
+                rows.append(short_finetune_losses(
+                    models[row], x, y, num_outputs=data.num_outputs, head=HEAD_START, num_heads=1, schedule=schedule
+                ))  # fmt: skip
+        return {"losses": torch.stack(rows)}
+
+    losses = kept(cache / "pilots" / f"{setting}.pt", compute)["losses"]
+    return [History(row, (), WINDOW) for row in losses]
 
 
 def regressed(features: Array, times: Times, targets: Array) -> Array:
@@ -127,9 +149,11 @@ def predictions(
         "LogME": regressed(np.stack([logme, logme**2], 1), times, targets),
     }
     if not goal.metric:
-        curve = np.array([extrapolated(*pair, goal, rate) for pair in zip(part.histories, part.records, strict=True)])
-        found["extrapolated curve"] = curve
-        found["extrapolated curve, corrected"] = regressed(np.stack([curve, curve**2], 1), times, targets)
+        for name, histories in (("own curve", part.histories), ("pilot curve", part.pilots)):
+            pairs_of = zip(histories, part.records, strict=True)
+            curve = np.array([extrapolated(history, record, goal, rate) for history, record in pairs_of])
+            found[f"{name}, extrapolated"] = curve
+            found[f"{name}, corrected"] = regressed(np.stack([curve, curve**2], 1), times, targets)
     ours, alone = np.empty(len(pairs)), np.empty(len(pairs))
     for target in np.unique(targets):
         rows = np.flatnonzero(targets == target)

@@ -64,7 +64,9 @@ class LogNormalTimes:
         return features @ self.coefficients
 
 
-def fit_log_times(features: Array, times: Times, penalty: Array, centre: Array | None = None) -> LogNormalTimes:
+def fit_log_times(
+    features: Array, times: Times, penalty: Array, centre: Array | None = None, start: LogNormalTimes | None = None
+) -> LogNormalTimes:
     r"""Maximise the weighted likelihood with a Gaussian prior on the coefficients, by Newton's method.
 
     With $\delta = b/\sigma$ and $\theta = 1/\sigma$ the log-likelihood is concave (Olsen 1978), and so is that of a
@@ -75,6 +77,7 @@ def fit_log_times(features: Array, times: Times, penalty: Array, centre: Array |
         times: of the runs.
         penalty: precision of the prior of each coefficient, in units of 1/σ²: a number of runs `[F]`; 0 for none.
         centre: mean of the prior `[F]` (default: 0).
+        start: a model of similar runs, to start from; the result does not depend on it.
 
     >>> x = np.stack([np.ones(50), np.linspace(-1, 1, 50)], 1)
     >>> noise = 0.1 * np.sin(np.arange(50.0))
@@ -97,6 +100,8 @@ def fit_log_times(features: Array, times: Times, penalty: Array, centre: Array |
         return float(known + tail - 0.5 * point @ prior @ point)
 
     point = np.append(np.zeros(len(middle)), 1.0)
+    if start is not None:
+        point = np.append(start.coefficients, 1.0) / start.sigma
     best = value(point)
     for _ in range(NEWTON_STEPS):
         scaled = rows @ point

@@ -20,20 +20,19 @@ from numpy.typing import NDArray
 from nearkin.core.errors import DataError, require
 from nearkin.distance.forecasting.censored import Array, KaplanMeier, LogNormalTimes, Times, fit_log_times
 from nearkin.distance.forecasting.records import Goal, RecordedRun
-from nearkin.distance.forecasting.signals import Signals
+from nearkin.distance.forecasting.signals import PARTS, Signals
 
 Names = NDArray[np.str_]
 
 WEAK = 0.1  # precision of the first model's coefficients, of standardised features, in runs
 STRONG = (0.1, 1.0)  # with which own runs are drawn to the first model, in runs: intercept, other coefficients
 SHIPPED_RESIDUALS = 15.0  # own runs that all residuals of shipped runs count as
-QUARTERS = 4
+GROUPS = 8  # of targets that are left out together
 
 
 def features(signals: Signals) -> Array:
     """Features of a pair `[F]`, the first is 1."""
-    parts = np.array([part.mean() for part in np.array_split(np.array(signals.losses), QUARTERS)])
-    parts = parts[::-1] / signals.constant_loss
+    parts = np.array(signals.losses).reshape(PARTS, -1).mean(1)[::-1] / signals.constant_loss
     parts[0] = np.log(parts[0])
     return np.concatenate([[1.0], parts, parts**2])
 
@@ -59,7 +58,7 @@ class TimeTable:
         """The rows of runs; those without a validation metric are left out if the goal is a metric."""
         runs = [run for run in runs if not goal.metric or len(run.curve.metrics)]
         pairs = [run.log_time(goal) for run in runs]
-        table = np.stack([features(run.signals) for run in runs]) if runs else np.empty((0, 1 + 2 * QUARTERS))
+        table = np.stack([features(run.signals) for run in runs]) if runs else np.empty((0, 1 + 2 * PARTS))
         times = Times(
             np.array([time for time, _ in pairs]), np.array([seen for _, seen in pairs], dtype=bool), np.ones(len(runs))
         )
@@ -140,18 +139,19 @@ class TimeModel:
     def residuals(self) -> KaplanMeier:
         """Residuals of runs that were left out of the fit.
 
-        A shipped run is predicted without the runs of its target and of its network, an own run without those of its
-        target. All shipped ones together count as a few own ones.
+        A shipped run is predicted without the runs of its network and of its group of targets, an own run without
+        those of its target. All shipped ones together count as a few own ones.
         """
         parts = []
         weight = SHIPPED_RESIDUALS / max(1, len(self.shipped)) if len(self.own) else 1.0
-        for target, network in sorted(set(zip(self.shipped.targets, self.shipped.networks, strict=True))):
-            same_target, same_network = self.shipped.targets == target, self.shipped.networks == network
-            rest = self.shipped.chosen(~(same_target | same_network))
-            rest = rest if rest.informative else self.shipped.chosen(~same_target)
+        groups = np.unique(self.shipped.targets, return_inverse=True)[1] % GROUPS
+        for group, network in sorted(set(zip(groups.tolist(), self.shipped.networks.tolist(), strict=True))):
+            same_targets, same_network = groups == group, self.shipped.networks == network
+            rest = self.shipped.chosen(~(same_targets | same_network))
+            rest = rest if rest.informative else self.shipped.chosen(~same_targets)
             if rest.informative:
-                left_out = self.shipped.chosen(same_target & same_network)
-                parts.append(self._errors(self._fit_shipped(rest), left_out, weight))
+                left_out = self.shipped.chosen(same_targets & same_network)
+                parts.append(self._errors(self._fit_shipped(rest, self.first), left_out, weight))
         for target in sorted(set(self.own.targets)):
             rest, left_out = (
                 self.own.chosen(rows) for rows in (self.own.targets != target, self.own.targets == target)
@@ -176,8 +176,8 @@ class TimeModel:
         rest = table.times.log_times - model.log_time(self._scaled(table.features))
         return Times(rest, table.times.reached, weight * table.times.weights)
 
-    def _fit_shipped(self, table: TimeTable) -> LogNormalTimes:
-        return fit_log_times(self._scaled(table.features), table.times, _precisions(0.0, WEAK))
+    def _fit_shipped(self, table: TimeTable, start: LogNormalTimes | None = None) -> LogNormalTimes:
+        return fit_log_times(self._scaled(table.features), table.times, _precisions(0.0, WEAK), start=start)
 
     def _fit_own(self, table: TimeTable) -> LogNormalTimes:
         """The model of own runs, drawn to that of shipped runs if there is one."""
@@ -186,9 +186,9 @@ class TimeModel:
         if not table.informative:
             return self.first
         rows, centre = self._scaled(table.features), self.first.coefficients
-        return fit_log_times(rows, table.times, _precisions(*STRONG), centre)
+        return fit_log_times(rows, table.times, _precisions(*STRONG), centre, self.first)
 
 
 def _precisions(intercept: float, others: float) -> Array:
     """Precision of each coefficient."""
-    return np.append(intercept, np.full(2 * QUARTERS, others))
+    return np.append(intercept, np.full(2 * PARTS, others))

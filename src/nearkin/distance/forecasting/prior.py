@@ -27,14 +27,13 @@ def packed(runs: Sequence[RecordedRun]) -> State:
 
 def unpacked(state: State) -> tuple[RecordedRun, ...]:
     """The inverse of `packed`."""
-    tensors, runs = state.tensors, []
-    points, validations = 0, 0
-    for facts, (size, count), numbers in zip(
-        state.facts["runs"], tensors["sizes"].tolist(), tensors["signals"].tolist(), strict=True
-    ):
+    tensors = {name: value.double() for name, value in state.tensors.items() if value.is_floating_point()}
+    sizes: list[tuple[int, int]] = state.tensors["sizes"].tolist()
+    runs, points, validations = [], 0, 0
+    for facts, (size, count), numbers in zip(state.facts["runs"], sizes, tensors["signals"].tolist(), strict=True):
         curve = RunCurve(
-            *(tensors[name][points : points + size].double() for name in ("clocks", "losses")),
-            *(tensors[name][validations : validations + count].double() for name in ("validated", "metrics")),
+            *(tensors[name][points : points + size] for name in ("clocks", "losses")),
+            *(tensors[name][validations : validations + count] for name in ("validated", "metrics")),
         )
         points, validations = points + size, validations + count
         source, target, network, optimiser, batch_size = facts

@@ -18,7 +18,7 @@ from nearkin.distance.source_on_target import SourceOnTarget
 from nearkin.nets.heads import HEAD_START
 from nearkin.tasks.metrics import ACCURACY
 
-LEAST_STEPS = 4
+PARTS = 4  # of the short fine-tuning, of equal length
 TIMED_STEPS = 3
 
 
@@ -44,9 +44,8 @@ class Signals:
     step_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        require(
-            len(self.losses) >= LEAST_STEPS, f"got {len(self.losses)} losses, expected {LEAST_STEPS} or more", DataError
-        )
+        count = len(self.losses)
+        require(count > 0 and count % PARTS == 0, f"got {count} losses, expected a multiple of {PARTS}", DataError)
         known = [self.constant_loss, *self.losses, *([] if self.complexity is None else [self.complexity])]
         require(all(map(math.isfinite, known)), "a measurement before fine-tuning is not finite", DataError)
         require(
