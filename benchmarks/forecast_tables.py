@@ -36,12 +36,12 @@ def page(figures: dict[str, Any]) -> str:
         "## Error of the predicted steps",
         "",
         "Mean absolute error of log steps over runs that reach the goal; 0.2 is a factor of 1.22. Methods are "
-        "fitted to the same runs, and each is judged on targets that it has not seen. Own curve is a power law through the "
-        "first 40 steps of the run itself, which cost as much as a forecast: it knows the head and the batches of the "
-        "run, because the run has begun. Pilot curve is the same for a short run with another head and other batches, "
-        "as it can be done before. Corrected: the logarithm of the extrapolated steps and its square are regressed on "
-        "the runs of other targets. C is the complexity of the target for a "
-        "network that learned other samples of the same task.",
+        "fitted to the same runs, and each is judged on targets that it has not seen. Own curve is a power law through "
+        "the first 40 steps of the run itself, which cost as much as a forecast: it knows the head and the batches of "
+        "the run, because the run has begun. Pilot curve is the same for a short run with another head and other "
+        "batches, as it can be done before. Corrected: the logarithm of the extrapolated steps and its square "
+        "are regressed on the runs of other targets. C is the complexity of the target for a network "
+        "that learned other samples of the same task.",
         "",
         _errors(loss),
         "",

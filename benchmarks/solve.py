@@ -39,7 +39,7 @@ import nearkin as nk
 from nearkin.cli.solve import written as write_report
 from nearkin.solver.contenders import search_skeleton
 from results import keep
-from solve_later import later, later_section
+from solve_later import later, later_section, peer_runs
 from solve_page import page
 from solve_rivals import FOR_IMAGES, FOR_TABLES, SIMPLE, Array, predicted
 from solve_summary import summary
@@ -389,6 +389,10 @@ def write(options: argparse.Namespace) -> None:
         folders = {file: stored_rows(file, options) for file in options.folder.glob("runs of * s")}
         known = json.loads(stored.read_text())
         figures = known | {"later": later(folders.values(), SHORT_SECONDS, known["later"])}
+        options.seeds = SEEDS
+        rows = stored_rows(results_folder(options.folder, SECONDS), options)
+        if peers := [row for row in rows if row["method"] == AUTOGLUON]:
+            figures["peer"] = peer_runs(peers, known["runs"])
         keep(__file__, figures)
         PAGE.write_text(page(figures, later_section(figures)))
         print(json.dumps(figures["later"]["summary"], indent=1))
@@ -404,7 +408,7 @@ def write(options: argparse.Namespace) -> None:
     figures = {**times, "seeds": list(options.seeds), **summary(rows, short)}
     final = (options.seeds, options.data, options.seconds) == (SEEDS, tuple(DATA), SECONDS)
     if final and stored.exists():
-        figures |= {name: value for name, value in json.loads(stored.read_text()).items() if name == "later"}
+        figures |= {name: value for name, value in json.loads(stored.read_text()).items() if name in ("later", "peer")}
     keep(__file__ if final else str(options.folder / "solve.py"), figures)
     (PAGE if final else options.folder / "solve-benchmark.md").write_text(page(figures, later_section(figures)))
     print(json.dumps(figures["summary"], indent=1))
