@@ -91,6 +91,8 @@ def decisions(solution: Solution) -> dict[str, Any]:
     for one in standings:
         if one["search"]:
             one["search"] = one["search"]["best"]["genotype"]
+        if one["forecast"]:
+            one["forecast"] = {name: value for name, value in one["forecast"].items() if "seconds" not in name}
     rankings = {name: [row["name"] for row in rows] for name, rows in solution.relations.rankings.items()}
     return {
         "chosen": solution.chosen,

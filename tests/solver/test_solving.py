@@ -20,6 +20,7 @@ from nearkin.solver.result import ordered
 from nearkin.solver.solution import Solution
 from nearkin.solver.solving import kept_solution, solve
 from nearkin.store.integrity import examine
+from nearkin.zoo.recorded_runs import recorded_runs
 
 
 def plain(solution: Solution) -> Any:
@@ -30,7 +31,7 @@ def plain(solution: Solution) -> Any:
 def timeless(facts: Any) -> Any:
     """Plain values without whatever tells of time."""
     if isinstance(facts, dict):
-        left = {"seconds", "stages", "answer", "known", "MiB"}
+        left = {"seconds", "step_seconds", "seconds_interval", "stages", "answer", "known", "MiB"}
         return {name: timeless(value) for name, value in facts.items() if name not in left}
     return [timeless(value) for value in facts] if isinstance(facts, list) else facts
 
@@ -49,6 +50,14 @@ def test_the_whole_way(kin_zoo: nk.Zoo, target: nk.Task, quick: Plan) -> None:
     assert solution.interval[0] <= solution.metric <= solution.interval[1]
     assert {"frechet", "short-finetune", "logme"} == set(solution.relations.rankings)
     assert solution.relations.cells_of in ("even", "high")
+
+    # fine-tuning was forecast before, compared after, and recorded with its source
+    forecast = plain(solution)["forecast"]
+    assert forecast["source"] == solution.relations.tuned
+    assert forecast["measured"]["steps_done"] > 0
+    assert any(isinstance(event, Note) and event.text.startswith("forecast of fine-tuning") for event in heard)
+    assert [run.source for run in recorded_runs(kin_zoo) if run.target == "new" and run.source] == [forecast["source"]]
+    assert any("80 % interval of the forecast" in claim.claim and claim.held is not None for claim in solution.promises)
 
     # the zoo has one task more, with everything that kin are asked for
     assert "new" in kin_zoo
