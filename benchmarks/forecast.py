@@ -26,8 +26,8 @@ from forecast_tables import page, pictures
 from nearkin.distance.forecasting.censored import Array, Times, fit_log_times
 from nearkin.distance.forecasting.curve import WINDOW
 from nearkin.distance.forecasting.model import TimeModel
+from nearkin.distance.forecasting.past_runs import Goal, RecordedRun
 from nearkin.distance.forecasting.prior import FILE, packed
-from nearkin.distance.forecasting.records import Goal, RecordedRun
 from nearkin.distance.information.task_complexity import complexity
 from nearkin.distance.short_finetune import FinetuneSchedule, short_finetune_loss, short_finetune_losses
 from nearkin.nets.heads import HEAD_START

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import nearkin as nk
 from nearkin.core.rng import Streams, derived_seed
 from nearkin.distance.forecasting.curve import RunCurve
-from nearkin.distance.forecasting.records import RecordedRun
+from nearkin.distance.forecasting.past_runs import RecordedRun
 from nearkin.distance.forecasting.signals import Signals, measure_signals
 from nearkin.distance.source_on_target import SourceOnTarget
 from nearkin.nets.heads import SCALE_SAMPLES, with_start

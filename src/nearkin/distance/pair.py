@@ -25,7 +25,7 @@ from nearkin.tasks.pixels import fitted_to
 from nearkin.tasks.task import Task
 
 if TYPE_CHECKING:
-    from nearkin.distance.forecasting.records import RecordedRun
+    from nearkin.distance.forecasting.past_runs import RecordedRun
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

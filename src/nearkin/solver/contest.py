@@ -11,7 +11,7 @@ from nearkin.core.errors import NearkinError
 from nearkin.core.events import Caution, Note, Work
 from nearkin.core.rng import derived_seed
 from nearkin.core.state import State
-from nearkin.distance.forecasting.records import RecordedRun
+from nearkin.distance.forecasting.past_runs import RecordedRun
 from nearkin.nets.solved import Solved
 from nearkin.run.stages import StageCache
 from nearkin.search.registry import PROXY, SearchProblem, searcher

@@ -8,8 +8,8 @@ from nearkin.core.events import Caution, Note, Work
 from nearkin.core.state import State
 from nearkin.distance.forecasting.curve import RunCurve, clock_of
 from nearkin.distance.forecasting.forecasts import PlannedRun, forecast_run
+from nearkin.distance.forecasting.past_runs import Goal, RecordedRun
 from nearkin.distance.forecasting.prior import shipped_runs
-from nearkin.distance.forecasting.records import Goal, RecordedRun
 from nearkin.distance.forecasting.signals import Signals, measure_signals
 from nearkin.distance.source_on_target import SourceOnTarget
 from nearkin.nets.history import History

@@ -13,7 +13,7 @@ from nearkin.core.errors import NearkinError, require
 from nearkin.core.events import Note, Work
 from nearkin.core.state import State
 from nearkin.core.types import Params
-from nearkin.distance.forecasting.records import RecordedRun
+from nearkin.distance.forecasting.past_runs import RecordedRun
 from nearkin.distance.measure import Measure
 from nearkin.distance.pair import Pair, Source, Target
 from nearkin.distance.registry import DEFAULT, measure_named

@@ -11,8 +11,8 @@ from nearkin.core.events import Caution, Work, operation
 from nearkin.distance.forecasting.curve import RunCurve
 from nearkin.distance.forecasting.forecasts import Forecast, PlannedRun, forecast_run
 from nearkin.distance.forecasting.model import TimeForecast
+from nearkin.distance.forecasting.past_runs import Goal
 from nearkin.distance.forecasting.prior import shipped_runs
-from nearkin.distance.forecasting.records import Goal
 from nearkin.distance.forecasting.signals import Signals, measure_signals
 from nearkin.distance.pair import Pair
 from nearkin.tasks.task import Task

@@ -11,7 +11,7 @@ from nearkin.core.events import Caution, Work
 from nearkin.core.files import FileWriteError
 from nearkin.core.state import State
 from nearkin.distance.forecasting.curve import RunCurve
-from nearkin.distance.forecasting.records import RecordedRun
+from nearkin.distance.forecasting.past_runs import RecordedRun
 from nearkin.distance.forecasting.signals import Signals, measure_signals
 from nearkin.distance.source_on_target import SourceOnTarget
 from nearkin.nets.history import History
@@ -56,7 +56,7 @@ def record_run(
     curve = RunCurve.of(history, recipe)
     name = run_network(network, recipe)
     run = RecordedRun(source, task.name, name, recipe.optimiser, recipe.batch_size, signals, curve)
-    own = {"source": source, "target": task.name, "network": name, "recipe": recipe.to_dict()}
+    own = {"source": source, "data": task.fingerprint(), "network": name, "recipe": recipe.to_dict()}
     number = int(facts_digest({**own, "losses": curve.losses.tolist()})[:7], 16)  # a repeated run replaces itself
     with suppress(FileWriteError):
         zoo.catalogue.attach(owner, [NewArtifact(KIND, number, State(curve.to_tensors()).to_bytes(), run.facts())])

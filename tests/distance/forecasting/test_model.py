@@ -11,8 +11,8 @@ from nearkin.core.errors import DataError, OptionError
 from nearkin.distance.forecasting.curve import RunCurve
 from nearkin.distance.forecasting.forecasts import PlannedRun, forecast_run
 from nearkin.distance.forecasting.model import TimeModel
+from nearkin.distance.forecasting.past_runs import Goal, RecordedRun
 from nearkin.distance.forecasting.prior import packed, shipped_runs, unpacked
-from nearkin.distance.forecasting.records import Goal, RecordedRun
 from nearkin.distance.forecasting.signals import Signals
 
 NAMES = ("a", "b", "net")

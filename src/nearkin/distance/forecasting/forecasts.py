@@ -7,7 +7,7 @@ from typing import Any
 
 from nearkin.core.errors import OptionError, require, require_positive
 from nearkin.distance.forecasting.model import TimeForecast, TimeModel
-from nearkin.distance.forecasting.records import Goal, RecordedRun
+from nearkin.distance.forecasting.past_runs import Goal, RecordedRun
 from nearkin.distance.forecasting.signals import Signals
 
 LEVEL = 0.8

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from nearkin.core.errors import DataError, require
 from nearkin.distance.forecasting.censored import Array, KaplanMeier, LogNormalTimes, Times, fit_log_times
-from nearkin.distance.forecasting.records import Goal, RecordedRun
+from nearkin.distance.forecasting.past_runs import Goal, RecordedRun
 from nearkin.distance.forecasting.signals import PARTS, Signals
 
 Names = NDArray[np.str_]

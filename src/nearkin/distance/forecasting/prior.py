@@ -8,7 +8,7 @@ import torch
 
 from nearkin.core.state import State
 from nearkin.distance.forecasting.curve import RunCurve
-from nearkin.distance.forecasting.records import RecordedRun
+from nearkin.distance.forecasting.past_runs import RecordedRun
 from nearkin.distance.forecasting.signals import Signals
 
 FILE = Path(__file__).with_name("shipped_runs.safetensors")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from nearkin.core.events import Work
 from nearkin.distance.forecasting.forecasts import PlannedRun, runs_for
 from nearkin.distance.forecasting.model import TimeModel
+from nearkin.distance.forecasting.past_runs import RELATIVE, Goal
 from nearkin.distance.forecasting.prior import shipped_runs
-from nearkin.distance.forecasting.records import RELATIVE, Goal
 from nearkin.distance.forecasting.signals import measure_signals
 from nearkin.distance.pair import Pair
 
