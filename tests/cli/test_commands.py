@@ -13,6 +13,7 @@ import pytest
 
 import nearkin as nk
 from calling import Call
+from nearkin.core.state import State
 
 
 @pytest.fixture
@@ -94,6 +95,9 @@ def test_train_and_evaluate_a_file(call: Call, arrays: Path) -> None:
     trained = call(*words, "--json").json
     assert trained["metric"] > 0.8
     assert trained["steps"] == 60
+    stored = State.load(Path("m.safetensors"))
+    assert stored.facts["recipe"]["batch_size"] > 0
+    assert len(stored.section("history")["losses"]) == 60
     measured = call("evaluate", "m.safetensors", "--json").json
     assert measured["metric"] == pytest.approx(trained["metric"])
     again = call(*words)

@@ -1,4 +1,4 @@
-"""Distances between tasks: Fréchet, cheap baselines, all pairs, screening; complexity of a task and reachability."""
+"""Distances between tasks: Fréchet, cheap baselines, all pairs, screening; complexity, reachability, forecasts."""
 
 from typing import TYPE_CHECKING
 
@@ -7,6 +7,13 @@ from nearkin.core.lazy import exports
 if TYPE_CHECKING:
     from nearkin.distance.fisher_based.frechet import frechet as frechet
     from nearkin.distance.fisher_based.frechet import full_frechet as full_frechet
+    from nearkin.distance.forecasting.forecasts import Forecast as Forecast
+    from nearkin.distance.forecasting.forecasts import PlannedRun as PlannedRun
+    from nearkin.distance.forecasting.forecasts import forecast_run as forecast_run
+    from nearkin.distance.forecasting.past_runs import Goal as Goal
+    from nearkin.distance.forecasting.past_runs import RecordedRun as RecordedRun
+    from nearkin.distance.forecasting.signals import Signals as Signals
+    from nearkin.distance.forecasting.signals import measure_signals as measure_signals
     from nearkin.distance.information.curvature import CurvatureOptions as CurvatureOptions
     from nearkin.distance.information.curvature import measure_curvature as measure_curvature
     from nearkin.distance.information.static_distance import StaticDistance as StaticDistance

@@ -55,7 +55,7 @@ def train(
         model = build(spec, task.input_shape, task.num_outputs, seed)
         result = yield from train_network.work(model, task, recipe, seed=seed, device=device, resume=start)
         solved = Solved(task.name, spec, task.facts(), seed, (result,))
-        saved(solved, out)  # before `resume` removes the checkpoint
+        saved(solved, out, recipe=recipe)  # before `resume` removes the checkpoint
         if warning := remember(spec):
             yield Caution(warning)
         return solved
@@ -70,12 +70,13 @@ def _changes(checkpoint: State, facts: Mapping[str, Any]) -> list[str]:
     return sorted(name for name in facts if known.get(name) != facts[name])
 
 
-def saved(solved: Solved, file: Path, trial: int = 0) -> None:
-    """Write one trial of a solved task to a file."""
+def saved(solved: Solved, file: Path, trial: int = 0, recipe: Recipe | None = None) -> None:
+    """Write one trial of a solved task to a file, with its loss curve and, if it is known, its recipe."""
     fit = solved.trials[trial]
     facts = {
         "format": FORMAT, "name": solved.name, "network": solved.network, "task": dict(solved.facts),
         "seed": solved.seed, "trial": trial, "fit": fit_facts(fit),
+        **({} if recipe is None else {"recipe": recipe.to_dict()}),
     }  # fmt: skip
     State(fit_state(fit).tensors, facts).save(file)
 
