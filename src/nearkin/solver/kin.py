@@ -11,21 +11,27 @@ from nearkin.distance.measure import Need
 from nearkin.distance.ranking import Ranking
 from nearkin.distance.registry import DEFAULT as DEFAULT_MEASURE
 from nearkin.distance.registry import STRUCTURE, current_name, measure_named, title_of
+from nearkin.nets.recipe import Recipe
+from nearkin.nets.registry import build
 from nearkin.run.stages import StageCache
 from nearkin.search.spaces.registry import space as space_named
 from nearkin.search.spaces.restricted import restrict_space
 from nearkin.solver.nearness import Threshold, Trial, shipped, threshold
 from nearkin.solver.plan import Plan
 from nearkin.solver.relations import RankingRow, Relations, agreements
+from nearkin.solver.sizing import step_seconds
 from nearkin.store.records import TaskRecord
+from nearkin.tasks.batches import num_batches
+from nearkin.tasks.pixels import fitted_to
 from nearkin.tasks.task import Task
-from nearkin.zoo.comparison import Comparison
+from nearkin.zoo.comparison import Comparison, shares_start
 from nearkin.zoo.near import rank_sources
 from nearkin.zoo.search import CELLS, FULL, NEAREST, SearchDomain
 from nearkin.zoo.zoo import Zoo
 
 FEW_KIN = 12  # in larger zoos, measures that can screen compare this many tasks exactly
 FEWEST_ALIKE = 3
+TRAINING_SHARE = 0.15  # of a time limit, for networks of the target that a measure needs
 GAIN = "solve gain"
 """Key of the stored gains from a related task's cells, by pair of tasks."""
 
@@ -40,8 +46,16 @@ class _Ranked(TypedDict):
     seconds: float
 
 
-def relate(zoo: Zoo, task: Task, plan: Plan, stages: StageCache) -> Work[Relations]:
-    """Rank related tasks by every measure, then choose whose cells and weights are used."""
+def relate(zoo: Zoo, task: Task, plan: Plan, stages: StageCache, slowdown: float = 1.0) -> Work[Relations]:
+    """Rank related tasks by every measure, then choose whose cells and weights are used.
+
+    Args:
+        zoo: the zoo.
+        task: the target.
+        plan: options of the run.
+        stages: cache of finished stages.
+        slowdown: seconds of the time limit for each second of processor time.
+    """
     others = [record for record in zoo.records() if record.name != task.name]
     if not others or plan.hurried:
         why = "there was no time to look for related tasks" if others else "the zoo has no other task"
@@ -50,7 +64,7 @@ def relate(zoo: Zoo, task: Task, plan: Plan, stages: StageCache) -> Work[Relatio
     measures = [measure_named(name).stored_name for name in plan.quick_measures]
     inputs = {"data": task.fingerprint(), "zoo": known, "measures": measures, "trials": _trials(plan),
               "hurry": plan.seconds is not None, "form": [str(DEFAULT), str(FALLBACK)]}  # fmt: skip
-    done = yield from stages.stage("kin", inputs, lambda _: _ranked(zoo, task, plan))
+    done = yield from stages.stage("kin", inputs, lambda _: _ranked(zoo, task, plan, slowdown))
     facts = done.read(_Ranked)
     rankings, missing = {current_name(name): rows for name, rows in facts["rankings"].items()}, facts["missing"]
     if not rankings:
@@ -96,7 +110,7 @@ def _trials(plan: Plan) -> int | None:
     return None if plan.unhurried else 1
 
 
-def _ranked(zoo: Zoo, task: Task, plan: Plan) -> Work[State]:
+def _ranked(zoo: Zoo, task: Task, plan: Plan, slowdown: float) -> Work[State]:
     """One ranking per measure; a measure that cannot compare this task is left out, with the reason."""
     rankings: list[Ranking] = []
     missing: list[str] = []
@@ -105,6 +119,9 @@ def _ranked(zoo: Zoo, task: Task, plan: Plan) -> Work[State]:
         sources = _sources(zoo, task, plan, measure)
         screen = FEW_KIN if measure_named(measure).screens and len(sources) > FEW_KIN else None
         how = Comparison(measure=measure, trials=_trials(plan), screen=screen, device=plan.device)
+        if own is None and (reason := _too_slow(task, plan, measure, sources, slowdown)):
+            missing.append(f"no ranking by {measure}: {reason}")
+            continue
         try:
             rankings.append((yield from rank_sources(zoo, own or task, how, sources)))
         except NearkinError as error:
@@ -118,6 +135,33 @@ def _ranked(zoo: Zoo, task: Task, plan: Plan) -> Work[State]:
         "seconds": sum(ranking.seconds for ranking in rankings),
     }
     return State({}, facts)
+
+
+def _too_slow(task: Task, plan: Plan, measure: str, sources: Sequence[TaskRecord], slowdown: float) -> str:
+    """Why a measure takes too much of the time limit; empty if it does not, or if it was requested."""
+    if (
+        plan.seconds is None
+        or plan.measures != Plan.measures
+        or Need.TARGET_NETWORK not in measure_named(measure).needs
+    ):
+        return ""
+    kinds = {(record.network, record.input_shape, record.seed): record for record in sources if shares_start(record)}
+    seconds = slowdown * sum(_training_seconds(task, record) for record in kinds.values())
+    if seconds <= TRAINING_SHARE * plan.seconds:
+        return ""
+    return f"training the networks that it needs would take about {seconds:.0f} of {plan.seconds:.0f} s"
+
+
+def _training_seconds(task: Task, source: TaskRecord) -> float:
+    """Estimated time of training the network of a source on the target."""
+    try:
+        seen = fitted_to(task, source.input_shape)
+        model = build(source.network, seen.input_shape, seen.num_outputs, source.seed)
+    except NearkinError:
+        return 0.0  # the comparison refuses it with the reason
+    recipe = Recipe(**source.facts["recipe"]).like(source.facts["num_train"], len(seen.train))
+    steps = recipe.total_steps(num_batches(len(seen.train), recipe.batch_size))
+    return steps * step_seconds(model, seen, recipe.batch_size)
 
 
 def _sources(zoo: Zoo, task: Task, plan: Plan, measure: str) -> list[TaskRecord]:

@@ -108,7 +108,7 @@ def _solve(task: Task, zoo: Zoo, plan: Plan, restart: bool, meter: LoadMeter | N
     for line in task.notes:
         yield Note(line)
     checks = yield from _checked(task, plan, stages)
-    relations = yield from relate(zoo, task, plan, stages)
+    relations = yield from relate(zoo, task, plan, stages, 1.0 if meter is None else meter.read())
     runs = [run for run in recorded_runs(zoo) if run.target != task.name]
     contest = Contest(class_weighted(task, plan.class_weight), plan, stages, meter=meter, recorded=runs)
     searches = _searches(contest, zoo, relations) if plan.searches(task) else ()
