@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from results import table
 
 DOCS = Path(__file__).parents[1] / "docs"
-UNLIKELY = 0.1
+UNLIKELY, LIKELY = "0.1", "0.5"  # as in the figures
 UNTRAINED = "untrained"
 COLOURS = {"reached": "#0072B2", "not": "#D55E00"}
 Row = dict[str, Any]
@@ -22,7 +22,7 @@ Cell = tuple[float | None, str]
 
 def write_page(figures: Row) -> None:
     """Write the page and its pictures."""
-    plt.rcParams["svg.hashsalt"] = "nearkin"
+    plt.rcParams |= {"svg.hashsalt": "nearkin", "svg.fonttype": "none", "font.family": "sans-serif"}
     matrices(figures, DOCS / "images" / "reachability-matrices.svg")
     scatter(figures, DOCS / "images" / "reachability-scatter.svg")
     static_matrix(figures, DOCS / "images" / "reachability-static.svg")
@@ -43,13 +43,13 @@ def page(figures: Row) -> str:
         f"1e-3 in batches of 32, for at most {budget:g} steps. The goals are {' and '.join(goals)} of the training "
         f"loss of a constant answer. Seeds {' and '.join(map(str, figures['seeds']))} of samples, weights and batches.",
         "",
-        "Each run is forecast before it is done, by the function of `nearkin forecast`. The forecast has seen no run "
-        "on the target's data set: it uses the shipped runs on other data sets only (Fashion-MNIST and inverted "
+        "Each run is forecast from what is measured before it, with the model of `nearkin forecast`. It uses no run "
+        "on the target's data set, only the shipped runs on other data sets (Fashion-MNIST and inverted "
         "Fashion-MNIST are one data set, as are CIFAR-10 and its halves; shipped runs on CIFAR-10 remain for "
         "CIFAR-100). The shipped runs are of seed 0 and include the same network. *With runs* also uses the runs of "
         "this page on other data sets. Nothing was chosen on these results.",
         "",
-        f"A run is *predicted unreachable* if the forecast gives a probability below {UNLIKELY:g} for reaching the "
+        f"A run is *predicted unreachable* if the forecast gives a probability below {UNLIKELY} for reaching the "
         f"goal within {budget:g} steps, and *measured unreachable* if it did not.",
         "",
         "## Matrices",
@@ -63,13 +63,26 @@ def page(figures: Row) -> str:
         "## Predicted against measured steps",
         "",
         f"Every run of all seeds, with the 80 % interval. Runs that did not reach the goal are drawn at {budget:g} "
-        "steps.",
+        "steps; they count as inside the interval if its upper end is beyond that.",
         "",
         "![predicted against measured steps](../images/reachability-scatter.svg)",
         "",
         _forecasts(figures),
         "",
         _sentences(figures),
+        "",
+        f"By target, goal {goals[0]}:",
+        "",
+        _targets(easy),
+        "",
+        "## Unreachable runs",
+        "",
+        f"Runs that are predicted unreachable, among those that did not reach the goal in {budget:g} steps and among "
+        f"the others. A probability below {UNLIKELY} is what `nearkin forecast` calls not reachable; below {LIKELY} is "
+        "the limit of its field `reachable`. This second limit and the table by target were added after the first "
+        "results.",
+        "",
+        _unreachable(figures),
         "",
         "## Which quantity orders the steps?",
         "",
@@ -99,15 +112,13 @@ def page(figures: Row) -> str:
 
 
 def _forecasts(figures: Row) -> str:
-    head = ["goal", "forecast", "runs", "in the 80 % interval", "mean error of log steps", "unreachable: both",
-            "predicted only", "measured only", "AUROC"]  # fmt: skip
-    lines = []
-    for goal, part in figures["summary"].items():
-        for name, row in part["forecasts"].items():
-            counts = [str(row[f"unreachable {key}"]) for key in ("predicted and measured", "predicted only",
-                                                                 "measured only")]  # fmt: skip
-            lines.append([goal, name, str(row["runs"]), f"{row['inside'] / row['runs']:.0%}", _number(row["error"]),
-                          *counts, _number(row["auroc"])])  # fmt: skip
+    head = ["goal", "forecast", "runs", "in the 80 % interval", "mean error of log steps", "predicted ÷ measured",
+            "AUROC of the probability"]  # fmt: skip
+    lines = [
+        [goal, name, str(row["runs"]), f"{row['inside'] / row['runs']:.0%}",
+         *(_number(row[key]) for key in ("error", "ratio", "auroc"))]
+        for goal, part in figures["summary"].items() for name, row in part["forecasts"].items()
+    ]  # fmt: skip
     return table(head, lines)
 
 
@@ -115,16 +126,39 @@ def _sentences(figures: Row) -> str:
     lines = []
     for goal, part in figures["summary"].items():
         row = part["forecasts"]["forecast"]
-        right, only = row["unreachable predicted and measured"], row["unreachable predicted only"]
-        missed = right + row["unreachable measured only"]
+        shares = ", ".join(f"{one['inside'] / one['runs']:.0%}" for one in part["by seed"])
         lines.append(
             f"Goal {goal}: {row['inside']} of {row['runs']} runs are inside the interval "
-            f"({row['inside'] / row['runs']:.0%}; by seed "
-            f"{', '.join(format(one['inside'] / one['runs'], '.0%') for one in part['by seed'])}). "
-            f"{missed} runs did not reach the goal, and {right} of them were predicted unreachable; {only} other "
-            f"runs were predicted unreachable but reached it."
+            f"({row['inside'] / row['runs']:.0%}; by seed {shares}), and {row['reached and inside']} of the "
+            f"{row['reached']} that reached the goal. By target the share is {_range(part)}: runs on one target are "
+            f"right or wrong together, so the total rests on {len(part['by target'])} targets."
         )
     return " ".join(lines)
+
+
+def _range(part: Row) -> str:
+    shares = [row["inside"] / row["runs"] for row in part["by target"].values()]
+    return f"{min(shares):.0%} to {max(shares):.0%}"
+
+
+def _unreachable(figures: Row) -> str:
+    lines = []
+    for goal, part in figures["summary"].items():
+        for name, row in part["forecasts"].items():
+            missed = row["runs"] - row["reached"]
+            lines.append([goal, name, str(missed), *(
+                f"{row['unreachable'][limit][0]} of {missed}; {row['unreachable'][limit][1]} of {row['reached']}"
+                for limit in (UNLIKELY, LIKELY))])  # fmt: skip
+    heads = [f"probability below {limit}: of these; of the others" for limit in (UNLIKELY, LIKELY)]
+    return table(["goal", "forecast", "runs that did not reach it", *heads], lines)
+
+
+def _targets(part: Row) -> str:
+    lines = [
+        [name, f"{row['reached']} of {row['runs']}", f"{row['inside'] / row['runs']:.0%}", _number(row["ratio"])]
+        for name, row in part["by target"].items()
+    ]
+    return table(["target", "reached", "in the 80 % interval", "predicted ÷ measured"], lines)
 
 
 def _correlations(figures: Row) -> str:
@@ -145,13 +179,13 @@ def _order(part: Row, goal: str) -> str:
     forecast, static, alone = (found[name]["all"] for name in ("forecast", "static distance",
                                                                "complexity of the target"))  # fmt: skip
     within = {name: row["within a target"] for name, row in found.items()}
-    more = "more" if static > alone else "no more"
     return (
         f"For the goal {goal} the forecast has a correlation of {forecast:.2f}, the static distance of {static:.2f} "
-        f"and the complexity of the target alone of {alone:.2f}: the static distance says {more} about the steps than "
-        f"the target alone does. Within a target the static distance has {within['static distance']:.2f} and the "
-        f"forecast {within['forecast']:.2f}."
-    )  # fmt: skip
+        f"and the complexity of the target alone of {alone:.2f}: the source adds {static - alone:.3f} to what the "
+        f"target alone says. Within a target the static distance has {within['static distance']:.2f}, the forecast "
+        f"{within['forecast']:.2f} and the Kramers form {within['Kramers form']:.2f}. With {len(part['by target'])} "
+        "targets, differences of a few hundredths mean nothing."
+    )
 
 
 def _untrained(figures: Row, goal: str) -> str:
@@ -179,7 +213,7 @@ def cell(figures: Row, goal: str, kind: str, source: str, target: str) -> Cell:
     if kind == "measured":
         steps = [value for value in found if value is not None]
         return (_mean(steps) if steps else None), "*" if 0 < len(steps) < len(found) else ""
-    unlikely = np.mean([one["probability"] for one in found]) < UNLIKELY
+    unlikely = np.mean([one["probability"] for one in found]) < float(UNLIKELY)
     return (None if unlikely else _mean([one["steps"] for one in found])), ""
 
 
