@@ -478,8 +478,8 @@ def reachability(figures: dict[str, Any]) -> Summary:
     return Summary(
         f"Before fine-tuning one can tell how many steps it will take, and whether {budget:g} are enough, for data "
         "sets on which no run is known.",
-        "The steps: yes in the total, not for every target. Whether the budget is enough: not by the probability itself. "
-        + " ".join(results),
+        "The steps: yes in the total, not for every target. Whether the budget is enough: not by the probability "
+        "itself. " + " ".join(results),
         f"By seed; {'; '.join(seeds)}.",
         "`python benchmarks/reachability.py` with MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100 in `$NEARKIN_DATA`; "
         f"about {figures['seconds'] / 60:.0f} minutes of one core. `--only page` writes the page alone.",
