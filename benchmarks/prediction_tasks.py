@@ -33,6 +33,7 @@ DATA = {
     "mnist": "mnist?size=14",
     "fashion": "fashion?size=14",
     "cifar10": "cifar10?size=14&grey",
+    "cifar100": "cifar100?labels=coarse&size=14&grey",  # of `reachability.py` only
 }
 QUESTIONS = {
     "digits": (

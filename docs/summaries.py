@@ -482,6 +482,35 @@ def forecast(figures: dict[str, Any]) -> Summary:
     )
 
 
+def reachability(figures: dict[str, Any]) -> Summary:
+    """Predicted and measured steps of fine-tuning between tasks."""
+    budget, results, seeds = figures["budget"], [], []
+    for goal, part in figures["summary"].items():
+        row, orders = part["forecasts"]["forecast"], part["correlations"]
+        missed, below = row["runs"] - row["reached"], row["unreachable"]
+        inside = [one["inside"] / one["runs"] for one in part["by target"].values()]
+        results.append(
+            f"Goal {goal} of the loss: {row['inside'] / row['runs']:.0%} of {row['runs']} runs are in the 80 % "
+            f"interval, by target {min(inside):.0%} to {max(inside):.0%}; rank correlation with the measured steps "
+            f"{orders['forecast']['all']:.2f}, of the static distance {orders['static distance']['all']:.2f}, of the "
+            f"complexity of the target alone {orders['complexity of the target']['all']:.2f}; {missed} runs did not "
+            f"reach the goal (AUROC of the probability {row['auroc']:.2f}), {below['0.1'][0]} of them had a "
+            f"probability below 0.1 and {below['0.5'][0]} one below 0.5, as had {below['0.5'][1]} of the others."
+        )
+        shares = ", ".join(f"{one['inside'] / one['runs']:.0%}" for one in part["by seed"])
+        ranks = ", ".join(f"{value:.2f}" for value in orders["forecast"]["by seed"])
+        seeds.append(f"goal {goal}: {shares} in the interval, rank correlation {ranks}")
+    return Summary(
+        f"Before fine-tuning one can tell how many steps it will take, and whether {budget:g} are enough, for data "
+        "sets on which no run is known.",
+        "The steps: yes in the total, not for every target. Whether the budget is enough: not by the probability "
+        "itself. " + " ".join(results),
+        f"By seed; {'; '.join(seeds)}.",
+        "`python benchmarks/reachability.py` with MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100 in `$NEARKIN_DATA`; "
+        f"about {figures['seconds'] / 60:.0f} minutes of one core. `--only page` writes the page alone.",
+    )
+
+
 def nao_tables(figures: dict[str, Any]) -> Summary:
     """NAO against evolution at equal queries."""
     off = figures["nao − evolution"]
@@ -558,6 +587,7 @@ SUMMARIES: dict[str, tuple[str, Callable[[dict[str, Any]], Summary]]] = {
     "screening-benchmark": ("screening", screening),
     "complexity": ("complexity", complexity),
     "forecast-benchmark": ("forecast", forecast),
+    "reachability": ("reachability", reachability),
     "tables-benchmark": ("tables", tables),
     "kin-start": ("kin_start", kin_start),
     "solve-benchmark": ("solve", solve),
