@@ -8,6 +8,7 @@ import torch
 
 import nearkin as nk
 from nearkin.core.events import Event, Note, finish
+from nearkin.solver.kin import too_slow
 from nearkin.solver.plan import Plan
 from nearkin.solver.solving import solve
 
@@ -62,3 +63,15 @@ def test_when_a_run_cross_validates_and_when_it_joins() -> None:
     assert longer.reserved() > replace(longer, join=False).reserved()
     assert not replace(plan, join=False).joins_later
     assert not Plan(budget=nk.Budget(minutes=0.1)).joins_later, "simple models only"
+
+
+def test_a_measure_that_would_train_too_long_is_left_out(kin_zoo: nk.Zoo, target: nk.Task) -> None:
+    records, plan = kin_zoo.records(), Plan(budget=nk.Budget(minutes=2))
+    for slowdown, left_out in ((1e-9, False), (1e6, True)):
+        reason = too_slow(target, plan, "frechet", records, slowdown)
+        assert bool(reason) is left_out
+    assert "of 120 s" in reason
+    assert not too_slow(target, plan, "logme", records, 1e6), "needs no network of the target"
+    asked = Plan(budget=nk.Budget(minutes=2), measures=("frechet",))
+    assert not too_slow(target, asked, "frechet", records, 1e6), "what was requested is measured"
+    assert not too_slow(target, Plan(), "frechet", records, 1e6), "without a time limit everything is measured"

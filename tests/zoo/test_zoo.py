@@ -82,7 +82,7 @@ def test_arrays_are_kept_with_the_task(zoo: Zoo) -> None:
     zoo.add(task, trials=1, recipe=QUICK)
     assert zoo.task("t").fingerprint() == task.fingerprint()
     kinds = [(item.kind, item.facts.get("whole")) for item in zoo.catalogue.artifacts("t")]
-    assert kinds == [("data", True), ("digests", None), ("fisher", None), ("weights", None)]
+    assert kinds == [("data", True), ("digests", None), ("fisher", None), ("run", None), ("weights", None)]
 
 
 def test_large_arrays_leave_a_probe_and_say_so(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,7 +119,7 @@ def _ranked(zoo: Zoo, task: Task, plan: Plan, slowdown: float) -> Work[State]:
         sources = _sources(zoo, task, plan, measure)
         screen = FEW_KIN if measure_named(measure).screens and len(sources) > FEW_KIN else None
         how = Comparison(measure=measure, trials=_trials(plan), screen=screen, device=plan.device)
-        if own is None and (reason := _too_slow(task, plan, measure, sources, slowdown)):
+        if own is None and (reason := too_slow(task, plan, measure, sources, slowdown)):
             missing.append(f"no ranking by {measure}: {reason}")
             continue
         try:
@@ -137,7 +137,7 @@ def _ranked(zoo: Zoo, task: Task, plan: Plan, slowdown: float) -> Work[State]:
     return State({}, facts)
 
 
-def _too_slow(task: Task, plan: Plan, measure: str, sources: Sequence[TaskRecord], slowdown: float) -> str:
+def too_slow(task: Task, plan: Plan, measure: str, sources: Sequence[TaskRecord], slowdown: float) -> str:
     """Why a measure takes too much of the time limit; empty if it does not, or if it was requested."""
     if (
         plan.seconds is None

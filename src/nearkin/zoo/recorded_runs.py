@@ -6,8 +6,7 @@ A run is stored with the task whose network it started from; a run of an untrain
 from collections.abc import Iterator
 from contextlib import suppress
 
-from nearkin.core.errors import NearkinError
-from nearkin.core.events import Caution, Work
+from nearkin.core.events import Note, Work
 from nearkin.core.files import FileWriteError
 from nearkin.core.state import State
 from nearkin.distance.forecasting.curve import RunCurve
@@ -46,36 +45,48 @@ def run_network(network: str, recipe: Recipe) -> str:
 def record_run(
     zoo: SolvedTasks, source: str, task: Task, network: str, recipe: Recipe, history: History, signals: Signals
 ) -> None:
-    """Store a run with its source, or with its task if it started from an untrained network.
+    """Store a run with its source.
 
-    Nothing is stored in a read-only zoo, or if the task that the run belongs to is not in the zoo.
+    Nothing is stored in a read-only zoo, or if the source is not in the zoo.
     """
-    owner = source or task.name
-    if owner not in zoo:
-        return
-    curve = RunCurve.of(history, recipe)
-    name = run_network(network, recipe)
-    run = RecordedRun(source, task.name, name, recipe.optimiser, recipe.batch_size, signals, curve)
-    own = {"source": source, "data": task.fingerprint(), "network": name, "recipe": recipe.to_dict()}
-    number = int(facts_digest({**own, "losses": curve.losses.tolist()})[:7], 16)  # a repeated run replaces itself
-    with suppress(FileWriteError):
-        zoo.catalogue.attach(owner, [NewArtifact(KIND, number, State(curve.to_tensors()).to_bytes(), run.facts())])
+    if source in zoo:
+        with suppress(FileWriteError):
+            zoo.catalogue.attach(source, [_artifact(source, task, network, recipe, history, signals)])
 
 
-def record_training(zoo: SolvedTasks, task: Task, solved: Solved, recipe: Recipe) -> Work[None]:
-    """Record the trainings of a task's own networks, from their initial weights."""
+def training_runs(task: Task, solved: Solved, recipe: Recipe) -> Work[list[NewArtifact]]:
+    """The trainings of a task's own networks, from their initial weights, to be stored with the task."""
+    runs = []
     for trial, fit in enumerate(solved.trials):
         model = build(solved.network, task.input_shape, task.num_outputs, solved.seed, trial).eval()
-        view = SourceOnTarget(model, task, task.form, SAMPLES)
-        yield from record_finetuning(zoo, "", view, solved.network, recipe, fit.history)
+        signals = yield from _signals(SourceOnTarget(model, task, task.form, SAMPLES), recipe)
+        if signals is not None:
+            runs.append(_artifact("", task, solved.network, recipe, fit.history, signals))
+    return runs
 
 
 def record_finetuning(
     zoo: SolvedTasks, source: str, view: SourceOnTarget, network: str, recipe: Recipe, history: History
 ) -> Work[None]:
     """Measure what a forecast needs, and store a run with it; a run that cannot be measured is not stored."""
-    try:
-        signals = yield from measure_signals.work(view, recipe.batch_size)
+    signals = yield from _signals(view, recipe)
+    if signals is not None:
         record_run(zoo, source, view.task, network, recipe, history, signals)
-    except NearkinError as error:
-        yield Caution(f"the training of '{view.task.name}' was not recorded for forecasts: {error}")
+
+
+def _signals(view: SourceOnTarget, recipe: Recipe) -> Work[Signals | None]:
+    """What a forecast needs of a run; None if it cannot be measured."""
+    try:
+        return (yield from measure_signals.work(view, recipe.batch_size))
+    except Exception as error:  # a network of the user may fail with a new head in any way
+        yield Note(f"the training of '{view.task.name}' is not recorded for forecasts: {str(error).splitlines()[0]}")
+        return None
+
+
+def _artifact(source: str, task: Task, network: str, recipe: Recipe, history: History, signals: Signals) -> NewArtifact:
+    """A run as a file of its source; a repeated run has the same number, so that it replaces the first."""
+    curve, name = RunCurve.of(history, recipe), run_network(network, recipe)
+    run = RecordedRun(source, task.name, name, recipe.optimiser, recipe.batch_size, signals, curve)
+    own = {"source": source, "data": task.fingerprint(), "network": name, "recipe": recipe.to_dict()}
+    number = int(facts_digest({**own, "losses": curve.losses.tolist()})[:7], 16)
+    return NewArtifact(KIND, number, State(curve.to_tensors()).to_bytes(), run.facts())

@@ -1,6 +1,6 @@
 """Stored tasks of a zoo: their rows, data, weights and Fisher information, and further states by kind."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import version
@@ -80,8 +80,15 @@ class SolvedTasks:
         """Row of a task, without its weights."""
         return self.catalogue.task(name)
 
-    def store(self, task: Task, solved: Solved, recipe: Recipe) -> Work[TaskRecord]:
-        """Store a solved task: its row, weights, Fisher information, digests of its samples, and arrays as data."""
+    def store(self, task: Task, solved: Solved, recipe: Recipe, runs: Sequence[NewArtifact] = ()) -> Work[TaskRecord]:
+        """Store a solved task: its row, weights, Fisher information, digests of its samples, and arrays as data.
+
+        Args:
+            task: the task.
+            solved: its trained networks.
+            recipe: of their training.
+            runs: the trainings, for forecasts (`zoo.recorded_runs`).
+        """
         artifacts = [
             NewArtifact("weights", trial, fit_state(fit).to_bytes(), fit_facts(fit))
             for trial, fit in enumerate(solved.trials)
@@ -100,6 +107,7 @@ class SolvedTasks:
                 )
             artifacts.append(NewArtifact("data", 0, data.to_bytes(), dict(data.facts)))
         artifacts.append(NewArtifact(DIGESTS, 0, _digests(task).to_bytes(), {}))
+        artifacts.extend(runs)
         return self.catalogue.add(_row(task, solved, recipe), artifacts)
 
     def solved(self, name: str) -> Solved:

@@ -25,7 +25,7 @@ from nearkin.store.records import TaskRecord
 from nearkin.tasks.task import Task
 from nearkin.zoo.comparison import Comparison
 from nearkin.zoo.near import compare_all, rank_sources
-from nearkin.zoo.recorded_runs import record_training
+from nearkin.zoo.recorded_runs import training_runs
 from nearkin.zoo.solved_tasks import SolvedTasks
 from nearkin.zoo.trials import TrialCache
 
@@ -116,8 +116,8 @@ class Zoo(SolvedTasks):
         for trial in range(trials):
             fits.append((yield from cache.trial(trial, trials, chosen_device(device))))
         solved = Solved(task.name, spec, task.facts(), seed, tuple(fits))
-        record = yield from self.store(task, solved, recipe)
-        yield from record_training(self, task, solved, recipe)
+        runs = yield from training_runs(task, solved, recipe)
+        record = yield from self.store(task, solved, recipe, runs)
         cache.clear()
         if warning := remember(spec):
             yield Caution(warning)
