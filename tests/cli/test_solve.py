@@ -27,7 +27,9 @@ from nearkin.solver.contenders import search_skeleton
 DATA = "digits?classes=3,5,8&rest=drop&limit=150"
 SHORT = ("--evaluations", "1", "--networks", "none", "--epochs", "2")
 SOLVE = ("solve", "mine", DATA, *SHORT, "--only", "kin-search,finetune,lenet,logistic", "--json")
-PROMISED = {"target", "kin", "genotype", "metric", "parameters", "seconds", "baselines", "transfer", "report"}
+PROMISED = {
+    "target", "kin", "genotype", "metric", "parameters", "seconds", "baselines", "transfer", "forecast", "report",
+}  # fmt: skip
 INTERRUPTED = "interrupted: finished work is saved; run the same command again to continue"
 
 
@@ -51,7 +53,7 @@ def kin(known_zoo: Path, tmp_path: Path) -> None:
 def timeless(facts: Any) -> Any:
     """Plain values without whatever tells of time."""
     if isinstance(facts, dict):
-        left = {"seconds", "stages", "answer", "known", "MiB", "command"}
+        left = {"seconds", "step_seconds", "seconds_interval", "stages", "answer", "known", "MiB", "command"}
         return {name: timeless(value) for name, value in facts.items() if name not in left}
     return [timeless(value) for value in facts] if isinstance(facts, list) else facts
 

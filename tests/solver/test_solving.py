@@ -57,7 +57,7 @@ def test_the_whole_way(kin_zoo: nk.Zoo, target: nk.Task, quick: Plan) -> None:
     assert forecast["measured"]["steps_done"] > 0
     assert any(isinstance(event, Note) and event.text.startswith("forecast of fine-tuning") for event in heard)
     assert [run.source for run in recorded_runs(kin_zoo) if run.target == "new" and run.source] == [forecast["source"]]
-    assert any("80 % interval of the forecast" in claim.claim and claim.held is not None for claim in solution.promises)
+    assert any("The forecast holds" in claim.claim and claim.held is not None for claim in solution.promises)
 
     # the zoo has one task more, with everything that kin are asked for
     assert "new" in kin_zoo

@@ -156,7 +156,7 @@ MEASURES: Mapping[str, Measure] = {
         ),
         Measure(
             "reach", "predicted steps of fine-tuning until the loss is a fifth of that of a constant answer",
-            PredictedSteps(), TUNED, title="predicted steps",
+            PredictedSteps(), TUNED, CLASSES, VALUES, title="predicted steps",
             about="Steps of fine-tuning until the loss is a fifth of that of a constant answer, predicted from a short "
             "run and from recorded runs",
         ),

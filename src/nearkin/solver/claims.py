@@ -101,7 +101,7 @@ def _closed(results: dict[str, Result]) -> ClaimCheck:
 
 
 def _forecast(results: dict[str, Result]) -> ClaimCheck:
-    claim = "Fine-tuning reaches a fifth of a constant answer's loss within the 80 % interval of the forecast."
+    claim = "The forecast holds: fine-tuning reaches a fifth of a constant answer's loss within its 80 % interval."
     forecast = next((result.forecast for result in results.values() if result.forecast), None)
     if forecast is None:
         return ClaimCheck(claim, None, "fine-tuning did not take part, or was not forecast")

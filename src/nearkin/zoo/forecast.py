@@ -22,6 +22,7 @@ from nearkin.zoo.recorded_runs import SAMPLES
 from nearkin.zoo.solved_tasks import SolvedTasks
 
 LOSS = "loss"
+ONLY_CLASSES = "all shipped runs have classes as targets, so the forecast is rough until the zoo has similar runs"
 LONGEST_CHECK = 20_000  # steps
 
 
@@ -106,8 +107,9 @@ def forecast_finetuning(
     if not goal.metric:
         yield from _below_own(zoo, stored, goal.value(signals))
     names = (source, stored.name, pair.source.network)
+    notes = () if pair.task.likelihood == "categorical" else (ONLY_CLASSES,)
     found, times = forecast_run(
-        signals, stored.recorded_runs(), shipped_runs(), goal, how.plan, names=names, metric=metric
+        signals, stored.recorded_runs(), shipped_runs(), goal, how.plan, names=names, metric=metric, notes=notes
     )
     if not how.check:
         return CheckedForecast(found, times, signals, how.plan)
