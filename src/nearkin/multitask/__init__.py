@@ -1,0 +1,1 @@
+"""One architecture for several tasks: transfer between their encoders by matching distributions."""
