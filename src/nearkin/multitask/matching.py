@@ -9,11 +9,11 @@ $$d_{ij} = \frac{\sum_{n \ne n'} f(z_n^i, z_{n'}^i)}{C(C-1)} + \frac{\sum_{m \ne
 The teacher calls a pair alike if its $d_{ij}$ is below τ. The student pays for disagreement only:
 
 $$\ell = \frac{1}{|P|} \sum_{(i, j) \in P} \max\left(0, -(d_{ij}^\mathrm{teacher} - \tau)
-(d_{ij}^\mathrm{student} - \tau')\right).$$
+(d_{ij}^\mathrm{student} - \tau)\right).$$
 
 With a radial basis function d is at most 2, so the printed τ = 5 makes every pair alike for both encoders: the loss and
-its gradient are zero. Here τ and τ' are the same quantile of each encoder's own differences, and the bandwidth is each
-encoder's own median distance; all are constants for the gradient.
+its gradient are zero. Here τ is a quantile of the teacher's differences, and the bandwidth is each encoder's own median
+distance, so that differences of both encoders have one scale; both are constants for the gradient.
 
 Notation: S sets of C augmentations, D features.
 """
@@ -41,8 +41,8 @@ class MatchingOptions:
     Attributes:
         kernel: `rbf`, `linear`, or `multiscale`: the mean of radial basis functions of five bandwidths.
         bandwidth: of the radial basis function (default: the median distance of the embeddings, for each encoder).
-        threshold: τ for both encoders, as printed (default: a quantile of each encoder's own differences).
-        quantile: of the differences that is τ.
+        threshold: τ, as printed (default: a quantile of the teacher's differences).
+        quantile: of the teacher's differences that is τ.
     """
 
     kernel: KernelName = "rbf"
@@ -67,14 +67,12 @@ class Matching:
     Attributes:
         loss: mean hinge over all pairs of sets, a scalar with a gradient for the student.
         active: share of pairs on which the two disagree, and only these have a gradient.
-        teacher: τ of the teacher.
-        student: τ of the student.
+        threshold: τ.
     """
 
     loss: Tensor
     active: float
-    teacher: float
-    student: float
+    threshold: float
 
     @property
     def agreement(self) -> float:
@@ -129,10 +127,12 @@ def match_encoders(teacher: Tensor, student: Tensor, options: MatchingOptions | 
             DataError)  # fmt: skip
     pairs = torch.triu_indices(len(teacher), len(teacher), offset=1, device=teacher.device)
     theirs, ours = (set_differences(item, options)[pairs[0], pairs[1]] for item in (teacher, student))
-    limits = [_threshold(values, options) for values in (theirs, ours)]
-    disagreement = -(theirs - limits[0]) * (ours - limits[1])
+    limit = options.threshold
+    if limit is None:
+        limit = float(theirs.detach().quantile(options.quantile))
+    disagreement = -(theirs - limit) * (ours - limit)
     active = float((disagreement.detach() > 0).double().mean())
-    return Matching(disagreement.clamp_min(0).mean(), active, *limits)
+    return Matching(disagreement.clamp_min(0).mean(), active, limit)
 
 
 def weight_distance(teacher: Params, student: Params) -> Tensor:
@@ -170,12 +170,6 @@ def similarity_distance(teacher: Tensor, student: Tensor) -> Tensor:
     theirs, ours = (F.normalize(item, dim=1) @ F.normalize(item, dim=1).T for item in (teacher, student))
     rows, columns = torch.triu_indices(len(theirs), len(theirs), offset=1, device=theirs.device)
     return (ours - theirs)[rows, columns].square().mean()
-
-
-def _threshold(differences: Tensor, options: MatchingOptions) -> float:
-    if options.threshold is not None:
-        return options.threshold
-    return float(differences.detach().quantile(options.quantile))
 
 
 def _kernel(points: Tensor, options: MatchingOptions) -> Tensor:
