@@ -43,9 +43,8 @@ def test_steps_with_an_interval_a_check_and_a_report(call: Call, tmp_path: Path)
 
 
 @pytest.mark.usefixtures("zoo")
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
+def test_bad_input_is_one_line(call: Call) -> None:
+    for options, words in (
         (("nobody", "high"), "nobody"),
         (("low", "high", "--to", "loss=50"), "constant answer"),
         (("low", "high", "--to", "f1=0.5"), "accuracy"),
@@ -55,10 +54,8 @@ def test_steps_with_an_interval_a_check_and_a_report(call: Call, tmp_path: Path)
         (("low", "high", "--trial", "5"), "trials"),
         (("low", "high", "--budget", "-1"), "seconds"),
         (("low", "digits?shape=flat"), "digits"),
-    ],
-)
-def test_bad_input_is_one_line(call: Call, options: tuple[str, ...], words: str) -> None:
-    said = call("forecast", *options)
-    assert said.code in (1, 2)
-    assert words in said.err
-    assert "Traceback" not in said.err
+    ):
+        said = call("forecast", *options)
+        assert said.code in (1, 2), options
+        assert words in said.err, options
+        assert "Traceback" not in said.err
