@@ -13,9 +13,10 @@ import pytest
 import nearkin as nk
 
 PACKAGES = [
-    nk, nk.core, nk.distance, nk.fisher, nk.nets, nk.run, nk.search, nk.solver, nk.store, nk.tasks, nk.transfer, nk.zoo,
+    nk, nk.core, nk.distance, nk.fisher, nk.multitask, nk.nets, nk.run, nk.search, nk.solver, nk.store, nk.tasks,
+    nk.transfer, nk.zoo,
 ]  # fmt: skip
-VALUES = ("FisherDiagonal", "Genotype", "Kin", "Prediction", "Ranking", "Solution", "Solved", "Task")
+VALUES = ("FisherDiagonal", "Forecast", "Genotype", "Kin", "Prediction", "Ranking", "Solution", "Solved", "Task")
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nearkin import core as core
     from nearkin import distance as distance
     from nearkin import fisher as fisher
+    from nearkin import multitask as multitask
     from nearkin import nets as nets
     from nearkin import report as report
     from nearkin import run as run
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from nearkin.core.budget import Budget as Budget
     from nearkin.core.errors import NearkinError as NearkinError
     from nearkin.core.events import listening as listening
+    from nearkin.distance.forecasting.forecasts import Forecast as Forecast
     from nearkin.distance.matrix import DistanceMatrix as DistanceMatrix
     from nearkin.distance.ranking import Kin as Kin
     from nearkin.distance.ranking import Ranking as Ranking
