@@ -94,6 +94,7 @@ def peer_section(figures: dict[str, Any]) -> list[str]:
         return []
     pairs, mean = figures["peer"]["runs"], figures["peer"]["difference"]
     ahead = sum(pair["solve"] >= pair["metric"] for pair in pairs)
+    slow = sum(pair["cpu"] < 0.8 * pair["wall"] for pair in pairs)
     versions = ", ".join(sorted({pair["version"] for pair in pairs}))
     head = ["data", "seed", "solve", "AutoGluon", "difference", "CPU s", "wall s"]
     lines = [
@@ -107,7 +108,8 @@ def peer_section(figures: dict[str, Any]) -> list[str]:
         f"AutoGluon {versions} in its own environment with torch, LightGBM, CatBoost, XGBoost and fastai installed, "
         f"default settings, one core and a limit of 30 s of wall time, beside the metrics of `solve` above (30 s of "
         f"CPU time). Mean difference over data sets {points(mean['mean'])} ± {100 * mean['half']:.2f} points; `solve` "
-        f"is at least as good in {ahead} of {len(pairs)} runs.",
+        f"is at least as good in {ahead} of {len(pairs)} runs. In {slow} runs other work took more than a fifth of the "
+        f"wall time, so AutoGluon had less CPU time there; the metrics of `solve` are from earlier code.",
         "",
         table(head, lines),
         "",
@@ -124,7 +126,9 @@ def later_section(figures: dict[str, Any]) -> list[str]:
     lines += [
         f"Seeds {', '.join(map(str, runs['seeds']))}, with the code that measures the load of the machine; no rule or "
         "number of `solve` was chosen on them. The exponents of the prediction were fitted to the seeds 200 and 201. "
-        "With the seeds 22 to 24 the process and its busy processes had one core for themselves. With the seeds 20 and "
+        "With the seeds 22 to 24 the process and its busy processes were pinned to one core, and other work was kept on "
+        "the other one, except for short commands; the source code was being changed during these runs, in parts that "
+        "they hardly use (recording of runs, forecasts), so two runs of a pair may differ by a commit. With the seeds 20 and "
         "21 other work used the machine all the time: runs beside busy processes had slowdowns of 6 to 8 instead of 3, "
         "so after four of them (all below) the load was simulated: the wall clock runs three times as fast as the CPU "
         "time of the process. Simulated load has no interruptions of uneven length. "

@@ -29,9 +29,9 @@ def test_a_task_of_the_zoo_and_a_data_string(call: Call, tmp_path: Path) -> None
     assert found["network"] == "mlp?hidden=8"
     assert [set(point) for point in found["curve"]] == [{"beta", "information", "loss"}] * 9
     assert found == {**call("complexity", "is0", *SMALL, "--json").json, "seconds": found["seconds"]}
-    dear = call("complexity", "is0", *SMALL, "--beta", "50", "--json").json
-    assert dear["information_nats"] < found["information_nats"]
-    assert len(dear["curve"]) == 10
+    expensive = call("complexity", "is0", *SMALL, "--beta", "50", "--json").json
+    assert expensive["information_nats"] < found["information_nats"]
+    assert len(expensive["curve"]) == 10
 
     near = call("complexity", "is0", "--given", "is0", *SMALL, "--json").json
     assert near["information_nats"] < found["information_nats"], "the prior is the task's own network"

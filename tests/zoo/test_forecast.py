@@ -5,13 +5,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import nearkin as nk
-from nearkin.core.errors import NearkinError, OptionError
+from nearkin.core.errors import DataError, NearkinError, OptionError
 from nearkin.core.events import Caution, listening
+from nearkin.distance.forecasting.curve import RunCurve
 from nearkin.distance.forecasting.forecasts import PlannedRun
+from nearkin.store.records import NewArtifact
 from nearkin.zoo.forecast import ForecastOptions, forecast_finetuning
-from nearkin.zoo.recorded_runs import recorded_runs
+from nearkin.zoo.recorded_runs import KIND, recorded_runs
 
 NETWORK = "mlp?hidden=32"
 
@@ -111,3 +114,24 @@ def test_runs_are_removed_with_their_source(tmp_path: Path) -> None:
         ]  # fmt: skip
         zoo.remove("zero")
         assert [(run.source, run.target) for run in recorded_runs(zoo)] == [("", "one")]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"optimiser": "unheard of"}, {"signals": {}}, {"signals": 3}, {"batch_size": "many"}, {"source": None},
+        {"signals": {"losses": ["a"] * 16, "constant_loss": 1.0, "complexity": None, "guess": 0.5, "num_samples": 9}},
+        {"signals": {"losses": [1.0] * 16, "constant_loss": 1.0, "complexity": None, "guess": "x", "num_samples": 9}},
+    ],
+)  # fmt: skip
+def test_a_damaged_record_stops_no_forecast(zoo: nk.Zoo, change: dict[str, object]) -> None:
+    before = zoo.forecast("low", "high")
+    [item, *_] = zoo.catalogue.artifacts("odd", kind=KIND)
+    zoo.catalogue.attach("odd", [NewArtifact(KIND, 1, zoo.catalogue.blob(item), {**item.facts, **change})])
+    assert zoo.forecast("low", "high").steps == pytest.approx(before.steps, rel=0.5)
+
+
+@pytest.mark.parametrize("clocks", [[0.0, 1.0], [2.0, 1.0], [1.0, math.nan], [-1.0, 1.0]])
+def test_a_curve_whose_times_make_no_sense_is_refused(clocks: list[float]) -> None:
+    with pytest.raises(DataError, match="times that do not rise"):
+        RunCurve(torch.tensor(clocks), torch.ones(2), torch.empty(0), torch.empty(0))

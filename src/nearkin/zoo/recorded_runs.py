@@ -6,6 +6,7 @@ A run is stored with the task whose network it started from; a run of an untrain
 from collections.abc import Iterator
 from contextlib import suppress
 
+from nearkin.core.errors import NearkinError
 from nearkin.core.events import Note, Work
 from nearkin.core.files import FileWriteError
 from nearkin.core.state import State
@@ -27,10 +28,11 @@ SAMPLES = 1000
 
 
 def recorded_runs(zoo: SolvedTasks) -> Iterator[RecordedRun]:
-    """All recorded runs of a zoo."""
+    """All recorded runs of a zoo that can be read; a damaged one must not stop a forecast or `solve`."""
     for item in zoo.catalogue.artifacts(kind=KIND):
-        state = State.from_bytes(zoo.catalogue.blob(item), "a recorded run")
-        yield RecordedRun.of(item.facts, dict(state.tensors))
+        with suppress(NearkinError):  # `nearkin doctor` names damaged files
+            state = State.from_bytes(zoo.catalogue.blob(item), "a recorded run")
+            yield RecordedRun.of(item.facts, dict(state.tensors))
 
 
 def run_network(network: str, recipe: Recipe) -> str:
@@ -78,8 +80,9 @@ def _signals(view: SourceOnTarget, recipe: Recipe) -> Work[Signals | None]:
     """What a forecast needs of a run; None if it cannot be measured."""
     try:
         return (yield from measure_signals.work(view, recipe.batch_size))
-    except Exception as error:  # a network of the user may fail with a new head in any way
-        yield Note(f"the training of '{view.task.name}' is not recorded for forecasts: {str(error).splitlines()[0]}")
+    except (NearkinError, RuntimeError, TypeError, ValueError) as error:  # a user's network may refuse a new head
+        reason = " ".join(str(error).split()) or type(error).__name__
+        yield Note(f"the training of '{view.task.name}' is not recorded for forecasts: {reason}")
         return None
 
 

@@ -44,6 +44,9 @@ class RunCurve:
         sizes = [tuple(value.shape) for value in (self.clocks, self.losses, self.validated, self.metrics)]
         fits = sizes[0] == sizes[1] and sizes[2] == sizes[3] and all(len(size) == 1 for size in sizes) and sizes[0][0]
         require(bool(fits), f"a recorded run has curves of shapes {sizes}, expected two pairs of equal ones", DataError)
+        sound = all(bool(value.isfinite().all()) for value in vars(self).values())
+        rising = all(bool((clock > 0).all() and (clock.diff() >= 0).all()) for clock in (self.clocks, self.validated))
+        require(sound and rising, "a recorded run has values that are not finite, or times that do not rise", DataError)
 
     @classmethod
     def of(cls, history: History, recipe: Recipe, points: int = POINTS) -> "RunCurve":

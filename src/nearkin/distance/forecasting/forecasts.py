@@ -133,7 +133,7 @@ def runs_for(
 ) -> tuple[list[RecordedRun], list[RecordedRun]]:
     """Runs of a similar optimiser: a zoo's own of the same network, and all others."""
     family = FAMILIES[plan.optimiser]
-    alike = [run for run in recorded if FAMILIES[run.optimiser] == family]
+    alike = [run for run in recorded if FAMILIES.get(run.optimiser) == family]
     own, others = ([run for run in alike if (run.network == network) is same] for same in (True, False))
     return own, [*others, *(run for run in shipped if FAMILIES[run.optimiser] == family)]
 

@@ -43,6 +43,7 @@ class Goal:
     @classmethod
     def metric_of(cls, value: float, signals: Signals) -> "Goal":
         """A metric on validation data; 1 is perfect."""
+        require(signals.guess < 1, "a constant answer is always right, so there is no metric to reach", DataError)
         return cls((1 - value) / (1 - signals.guess), metric=True)
 
     def value(self, signals: Signals) -> float:
@@ -90,7 +91,8 @@ class RecordedRun:
         """The run from its facts and the tensors of its curve."""
         try:
             signals = Signals.from_dict(facts["signals"])
-            own = {name: facts[name] for name in ("source", "target", "network", "optimiser", "batch_size")}
-        except (KeyError, TypeError) as error:
+            own = {name: str(facts[name]) for name in ("source", "target", "network", "optimiser")}
+            batch_size = int(facts["batch_size"])
+        except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"a recorded run lacks or has unknown facts: {error}; remove it") from error
-        return cls(**own, signals=signals, curve=RunCurve.from_tensors(tensors))
+        return cls(**own, batch_size=batch_size, signals=signals, curve=RunCurve.from_tensors(tensors))

@@ -11,6 +11,7 @@ import torch
 
 from nearkin.core.errors import DataError, require
 from nearkin.core.events import Work, operation
+from nearkin.core.plain import typed
 from nearkin.distance.baselines.logme import logme, logme_regression
 from nearkin.distance.measure import LABELLED
 from nearkin.distance.short_finetune import short_finetune_losses
@@ -71,7 +72,7 @@ class Signals:
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> "Signals":
         """The inverse of `to_dict`."""
-        return cls(**{**facts, "losses": tuple(facts["losses"])})
+        return typed(cls, dict(facts), "a recorded run")
 
 
 @operation
