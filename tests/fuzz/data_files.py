@@ -20,6 +20,7 @@ import numpy as np
 from PIL import Image
 
 from fuzz.mutation import INTERESTING, WORDS, mutated, mutated_text
+from fuzz.structure import mutated_json
 
 DESCRS = (
     "'|u1'", "'<f4'", "'<f8'", "'>f4'", "'<i8'", "'>i4'", "'<u2'", "'|b1'", "'<U3'", "'|S2'", "'<f2'", "'<U0'", "'|S0'",
@@ -427,6 +428,23 @@ def prevalence(folder: Path, rng: random.Random) -> str:
     return f"malaria:{path}{rng.choice(options)}"
 
 
+def boxes(folder: Path, rng: random.Random) -> str:
+    """A COCO folder whose JSON has mutated entries or bytes."""
+    png = dict(IMAGES)["png"]
+    for number in range(3):
+        (folder / f"{number}.png").write_bytes(mutated(png, rng) if rng.random() < 0.05 else png)
+    table = {
+        "images": [{"id": i, "file_name": f"{i}.png", "height": 4, "width": 4} for i in range(3)],
+        "categories": [{"id": 1, "name": "a"}],
+        "annotations": [{"id": i, "image_id": i, "category_id": 1, "bbox": [0, i, 2.5, 1]} for i in range(3)],
+    }
+    for name in ("train.json", "val.json"):
+        text = json.dumps(mutated_json(table, rng) if rng.random() < 0.5 else table)
+        data = (mutated_text(text, rng) if rng.random() < 0.2 else text).encode("utf-8", "surrogatepass")
+        (folder / name).write_bytes(mutated(data, rng) if rng.random() < 0.1 else data)
+    return f"coco:{folder}{rng.choice(('', '', '?size=6', '?classes=a', '?faulty=drop', '?size=0'))}"
+
+
 MAKERS: dict[str, Maker] = {
     "npz": npz,
     "classes.json": class_names,
@@ -439,4 +457,5 @@ MAKERS: dict[str, Maker] = {
     "text": text,
     "ushcn": climate,
     "malaria": prevalence,
+    "coco": boxes,
 }

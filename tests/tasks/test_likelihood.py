@@ -6,7 +6,7 @@ from sklearn.metrics import r2_score
 from torch.distributions import Categorical, Independent, Normal
 
 from nearkin.core.errors import OptionError
-from nearkin.tasks.likelihood import LIKELIHOODS, likelihood
+from nearkin.tasks.likelihood import DISTRIBUTIONS, likelihood
 
 RNG = torch.Generator().manual_seed(0)
 F64 = {"dtype": torch.float64, "generator": RNG}
@@ -28,14 +28,14 @@ def distribution(name: str, outputs: torch.Tensor) -> torch.distributions.Distri
     return Independent(Normal(outputs, torch.ones_like(outputs)), outputs.dim() - 1)
 
 
-@pytest.mark.parametrize("name", LIKELIHOODS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_nll_is_minus_the_log_probability(name: str) -> None:
     outputs, targets = CASES[name]
     expected = -distribution(name, outputs).log_prob(targets)
     assert torch.allclose(likelihood(name).nll(outputs, targets), expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", LIKELIHOODS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 @pytest.mark.parametrize("scale", [1.0, 30.0])
 def test_slope_is_the_gradient_of_nll(name: str, scale: float) -> None:
     outputs, targets = CASES[name]
@@ -46,7 +46,7 @@ def test_slope_is_the_gradient_of_nll(name: str, scale: float) -> None:
     assert torch.allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", LIKELIHOODS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_loss_is_the_mean_over_units(name: str) -> None:
     outputs, targets = CASES[name]
     units = targets.numel() if name in ("dense", "language") else len(targets)
@@ -54,7 +54,7 @@ def test_loss_is_the_mean_over_units(name: str) -> None:
     assert torch.allclose(likelihood(name).loss(outputs, targets), expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", LIKELIHOODS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_samples_have_the_models_own_entropy(name: str) -> None:
     outputs = CASES[name][0][:2]
     form = likelihood(name)
@@ -95,7 +95,7 @@ def test_unknown_likelihoods_are_named() -> None:
         likelihood("poisson")
 
 
-@pytest.mark.parametrize("name", LIKELIHOODS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_information_is_the_covariance_of_the_score(name: str) -> None:
     """Against an average over the model's own samples, and factor by factor against the product."""
     outputs = CASES[name][0][:1]

@@ -15,7 +15,7 @@ import nearkin as nk
 from nearkin.core.errors import DataError, OptionError
 from nearkin.nets.training_loop import fit
 from nearkin.tasks.derive import class_weighted, held_out, limited, resplit
-from nearkin.tasks.likelihood import LIKELIHOODS, likelihood
+from nearkin.tasks.likelihood import DISTRIBUTIONS, likelihood
 from nearkin.tasks.packed import packed, unpacked
 from nearkin.tasks.task import Task
 from nearkin.tasks.weights import checked_class_weight
@@ -95,7 +95,7 @@ def test_class_weights_that_fit_nothing_are_refused() -> None:
             checked_class_weight(wrong)
 
 
-@pytest.mark.parametrize("name", [name for name in LIKELIHOODS if name != "language"])
+@pytest.mark.parametrize("name", [name for name in DISTRIBUTIONS if name != "language"])
 def test_a_weighted_loss_is_that_of_repeated_samples(name: str) -> None:
     form, rng = likelihood(name), torch.Generator().manual_seed(0)
     outputs = torch.randn(4, 4, generator=rng) if name != "dense" else torch.randn(4, 2, 3, 3, generator=rng)

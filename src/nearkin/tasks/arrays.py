@@ -46,7 +46,7 @@ def read_arrays(
     labels = [_as_numpy(values, name) for values in ((y,) if y_test is None else (y, y_test))]
     kind = likelihood or _likelihood_of(labels[0])
     if kind == "categorical":
-        targets, names = _class_numbers(name, labels, classes)
+        targets, names = numbered_classes(name, labels, classes)
     else:
         axes = (3, 4) if kind == "dense" else (1, 2)
         targets = [_real_targets(name, values, split, axes) for values, split in zip(labels, SPLITS, strict=False)]
@@ -142,10 +142,10 @@ def _likelihood_of(targets: np.ndarray[Any, Any]) -> str:
     return "categorical"
 
 
-def _class_numbers(
+def numbered_classes(
     name: str, targets: list[np.ndarray[Any, Any]], classes: Sequence[str] | None
 ) -> tuple[list[Tensor], tuple[str, ...]]:
-    """Class numbers `[N]` of each split as int64, and the names of the classes."""
+    """Class numbers `[N]` as int64 from the labels of each split, and the names of the classes."""
     splits = [_labels(name, labels, split) for labels, split in zip(targets, SPLITS, strict=False)]
     if len({labels.dtype.kind == "U" for labels in splits}) > 1:
         raise DataError(f"{name}: training and test labels must both be numbers or both be text; convert one of them")

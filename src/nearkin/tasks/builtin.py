@@ -1,4 +1,4 @@
-"""Named data sets: digits and sinusoids, which need no file, and data sets whose official files are on the disk."""
+"""Named data sets: digits, sinusoids and scenes need no file, the others are read from their official files."""
 
 import gzip
 import os
@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from nearkin.core.errors import DataError
+from nearkin.tasks import scenes
+from nearkin.tasks.datastring import one_of
 from nearkin.tasks.papers import malaria, precipitation, sinusoids
 from nearkin.tasks.readers import cifar, idx, npz
 from nearkin.tasks.task import Task
@@ -43,6 +45,8 @@ PATTERNS = {  # where the files are below a data folder, and where to get them
 
 FASHION = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
 
+SCENE_SOURCES = ("digits", "mnist", "fashion")
+
 
 def digits(options: Mapping[str, str]) -> Task:
     """Scikit-learn's 1,797 handwritten digits of 8×8 pixels; a fifth of each class is the test set."""
@@ -64,6 +68,7 @@ BUILTIN: dict[str, Callable[[Mapping[str, str]], Task]] = {
     "cifar100": lambda options: _cifar(_location("cifar100"), options),
     "precipitation": lambda options: precipitation.read(_location("precipitation"), options),
     "malaria": lambda options: malaria.read_place(Path(_location("malaria")), options),
+    "scenes": lambda options: _scenes(options),
 }
 """Reader of every named data set; it takes the options of the data string."""
 
@@ -90,6 +95,11 @@ def _location(name: str) -> str:
         searched = ", ".join(str(folder / PATTERNS[name][0][0]) for folder in data_folders())
         raise DataError(f"{name} was not found in {searched}; put there {PATTERNS[name][1]}, or set NEARKIN_DATA")
     return str(path)
+
+
+def _scenes(options: Mapping[str, str]) -> Task:
+    source = one_of(options.get("of", "digits"), "of", SCENE_SOURCES)
+    return scenes.read(BUILTIN[source]({}), options)
 
 
 def _cifar(path: str, options: Mapping[str, str]) -> Task:

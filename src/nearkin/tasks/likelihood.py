@@ -9,8 +9,10 @@ Notation: N samples, C outputs, T positions (tokens or pixels).
 | heteroscedastic | means and log variances `[N, 2C]` | float `[N, C]` | R² of the means |
 | dense | images `[N, C, H, W]`, unit variance | float `[N, C, H, W]` | R² over pixels |
 | language | logits `[N, T, C]` | int64 `[N, T]` | accuracy of the next token |
+| detection | logits, offsets, anchors `[N, A, C + 8]` | boxes `[N, B, 5]` | average precision at an overlap of 0.5 |
 
-Every likelihood has these members:
+Every likelihood has these members; detection (`nearkin.tasks.detection_loss`) has no distribution, and those that need
+one raise an error:
 
 - `name`, as in data strings and in the zoo; `metric`, the identifier of its metric (`nearkin.tasks.metrics`).
 - `num_outputs`: width of the network's last layer for C classes, target columns or channels.
@@ -35,7 +37,8 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from nearkin.core.errors import OptionError
+from nearkin.core.errors import MismatchError, OptionError, require
+from nearkin.tasks.detection_loss import Detection
 from nearkin.tasks.metrics import ACCURACY, R2
 
 LOG_TWO_PI = math.log(2 * math.pi)
@@ -279,10 +282,13 @@ def _limited_halves(outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return mean, limited, limited == log_variance
 
 
-Likelihood: TypeAlias = Categorical | Gaussian  # and their subclasses
+Likelihood: TypeAlias = Categorical | Gaussian | Detection  # and their subclasses
 LIKELIHOODS: dict[str, Likelihood] = {
-    like.name: like for like in (Categorical(), Gaussian(), Heteroscedastic(), Dense(), Language())
+    like.name: like for like in (Categorical(), Gaussian(), Heteroscedastic(), Dense(), Language(), Detection())
 }
+
+DISTRIBUTIONS = tuple(name for name in LIKELIHOODS if name != "detection")
+"""Names of the likelihoods that are distributions, with all members."""
 
 
 def likelihood(name: str) -> Likelihood:
@@ -295,3 +301,13 @@ def likelihood(name: str) -> Likelihood:
         return LIKELIHOODS[name]
     except KeyError:
         raise OptionError(f"unknown likelihood {name!r}; choose one of {', '.join(LIKELIHOODS)}") from None
+
+
+def require_one_output(name: str) -> None:
+    """Refuse a likelihood whose outputs no single network of the registry has: that of boxes."""
+    require(
+        name != "detection",
+        "got a detection task (boxes in images), expected classes, values, images or text as targets; use nearkin "
+        "interleave, which learns detection",
+        MismatchError,
+    )

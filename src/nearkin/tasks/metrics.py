@@ -22,6 +22,7 @@ LOG_LOSS = "log-loss"
 R2 = "r2"
 MAE = "mae"
 RMSE = "rmse"
+AP50 = "ap50"
 
 
 @dataclass(frozen=True)
@@ -150,8 +151,8 @@ _ALL = (
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
 """All metrics by their identifier."""
 
-TITLES = {name: metric.title for name, metric in METRICS.items()}
-"""Title of each metric by its identifier."""
+TITLES = {name: metric.title for name, metric in METRICS.items()} | {AP50: "average precision at IoU 0.5"}
+"""Title of each metric by its identifier; that of detection selects no answer and is not one of `METRICS`."""
 
 CONFIDENCE = 1.959964  # 95 % quantile of a normal deviate, two-sided
 _IDENTIFIERS = {title: identifier for identifier, title in TITLES.items()}

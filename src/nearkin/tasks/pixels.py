@@ -15,6 +15,7 @@ from torch import Tensor
 from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.opening import require_bytes
 from nearkin.tasks.augment import luma
+from nearkin.tasks.boxes import scaled_boxes
 from nearkin.tasks.examples import Examples
 from nearkin.tasks.rows import Chosen, Joined, Mapped, Pixels, Rows, Values, blocks
 from nearkin.tasks.task import Task
@@ -25,7 +26,7 @@ RANGE_SAMPLES = 1024  # evenly spaced images of a file, to tell [0, 1] from othe
 
 
 def resized(task: Task, size: tuple[int, int]) -> Task:
-    """The task with images, and dense targets, resized to `size` (H, W): bilinear, with antialiasing.
+    """The task with images, and dense targets, resized to `size` (H, W): bilinear, with antialiasing; boxes are scaled.
 
     >>> task = Task.from_arrays("noise", torch.rand(10, 3, 8, 8), torch.arange(10) % 2)
     >>> resized(task, (4, 6)).input_shape
@@ -35,7 +36,11 @@ def resized(task: Task, size: tuple[int, int]) -> Task:
     height, width = size
     require(height >= 1 and width >= 1, f"an image has at least one pixel, got size {height} x {width}; try 14 x 14")
     _require_memory(task, (task.input_shape[0], height, width), targets=task.likelihood == "dense")
-    return _changed(task, partial(_interpolated, size=(height, width)), targets=task.likelihood == "dense")
+    change = partial(_interpolated, size=(height, width))
+    if task.likelihood == "detection":
+        _, old_height, old_width = task.input_shape
+        return _changed(task, change, partial(scaled_boxes, height=height / old_height, width=width / old_width))
+    return _changed(task, change, partial(converted, function=change) if task.likelihood == "dense" else None)
 
 
 def grey(task: Task) -> Task:
@@ -138,13 +143,13 @@ def converted(rows: Rows, function: Callable[[Tensor], Tensor]) -> Rows:
     return Pixels(out) if dtype == torch.uint8 else Values(out)
 
 
-def _changed(task: Task, function: Callable[[Tensor], Tensor], targets: bool = False) -> Task:
+def _changed(task: Task, function: Callable[[Tensor], Tensor], targets: Callable[[Rows], Rows] | None = None) -> Task:
     def changed(examples: Examples) -> Examples:
         inputs = converted(examples.inputs, function)
-        if not targets:
+        if targets is None:
             return replace(examples, inputs=inputs)
         same = examples.targets is examples.inputs
-        return replace(examples, inputs=inputs, targets=inputs if same else converted(examples.targets, function))
+        return replace(examples, inputs=inputs, targets=inputs if same else targets(examples.targets))
 
     train, test = changed(task.train), changed(task.test)
     return replace(task, train=train, test=test, input_shape=train.inputs.shape).rescaled()

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from nearkin.core.errors import DataError, OptionError, require
 from nearkin.core.numbers import quoted
 from nearkin.core.opening import local_path
-from nearkin.tasks import derive, pixels
+from nearkin.tasks import derive, pixels, scenes
 from nearkin.tasks.builtin import BUILTIN
 from nearkin.tasks.datastring import DataString, flag, height_width, names, parts, share, whole
 from nearkin.tasks.dense import dense
 from nearkin.tasks.papers import malaria, precipitation, sinusoids
-from nearkin.tasks.readers import cifar, folder, hub, idx, language, npz, table
+from nearkin.tasks.readers import cifar, coco, folder, hub, idx, language, npz, table
 from nearkin.tasks.task import Task
 
 
@@ -34,6 +34,7 @@ READERS: dict[str, Reader] = {
     "npz": Reader(npz.read, npz.OPTIONS),
     "cifar": Reader(cifar.read, cifar.OPTIONS),
     "folder": Reader(folder.read, folder.OPTIONS),
+    "coco": Reader(coco.read, coco.OPTIONS),
     "csv": Reader(table.read, table.OPTIONS),
     "text": Reader(language.read, language.OPTIONS),
     "hf": Reader(hub.read, hub.OPTIONS, is_path=False),
@@ -46,6 +47,7 @@ BUILTIN_OPTIONS = {
     "sinusoids": sinusoids.OPTIONS,
     "precipitation": tuple(option for option in precipitation.OPTIONS if option != "element"),
     "malaria": ("place", *malaria.OPTIONS),
+    "scenes": scenes.OPTIONS,
 }
 
 

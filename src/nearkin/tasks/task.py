@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 
 from nearkin.core.errors import DataError
 from nearkin.tasks.arrays import read_arrays
+from nearkin.tasks.boxes import check_boxes, read_boxes, require_every_class
 from nearkin.tasks.datasets import DatasetInputs, dataset_targets
 from nearkin.tasks.examples import Examples, Scaling
 from nearkin.tasks.frames import frame_cells
@@ -32,7 +33,7 @@ class Task:
         name: name of the task, for people.
         train: training examples.
         test: test examples, of the same shape.
-        likelihood: `categorical`, `gaussian`, `heteroscedastic`, `dense` or `language`.
+        likelihood: `categorical`, `gaussian`, `heteroscedastic`, `dense`, `language` or `detection`.
         classes: names of the C classes, words, target columns or output channels.
         input_shape: shape of one input: `(C, H, W)` images, `(D,)` tables, `(T,)` tokens.
         source: data string that reads the task again; empty for arrays.
@@ -72,6 +73,9 @@ class Task:
             )
         if self.likelihood == "categorical":
             self._check_classes()
+        if self.likelihood == "detection":
+            for split, examples in (("training", self.train), ("test", self.test)):
+                check_boxes(self.name, examples.targets, split, self.input_shape, len(self.classes))
 
     def _check_classes(self) -> None:
         count = len(self.classes)
@@ -125,7 +129,7 @@ column 1.'
         )
 
     def majority_baseline(self) -> float:
-        """Test accuracy of the majority class of the training labels; for real targets 0, the R² of their mean."""
+        """Test accuracy of the majority class of the training labels; for real targets and boxes 0."""
         if self.form.metric != ACCURACY:
             return 0.0
         counts = torch.bincount(self.train.labels().flatten(), minlength=len(self.classes))
@@ -202,6 +206,8 @@ column 1.'
         train, test = with_weights(train, train.weights), replace(test, weights=None)
         shape = train.inputs.shape
         task = cls(name, train, test, likelihood, tuple(classes), shape, source, preprocessing or {}, tuple(notes))
+        if likelihood == "detection":
+            require_every_class(name, train.targets, task.classes)
         return task.standardised() if standardise else task
 
     def rescaled(self) -> "Task":
@@ -210,9 +216,13 @@ column 1.'
         return self.standardised() if scaled else self
 
     def standardised(self) -> "Task":
-        """The same task, scaled by mean and standard deviation of its training set; marks in tables keep theirs."""
+        """The same task, scaled by mean and standard deviation of its training set; marks in tables keep theirs.
+
+        Boxes stay in pixels.
+        """
         unscaled = mark_positions(self.preprocessing, self.name)
-        inputs, targets = Scaling.of(self.train.inputs, unscaled), Scaling.of(self.train.targets)
+        inputs = Scaling.of(self.train.inputs, unscaled)
+        targets = Scaling() if self.likelihood == "detection" else Scaling.of(self.train.targets)
         return replace(
             self,
             train=replace(self.train, scaling=inputs, target_scaling=targets),
@@ -251,6 +261,46 @@ column 1.'
             weights = read_weights(name, sample_weight, len(arrays.train))
             arrays = arrays._replace(train=replace(arrays.train, weights=weights))
         return cls.of(name, **arrays._asdict(), standardise=standardise)
+
+    @classmethod
+    def from_boxes(
+        cls,
+        name: str,
+        x: Any,
+        boxes: Sequence[Any],
+        labels: Sequence[Any],
+        x_test: Any = None,
+        boxes_test: Sequence[Any] | None = None,
+        labels_test: Sequence[Any] | None = None,
+        *,
+        classes: Sequence[str] | None = None,
+        standardise: bool = True,
+    ) -> "Task":
+        """A detection task: images with the boxes and classes of the objects in them.
+
+        Args:
+            name: name of the task.
+            x: images of one size, as in `from_arrays`.
+            boxes: for each image x1, y1, x2, y2 of its boxes `[n, 4]` in pixels; an image may have none.
+            labels: for each image the classes (numbers or strings) of its boxes `[n]`.
+            x_test: test images; without them a fifth of the images becomes the test set.
+            boxes_test: their boxes.
+            labels_test: their classes.
+            classes: names of the classes, in the order of their numbers.
+            standardise: scale images by mean and standard deviation of the training set.
+
+        >>> images = torch.rand(5, 1, 8, 8)
+        >>> task = Task.from_boxes("cats", images, [[[0, 0, 4, 6]]] * 5, [["cat"]] * 5)
+        >>> task.classes, task.train.all().y[0]
+        (('cat',), tensor([[0., 0., 0., 4., 6.]]))
+        """
+        test = (x_test, boxes_test, labels_test)
+        if x_test is None or boxes_test is None or labels_test is None:
+            if any(value is not None for value in test):
+                raise DataError(f"{name}: give x_test, boxes_test and labels_test, or none (a fifth is then set aside)")
+            return cls.of(name, **read_boxes(name, [(x, boxes, labels)], classes)._asdict(), standardise=standardise)
+        splits = [(x, boxes, labels), (x_test, boxes_test, labels_test)]
+        return cls.of(name, **read_boxes(name, splits, classes)._asdict(), standardise=standardise)
 
     @classmethod
     def from_dataset(

@@ -292,6 +292,12 @@ def _eight_bit(image: Any) -> Any:
     return image.convert("RGBA") if "transparency" in image.info else image
 
 
+def image_size(source: ImageSource) -> tuple[int, int]:
+    """Height and width of an image, from its header."""
+    with _opened(source) as image:
+        return image.height, image.width
+
+
 @contextmanager
 def _opened(source: ImageSource) -> Iterator[Any]:
     """A Pillow image whose size is checked before its pixels are decoded.
