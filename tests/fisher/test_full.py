@@ -14,7 +14,7 @@ from nearkin.fisher import spectra
 from nearkin.fisher.diagonals import diagonal
 from nearkin.fisher.full import fisher_blocks, fisher_matrix, log_determinant
 from nearkin.nets.small import MLP
-from nearkin.tasks.likelihood import LIKELIHOODS, likelihood
+from nearkin.tasks.likelihood import DISTRIBUTIONS, likelihood
 
 NUM = 7
 RNG = torch.Generator().manual_seed(0)
@@ -87,7 +87,7 @@ def oracle(name: str, labels: str) -> Tensor:
 
 
 @pytest.mark.parametrize("labels", ["observed", "expected"])
-@pytest.mark.parametrize("name", LIKELIHOODS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_matrix_and_blocks_are_those_of_single_samples(name: str, labels: str) -> None:
     net, truth = NETS[name], oracle(name, labels)
     x, y = DATA[name]
@@ -100,7 +100,7 @@ def test_matrix_and_blocks_are_those_of_single_samples(name: str, labels: str) -
 
 
 @pytest.mark.parametrize("labels", ["observed", "sampled", "expected"])
-@pytest.mark.parametrize("name", LIKELIHOODS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_its_diagonal_is_that_of_the_diagonal_module(name: str, labels: str) -> None:
     x, y = DATA[name]
     options = {"likelihood": name, "labels": labels, "num_samples": 3, "seed": 4}
@@ -108,7 +108,7 @@ def test_its_diagonal_is_that_of_the_diagonal_module(name: str, labels: str) -> 
     assert torch.allclose(found, diagonal(NETS[name], x, y, **options).flat(), rtol=1e-9, atol=1e-14)
 
 
-@pytest.mark.parametrize("name", LIKELIHOODS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_sampled_labels_have_the_expected_fisher_for_their_mean(name: str) -> None:
     x, _ = DATA[name]
     many = x.repeat(150, *[1] * (x.dim() - 1))
@@ -126,7 +126,7 @@ def test_for_unit_variance_it_shares_eigenvalues_with_the_tangent_kernel() -> No
     assert torch.allclose(found[-len(j) :], torch.linalg.eigvalsh(j @ j.T / NUM), rtol=1e-8, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", LIKELIHOODS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 @pytest.mark.parametrize("scale", [1e-2, 1.0, 1e3])
 def test_coarser_blocks_have_larger_determinants(name: str, scale: float) -> None:
     """Fischer's and Hadamard's inequalities."""

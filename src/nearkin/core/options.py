@@ -1,7 +1,7 @@
 """Options of a measure or a search method, derived from the dataclasses that configure it.
 
-Every field that is a number, a text, or true or false is an option. Name, type and default come from the class, the
-description from the section "Attributes" of its docstring.
+Every field that is a number, a text, one of several texts, or true or false is an option. Name, type and default come
+from the class, the description from the section "Attributes" of its docstring.
 """
 
 import inspect
@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from nearkin.core.errors import OptionError
 from nearkin.core.numbers import real_number, whole_number
@@ -90,7 +90,8 @@ def options_of(settings: Sequence[Any], without: Collection[str] = ()) -> tuple[
         owner = setting if isinstance(setting, type) else type(setting)
         hints, summaries = get_type_hints(owner), _summaries(owner)
         for field in fields(owner):
-            kinds = [kind for kind in get_args(hints[field.name]) or (hints[field.name],) if kind is not NoneType]
+            hint = str if get_origin(hints[field.name]) is Literal else hints[field.name]
+            kinds = [kind for kind in get_args(hint) or (hint,) if kind is not NoneType]
             if field.name not in without and len(kinds) == 1 and kinds[0] in PLAIN:
                 optional = NoneType in get_args(hints[field.name])
                 default, summary = getattr(setting, field.name), summaries.get(field.name, "")

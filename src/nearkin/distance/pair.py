@@ -20,7 +20,7 @@ from nearkin.distance.probe_embedding import probe_embedding
 from nearkin.distance.source_on_target import SourceOnTarget
 from nearkin.fisher.values import FisherDiagonal
 from nearkin.nets.solved import Solved
-from nearkin.tasks.likelihood import likelihood
+from nearkin.tasks.likelihood import likelihood, require_one_output
 from nearkin.tasks.pixels import fitted_to
 from nearkin.tasks.task import Task
 
@@ -127,6 +127,7 @@ class Target:
     """
 
     def __init__(self, task: Task, solved: Solved | None = None) -> None:
+        require_one_output(task.likelihood)
         self.task, self.passes = task, 0.0
         self._solved = solved
         self._seen: dict[tuple[int, ...], Task] = {}

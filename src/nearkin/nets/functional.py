@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from nearkin.core.errors import MismatchError, require
 from nearkin.core.types import Buffers, Params
+from nearkin.tasks.likelihood import require_one_output
 
 Function: TypeAlias = Callable[[Params, Buffers, Tensor], Tensor]
 """Outputs for inputs x under the given weights and buffers."""
@@ -242,6 +243,7 @@ def check(model: nn.Module, input_shape: Sequence[int], num_outputs: int, likeli
     nearkin.core.errors.MismatchError: Linear gives outputs of shape (3,) for inputs (4,), a categorical task with 5 \
 outputs needs (5,); use a network that takes num_outputs or ends in one linear layer
     """
+    require_one_output(likelihood)
     x = blank(model, input_shape)
     if likelihood == "language":
         x = x.to(torch.int64)

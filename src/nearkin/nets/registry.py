@@ -29,6 +29,7 @@ from nearkin.nets.trusted_code import (
     require_trusted,
     trust_network,
 )
+from nearkin.tasks.likelihood import require_one_output
 from nearkin.tasks.task import Task
 
 Factory: TypeAlias = Callable[..., nn.Module]
@@ -214,7 +215,8 @@ def build(
 
 
 def default_network(task: Task) -> str:
-    """The default network of a task: a small one that fits its inputs and outputs."""
+    """The default network of a task: a small one that fits its inputs and outputs; detection has none."""
+    require_one_output(task.likelihood)
     by_likelihood = {"dense": "autoencoder", "language": "recurrent"}
     return by_likelihood.get(task.likelihood, "lenet" if len(task.input_shape) == 3 else "mlp")
 

@@ -143,8 +143,8 @@ def _reached(run: Training) -> bool:
 
 
 def _check_augmentation(task: Task, recipe: Recipe) -> None:
-    """Refuse to augment images whose targets are images: the targets would have to be moved in the same way."""
-    fits = len(task.input_shape) == 3 and task.likelihood != "dense"
+    """Refuse to augment images whose targets are images or boxes: they would have to be moved in the same way."""
+    fits = len(task.input_shape) == 3 and task.likelihood not in ("dense", "detection")
     require(
         fits or augmentation(recipe.augment) is None,
         f"{task.name}: augmentation is for images with classes or values as targets; train without {recipe.augment!r}",

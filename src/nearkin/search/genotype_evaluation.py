@@ -5,7 +5,7 @@ auxiliary head to cell networks.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -46,6 +46,7 @@ class GenotypeEvaluation:
         seconds: training time.
         steps: number of training steps.
         network: the trained network in evaluation mode.
+        further: further figures by name, such as the average precision of a detector at other overlaps.
     """
 
     genotype: Genotype
@@ -58,11 +59,13 @@ class GenotypeEvaluation:
     seconds: float
     steps: int
     network: nn.Module
+    further: Mapping[str, float | None] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values of everything but the network."""
         names = ("part", "metric", "loss", "count", "parameters", "multiply_adds", "seconds", "steps")
-        return {"genotype": str(self.genotype), **{name: getattr(self, name) for name in names}}
+        further = {"further": dict(self.further)} if self.further else {}
+        return {"genotype": str(self.genotype), **{name: getattr(self, name) for name in names}, **further}
 
 
 @operation
@@ -91,7 +94,7 @@ def evaluate_genotype(
         device: device of the training (default: CPU).
     """
     recipe = recipe or Recipe.suited(task)
-    _check(genotype, task, skeleton)
+    require_trainable(genotype, task, skeleton)
     target: Task = task if validation is None else held_out(task, validation, seed)
     network = build_network(genotype, skeleton, task.input_shape, task.num_outputs, seed)
     check(network, task.input_shape, task.num_outputs, task.likelihood)
@@ -164,7 +167,7 @@ class TrainedObjective(Objective):
         return self.task.fingerprint()
 
 
-def _check(genotype: Genotype, task: Task, skeleton: Skeleton) -> None:
+def require_trainable(genotype: Genotype, task: Task, skeleton: Skeleton) -> None:
     """Raise if genotype, task and skeleton do not fit."""
     require(
         skeleton.dense == (task.likelihood == "dense"),

@@ -37,6 +37,7 @@ from nearkin.search.searcher import Searcher
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.limited import without_limits
 from nearkin.search.supernet.reference import Frame
+from nearkin.tasks.likelihood import require_one_output
 from nearkin.tasks.task import Task
 
 PROXY = Recipe(steps=90, batch_size=64, learning_rate=1e-2)
@@ -106,6 +107,7 @@ EVERY = {
     TEXT: Domain("recurrent", (Recurrent,)),
 }
 SUPERNET = {IMAGES: Domain("darts", (Cells,))}
+GRADIENT = {IMAGES: Domain("darts", (Cells, Chain))}
 SHARED = {IMAGES: Domain("enas", (Cells,)), TEXT: Domain("recurrent?loose_ends=true", (Recurrent,))}
 
 
@@ -174,6 +176,7 @@ class Method:
 
     def require_suited(self, task: Task, space: Space | None = None) -> None:
         """Raise if networks of the method, or of a space, cannot learn the task."""
+        require_one_output(task.likelihood)
         kind = kind_of(task)
         require(
             kind == TEXT or len(task.input_shape) == 3,
@@ -293,12 +296,12 @@ METHODS: dict[str, Method] = {
         ),
         Method(
             "darts", "train one supernet for the whole space, and the weights α of its operations by gradients",
-            (GradientOptions(), ForgettingOptions, Frame, Guards), _gradient(Darts, GradientOptions()), SUPERNET,
+            (GradientOptions(), ForgettingOptions, Frame, Guards), _gradient(Darts, GradientOptions()), GRADIENT,
             ends="all epochs are done, or a guard stops it", kin_cells="none", num_cells=5,
         ),
         Method(
             "pcdarts", "DARTS on a fraction of the channels, with weighted edges and a warm-up",
-            (PARTIAL, ForgettingOptions, PARTIAL.frame, PARTIAL.guards), _gradient(PCDarts, PARTIAL), SUPERNET,
+            (PARTIAL, ForgettingOptions, PARTIAL.frame, PARTIAL.guards), _gradient(PCDarts, PARTIAL), GRADIENT,
             ends="all epochs are done, or a guard stops it", kin_cells="none", num_cells=5,
         ),
         Method(

@@ -123,6 +123,10 @@ class Searcher(ABC, Generic[S]):
         """How much architectures that share weights forgot in each epoch; empty if they share none."""
         return ()
 
+    def details(self, state: S) -> Mapping[str, Any]:
+        """Further results of the method as plain JSON values."""
+        return {}
+
 
 @dataclass(frozen=True)
 class SearchResult:
@@ -138,6 +142,7 @@ class SearchResult:
         history: after each step, the evaluations so far and the best score.
         found: the best genotypes, best first.
         forgetting: how much architectures that share weights forgot, in each epoch.
+        details: further results of the method as plain JSON values.
     """
 
     best: ScoredGenotype
@@ -149,6 +154,7 @@ class SearchResult:
     history: tuple[tuple[int, float], ...] = ()
     found: tuple[ScoredGenotype, ...] = ()
     forgetting: tuple[Forgetting, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "method", current_method(self.method))
@@ -158,7 +164,10 @@ class SearchResult:
         plain = {name: getattr(self, name) for name in ("method", "steps", "evaluations", "seconds", "reason")}
         history, top = [list(row) for row in self.history], [scored.to_dict() for scored in self.found]
         forgetting = [epoch.to_dict() for epoch in self.forgetting]
-        return {"best": self.best.to_dict(), **plain, "history": history, "found": top, "forgetting": forgetting}
+        details = {"details": dict(self.details)} if self.details else {}
+        return {
+            "best": self.best.to_dict(), **plain, "history": history, "found": top, "forgetting": forgetting, **details,
+        }  # fmt: skip
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> "SearchResult":
@@ -216,7 +225,7 @@ def run_search(
     top = tuple(searcher.top(state, NUM_BEST))
     return SearchResult(
         best, searcher.name, run.steps, searcher.evaluations(state), run.seconds, reason, tuple(run.history), top,
-        tuple(searcher.forgetting(state)),
+        tuple(searcher.forgetting(state)), searcher.details(state),
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from nearkin.core.errors import DataError, require
 from nearkin.core.events import Work, operation
 from nearkin.nets.solved import Solved
+from nearkin.tasks.likelihood import require_one_output
 from nearkin.tasks.task import Task
 from nearkin.transfer.classify import Classified, classify
 from nearkin.transfer.gaussian_process import gaussian
@@ -70,7 +71,8 @@ def source_means(source: Solved) -> int | None:
 
 
 def require_classes_or_values(task: Task) -> None:
-    """Refuse images and text as targets."""
+    """Refuse images, text and boxes as targets."""
+    require_one_output(task.likelihood)
     require(
         task.likelihood in ("categorical", "gaussian", "heteroscedastic"),
         f"'{task.name}' is {task.likelihood}, closed-form transfer is for classes and values; choose another task",

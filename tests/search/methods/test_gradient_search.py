@@ -16,20 +16,26 @@ from nearkin.core.state import State
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.methods.darts.gradient_options import PARTIAL, GradientOptions
 from nearkin.search.methods.darts.gradient_search import Darts, GradientSearch, PCDarts
-from nearkin.search.methods.darts.gradient_state import GradientSearchState, drift, stateless_loss
+from nearkin.search.methods.darts.gradient_state import GradientSearchState
 from nearkin.search.methods.darts.guards import Guards
+from nearkin.search.methods.darts.supernet_learner import drift, stateless_loss
 from nearkin.search.networks.operations import OPERATIONS, register
+from nearkin.search.plasticity.forgetting_options import ForgettingOptions
 from nearkin.search.searcher import run_search
 from nearkin.search.spaces.base import Space
 from nearkin.search.spaces.darts import DartsSpace
 from nearkin.search.spaces.general import GeneralSpace
 from nearkin.search.spaces.limited import limit_space
 from nearkin.search.spaces.mobile import MobileSpace
+from nearkin.search.spaces.recurrent_space import RecurrentSpace
+from nearkin.search.spaces.restricted import restrict_space
+from nearkin.search.supernet.choice import num_skips
 from nearkin.search.supernet.reference import Frame
 from nearkin.tasks.task import Task
 
 TWO = DartsSpace(("none", "skip_connect", "avg_pool_3x3", "sep_conv_3x3"), num_nodes=1)
 COMPLETE = GeneralSpace((3,), ("zero", "identity", "conv3"))
+CHAINS = MobileSpace((1, 2), (3, 5), (2,), skip_first=True)
 SMALL = GradientOptions(frame=Frame(channels=4, num_cells=2), epochs=3, batch_size=8)
 PARTLY = replace(SMALL, frame=Frame(channels=4, num_cells=2, channel_fraction=0.5), edges=True, warmup=1)
 
@@ -90,6 +96,31 @@ class TestPCDarts(SearcherLaws):
     @pytest.fixture
     def space(self) -> Space:
         return TWO
+
+
+class TestDartsOfChains(SearcherLaws):
+    STEPS = 3
+
+    @pytest.fixture
+    def make(self) -> Callable[[], Darts]:
+        return lambda: Darts(TASK, CHAINS, SMALL)
+
+    @pytest.fixture
+    def space(self) -> Space:
+        return CHAINS
+
+
+class TestPCDartsOfChains(SearcherLaws):
+    STEPS = 3
+
+    @pytest.fixture
+    def make(self, space: Space) -> Callable[[], PCDarts]:
+        return lambda: PCDarts(TASK, space, replace(PARTLY, order=2))
+
+    @pytest.fixture
+    def space(self) -> Space:
+        kin = [CHAINS.at(index) for index in (1, 9)]
+        return limit_space(restrict_space(CHAINS, kin), num_skips, 1, name="skips")
 
 
 class TestWithinALimit(SearcherLaws):
@@ -168,6 +199,18 @@ def test_the_weights_learn() -> None:
     assert last < 0.3 * first
 
 
+def test_a_block_that_sees_enough_is_found_in_a_chain_and_plasticity_and_guards_work() -> None:
+    space = MobileSpace((1, 1), (1, 3), (2,))  # a 1x1 block does not distinguish the stripes
+    forgetting = ForgettingOptions(plasticity=True, watched=1, plasticity_samples=4)
+    guards = Guards(growth=1e9, window=1, products=2)
+    options = GradientOptions(frame=Frame(channels=4), epochs=8, batch_size=16, learning_rate=0.1,
+                              architecture_rate=0.1, forgetting=forgetting, guards=guards)  # fmt: skip
+    state = stepped(searcher := Darts(stripes(64), space, options), 16)
+    assert "mbconv(expansion=2, kernel=3)" in str(searcher.best(state).genotype)  # type: ignore[union-attr]
+    assert len(searcher.forgetting(state)) == len(state.eigenvalues) == 8
+    assert state.figures["training loss"] < 0.1
+
+
 # What a step touches
 
 
@@ -188,8 +231,8 @@ def test_the_architecture_step_moves_neither_weights_nor_running_statistics(orde
     state = stepped(searcher, 2)
     before = {name: value.clone() for name, value in state.supernet.state_dict().items()}
     alpha = {name: value.detach().clone() for name, value in state.architecture.items()}
-    learn, judge = searcher._split(state.streams)
-    batch, other = (searcher._batch(part, state.streams, 0) for part in (learn, judge))
+    batch = searcher.learner.training_batch(state.streams, 0)
+    other = searcher.learner.validation_batch(state.streams, 0)
     searcher._architecture_step(state, batch, other, 0.025)
     assert all(torch.equal(value, before[name]) for name, value in state.supernet.state_dict().items())
     assert not any(torch.equal(value, alpha[name]) for name, value in state.architecture.items())
@@ -197,7 +240,7 @@ def test_the_architecture_step_moves_neither_weights_nor_running_statistics(orde
 
 def test_weights_and_architecture_learn_from_different_samples_of_every_class() -> None:
     searcher = Darts(TASK, COMPLETE, replace(SMALL, validation=0.25))
-    learn, judge = searcher._split(searcher.init(5).streams)
+    learn, judge = searcher.learner.split(searcher.init(5).streams)
     assert (len(learn), len(judge)) == (24, 8)
     assert learn.labels().bincount().tolist() == [12, 12]
     one, two = learn.all().x.flatten(1), judge.all().x.flatten(1)
@@ -207,8 +250,7 @@ def test_weights_and_architecture_learn_from_different_samples_of_every_class() 
 def test_the_second_order_looks_ahead_by_momentum_and_decay_too() -> None:
     searcher = Darts(TASK, COMPLETE, replace(SMALL, clip=0.0, weight_decay=0.1, order=2))
     state = stepped(searcher, 2)
-    learn, _ = searcher._split(state.streams)
-    batch = searcher._batch(learn, state.streams.child("learn"), 2)
+    batch = searcher.learner.training_batch(state.streams, 2)
     extra, rate = drift(state), 0.05
     weights = {name: value.detach().clone() for name, value in state.weights.items()}
     held = {name: value.detach() for name, value in state.architecture.items()}
@@ -217,7 +259,7 @@ def test_the_second_order_looks_ahead_by_momentum_and_decay_too() -> None:
     ahead = {
         name: value - rate * (slope + extra[name]) for (name, value), slope in zip(free.items(), slopes, strict=True)
     }
-    searcher._weight_step(state, batch, rate)
+    searcher.learner.weight_step(state, state.architecture, batch, rate)
     for name, value in state.weights.items():
         torch.testing.assert_close(value, ahead[name])
 
@@ -274,7 +316,7 @@ def test_figures_tell_entropy_losses_and_memory() -> None:
         (lambda: GradientOptions(order=3), OptionError, "order must be 1 or 2, got 3"),
         (lambda: GradientOptions(validation=1.0), OptionError, "fraction between 0 and 1"),
         (lambda: GradientOptions(learning_rate=0.0), OptionError, "learning_rate must be above 0"),
-        (lambda: Darts(TASK, MobileSpace(), SMALL), OptionError, "a supernet consists of cells"),
+        (lambda: Darts(TASK, RecurrentSpace(), SMALL), OptionError, "a supernet consists of cells"),
         (
             lambda: Darts(Task.from_arrays("t", torch.randn(9, 2), torch.arange(9) % 2), COMPLETE),
             MismatchError,

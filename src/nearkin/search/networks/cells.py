@@ -119,6 +119,14 @@ def stem(channels: int, out: int, stride: int) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
+def last_of_each_size(outputs: Iterator[Tensor]) -> list[Tensor]:
+    """The last one of successive maps `[N, C, H, W]` of the same height and width."""
+    maps: list[Tensor] = []
+    for x in outputs:
+        maps = [*maps[:-1], x] if maps and maps[-1].shape[2:] == x.shape[2:] else [*maps, x]
+    return maps
+
+
 class CellModule(nn.Module):
     """One cell: each node is the sum of operations on earlier nodes."""
 
@@ -204,13 +212,25 @@ class CellNetwork(nn.Module):
 
     def feature_maps(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Feature maps `[N, C', H', W']` at two thirds of the depth and after the last cell."""
-        x = self.stem(x)
-        states, middle = [x, x], x
-        for number, (count, layer) in enumerate(zip(self.counts, self.layers, strict=True)):
-            states = [states[-1], layer(*states[-count:]) if count else states[-1]]
+        middle = last = x
+        for number, last in enumerate(self.layer_outputs(x), -1):
             if number == self.middle:
-                middle = states[-1]
-        return middle, self.final(states[-1])
+                middle = last
+        return middle, self.final(last)
+
+    def layer_outputs(self, x: Tensor) -> Iterator[Tensor]:
+        """Output of the stem, then that of every layer."""
+        x = self.stem(x)
+        states = [x, x]
+        yield x
+        for count, layer in zip(self.counts, self.layers, strict=True):
+            states = [states[-1], layer(*states[-count:]) if count else states[-1]]
+            yield states[-1]
+
+    def maps(self, x: Tensor) -> list[Tensor]:
+        """The last feature map of every resolution, finest first; the stem's output is one if no cell has its size."""
+        maps = last_of_each_size(self.layer_outputs(x))
+        return [*maps[:-1], self.final(maps[-1])]
 
     def outputs_of(self, last: Tensor) -> Tensor:
         """Outputs `[N, K]` from the last map."""

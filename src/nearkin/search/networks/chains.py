@@ -4,6 +4,7 @@ Notation: N samples, C channels, K outputs.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 from nearkin.core.errors import MismatchError, OptionError, require
 from nearkin.search.genotypes.block import Block
 from nearkin.search.genotypes.genotype import SKIP, Chain
+from nearkin.search.networks.cells import last_of_each_size
+from nearkin.search.networks.depthwise import DepthwiseConvolution
 from nearkin.search.networks.operations import convolution
 
 BLOCK = "mbconv"
@@ -62,7 +65,7 @@ class BottleneckModule(nn.Module):
         layers: list[nn.Module] = []
         if inner != width:
             layers += [*convolution(width, inner, 1), nn.ReLU6()]
-        layers += [*convolution(inner, inner, block.kernel, stride, groups=inner), nn.ReLU6()]
+        layers += [DepthwiseConvolution(inner, block.kernel, stride), nn.BatchNorm2d(inner), nn.ReLU6()]
         self.body = nn.Sequential(*layers, *convolution(inner, out, 1))
         self.residual = stride == 1 and width == out
 
@@ -112,6 +115,11 @@ class ChainNetwork(nn.Module):
         self.mix = nn.Sequential(*convolution(widths[-1], MIX * widths[-1], 1), nn.ReLU6())
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(MIX * widths[-1], num_outputs)
+
+    def maps(self, x: Tensor) -> list[Tensor]:
+        """The last feature map of every resolution, finest first; that of the 1x1 convolution is the last one."""
+        maps = last_of_each_size(accumulate(self.blocks, lambda state, block: block(state), initial=self.stem(x)))
+        return [*maps[:-1], self.mix(maps[-1])]
 
     def forward(self, x: Tensor) -> Tensor:
         """`[N, C, H, W]` to `[N, K]`."""

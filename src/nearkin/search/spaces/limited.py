@@ -160,3 +160,8 @@ class LimitedSpace(Space):
 def without_limits(space: Space) -> Space:
     """The space without its limits."""
     return without_limits(space.space) if isinstance(space, LimitedSpace) else space
+
+
+def limits_of(space: Space) -> tuple[Limit, ...]:
+    """The limits of a space, the last one first."""
+    return (space.limit, *limits_of(space.space)) if isinstance(space, LimitedSpace) else ()

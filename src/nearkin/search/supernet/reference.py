@@ -9,18 +9,20 @@ Tests compare `Supernet`, which computes the same numbers faster, with this impl
 Notation: N samples, C channels of a state, K the inverse of the fraction of channels in the operations, s stride.
 """
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 
 from nearkin.core.errors import require
-from nearkin.search.genotypes.genotype import Cells
+from nearkin.search.genotypes.genotype import Cells, Genotype
 from nearkin.search.networks.build import stem
 from nearkin.search.networks.operations import FactorizedReduction, ResidualReduction, convolution, operation
-from nearkin.search.supernet.supernet_layout import Architecture, SupernetLayout
+from nearkin.search.supernet.choice_layout import Architecture, ChoiceLayout
+from nearkin.search.supernet.supernet_layout import SupernetLayout
 
 POOLS = (nn.MaxPool2d, nn.AvgPool2d)
 STEM_FACTOR = 3  # ratio of the channels of the stem to those of the first cell in DARTS
@@ -192,30 +194,98 @@ def input_adapter(width: int, halvings: int, channels: int, layout: SupernetLayo
     return nn.Sequential(nn.ReLU(), *convolution(width, channels, 1, affine=False))
 
 
-class StackedCells(nn.Module):
-    """Stem, cells, global mean and a linear head: the part that both implementations of a supernet share."""
+class MapShape(NamedTuple):
+    """Channels of a feature map, and the factor by which it is smaller than the stem's output in height and width."""
 
+    channels: int
+    reduction: int
+
+
+HeadMaker: TypeAlias = Callable[[Sequence[MapShape]], nn.Module]
+"""(shapes of the feature maps, finest first) → a module that turns the list of maps into outputs."""
+
+
+def map_shapes(layout: SupernetLayout, frame: Frame) -> tuple[MapShape, ...]:
+    """Shape of the last feature map of every resolution, finest first.
+
+    >>> from nearkin.search.spaces.general import GeneralSpace
+    >>> map_shapes(SupernetLayout.of(GeneralSpace()), Frame(channels=4, num_cells=3))
+    (MapShape(channels=4, reduction=1), MapShape(channels=8, reduction=2), MapShape(channels=16, reduction=4))
+    """
+    shapes: dict[int, int] = {}
+    reduction = 1
+    for number, position in enumerate(cell_positions(layout, frame)[0]):
+        reduction *= 2 if frame.reduces(number) else 1
+        shapes[reduction] = position.channels * len(layout.output)
+    return tuple(MapShape(channels, reduction) for reduction, channels in shapes.items())
+
+
+class PooledLinear(nn.Linear):
+    """A linear layer on the mean of the last feature map."""
+
+    def forward(self, maps: Sequence[Tensor]) -> Tensor:  # type: ignore[override]
+        """Feature maps, the last one `[N, C, H, W]`, to outputs `[N, K]`."""
+        return super().forward(maps[-1].mean((2, 3)))
+
+
+class AnySupernet(nn.Module, ABC):
+    """Interface of supernets: feature maps, and a head on them, for architecture weights or for one path.
+
+    The head is a linear layer on the mean of the last map (`PooledLinear`); another one may replace it.
+    """
+
+    layout: ChoiceLayout
     stem: nn.Module
-    cells: Sequence[Any]
     final: nn.Module
-    head: nn.Linear
+    head: nn.Module
 
-    def __init__(self, layout: SupernetLayout, frame: Frame) -> None:
+    def __init__(self, layout: ChoiceLayout, frame: Frame) -> None:
         super().__init__()
         self.layout, self.frame = layout, frame
 
-    def forward(self, x: Tensor, architecture: Architecture | Cells) -> Tensor:
-        """Images `[N, c, H, W]` to outputs `[N, num_outputs]`."""
+    @property
+    @abstractmethod
+    def map_shapes(self) -> tuple[MapShape, ...]:
+        """Shapes of the feature maps that `maps` returns."""
+
+    @abstractmethod
+    def maps(self, x: Tensor, architecture: Architecture | Genotype) -> list[Tensor]:
+        """The last feature map of every resolution, finest first."""
+
+    def embed(self, x: Tensor, architecture: Architecture | Genotype) -> Tensor:
+        """Images `[N, c, H, W]` to the mean of the last feature map `[N, D]`."""
+        return self.maps(x, architecture)[-1].mean((2, 3))
+
+    def forward(self, x: Tensor, architecture: Architecture | Genotype) -> Tensor:
+        """Images `[N, c, H, W]` to outputs, those of the linear head `[N, num_outputs]`."""
+        outputs: Tensor = self.head(self.maps(x, architecture))
+        return outputs
+
+
+class StackedCells(AnySupernet):
+    """Stem, cells and a head: the part that both implementations of a supernet of cells share."""
+
+    layout: SupernetLayout
+    cells: Sequence[Any]
+
+    @property
+    def map_shapes(self) -> tuple[MapShape, ...]:
+        """Shapes of the feature maps that `maps` returns."""
+        return map_shapes(self.layout, self.frame)
+
+    def maps(self, x: Tensor, architecture: Architecture | Genotype) -> list[Tensor]:
+        """The last feature map of every resolution, finest first."""
         states = [self.stem(x)] * self.layout.num_inputs
-        weights = {} if isinstance(architecture, Cells) else self.layout.weights(architecture)
-        for cell in self.cells:
-            if isinstance(architecture, Cells):
+        weights = {} if isinstance(architecture, Genotype) else self.layout.weights(architecture)
+        outputs: list[Tensor] = []
+        for number, cell in enumerate(self.cells):
+            if isinstance(architecture, Genotype):
                 output = cell.single(states, architecture)
             else:
                 output = cell(states, *weights[cell.kind])
+            outputs = [*outputs, output] if number == 0 or self.frame.reduces(number) else [*outputs[:-1], output]
             states = [*states[1:], output]
-        outputs: Tensor = self.head(self.final(states[-1]).mean((2, 3)))
-        return outputs
+        return [*outputs[:-1], self.final(outputs[-1])]
 
 
 class PlainSupernet(StackedCells):
@@ -237,4 +307,4 @@ class PlainSupernet(StackedCells):
             Sequence[PlainCell], nn.ModuleList(PlainCell(layout, position, frame) for position in positions)
         )
         self.final = nn.Sequential(nn.BatchNorm2d(last), nn.ReLU()) if single_input(layout) else nn.Identity()
-        self.head = nn.Linear(last, num_outputs)
+        self.head = PooledLinear(last, num_outputs)

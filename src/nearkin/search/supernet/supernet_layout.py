@@ -6,27 +6,26 @@ Notation: N samples, E edges of a cell, O operations of an edge.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import cast
 
 import torch
 from torch import Generator, Tensor
 
 from nearkin.core.errors import MismatchError, OptionError, require
 from nearkin.search.genotypes.canonical import Edge
-from nearkin.search.genotypes.cell import Cell
-from nearkin.search.genotypes.genotype import Cells
+from nearkin.search.genotypes.cell import IDENTITIES, ZEROS, Cell
+from nearkin.search.genotypes.genotype import Cells, Genotype
 from nearkin.search.spaces.base import Space, unknown_operation
 from nearkin.search.spaces.darts import DartsSpace
 from nearkin.search.spaces.general import GeneralSpace
 from nearkin.search.spaces.limited import LimitedSpace
 from nearkin.search.spaces.restricted import ANY, RestrictedSpace
-
-Architecture: TypeAlias = Mapping[str, Tensor]
-"""`alpha/KIND` `[E, O]` and, with weights of edges, `beta/KIND` `[E]`, both before the softmax."""
+from nearkin.search.supernet.choice_layout import Architecture as Architecture
+from nearkin.search.supernet.choice_layout import ChoiceLayout, ChoiceWeights, Row
 
 
 @dataclass(frozen=True)
-class SupernetLayout:
+class SupernetLayout(ChoiceLayout):
     """Cells of a supernet: edges from every node to every later node that is not an input, with all operations.
 
     Attributes:
@@ -75,6 +74,16 @@ class SupernetLayout:
         """Number of edges E."""
         return len(self.pairs)
 
+    @property
+    def columns(self) -> Mapping[str, tuple[str, ...]]:
+        """Operations by kind of cell."""
+        return self.operations
+
+    @property
+    def num_rows(self) -> int:
+        """Number of edges."""
+        return self.num_edges
+
     def entering(self, node: int) -> list[int]:
         """Numbers of the edges that enter a node."""
         return [number for number, (_, target) in enumerate(self.pairs) if target == node]
@@ -106,16 +115,6 @@ class SupernetLayout:
         if beta is None:
             return architecture[f"alpha/{kind}"].new_ones(self.num_edges)
         return torch.cat([beta[self.entering(node)].softmax(0) for node in range(self.num_inputs, self.num_nodes)])
-
-    def check(self, architecture: Architecture) -> None:
-        """Raise if architecture weights do not fit the layout."""
-        for kind, names in self.operations.items():
-            expected, alpha = (self.num_edges, len(names)), architecture.get(f"alpha/{kind}")
-            require(
-                alpha is not None and alpha.shape == expected,
-                f"architecture weights alpha/{kind} have shape {None if alpha is None else tuple(alpha.shape)}, "
-                f"expected {expected}; make them with SupernetLayout.initial",
-            )
 
     def chosen(self, genotype: Cells, kind: str) -> list[list[tuple[int, int]]]:
         """For each node that is not an input, the edges of a genotype and the number of the operation on each."""
@@ -149,6 +148,44 @@ class SupernetLayout:
             edges = [Edge(*pair, self.operations[kind][column]) for pair, column in zip(self.pairs, drawn, strict=True)]
             cells[kind] = Cell(self.num_inputs, self.num_nodes, tuple(edges), self.output)
         return Cells(**cells)
+
+    def strongest(self, weights: ChoiceWeights) -> Cells:
+        """The genotype of the largest weights.
+
+        If nodes choose among edges (DARTS), zeros are excluded and each node keeps the edges of the largest weights.
+        Otherwise every edge has its strongest operation.
+        """
+        return Cells(**{kind: self._strongest_cell(kind, weights[kind]) for kind in self.operations})
+
+    def _strongest_cell(self, kind: str, table: Tensor) -> Cell:
+        names = self.operations[kind]
+        if self.num_predecessors is not None:
+            dead = [column for column, name in enumerate(names) if name in ZEROS]
+            table = table.index_fill(1, torch.tensor(dead, dtype=torch.int64), -1.0)
+        best = table.max(1)
+        edges = []
+        for node in range(self.num_inputs, self.num_nodes):
+            ranked = sorted(self.entering(node), key=lambda e: -float(best.values[e]))
+            for e in ranked[: self.num_predecessors]:
+                edges.append(Edge(*self.pairs[e], names[int(best.indices[e])]))
+        return Cell(self.num_inputs, self.num_nodes, tuple(edges), self.output)
+
+    def rows(self, genotype: Genotype) -> dict[str, list[Row]] | None:
+        """Edge of every operation, by kind of cell; None for cells with other numbers of nodes, and for no cells."""
+        if not isinstance(genotype, Cells):
+            return None
+        rows: dict[str, list[Row]] = {}
+        for kind, cell in genotype.parts().items():
+            if kind not in self.operations or (cell.num_inputs, cell.num_nodes) != (self.num_inputs, self.num_nodes):
+                return None
+            rows[kind] = [Row(kind, self.pairs.index(edge[:2])) for edge in cell.edges]
+        return rows
+
+    def skip_groups(self, genotype: Genotype) -> list[list[tuple[Row, str]]]:
+        """Skip connections of the normal cell."""
+        edges = cast(Cells, genotype).normal.edges
+        skips = [edge for edge in edges if edge.operation in IDENTITIES]
+        return [[(Row("normal", self.pairs.index(edge[:2])), edge.operation) for edge in skips]]
 
 
 def _restricted_layout(layout: SupernetLayout, space: RestrictedSpace) -> SupernetLayout:

@@ -6,7 +6,6 @@ and stable once the choice is made; and the largest eigenvalue of $\nabla^2_\alp
 minimum has become too sharp to choose single operations without a loss of accuracy (R-DARTS, Zela et al. 2020).
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from nearkin.core.errors import require
+from nearkin.search.supernet.choice_layout import ChoiceLayout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,8 @@ class Guards:
     """Conditions that end a search early, and a limit on skip connections.
 
     Attributes:
-        max_skips: largest number of skip connections in the normal cell; None for no limit.
+        max_skips: largest number of skip connections in the normal cell, or of skipped blocks in each stage of a
+            chain; None for no limit.
         entropy: stop when the entropy, as a fraction of its maximum, is below this value and stable; 0 for never.
         change: largest change of the entropy within the window that counts as stable.
         growth: stop when the largest eigenvalue has grown by this factor, and return to the earlier architecture
@@ -73,17 +74,27 @@ class Guards:
         return f"the largest eigenvalue has grown to {now / max(then, 1e-300):.1f} times that of {k} epochs ago"
 
 
-def entropy(architecture: Mapping[str, Tensor]) -> float:
-    r"""Mean over edges of $-\sum_o p_o \log p_o / \log O$ with $p = \mathrm{softmax}(\alpha)$; from 0 to 1.
+def entropy(architecture: Mapping[str, Tensor], layout: ChoiceLayout | None = None) -> float:
+    r"""Mean over rows of $-\sum_o p_o \log p_o / \log O$ with $p = \mathrm{softmax}(\alpha)$; from 0 to 1.
+
+    Args:
+        architecture: α of all kinds.
+        layout: which of its O operations each row may have (default: all).
 
     >>> entropy({"alpha/normal": torch.zeros(3, 8)})
     1.0
     """
-    rows = []
-    for name, alpha in architecture.items():
-        if name.startswith("alpha/"):
-            p = alpha.detach().double().softmax(-1)
-            rows.append(torch.special.entr(p).sum(-1) / math.log(max(2, alpha.shape[-1])))
+    doubles = {name: value.detach().double().cpu() for name, value in architecture.items()}
+    if layout is None:
+        tables = {name: value.softmax(-1) for name, value in doubles.items() if name.startswith("alpha/")}
+        counts = {name: [table.shape[-1]] * len(table) for name, table in tables.items()}
+    else:
+        tables = {kind: alpha for kind, (alpha, _) in layout.weights(doubles).items()}
+        counts = {kind: layout.num_choices(kind) for kind in tables}
+    rows = [
+        torch.special.entr(table).sum(-1) / torch.tensor(counts[name], dtype=torch.float64).clamp_min(2).log()
+        for name, table in tables.items()
+    ]
     return round(float(torch.cat(rows).mean()), 12)
 
 

@@ -65,7 +65,7 @@ class SharedCells(PlainSupernet):
         self.format = torch.channels_last if wide else torch.contiguous_format
         self.to(memory_format=self.format)  # type: ignore[call-overload]
 
-    def forward(self, x: Tensor, architecture: Architecture | Cells) -> Tensor:
+    def forward(self, x: Tensor, architecture: Architecture | Genotype) -> Tensor:
         """Images `[N, c, H, W]` to outputs `[N, num_outputs]`."""
         return super().forward(x.contiguous(memory_format=self.format), architecture)
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearkin.core.rng import seeded
-from nearkin.search.genotypes.genotype import Cells
+from nearkin.search.genotypes.genotype import Cells, Genotype
 from nearkin.search.supernet.fused.chain_operations import Rows, fast_input, input_sources
 from nearkin.search.supernet.fused.mixed import MixedEdges
 from nearkin.search.supernet.fused.norm import with_accurate_norms
@@ -118,9 +118,9 @@ class Supernet(StackedCells):
         self.stem, self.final, self.head = with_accurate_norms(plain.stem), with_accurate_norms(plain.final), plain.head
         self.cells = cast(Sequence[FusedCell], nn.ModuleList(FusedCell(cell, frame) for cell in plain.cells))
 
-    def forward(self, x: Tensor, architecture: Architecture | Cells) -> Tensor:
-        """Images `[N, c, H, W]` to outputs `[N, num_outputs]`."""
-        return super().forward(x.contiguous(memory_format=torch.channels_last), architecture)
+    def maps(self, x: Tensor, architecture: Architecture | Genotype) -> list[Tensor]:
+        """The last feature map of every resolution, finest first."""
+        return super().maps(x.contiguous(memory_format=torch.channels_last), architecture)
 
     def sources(self) -> dict[str, Rows]:
         """For every tensor, the names of the reference tensors from which it is stacked."""
@@ -140,7 +140,9 @@ class Supernet(StackedCells):
     def plain(self) -> PlainSupernet:
         """Reference supernet with the same weights and buffers."""
         with seeded(0):
-            other = PlainSupernet(self.layout, self.input_shape, self.num_outputs, self.frame).to(self.head.weight)
+            other = PlainSupernet(self.layout, self.input_shape, self.num_outputs, self.frame).to(
+                next(self.parameters())
+            )
         mine, theirs = self.state_dict(), other.state_dict()
         for name, rows in self.sources().items():
             sizes = [theirs[row[0]].shape[0] if theirs[row[0]].dim() else 1 for row in rows]
