@@ -85,6 +85,17 @@ def test_equal_encoders_agree_on_every_pair() -> None:
     assert (float(found.loss), found.agreement) == (0.0, 1.0)
 
 
+def test_the_loss_is_the_printed_sum_over_pairs() -> None:
+    teacher, student = drawn(0, 5, 3, 2), drawn(1, 5, 3, 4)
+    options = MatchingOptions(threshold=0.3)
+    ours, theirs = set_differences(student, options), set_differences(teacher, options)
+    pairs = [(i, j) for j in range(5) for i in range(j)]
+    terms = [max(0.0, -(float(theirs[pair]) - 0.3) * (float(ours[pair]) - 0.3)) for pair in pairs]
+    found = match_encoders(teacher, student, options)
+    assert float(found.loss) == pytest.approx(sum(terms), rel=1e-12)
+    assert found.active == sum(term > 0 for term in terms) / len(pairs)
+
+
 def test_descent_on_the_loss_raises_the_agreement() -> None:
     gains = []
     for seed in range(4):

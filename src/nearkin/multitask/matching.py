@@ -8,8 +8,7 @@ $$d_{ij} = \frac{\sum_{n \ne n'} f(z_n^i, z_{n'}^i)}{C(C-1)} + \frac{\sum_{m \ne
 
 The teacher calls a pair alike if its $d_{ij}$ is below τ. The student pays for disagreement only:
 
-$$\ell = \frac{1}{|P|} \sum_{(i, j) \in P} \max\left(0, -(d_{ij}^\mathrm{teacher} - \tau)
-(d_{ij}^\mathrm{student} - \tau)\right).$$
+$$\ell = \sum_{i < j} \max\left(0, -(d_{ij}^\mathrm{teacher} - \tau) (d_{ij}^\mathrm{student} - \tau)\right).$$
 
 With a radial basis function d is at most 2, so the printed τ = 5 makes every pair alike for both encoders: the loss and
 its gradient are zero. Here τ is a quantile of the teacher's differences, and the bandwidth is each encoder's own median
@@ -65,7 +64,7 @@ class Matching:
     """Loss of a student against a teacher.
 
     Attributes:
-        loss: mean hinge over all pairs of sets, a scalar with a gradient for the student.
+        loss: sum of the hinge over all pairs of sets, a scalar with a gradient for the student.
         active: share of pairs on which the two disagree, and only these have a gradient.
         threshold: τ.
     """
@@ -132,7 +131,7 @@ def match_encoders(teacher: Tensor, student: Tensor, options: MatchingOptions | 
         limit = float(theirs.detach().quantile(options.quantile))
     disagreement = -(theirs - limit) * (ours - limit)
     active = float((disagreement.detach() > 0).double().mean())
-    return Matching(disagreement.clamp_min(0).mean(), active, limit)
+    return Matching(disagreement.clamp_min(0).sum(), active, limit)
 
 
 def weight_distance(teacher: Params, student: Params) -> Tensor:
