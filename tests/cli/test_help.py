@@ -35,7 +35,7 @@ def test_options_of_a_measure_are_refused_in_one_line(call: Call) -> None:
         ),
         (
             ("--reading", "model"),
-            "the measure short-finetune has no option reading; its options are batch_size, learning_rate",
+            "the measure short-finetune has no option reading; its options are batch_size, head, learning_rate",
         ),
         (("--screen", "1"), "the measure short-finetune cannot screen tasks"),
         (("--option", "steps"), "got --option 'steps', expected name=value"),

@@ -41,7 +41,8 @@ def runs(method: str, likelihood: str, space: str) -> bool:
             return space in ("full", "recurrent?nodes=2")
         return method not in SUPERNETS and space in ("full", "recurrent?nodes=2", "nearest")
     if method in SUPERNETS:
-        return likelihood in IMAGES and space in CELL_SPACES
+        chains = space.startswith("mobile") and method in ("darts", "pcdarts")
+        return likelihood in IMAGES and (space in CELL_SPACES or chains)
     return space in (*CELL_SPACES, "nearest") or (space.startswith("mobile") and likelihood in IMAGES)
 
 

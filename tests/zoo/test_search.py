@@ -12,6 +12,9 @@ from nearkin.core.errors import TrainingError
 from nearkin.core.events import Caution, Event, Note, finish
 from nearkin.core.state import State
 from nearkin.search.networks.build import Skeleton
+from nearkin.search.searcher import ScoredGenotype
+from nearkin.search.spaces.registry import space as space_named
+from nearkin.zoo.best_cells import BestCells
 from nearkin.zoo.search import Architecture, Search
 from nearkin.zoo.zoo import Zoo
 
@@ -164,3 +167,22 @@ def test_cells_are_searched_by_any_method(tmp_path: Path) -> None:
     found = zoo.search_cells("zero", SKELETON, Budget(steps=2), method="fuse", options=options)
     assert found.method == "fuse"
     assert zoo.cells("zero") == found
+
+
+@pytest.mark.parametrize("method", ["darts", "random"])
+def test_chains_of_other_stages_are_searched_and_trained(tmp_path: Path, task: nk.Task, method: str) -> None:
+    space, budget = "mobile?stages=1-2&kernels=3-5&expansions=2", Budget(steps=2)
+    found = Zoo(tmp_path / "zoo").search(task, replace(HOW, method=method, space=space, budget=budget))
+    assert found.skeleton.stages == (1, 2)
+    assert found.to_dict()["genotype"].count("mbconv") >= 1
+    assert found.domain.space.contains(found.evaluated.genotype)
+
+
+def test_a_restricted_space_of_chains_has_its_stages_too(tmp_path: Path, task: nk.Task) -> None:
+    zoo, space = Zoo(tmp_path / "zoo"), "mobile?stages=1-2&kernels=3-5&expansions=2"
+    zoo.add(nk.task("digits?detect=0&limit=120", name="zero"), "mlp?hidden=16", trials=1, recipe=nk.Recipe(steps=5))
+    chains = [ScoredGenotype(space_named(space).at(number), 0.5, {}) for number in (0, 5)]
+    zoo.keep_cells("zero", BestCells(space, replace(SKELETON, stages=(1, 2)).to_dict(), "random", tuple(chains)))
+    found = zoo.search(task, replace(HOW, method="random", space="nearest", budget=Budget(evaluations=2)))
+    assert found.skeleton.stages == (1, 2)
+    assert found.domain.space.contains(found.evaluated.genotype)

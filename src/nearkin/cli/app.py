@@ -17,6 +17,7 @@ from nearkin.cli import (
     demo,
     doctor,
     forecast,
+    interleave,
     models,
     near,
     predict,
@@ -57,13 +58,18 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "solve": solve.solve,
     "predict": predict.predict,
     "search": search.search,
+    "interleave": interleave.interleave,
     "export-model": search.export_model,
     "train": models.train,
     "evaluate": models.evaluate,
     "serve": serve.serve,
     "doctor": doctor.doctor,
 }
-HELP_CLASSES = {"near": near.MeasureHelp, "search": search.MethodHelp}
+HELP_CLASSES = {
+    "near": near.MeasureHelp,
+    "search": search.MethodHelp,
+    "interleave": interleave.InterleaveHelp,
+}
 for name, command in COMMANDS.items():
     app.command(name, cls=HELP_CLASSES.get(name))(command)
 

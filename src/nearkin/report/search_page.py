@@ -1,20 +1,19 @@
 """Report of an architecture search as one HTML page: the network, the course of the search, and its forgetting."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from markupsafe import Markup
 
 from nearkin import __version__
-from nearkin.core.text import brief, counted, duration, fact_text, metric_places, number, plain, verbatim
+from nearkin.core.text import counted, duration, fact_text, metric_places, number, plain, verbatim
 from nearkin.report.architecture import CellDrawing
 from nearkin.report.curves import Curve, chart
 from nearkin.report.drawing.genotype_drawing import draw_genotype
+from nearkin.report.forgetting_section import forgetting_section, forgetting_tile
 from nearkin.report.glossary import glossary
 from nearkin.report.html import Figure, HtmlTable, figure, render
-from nearkin.report.sections import Section
 from nearkin.report.svg import svg_width
-from nearkin.search.plasticity.telemetry import Forgetting
 from nearkin.tasks.metrics import metric_title
 from nearkin.tasks.task import Task
 from nearkin.zoo.search import Architecture
@@ -41,7 +40,7 @@ def search_page(
         tiles=_tiles(architecture, task),
         cell=cell,
         course=_course(architecture),
-        forgetting=_forgetting(architecture, task),
+        forgetting=forgetting_section(architecture.outcome.forgetting, task.likelihood),
         command=verbatim(command),
         settings=_settings(architecture, options or {}),
         glossary=glossary("search"),
@@ -72,8 +71,7 @@ def _tiles(architecture: Architecture, task: Task) -> list[tuple[str, str, str]]
         ("search", duration(architecture.outcome.seconds), plain(architecture.outcome.reason)),
     ]
     if epochs := architecture.outcome.forgetting:
-        mean = sum(epoch.mean for epoch in epochs) / len(epochs)
-        tiles.append(("forgetting", _change(mean, task), "mean over epochs and watched architectures"))
+        tiles.append(forgetting_tile(epochs, task.likelihood))
     return tiles
 
 
@@ -94,54 +92,6 @@ def _course(architecture: Architecture) -> Figure | None:
     rows = [(counted(round(x)), number(y)) for x, y in points]
     table = HtmlTable("Best score during the search", ("Measured", "Best score"), rows, frozenset({0, 1}))
     return figure(draw, "nk-course", "Best score", caption, table)
-
-
-def _forgetting(architecture: Architecture, task: Task) -> Section | None:
-    epochs = architecture.outcome.forgetting
-    if not epochs:
-        return None
-    unit = _unit(task)
-    largest = max(epochs, key=lambda epoch: epoch.maximum)
-    text = [
-        f"Architectures share weights, so training one changes others. Watched architectures were measured right after "
-        f"their training and again at the end of the epoch. On average, their {unit} changed by "
-        f"{_change(sum(epoch.mean for epoch in epochs) / len(epochs), task)}; the largest increase is "
-        f"{_change(largest.maximum, task)}. A positive number means that later training made an architecture worse."
-    ]
-    heads = ("Epoch", "Watched", "Mean", "Best five", "Maximum")
-    rows = [
-        (str(epoch), counted(row.architectures), *(_change(value, task) for value in (row.mean, row.best, row.maximum)))
-        for epoch, row in enumerate(epochs, 1)
-    ]
-    table = HtmlTable(f"Change of the {unit} within an epoch", heads, rows, frozenset(range(5)))
-    caption = "Change from right after training to the end of the epoch; above 0, architectures forgot."
-    picture = figure(
-        lambda width, name: forgetting_picture(epochs, unit, width, name), "nk-forgetting", "Forgetting", caption, table
-    )
-    return {"text": text, "figure": picture}
-
-
-def forgetting_picture(epochs: Sequence[Forgetting], unit: str, width: int, name: str = "nk-forgetting") -> str:
-    """SVG of mean, best five and maximum by epoch; one epoch is drawn as points."""
-    curves = [
-        Curve(title, tuple((float(at), getattr(row, key)) for at, row in enumerate(epochs, 1)), key == "mean")
-        for key, title in (("maximum", "maximum"), ("mean", "mean"), ("best", "best five"))
-    ]
-    last = epochs[-1]
-    spoken = f"In the last epoch the mean is {brief(last.mean)}, the maximum {brief(last.maximum)}."
-    return chart(curves, width, ("epoch", f"change of the {unit}"), log=False, steps=False).svg(
-        name, "Forgetting by epoch", spoken
-    )
-
-
-def _unit(task: Task) -> str:
-    return "loss" if task.likelihood == "language" else "error"
-
-
-def _change(value: float, task: Task) -> str:
-    """A difference of errors in points, or of losses, with its sign."""
-    text = f"{value:+.3f}" if _unit(task) == "loss" else f"{100 * value:+.2f} points"
-    return text.replace("-", "−")
 
 
 def _settings(architecture: Architecture, options: Mapping[str, Any]) -> HtmlTable:

@@ -17,6 +17,7 @@ from nearkin.solver.contenders import HAND_MADE, TITLES
 from nearkin.solver.simple.models import SIMPLE
 from nearkin.solver.splits import MOST_CROSS_VALIDATED
 from nearkin.tasks.derive import class_weighted
+from nearkin.tasks.likelihood import require_one_output
 from nearkin.tasks.metrics import BALANCED_ACCURACY, known_metric, metric_for
 from nearkin.tasks.task import Task
 from nearkin.tasks.weights import BALANCED, ClassWeight, checked_class_weight
@@ -216,6 +217,7 @@ def _require_known(noun: str, names: Collection[str], known: Collection[str]) ->
 
 def require_answerable(task: Task, metric: str = "", class_weight: ClassWeight | None = None) -> None:
     """Require a classification or regression task with a sample for validation, and a metric and weights for it."""
+    require_one_output(task.likelihood)
     require(
         task.likelihood in ANSWERED,
         f"'{task.name}' has a {task.likelihood} likelihood, solve expects classification or regression; "

@@ -6,7 +6,7 @@ unfinished work is stored in the zoo's `work/` and resumed from there.
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -33,8 +33,9 @@ from nearkin.search.plasticity.telemetry import summary
 from nearkin.search.registry import PROXY, SearchProblem, method_named, searcher
 from nearkin.search.searcher import SearchResult, run_search, stored_method
 from nearkin.search.spaces.base import Space
+from nearkin.search.spaces.mobile import MobileSpace
 from nearkin.search.spaces.registry import space as space_named
-from nearkin.search.spaces.restricted import restrict_space
+from nearkin.search.spaces.restricted import RestrictedSpace, restrict_space
 from nearkin.tasks.task import Task
 from nearkin.zoo.best_cells import BestCells
 from nearkin.zoo.comparison import Comparison
@@ -156,11 +157,16 @@ class Architecture:
 
 def solved(architecture: Architecture, task: Task, seed: int) -> Solved:
     """The trained network as a solved task, for model files and the zoo."""
-    model, done = architecture.evaluated.network, architecture.evaluated
+    return solved_network(task, architecture.evaluated, architecture.skeleton, seed)
+
+
+def solved_network(task: Task, done: GenotypeEvaluation, skeleton: Skeleton, seed: int) -> Solved:
+    """A network of a genotype, trained for a task, as a solved task."""
+    model = done.network
     params, buffers = copied(dict(model.named_parameters())), copied(dict(model.named_buffers()))
     scores = Scores(done.metric, done.loss, done.count)
     fit = Fit(params, buffers, History(torch.zeros(0)), scores, done.seconds, reached=True)
-    return Solved(task.name, network_string(done.genotype, architecture.skeleton), task.facts(), seed, (fit,))
+    return Solved(task.name, network_string(done.genotype, skeleton), task.facts(), seed, (fit,))
 
 
 def search_architecture(
@@ -185,6 +191,7 @@ def search_architecture(
     task, work = zoo.task(target) if isinstance(target, str) else target, zoo.work
     method_named(how.method).require_suited(task)
     domain = yield from search_domain(zoo, target, how)
+    how = _with_stages(how, domain.space)
     final, recipe = how.final or how.skeleton, how.recipe or Recipe.suited(task)
     facts = _facts(task, how, seed)
     with_budget = {**facts, "budget": vars(how.budget)}
@@ -252,6 +259,15 @@ def _search(
             f"other one is kept in {others[0]}"
         )
     return (yield from resume(work, name, lambda start: run_search.work(chosen, how.budget, seed=seed, resume=start)))
+
+
+def _with_stages(how: Search, space: Space) -> Search:
+    """The options with the stages of a space of chains, which may be restricted, in both skeletons."""
+    inner = space.space if isinstance(space, RestrictedSpace) else space
+    if not isinstance(inner, MobileSpace):
+        return how
+    final = how.final and replace(how.final, stages=inner.stages)
+    return replace(how, skeleton=replace(how.skeleton, stages=inner.stages), final=final)
 
 
 def search_domain(zoo: SolvedTasks, target: Task | str, how: Search) -> Work[SearchDomain]:

@@ -36,11 +36,13 @@ if TYPE_CHECKING:
     from nearkin.zoo import complexity as task_complexity
     from nearkin.zoo import connect as mode_connectivity
     from nearkin.zoo import forecast as finetuning_forecast
+    from nearkin.zoo import interleaving as shared_architecture
     from nearkin.zoo import search as architecture_search
     from nearkin.zoo import transfer as closed_form_transfer
 else:  # they import packages that the other operations do not need
     architecture_search, closed_form_transfer = Lazy("nearkin.zoo.search"), Lazy("nearkin.zoo.transfer")
     finetuning_forecast = Lazy("nearkin.zoo.forecast")
+    shared_architecture = Lazy("nearkin.zoo.interleaving")
     mode_connectivity = Lazy("nearkin.zoo.connect")
     task_complexity = Lazy("nearkin.zoo.complexity")
 
@@ -196,6 +198,35 @@ class Zoo(SolvedTasks):
         """Search an architecture for a new task or one of the zoo; the same call resumes an interrupted one."""
         return architecture_search.search_architecture(
             self, target, how, seed=seed, device=chosen_device(device), restart=restart
+        )
+
+    @operation
+    def interleave(
+        self,
+        targets: Sequence[Task | str],
+        num_rounds: int = 2,
+        *,
+        how: "shared_architecture.Interleaving | None" = None,
+        seed: int = 0,
+        device: str = "auto",
+        restart: bool = False,
+        **options: Any,
+    ) -> "Work[shared_architecture.InterleavedSearch]":
+        """Search one architecture for several tasks, and train it for each; the same call resumes an interrupted one.
+
+        Args:
+            targets: new tasks, or names of tasks in the zoo; two or more, in the order of their turns.
+            num_rounds: turns of every task in a pass.
+            how: replaces num_rounds and options.
+            seed: of all random numbers.
+            device: where the final networks are trained.
+            restart: discard the unfinished work of an interrupted call.
+            **options: of `nearkin.zoo.interleaving.Interleaving`: method, space, order, measure, budget, options,
+                evaluation.
+        """
+        how = how or shared_architecture.Interleaving(num_rounds=num_rounds, **options)
+        return shared_architecture.interleave_tasks(
+            self, targets, how, seed=seed, device=chosen_device(device), restart=restart
         )
 
     @operation

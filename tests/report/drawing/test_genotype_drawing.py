@@ -198,3 +198,15 @@ def test_items_of_a_column_keep_their_distance_and_lines_cross_no_more_than_befo
 def test_two_lines_that_need_not_cross_do_not() -> None:
     places = heights([[0, 1], [2, 3], [4, 5]], [(0, 3), (1, 2), (2, 4), (3, 5)], [10.0] * 6)
     assert (places[0] < places[1]) == (places[3] < places[2]) == (places[5] < places[4])
+
+
+def test_blocks_are_coloured_by_kernel_and_expansion() -> None:
+    chain = Genotype.parse(
+        "chain: mbconv(kernel=3, expansion=3); mbconv(kernel=7, expansion=6); mbconv(kernel=5, expansion=3); skip; a"
+    )
+    shades = [
+        (element.attrib["class"], element.attrib["opacity"])
+        for element in parsed(draw_genotype(chain)).iter(f"{SVG}polygon")
+        if "opacity" in element.attrib
+    ]
+    assert shades == [("nk-f-kin", "0.12"), ("nk-f-target", "0.3"), ("nk-f-arrow", "0.12")]

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from nearkin.core.errors import OptionError
 from nearkin.report.drawing.graph_drawing import HEAD, LINE, GraphDrawing, arrow_head, box, label, layout_graph
@@ -22,13 +23,14 @@ _ROW = 900.0
 _LINE = 15.0
 _GAP = 24.0
 _TURN = 30.0
+_PALE, _DEEP = 0.12, 0.3  # opacity of the smallest and the largest expansion
 
 
 def draw_genotype(genotype: Genotype, *, name: str = "genotype") -> str:
     """SVG of a genotype: cells side by side, a chain in rows, a recurrent cell; `name` makes its ids unique in a page.
 
-    Nodes have the numbers of the genotype's text. Edges without data are left out; a node that no input reaches is
-    dashed.
+    Blocks of a chain are coloured by kernel and expansion. Nodes have the numbers of the genotype's text. Edges without
+    data are left out; a node that no input reaches is dashed.
 
     >>> svg = draw_genotype(Genotype.parse("normal(0): 1 = conv3(0); 2 = max3(0) + conv5(1); out = 2"))
     >>> svg.startswith("<svg"), ">conv5<" in svg
@@ -95,17 +97,58 @@ def _chain(draw: Canvas, blocks: Sequence[Block]) -> Point:
             corners = ((x, y + height / 2), (x, turn), (next_x, turn), (next_x, tip[1] - HEAD))
             draw.line(*corners, stroke="arrow", width=LINE)
             arrow_head(draw, tip, fill="arrow", down=True)
-    for number, (lines, middle) in enumerate(zip(words, middles, strict=True)):
-        _block(draw, f"{number}", lines, middle, (width, height))
+    shades = block_shades(blocks)
+    for number, (lines, middle, shade) in enumerate(zip(words, middles, shades, strict=True)):
+        _block(draw, f"{number}", lines, middle, (width, height), shade)
     rows = -(-len(blocks) // per_row)
     return min(per_row, len(blocks)) * (width + _GAP) - _GAP, rows * (height + _TURN) - _TURN
 
 
-def _block(draw: Canvas, number: str, lines: Sequence[str], middle: Point, size: Point) -> None:
+class Shade(NamedTuple):
+    """Colour of a block, as a role of the theme, and its opacity."""
+
+    role: str
+    opacity: float
+
+
+def block_shades(blocks: Sequence[Block]) -> list[Shade | None]:
+    """Shade of every block: the colour says its kernel, the opacity its expansion; None without these options.
+
+    The smallest kernel of the chain is blue, the largest orange, others are grey.
+
+    >>> block_shades([Block("mbconv", {"kernel": 3, "expansion": 3}), Block("skip")])
+    [Shade(role='kin', opacity=0.12), None]
+    """
+    pairs = [(_number(block, "kernel"), _number(block, "expansion")) for block in blocks]
+    kernels, expansions = (sorted({value for value in values if value}) for values in zip(*pairs, strict=True))
+    shades: list[Shade | None] = []
+    for kernel, expansion in pairs:
+        if not kernel or not expansion:
+            shades.append(None)
+            continue
+        role = "kin" if kernel == kernels[0] else "target" if kernel == kernels[-1] else "arrow"
+        share = expansions.index(expansion) / max(1, len(expansions) - 1)
+        shades.append(Shade(role, round(_PALE + (_DEEP - _PALE) * share, 3)))
+    return shades
+
+
+def _number(block: Block, option: str) -> float:
+    """Value of an option; 0 if the block has none, or no number."""
+    value = dict(block.options).get(option)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _block(
+    draw: Canvas, number: str, lines: Sequence[str], middle: Point, size: Point, shade: Shade | None = None
+) -> None:
     """A box with the block's number, name and options; dashed if the block is skipped."""
     (x, y), (width, height) = middle, size
     skipped = lines[0] == SKIP
     box(draw, middle, size, fill="paper" if skipped else "panel", stroke="muted" if skipped else "ink", dashed=skipped)
+    if shade is not None:
+        right, down = width / 2 - 1, height / 2 - 1
+        corners = ((x - right, y - down), (x + right, y - down), (x + right, y + down), (x - right, y + down))
+        draw.polygon(corners, fill=shade.role, opacity=shade.opacity)
     draw.text(x - width / 2 + 4, y - height / 2 + 12, number, size=9, fill="muted")
     first = y - _LINE * (len(lines) - 1) / 2
     for row, line in enumerate(lines):
