@@ -19,7 +19,9 @@ def keep(script: str, figures: dict[str, Any]) -> Path:
         "machine": platform.machine(),
         "threads": 1,
     }
-    file.write_text(json.dumps({"measured_on": machine, **figures}, indent=2) + "\n")
+    new = file.with_suffix(".json.new")  # a stop in the middle of writing leaves the old file
+    new.write_text(json.dumps({"measured_on": machine, **figures}, indent=2) + "\n")
+    new.replace(file)
     return file
 
 

@@ -10,10 +10,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from nearkin.distance.registry import DEFAULT, MEASURES
+from nearkin.multitask.methods import MULTITASK_METHODS
 from nearkin.search.registry import METHODS
 
 GUIDES = Path(__file__).parent / "guides"
-PAGES = {"measures": GUIDES / "near-kin.md", "methods": GUIDES / "search.md", "spaces": GUIDES / "search.md"}
+PAGES = {
+    "measures": GUIDES / "near-kin.md",
+    "methods": GUIDES / "search.md",
+    "spaces": GUIDES / "search.md",
+    "multitask": GUIDES / "interleave.md",
+}
 
 
 def measures() -> str:
@@ -50,9 +56,18 @@ def spaces() -> str:
     return _table(("task", "`--space full`", "genotypes", "methods"), rows)
 
 
+def multitask() -> str:
+    """All methods that search architectures for several tasks."""
+    rows = (
+        (f"`{name}`", method.summary, "one for all" if method.shared else "one for each task")
+        for name, method in MULTITASK_METHODS.items()
+    )
+    return _table(("`--method`", "what it does", "architecture"), rows)
+
+
 def with_table(page: str, name: str) -> str:
     """A page with the table of that name as the registries give it."""
-    table = {"measures": measures, "methods": methods, "spaces": spaces}[name]()
+    table = {"measures": measures, "methods": methods, "spaces": spaces, "multitask": multitask}[name]()
     return re.sub(rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda match: match[1] + table + match[2], page, flags=re.S)
 
 
