@@ -23,28 +23,12 @@ from nearkin.multitask.joint.independent import run_searches
 from nearkin.multitask.methods import MULTITASK_METHODS, multitask_method
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.methods.darts.gradient_options import PARTIAL, GradientOptions
-from nearkin.search.networks.skeleton import Skeleton
 from nearkin.search.spaces.registry import space
 
 RANDOM = "random"
 DETECTION = "detection"
 SEEDS = (10, 11, 12, 13, 14)
 FRESH_SEEDS = (20, 21, 22, 23, 24)  # of the agreement: the factor of the transfer was changed after a look at 10 to 14
-
-
-@dataclass(frozen=True, kw_only=True)
-class StridedEvaluation(EvaluationOptions):
-    """Retraining in a network whose stem reduces height and width, as in the search.
-
-    Attributes:
-        stem_stride: factor of the stem.
-    """
-
-    stem_stride: int = 1
-
-    def skeleton(self, genotype: Genotype, task: nk.Task) -> Skeleton:
-        """Macro-architecture for a task."""
-        return replace(super().skeleton(genotype, task), stem_stride=self.stem_stride)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,8 +135,8 @@ def _gradient(**changes: Any) -> GradientOptions:
     return replace(PARTIAL, frame=frame, learning_rate=0.05, architecture_rate=3e-3, **changes)
 
 
-def _evaluation(**changes: Any) -> StridedEvaluation:
-    return StridedEvaluation(channels=8, auxiliary=False, drop_path=0.0, **changes)
+def _evaluation(**changes: Any) -> EvaluationOptions:
+    return EvaluationOptions(channels=8, auxiliary=False, drop_path=0.0, learning_rate=1e-2, **changes)
 
 
 METHODS = {name: Setting(method=name) for name in MULTITASK_METHODS}

@@ -95,9 +95,10 @@ def mapped_file() -> Callable[[Tensor], str]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test of `SLOW` and every one on real data; `make quick` leaves them out."""
+    """Mark every test of `SLOW`, on real data or for `make soak` as slow; `make quick` leaves them out."""
     for item in items:
-        if item.nodeid.removeprefix("tests/").startswith(SLOW) or item.get_closest_marker("realdata"):
+        marked = any(item.get_closest_marker(name) for name in ("realdata", "soak"))
+        if marked or item.nodeid.removeprefix("tests/").startswith(SLOW):
             item.add_marker(pytest.mark.slow)
 
 

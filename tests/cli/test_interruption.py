@@ -100,6 +100,7 @@ def test_interrupted_again_and_again_the_same_command_ends_in_the_same_bits(
     assert not [*stopped.glob("*.part"), *(stopped / "nearkin-zoo" / "work").glob("*")]
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 def test_twenty_kills_leave_a_sound_zoo_that_goes_on(tmp_path: Path) -> None:
     nk.task("digits?limit=300")

@@ -290,6 +290,7 @@ def test_one_second_is_answered_by_simple_models(call: Call) -> None:
     assert told["metric"] > 0.8
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_ten_thousand_classes_end_in_bounded_time(call: Call, tmp_path: Path) -> None:
     rng, count = np.random.default_rng(0), 10_000

@@ -8,7 +8,7 @@ import torch
 import nearkin as nk
 from nearkin.zoo.zoo import Zoo
 
-pytestmark = [pytest.mark.realdata, pytest.mark.slow]
+pytestmark = [pytest.mark.realdata, pytest.mark.soak]
 
 MNIST = {
     "0": "mnist?detect=0&balance&limit=2000&size=14",

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 import nearkin as nk
 from warm import SCRIPT, warm_command
@@ -23,6 +24,7 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
 PLAIN = ("README.md", "solve.md", "start.md", "transfer.md")  # pages that need no extra
+LONG = ("search.md", "solve.md")  # pages whose examples take more than 20 seconds of processor time
 EXTRAS = ("datasets", "faiss", "fsspec", "gpytorch", "kornia", "mlflow", "onnx", "onnxruntime", "onnxscript", "psycopg",
           "ray", "starlette", "tensorboard", "uvicorn")  # fmt: skip
 
@@ -41,12 +43,21 @@ def plain_command(tmp_path_factory: pytest.TempPathFactory, without_extras: str)
         yield folder
 
 
-@pytest.mark.parametrize("page", [page for page in RUN if page.name in PLAIN], ids=lambda page: page.name)
+def run_pages(plain: bool) -> list[ParameterSet]:
+    """Pages whose examples are run, with or without the extras; those of `LONG` by `make soak` only."""
+    return [
+        pytest.param(page, id=page.name, marks=[pytest.mark.soak] if page.name in LONG else [])
+        for page in RUN
+        if (page.name in PLAIN) == plain
+    ]
+
+
+@pytest.mark.parametrize("page", run_pages(plain=True))
 def test_examples_run_without_extras(page: Path, tmp_path: Path, plain_command: Path, without_extras: str) -> None:
     run_examples(page, tmp_path, plain_command, PYTHONPATH=without_extras)
 
 
-@pytest.mark.parametrize("page", [page for page in RUN if page.name not in PLAIN], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", run_pages(plain=False))
 def test_examples_run(page: Path, tmp_path: Path, command: Path) -> None:
     run_examples(page, tmp_path, command)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from nearkin.core.errors import NearkinError
 
-INPUTS = int(os.environ.get("NEARKIN_FUZZ_INPUTS", "500"))
+INPUTS = int(os.environ.get("NEARKIN_FUZZ_INPUTS", "100"))
 """Inputs per format; `make soak` sets more."""
 SEED = int(os.environ.get("NEARKIN_FUZZ_SEED", "0"))
 MAX_SECONDS = 5.0  # for one input; a hang in C code is caught by the limit of the whole run

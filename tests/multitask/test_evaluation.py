@@ -95,6 +95,14 @@ def test_cells_are_trained_with_aids_and_chains_without(tasks: list[nk.Task], mo
     assert done.tasks[tasks[0].name].part == "validation"
 
 
+def test_options_reach_the_training_and_the_network(tasks: list[nk.Task]) -> None:
+    chosen = EvaluationOptions(channels=4, num_cells=2, epochs=3, batch_size=20, learning_rate=0.007, stem_stride=2)
+    recipe = chosen.recipe(tasks[0])
+    assert (recipe.epochs, recipe.batch_size, recipe.learning_rate) == (3, 20, 0.007)
+    assert chosen.skeleton(CELLS, tasks[0]).stem_stride == 2
+    assert EvaluationOptions().recipe(tasks[0]) == nk.Recipe.suited(tasks[0])
+
+
 def test_tasks_of_other_inputs_and_images_as_outputs_have_their_own_skeletons() -> None:
     x = torch.rand(12, 1, 8, 8)
     dense = nk.Task.from_arrays("squares", x, x.square(), likelihood="dense")

@@ -18,6 +18,7 @@ CASES = [
 ]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("data", "network", "shape", "train", "test", "classes", "metric"), CASES)
 def test_at_most_one_epoch(
     real_data: Path,
@@ -50,6 +51,7 @@ def test_scaling_has_the_published_moments(real_data: Path, monkeypatch: pytest.
         assert scaling.std.tolist() == pytest.approx(stds, abs=0.006)
 
 
+@pytest.mark.soak
 def test_penn_treebank_beats_its_unigram(real_data: Path) -> None:
     task = nk.task(f"text:{real_data / 'ptb'}?length=20&vocabulary=1000&limit=12000")
     model = nk.build("recurrent?hidden=64&embedding=64", task.input_shape, task.num_outputs, 0)

@@ -327,6 +327,7 @@ def curve_source(law: Sinusoids, seed: int) -> nn.Module:
     return net
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_intervals_hold_what_they_promise_on_sinusoids() -> None:
     """Coverage of the 90 % interval with hyper-parameters learned from other curves, on 3 source networks."""

@@ -140,6 +140,7 @@ def test_ten_labels_a_class_beat_a_linear_head_on_new_digits() -> None:
     assert fmean(one.ece for one in mine) <= 0.06
 
 
+@pytest.mark.soak
 @pytest.mark.realdata
 @pytest.mark.slow
 def test_ten_labels_a_class_of_mnist(real_folder: Callable[[str], Path]) -> None:

@@ -16,6 +16,7 @@ TASKS = {
 NEAREST = {"is it 0": "is it 6", "is it 6": "is it 0", "0-1-2-3-other": "all ten", "all ten": "0-1-2-3-other"}
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_the_default_names_the_expected_neighbours_and_is_asymmetric(tmp_path: Path) -> None:
     """Six trials of a LeNet; benchmarks/paper_tasks.py has MNIST and four networks."""

@@ -15,6 +15,7 @@ from nearkin.core.errors import OptionError
 from nearkin.core.events import Event, Note, finish
 from nearkin.multitask.evaluation import EvaluationOptions
 from nearkin.multitask.task_order import loop_length
+from nearkin.zoo import interleaving
 from nearkin.zoo.interleaving import InterleavedSearch, Interleaving, plan_interleaving
 from nearkin.zoo.zoo import Zoo
 
@@ -147,6 +148,17 @@ def test_a_plan_counts_what_the_search_does(tmp_path: Path, tasks: list[nk.Task]
     assert plan.weights == sum(weight.numel() for slot in slots for weight in slot.supernet.parameters())
     assert plan.seconds > 0 < plan.mebibytes
     assert not list((tmp_path / "work").glob("*.safetensors"))
+
+
+@pytest.mark.parametrize(("every", "mean"), [(1, 9.0), (8, (9.0 + 7 * 1.0) / 8)])
+def test_the_time_of_a_plan_weighs_passes_with_and_without_transfer(
+    tmp_path: Path, tasks: list[nk.Task], monkeypatch: pytest.MonkeyPatch, every: int, mean: float
+) -> None:
+    """By this clock a rehearsal takes 100 s, a pass with transfer 9 s and one without 1 s."""
+    clock = iter((0.0, 100.0, 100.0, 109.0, 109.0, 110.0))
+    monkeypatch.setattr(interleaving, "now", lambda: next(clock))
+    plan = finish(plan_interleaving(Zoo(tmp_path), tasks, replace(HOW, options={**HOW.options, "every": every})))
+    assert plan.seconds == pytest.approx(plan.passes * mean)
 
 
 def test_options_of_the_python_call(tmp_path: Path, tasks: list[nk.Task], whole: InterleavedSearch) -> None:

@@ -93,6 +93,8 @@ def interleave(
     channels: Annotated[int, typer.Option(min=2, help="Width of the final networks.")] = 16,
     cells: Annotated[int, typer.Option(min=1, help="Cells of the final networks.")] = 8,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of their trainings.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples in one step of their trainings.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate of their trainings.")] = None,
     augment: Annotated[str, typer.Option(help="Augmentation of their trainings, such as crop=2,flip,cutout=4.")] = "",
     drop_path: Annotated[float, typer.Option(min=0, max=0.99, help="Share of edges that they drop.")] = 0.0,
     auxiliary: Annotated[bool, typer.Option("--auxiliary", help="Use an auxiliary head in their trainings.")] = False,
@@ -104,7 +106,7 @@ def interleave(
         typer.Option(metavar="NAME=VALUE", help="Option of the method or the supernets; may be repeated."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Try two passes, and print stages, memory and time of the search.")
+        bool, typer.Option("--dry-run", help="Try three passes, and print stages, memory and time of the search.")
     ] = False,
     report: Annotated[Path | None, typer.Option(help="Write a report to this .html file.")] = None,
     restart: Restart = False,
@@ -129,8 +131,8 @@ def interleave(
         method=method, num_rounds=rounds, space=space, order=order, measure=measure or measures.STRUCTURE,
         budget=Budget(minutes=minutes), options=given,
         evaluation=evaluation.EvaluationOptions(
-            channels=channels, num_cells=cells, epochs=epochs, augment=augment, drop_path=drop_path,
-            auxiliary=auxiliary,
+            channels=channels, num_cells=cells, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate,
+            augment=augment, drop_path=drop_path, auxiliary=auxiliary,
         ),
     )  # fmt: skip
     with nk.Zoo(settings.zoo_path) as zoo:
@@ -155,7 +157,7 @@ def _show_plan(plan: "interleaving.InterleavePlan") -> None:
         f"{plan.passes:,} passes of {counted(plan.stages, 'stage')}, {counted(plan.weights, 'weight')} in all supernets"
     )
     say(
-        f"about {duration(plan.seconds)} on this machine and {plan.mebibytes:,.0f} MiB of memory, measured on two "
+        f"about {duration(plan.seconds)} on this machine and {plan.mebibytes:,.0f} MiB of memory, measured on three "
         f"passes; the trainings after the search come on top"
     )
 

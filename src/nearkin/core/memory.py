@@ -12,10 +12,24 @@ def resident_mebibytes() -> float:
     >>> resident_mebibytes() >= 0
     True
     """
+    return _status("VmRSS")
+
+
+def peak_mebibytes() -> float:
+    """Largest memory that the process has used so far, in MiB; 0 on systems without `/proc`.
+
+    >>> peak_mebibytes() >= resident_mebibytes()
+    True
+    """
+    return _status("VmHWM")
+
+
+def _status(field: str) -> float:
+    """A field of the process's status that is a size, in MiB."""
     if not _STATUS.is_file():
         return 0.0
     fields = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines() if ":" in line)
-    return int(fields["VmRSS"].split()[0]) / 1024
+    return int(fields[field].split()[0]) / 1024
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -40,7 +40,10 @@ class EvaluationOptions:
         drop_path: fraction of edges of cells dropped in training; it increases from 0 to this value.
         dropout: dropout rate in front of the head.
         augment: augmentation, such as `crop=4,flip,cutout=16` for CIFAR (default: none).
+        stem_stride: factor by which the stem reduces height and width (default: one that suits the images).
         epochs: epochs of each training (default: those of the recipe that suits the task).
+        batch_size: samples in one step (default: as for epochs).
+        learning_rate: peak learning rate (default: as for epochs).
     """
 
     channels: int = 36
@@ -50,19 +53,26 @@ class EvaluationOptions:
     drop_path: float = 0.2
     dropout: float = 0.0
     augment: str = ""
+    stem_stride: int | None = None
     epochs: int | None = None
+    batch_size: int | None = None
+    learning_rate: float | None = None
 
     def skeleton(self, genotype: Genotype, task: Task) -> Skeleton:
         """Macro-architecture for a task; only cells have an auxiliary head and drop-path."""
         cells = isinstance(genotype, Cells) and task.likelihood != DETECTION
-        changes: dict[str, Any] = {} if self.stages is None else {"stages": self.stages}
+        changes = self._given("stages", "stem_stride")
         if cells:
             changes |= {"auxiliary": self.auxiliary and task.likelihood != "dense", "drop_path": self.drop_path}
         return Skeleton.of_task(task, channels=self.channels, num_cells=self.num_cells, dropout=self.dropout, **changes)
 
     def recipe(self, task: Task) -> Recipe:
         """Training recipe for a task."""
-        return Recipe.suited(task, augment=self.augment, **({} if self.epochs is None else {"epochs": self.epochs}))
+        return Recipe.suited(task, augment=self.augment, **self._given("epochs", "batch_size", "learning_rate"))
+
+    def _given(self, *names: str) -> dict[str, Any]:
+        """Those of these options that were given."""
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True, eq=False)

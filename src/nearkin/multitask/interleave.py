@@ -121,6 +121,11 @@ class Interleave(MultitaskSearch):
         """Whether anything is transferred: a task has no other to learn from if it is alone."""
         return self.options.transfer.active and self.num_tasks > 1
 
+    @property
+    def transfer_every(self) -> int:
+        """Number of passes from one transfer between tasks to the next; 1 if all passes are alike."""
+        return self.options.transfer.every if self._transfers else 1
+
     def _new_slots(self, seed: int) -> list[LearnerState]:
         rounds = self.options.num_rounds if self.options.literal else 1
         return [slot for _ in range(rounds) for slot in super(Interleave, self)._new_slots(seed)]

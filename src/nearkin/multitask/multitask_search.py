@@ -119,6 +119,11 @@ class MultitaskSearch(Searcher[MultitaskState]):
         )  # fmt: skip
 
     @property
+    def transfer_every(self) -> int:
+        """Number of passes from one transfer between tasks to the next; 1 if all passes are alike."""
+        return 1
+
+    @property
     def same_start(self) -> bool:
         """Whether the encoders of all tasks start from the same weights."""
         return False

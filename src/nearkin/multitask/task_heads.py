@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearkin.core.errors import require
-from nearkin.multitask.detection.head import DetectionHead
+from nearkin.multitask.detection.head import DetectionHead, suited_options
 from nearkin.multitask.feature_pyramid import FeaturePyramid
 from nearkin.search.supernet.reference import HeadMaker, MapShape
 from nearkin.tasks.task import Task
@@ -54,8 +54,13 @@ def head_for(task: Task, stem_stride: int) -> HeadMaker | None:
         stem_stride: factor by which the stem of the encoder reduces height and width.
     """
     if task.likelihood == "detection":
-        return partial(DetectionHead, num_classes=len(task.classes), stem_stride=stem_stride)
+        return partial(_detection_head, task, stem_stride)
     if task.likelihood == "dense":
         _, height, width = task.input_shape
         return partial(DenseHead, num_outputs=task.num_outputs, sides=(height, width))
     return None
+
+
+def _detection_head(task: Task, stem_stride: int, shapes: Sequence[MapShape]) -> nn.Module:
+    options = suited_options(task, [shape.reduction * stem_stride for shape in shapes])
+    return DetectionHead(shapes, len(task.classes), stem_stride, options)

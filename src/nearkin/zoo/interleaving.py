@@ -3,6 +3,7 @@
 All of it is one `Work`; unfinished work is stored in the zoo's `work/` and resumed from there.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
@@ -16,7 +17,7 @@ from nearkin.core.budget import Budget
 from nearkin.core.clock import now
 from nearkin.core.errors import OptionError, require
 from nearkin.core.events import Note, Work
-from nearkin.core.memory import resident_mebibytes
+from nearkin.core.memory import peak_mebibytes
 from nearkin.core.options import read_options
 from nearkin.core.state import State
 from nearkin.distance.registry import STRUCTURE
@@ -24,7 +25,7 @@ from nearkin.multitask.evaluation import DETECTION, EvaluationOptions, TasksEval
 from nearkin.multitask.joint.independent import run_searches
 from nearkin.multitask.methods import Searchers, multitask_method
 from nearkin.multitask.multitask_search import MultitaskSearch
-from nearkin.multitask.multitask_state import merge_forgetting
+from nearkin.multitask.multitask_state import MultitaskState, merge_forgetting
 from nearkin.multitask.named_options import gradient_fields, gradient_options
 from nearkin.multitask.task_order import order_by_distance
 from nearkin.run.checkpoints import SUFFIX, facts_digest, read_stored, resume
@@ -42,8 +43,6 @@ from nearkin.zoo.solved_tasks import SolvedTasks
 
 GIVEN, NEAR = "given", "near"
 ORDERS = (GIVEN, NEAR)
-
-TRIAL_PASSES = 2  # of a dry run; the first is not timed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,14 +96,14 @@ class Interleaving:
 
 @dataclass(frozen=True)
 class InterleavePlan:
-    """What a search will cost, from a trial of two passes.
+    """What a search will cost, from a trial of three passes.
 
     Attributes:
         order: names of the tasks in the order of their turns.
         stages: number of stages in a pass: turns of all tasks and the step of the architecture.
         passes: number of passes.
         weights: number of weights of all supernets.
-        mebibytes: memory of the process after a pass.
+        mebibytes: largest memory of the process so far, with one pass that has a transfer.
         seconds: time of the search; the trainings after it are not part of it.
     """
 
@@ -258,23 +257,32 @@ def keep_networks(zoo: SolvedTasks, result: InterleavedSearch, seed: int) -> lis
 def plan_interleaving(
     zoo: SolvedTasks, targets: Sequence[Task | str], how: Interleaving, *, seed: int = 0
 ) -> Work[InterleavePlan]:
-    """Try two passes of a search, and estimate its time and memory from them."""
+    """Try three passes of a search, and estimate its time and memory from them."""
     tasks, _ = yield from ordered_tasks(zoo, targets, how)
     seconds, passes, weights, memory = 0.0, 0, 0, 0.0
     for searcher in how.searchers(tasks):
         assert isinstance(searcher, MultitaskSearch)
         state = searcher.init(seed)
-        warm = int(searcher.gradient.warmup * searcher.passes_per_epoch(state.streams))
-        state.done = warm  # a pass with a step of the architecture
-        for _ in range(TRIAL_PASSES):
-            start = now()
-            state = yield from searcher.step(state)
-            spent = now() - start
+        spent = yield from _mean_pass_seconds(searcher, state)
         total = searcher.gradient.epochs * searcher.passes_per_epoch(state.streams)
-        seconds, passes, memory = seconds + total * spent, passes + total, max(memory, resident_mebibytes())
+        seconds, passes, memory = seconds + total * spent, passes + total, peak_mebibytes()
         weights += searcher.num_weights(state)
     stages = how.num_rounds * len(tasks) + 1
     return InterleavePlan(tuple(task.name for task in tasks), stages, passes, weights, memory, seconds)
+
+
+def _mean_pass_seconds(searcher: MultitaskSearch, state: MultitaskState) -> Work[float]:
+    """Mean time of a pass with a step of the architecture, over passes with a transfer and those without one."""
+    every = searcher.transfer_every
+    warm = int(searcher.gradient.warmup * searcher.passes_per_epoch(state.streams))
+    first = every * math.ceil(warm / every)
+    seconds = []
+    for done in (first, first, first + 1):  # the first one is a rehearsal
+        state.done, start = done, now()
+        yield from searcher.step(state)
+        seconds.append(now() - start)
+    _, with_transfer, without = seconds
+    return (with_transfer + (every - 1) * without) / every
 
 
 def ordered_tasks(

@@ -65,6 +65,7 @@ def steps_to_threshold(x: Tensor, y: Tensor, seed: int) -> int:
     raise AssertionError("the threshold was not reached")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", SEEDS)
 def test_complexity_rises_with_replaced_labels_and_orders_the_steps_of_training(seed: int) -> None:
     x, y, random = digits(seed)

@@ -11,7 +11,7 @@ from nearkin.core.errors import MismatchError, OptionError
 from nearkin.core.rng import Streams
 from nearkin.multitask.detection.anchors import AnchorOptions, anchor_boxes
 from nearkin.multitask.detection.detector import build_detector, detect, map_shapes_of, train_detector
-from nearkin.multitask.detection.head import DetectionHead, DetectionHeadOptions
+from nearkin.multitask.detection.head import DetectionHead, DetectionHeadOptions, suited_options
 from nearkin.multitask.feature_pyramid import FeaturePyramid
 from nearkin.multitask.task_heads import DenseHead, head_for
 from nearkin.nets.recipe import Recipe
@@ -126,7 +126,20 @@ def test_heads_by_task(scenes: Task) -> None:
     assert boxes is not None
     head = boxes(shapes)
     assert isinstance(head, DetectionHead)
-    assert (head.num_classes, head.strides) == (10, [2, 4])
+    assert (head.num_classes, head.strides) == (10, [4])
+
+
+@pytest.mark.parametrize(("side", "finest"), [(8.0, 4), (7.9, 2), (30.0, 8), (1.5, 2)])
+def test_the_smallest_anchors_have_the_side_of_the_smaller_boxes(side: float, finest: int) -> None:
+    """Most boxes are ten times as large; the map in use has a stride of at most half of the side, if any has."""
+    sides = [side] * 4 + [10 * side] * 16
+    boxes = [torch.tensor([[0.0, 0.0, length, length]]) for length in sides]
+    images, labels = torch.rand(20, 1, 300, 300), [[0]] * 20
+    task = Task.from_boxes("squares", images, boxes, labels, images[:2], boxes[:2], labels[:2])
+    options = suited_options(task, [2, 4, 8])
+    assert options.finest == finest
+    smallest = 2 * options.anchors.shapes(finest)[1]  # the square one of the first octave
+    assert smallest.tolist() == pytest.approx([side, side])
 
 
 @pytest.mark.slow

@@ -129,6 +129,7 @@ def test_both_orders_of_two_edges_are_equally_frequent() -> None:
     assert bool(((shares - 0.5).abs() < 5 * 0.5 / 2000**0.5).all())
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("space", [CELLS, RecurrentSpace(4)], ids=["cells", "recurrent"])
 def test_the_decoder_reproduces_its_input_sequences(space: Space) -> None:

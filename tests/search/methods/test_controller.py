@@ -166,6 +166,7 @@ def chain(genotype: Genotype) -> float:
     return sum(hits) / len(hits)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("space", "reward"), [(DartsSpace(ENAS_OPERATIONS, num_nodes=2), convolutions), (RecurrentSpace(4), chain)]

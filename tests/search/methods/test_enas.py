@@ -225,6 +225,7 @@ def test_a_wide_network_computes_what_the_reference_supernet_computes(digits: nk
             assert torch.allclose(value.grad, others[name].grad, rtol=1e-3, atol=1e-5), name
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_the_search_learns_on_digits_and_the_best_is_far_above_chance() -> None:
     task = nk.task("digits?limit=400")

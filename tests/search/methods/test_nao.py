@@ -183,6 +183,7 @@ def test_the_shared_weights_are_those_of_enas(digits: nk.Task) -> None:
     assert all(torch.equal(value, theirs.net.state_dict()[name]) for name, value in ours.net.state_dict().items())
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_the_search_learns_on_digits_and_the_best_is_far_above_chance() -> None:
     options = NaoOptions(epochs=8, batch_size=32, selection_batch=200, pool=12, replaced=4)
@@ -196,6 +197,7 @@ def test_the_search_learns_on_digits_and_the_best_is_far_above_chance() -> None:
     assert list(result.found) == sorted(result.found, key=lambda scored: -scored.score)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_with_an_objective_it_is_better_than_as_many_draws() -> None:
     """40 queries in a space of 729 cells, over five seeds."""

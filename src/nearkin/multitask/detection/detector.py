@@ -12,7 +12,7 @@ from nearkin.core.events import Work, operation
 from nearkin.core.rng import derived_seed, seeded
 from nearkin.core.state import State
 from nearkin.multitask.detection.average_precision import AreaLimits, AveragePrecision, average_precision
-from nearkin.multitask.detection.head import DetectionHead, DetectionHeadOptions
+from nearkin.multitask.detection.head import DetectionHead, DetectionHeadOptions, suited_options
 from nearkin.nets.functional import evaluation_mode
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.training_loop import Fit, fit
@@ -77,7 +77,7 @@ def build_detector(
         genotype: cells or a chain.
         task: a detection task.
         skeleton: macro-architecture of the encoder (default: one that suits the size of the images).
-        options: of the head.
+        options: of the head (default: anchors that suit the boxes of the task).
         seed: seed of the weights.
     """
     require(
@@ -90,6 +90,7 @@ def build_detector(
     require(isinstance(encoder, CellNetwork | ChainNetwork), "a detector needs cells or a chain; use another genotype")
     assert isinstance(encoder, CellNetwork | ChainNetwork)
     shapes = map_shapes_of(encoder, task.input_shape)
+    options = options or suited_options(task, [shape.reduction * skeleton.stem_stride for shape in shapes])
     with seeded(derived_seed(seed, "head")):
         return Detector(encoder, DetectionHead(shapes, len(task.classes), skeleton.stem_stride, options))
 
@@ -153,7 +154,7 @@ def train_detector(
         task: a detection task.
         skeleton: macro-architecture of the encoder (default: one that suits the size of the images).
         recipe: of the training (default: one that suits the task).
-        options: size of the head.
+        options: of the head (default: anchors that suit the boxes of the task).
         limits: of small, medium and large boxes (default: COCO's in the proportion of the images to 640 pixels).
         seed: seed of weights and batches.
         device: where it is trained (default: CPU).

@@ -14,9 +14,12 @@ from nearkin.core.errors import require
 from nearkin.multitask.detection.anchors import AnchorOptions, anchor_boxes
 from nearkin.multitask.feature_pyramid import FeaturePyramid
 from nearkin.search.supernet.reference import MapShape
+from nearkin.tasks.boxes import PADDING, box_areas
+from nearkin.tasks.task import Task
 
 PRIOR = 0.01  # probability of every class at every anchor before training
 GROUP = 8  # channels that are normalised together
+SMALLER = 0.1  # quantile of the sides of boxes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +45,22 @@ class DetectionHeadOptions:
         )
         require(self.depth >= 0, f"depth must be 0 or more, got {self.depth}")
         require(self.finest >= 1, f"finest must be 1 or more, got {self.finest}")
+
+
+def suited_options(task: Task, strides: Sequence[int]) -> DetectionHeadOptions:
+    """Options whose smallest anchors have the side of the smaller training boxes of a task.
+
+    The finest map is the coarsest one whose stride is at most half of that side: finer maps have many more anchors.
+
+    Args:
+        task: a detection task.
+        strides: strides of the encoder's maps in pixels.
+    """
+    targets = task.train.labels()
+    sides = box_areas(targets[targets[..., 0] != PADDING][:, 1:]).sqrt()
+    side = float(sides.quantile(SMALLER)) if len(sides) else 1.0
+    finest = max((stride for stride in strides if 2 * stride <= side), default=min(strides))
+    return DetectionHeadOptions(finest=finest, anchors=AnchorOptions(scale=side / finest, octaves=2))
 
 
 class DetectionHead(nn.Module):
