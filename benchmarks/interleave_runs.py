@@ -1,7 +1,8 @@
 """Runs of the benchmark of the interleaved search: a search by one method, then retraining of what it found.
 
-Sizes were chosen by running time, learning rates by judgement; the seeds of the tables decided nothing. In every
-pass each task takes as many steps of its weights with one method as with another.
+Sizes were chosen by running time. Learning rates were chosen on held-out training data with seeds 100 and 101, for the
+detector on scenes of another data set; the seeds of the tables decided nothing. In every pass each task takes as many
+steps of its weights with one method as with another.
 """
 
 import time
@@ -27,7 +28,7 @@ from nearkin.search.spaces.registry import space
 
 RANDOM = "random"
 DETECTION = "detection"
-SEEDS = (10, 11, 12, 13, 14)
+SEEDS = (30, 31, 32, 33, 34)
 FRESH_SEEDS = (20, 21, 22, 23, 24)  # of the agreement: the factor of the transfer was changed after a look at 10 to 14
 
 
@@ -132,11 +133,11 @@ def _task(text: str, name: str, num_test: int) -> nk.Task:
 def _gradient(**changes: Any) -> GradientOptions:
     """PC-DARTS with 8 channels and 3 cells; the architecture learns faster, as it has few steps."""
     frame = replace(PARTIAL.frame, channels=8, num_cells=3, stem_stride=changes.pop("stem_stride", 1))
-    return replace(PARTIAL, frame=frame, learning_rate=0.05, architecture_rate=3e-3, **changes)
+    return replace(PARTIAL, frame=frame, learning_rate=0.05, architecture_rate=3e-2, **changes)
 
 
 def _evaluation(**changes: Any) -> EvaluationOptions:
-    return EvaluationOptions(channels=8, auxiliary=False, drop_path=0.0, learning_rate=1e-2, **changes)
+    return EvaluationOptions(**{"channels": 8, "auxiliary": False, "drop_path": 0.0, "learning_rate": 1e-2, **changes})
 
 
 METHODS = {name: Setting(method=name) for name in MULTITASK_METHODS}
@@ -151,10 +152,10 @@ WEIGHTED = {
 CLASSES = Section(
     data={name: f"{name}?limit=1000&size=16" for name in ("mnist", "fashion", "cifar10")},
     num_test=2000,
-    space="darts?nodes=2",
+    space="nasbench201",
     num_rounds=2,
     gradient=_gradient(stem_stride=2, epochs=6, warmup=2, batch_size=64),
-    evaluation=_evaluation(num_cells=4, epochs=10, stem_stride=2),
+    evaluation=_evaluation(num_cells=4, epochs=20, stem_stride=2),
     settings=METHODS | WEIGHTED | CONTROL,
 )
 
@@ -164,7 +165,7 @@ BOXES = Section(
     space="nasbench201",
     num_rounds=3,
     gradient=_gradient(stem_stride=2, epochs=5, warmup=1, batch_size=64),
-    evaluation=_evaluation(num_cells=4, epochs=20, stem_stride=2),
+    evaluation=_evaluation(num_cells=4, epochs=20, stem_stride=2, batch_size=32, learning_rate=5e-3),
     settings={name: METHODS[name]
               for name in ("interleave", "soft", "hard", "architecture", "minibatch", "separate", "independent")}
     | CONTROL,
@@ -208,7 +209,6 @@ ABLATIONS = Section(
     gradient=_gradient(epochs=10, warmup=3, batch_size=64),
     evaluation=_evaluation(num_cells=3, epochs=20),
     settings=_ablations(),
-    seeds=SEEDS[:3],
 )
 
 SECTIONS = {"classes": CLASSES, "detection": BOXES, "ablations": ABLATIONS}
