@@ -74,8 +74,8 @@ Made by `python benchmarks/interleave.py`; one thread, CPU time. Every method ta
 weights of every task. What a search finds is retrained from scratch for each task by one recipe, and the test error
 of these networks is compared. *Difference* is the mean over seeds of the method minus that of the reference, with its
 95 % interval; p is that of the paired t-test over seeds, and *Holm* is p after Holm's correction for all methods of a
-table. Sizes were chosen by running time. Learning rates were chosen on held-out training data with seeds 100 and 101, for
-the detector on scenes of Fashion-MNIST; no seed of a table decided anything.
+table. Sizes were chosen by running time. Learning rates were chosen on held-out training data with seeds 100 and 101,
+for the detector on scenes of Fashion-MNIST; no seed of a table decided anything.
 
 {text}
 """

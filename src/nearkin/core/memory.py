@@ -1,9 +1,10 @@
 """Memory of the process: how much it uses, and whether an error means that it ran out."""
 
+import math
 from pathlib import Path
 
 _EXHAUSTED = ("can't allocate memory", "cannot allocate memory", "out of memory", "not enough memory", "bad_alloc")
-_STATUS = Path("/proc/self/status")
+_STATUS, _MACHINE = Path("/proc/self/status"), Path("/proc/meminfo")
 
 
 def resident_mebibytes() -> float:
@@ -12,7 +13,7 @@ def resident_mebibytes() -> float:
     >>> resident_mebibytes() >= 0
     True
     """
-    return _status("VmRSS")
+    return _field(_STATUS, "VmRSS")
 
 
 def peak_mebibytes() -> float:
@@ -21,15 +22,24 @@ def peak_mebibytes() -> float:
     >>> peak_mebibytes() >= resident_mebibytes()
     True
     """
-    return _status("VmHWM")
+    return _field(_STATUS, "VmHWM")
 
 
-def _status(field: str) -> float:
-    """A field of the process's status that is a size, in MiB."""
-    if not _STATUS.is_file():
+def available_mebibytes() -> float:
+    """Memory that new work on this machine can use, in MiB; infinite on systems without `/proc`.
+
+    >>> available_mebibytes() > 0
+    True
+    """
+    return _field(_MACHINE, "MemAvailable") or math.inf
+
+
+def _field(file: Path, name: str) -> float:
+    """A size in a file of `/proc`, in MiB; 0 if there is no such file."""
+    if not file.is_file():
         return 0.0
-    fields = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines() if ":" in line)
-    return int(fields[field].split()[0]) / 1024
+    fields = dict(line.split(":", 1) for line in file.read_text().splitlines() if ":" in line)
+    return int(fields[name].split()[0]) / 1024
 
 
 def out_of_memory(error: BaseException) -> bool:
