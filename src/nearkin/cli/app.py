@@ -86,6 +86,9 @@ def options(
     zoo: Annotated[str, typer.Option(envvar="NEARKIN_ZOO", help="Folder of the zoo.")] = "nearkin-zoo",
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of everything random.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes over which `add` spreads trials, and `matrix` and `map` distances.")
+    ] = 1,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads of one network (default: 1, or $OMP_NUM_THREADS).")
     ] = None,
@@ -111,7 +114,7 @@ def options(
     if max_bytes is not None:
         os.environ[VARIABLE] = str(parsed_limit(max_bytes, "--max-bytes"))
     trusted_code.trust(*(trust or ()))
-    context.obj = Settings(zoo, seed, device, quiet, debug)
+    context.obj = Settings(zoo, seed, device, quiet, debug, workers)
 
 
 def main() -> None:

@@ -92,6 +92,7 @@ class Settings:
     device: str
     quiet: bool
     debug: bool
+    workers: int = 1
     started: tuple[float, float] = field(default_factory=lambda: (time.perf_counter(), time.process_time()))
 
     @property

@@ -153,7 +153,7 @@ def _measure_all(
     settings: Settings, names: list[str] | None, how: dict[str, Any], out: Path | None
 ) -> "DistanceMatrix":
     """Measure all pairs of tasks, and write the picture or the values to a file."""
-    with nk.Zoo(settings.zoo_path, create=False) as zoo:
+    with nk.Zoo(settings.zoo_path, create=False, workers=settings.workers) as zoo:
         compare = comparison.Comparison(**{"measure": measures.STRUCTURE, **how}, device=device.device(settings.device))
         distances = run(zoo.matrix.work(names, how=compare), settings)
         if out is not None:

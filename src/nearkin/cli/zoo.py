@@ -92,7 +92,7 @@ def add(
     suited = nk.Recipe.suited(task, **recipe)
     if cell:  # before anything is trained
         searched = {"method": cell_method, "options": methods.checked(cell_method, task, named_values(option))}
-    with nk.Zoo(path) as zoo:
+    with nk.Zoo(path, workers=settings.workers) as zoo:
         work = zoo.add.work(
             task, network, trials=trials, recipe=suited, seed=settings.seed, device=settings.device, restart=restart
         )

@@ -125,6 +125,11 @@ def require_trusted(network: str) -> None:
     require(not reason, reason, TrustError)
 
 
+def exported() -> dict[str, str]:
+    """Environment variable that gives the trust of this process to a process that it starts."""
+    return {VARIABLE: ",".join(sorted(name for name in _names() if "," not in name))}
+
+
 def remember(network: str) -> str:
     """Store on this machine that the user built this network; returns "", or a warning if it cannot be stored.
 

@@ -49,8 +49,8 @@ class JobSpec:
         mebibytes: memory that it needs, 0 if unknown; not part of the key.
         version: of nearkin.
 
-    >>> one, two = (JobSpec("nearkin.zoo.jobs:train_trial", {"trial": 0}, title=title) for title in ("a", "b"))
-    >>> one.key == two.key != JobSpec("nearkin.zoo.jobs:train_trial", {"trial": 1}).key
+    >>> one, two = (JobSpec("nearkin.zoo.zoo_jobs:train_trial", {"trial": 0}, title=title) for title in ("a", "b"))
+    >>> one.key == two.key != JobSpec("nearkin.zoo.zoo_jobs:train_trial", {"trial": 1}).key
     True
     """
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from types import TracebackType
 from typing import IO
@@ -40,15 +40,19 @@ class LocalRunner:
     Args:
         results: folder of the results.
         workers: number of processes; each is started when it gets its first job.
-        environment: variables of the workers, in addition to those of this process (default: one torch thread each).
+        environment: gives variables for a worker that starts, in addition to those of this process and to one torch
+            thread.
     """
 
     def __init__(
-        self, results: FolderCheckpoints, workers: int = 2, environment: Mapping[str, str] | None = None
+        self,
+        results: FolderCheckpoints,
+        workers: int = 2,
+        environment: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         require(workers >= 1, f"the number of workers must be 1 or more, got {workers}")
         self.results, self.workers = results, workers
-        self.environment = {"OMP_NUM_THREADS": "1", **os.environ, **(environment or {})}
+        self.environment = environment
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._threads: list[_WorkerThread] = []
         self._lock = threading.Lock()
@@ -195,7 +199,7 @@ class _WorkerThread(threading.Thread):
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "nearkin.run.worker", str(self.runner.results.folder)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True, encoding="utf-8",
-                env=self.runner.environment,
+                env={"OMP_NUM_THREADS": "1", **os.environ, **self.runner.environment()},
             )  # fmt: skip
         return self.process
 

@@ -119,7 +119,10 @@ class Job:
 class Runner(Protocol):
     """Does jobs."""
 
-    results: Checkpoints
+    @property
+    def results(self) -> Checkpoints:
+        """Where results are stored."""
+        ...
 
     def submit(self, spec: JobSpec) -> Job:
         """Begin a job as soon as there is room; a job whose result is stored has ended at once."""

@@ -6,12 +6,14 @@ it is trained like the source's, from the same initial weights.
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from nearkin.core.clock import now
 from nearkin.core.errors import NearkinError, ZooError, require
 from nearkin.core.events import Caution, Checkpoint, Progress, Work
+from nearkin.core.lazy import Lazy
 from nearkin.core.state import State
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.measure import Measure, Need
@@ -24,6 +26,12 @@ from nearkin.tasks.task import Task
 from nearkin.zoo.comparison import Comparison, StoredTarget, shares_start
 from nearkin.zoo.shortlist import every_trial, shortlisted
 from nearkin.zoo.solved_tasks import SolvedTasks
+
+if TYPE_CHECKING:
+    from nearkin.run.runner import Runner
+    from nearkin.zoo import zoo_jobs
+else:
+    zoo_jobs = Lazy("nearkin.zoo.zoo_jobs")
 
 
 def rank_sources(
@@ -81,10 +89,18 @@ def rank_sources(
     )  # fmt: skip
 
 
-def compare_all(zoo: SolvedTasks, names: Sequence[str], how: Comparison) -> Work[DistanceMatrix]:
+def compare_all(
+    zoo: SolvedTasks, names: Sequence[str], how: Comparison, runner: "Runner | None" = None
+) -> Work[DistanceMatrix]:
     """Distances of all pairs of tasks of a zoo; stored values are not measured again.
 
     Tasks whose networks need code that is not trusted are left out, with the reason.
+
+    Args:
+        zoo: the zoo.
+        names: names of the tasks.
+        how: options.
+        runner: measures several targets at the same time (default: one after the other, in this process).
     """
     require(
         len(names) >= 2, f"got {len(names)} tasks, expected two or more for a matrix; add some to the zoo", ZooError
@@ -101,6 +117,8 @@ def compare_all(zoo: SolvedTasks, names: Sequence[str], how: Comparison) -> Work
     values = torch.full((trials, len(names), len(names)), torch.nan, dtype=torch.float64)
     forms: dict[tuple[str, str], str] = {}
     yield from _start_cautions(how.chosen, records)
+    if runner is not None:
+        yield from zoo_jobs.spread_distances(zoo, runner, names, how, trials)
     for b, name in enumerate(names):
         target = StoredTarget(zoo, name, how.device)
         for a, record in enumerate(records):

@@ -1,6 +1,7 @@
 """Zoo: a folder of solved tasks, and the long operations on it."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,8 @@ from nearkin.nets.registry import default_network, path_of
 from nearkin.nets.solved import Solved
 from nearkin.nets.spec import NetworkSpec
 from nearkin.nets.training_loop import Fit
-from nearkin.nets.trusted_code import remember, trust_network
+from nearkin.nets.trusted_code import exported, remember, trust_network
+from nearkin.run.checkpoints import FolderCheckpoints
 from nearkin.run.stages import StageCache
 from nearkin.store.records import TaskRecord
 from nearkin.tasks.task import Task
@@ -31,8 +33,11 @@ from nearkin.zoo.trials import TrialCache
 
 if TYPE_CHECKING:
     from nearkin.distance.forecasting.forecasts import Forecast
+    from nearkin.run import local as local_runner
+    from nearkin.run.local import LocalRunner
+    from nearkin.run.runner import Runner
     from nearkin.search.networks.build import Skeleton
-    from nearkin.zoo import best_cells
+    from nearkin.zoo import best_cells, zoo_jobs
     from nearkin.zoo import complexity as task_complexity
     from nearkin.zoo import connect as mode_connectivity
     from nearkin.zoo import forecast as finetuning_forecast
@@ -43,6 +48,7 @@ else:  # they import packages that the other operations do not need
     architecture_search, closed_form_transfer = Lazy("nearkin.zoo.search"), Lazy("nearkin.zoo.transfer")
     finetuning_forecast = Lazy("nearkin.zoo.forecast")
     shared_architecture = Lazy("nearkin.zoo.interleaving")
+    local_runner, zoo_jobs = Lazy("nearkin.run.local"), Lazy("nearkin.zoo.zoo_jobs")
     mode_connectivity = Lazy("nearkin.zoo.connect")
     task_complexity = Lazy("nearkin.zoo.complexity")
 
@@ -53,6 +59,8 @@ class Zoo(SolvedTasks):
     Args:
         path: the folder.
         create: create the zoo if there is none.
+        workers: processes over which trainings and distances are spread (default: all in this process).
+        runner: does their jobs instead of such processes; the caller closes it.
 
     >>> import tempfile
     >>> from nearkin.tasks.sources import task
@@ -64,6 +72,22 @@ class Zoo(SolvedTasks):
     >>> folder.cleanup()
     """
 
+    def __init__(
+        self,
+        path: str | Path = "nearkin-zoo",
+        create: bool = True,
+        *,
+        workers: int = 1,
+        runner: "Runner | None" = None,
+    ) -> None:
+        require(workers >= 1, f"the number of workers must be 1 or more, got {workers}")
+        super().__init__(path, create)
+        self._own_runner: LocalRunner | None = None
+        if runner is None and workers > 1 and self.catalogue.writable:
+            results = FolderCheckpoints(self.path / "work" / "jobs")
+            self._own_runner = local_runner.LocalRunner(results, workers, exported)
+        self.runner: Runner | None = runner or self._own_runner
+
     def __enter__(self) -> "Zoo":
         return self
 
@@ -73,7 +97,9 @@ class Zoo(SolvedTasks):
         self.close()
 
     def close(self) -> None:
-        """Close the database; the end of a `with` block does it too."""
+        """Stop the workers and close the database; the end of a `with` block does it too."""
+        if self._own_runner is not None:
+            self._own_runner.close()
         self.catalogue.close()
 
     @operation
@@ -114,6 +140,10 @@ class Zoo(SolvedTasks):
         if unused := task.constant_inputs():
             yield Caution(f"'{task.name}': {unused}")
         cache = TrialCache.of(self.work, task, spec, recipe, seed, restart=restart)
+        if self.runner is not None:
+            yield from zoo_jobs.spread_trials(
+                self, self.runner, task, spec, recipe, seed, range(trials), chosen_device(device)
+            )
         fits: list[Fit] = []
         for trial in range(trials):
             fits.append((yield from cache.trial(trial, trials, chosen_device(device))))
@@ -163,7 +193,8 @@ class Zoo(SolvedTasks):
         """Distances of all pairs of tasks (default: all of the zoo); the other arguments are those of `near`."""
         how = how or Comparison.of(measure, device=chosen_device(device), **options)
         yield from self._cautions()
-        return (yield from compare_all(self, list(names) if names else self.names(), how))
+        chosen = list(names) if names else self.names()
+        return (yield from compare_all(self, chosen, how, self.runner))
 
     def _cautions(self) -> Work[None]:
         if not self.catalogue.writable:

@@ -1,0 +1,140 @@
+"""Operations of a zoo that are spread over jobs end in the same bits as in one process."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import nearkin as nk
+from nearkin.core.errors import OptionError
+from nearkin.core.events import Caution, Event, finish
+from nearkin.run.checkpoints import MemoryCheckpoints
+from nearkin.run.jobs import JobSpec
+from nearkin.run.runner import Job, SerialRunner
+from nearkin.zoo.zoo import Zoo
+
+DATA = {name: f"digits?classes={classes}&rest=drop&limit=90"
+        for name, classes in (("a", "0,1,2"), ("b", "3,4,5"), ("c", "6,7"), ("d", "8,9"))}  # fmt: skip
+RECIPE = nk.Recipe(epochs=3, batch_size=30)
+
+
+def fill(zoo: Zoo, *, trials: int = 2) -> None:
+    for name, data in DATA.items():
+        zoo.add(nk.task(data, name=name), "mlp?hidden=8", trials=trials, recipe=RECIPE)
+
+
+class CountingRunner(SerialRunner):
+    """A runner that keeps the jobs that it did."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryCheckpoints())
+        self.jobs: list[Job] = []
+
+    def submit(self, spec: JobSpec) -> Job:
+        self.jobs.append(super().submit(spec))
+        return self.jobs[-1]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zoo]:
+    with Zoo(tmp_path_factory.mktemp("plain") / "zoo") as zoo:
+        fill(zoo)
+        yield zoo
+
+
+def weights(zoo: Zoo, name: str) -> list[torch.Tensor]:
+    return [trial.params[key] for trial in zoo.solved(name).trials for key in sorted(trial.params)]
+
+
+def test_jobs_train_and_measure_what_the_operation_then_reads(tmp_path: Path, plain: Zoo) -> None:
+    runner = CountingRunner()
+    with Zoo(tmp_path / "zoo", runner=runner) as zoo:
+        fill(zoo)
+        assert len(runner.jobs) == 2 * len(DATA)
+        for name in DATA:
+            assert all(map(torch.equal, weights(zoo, name), weights(plain, name)))
+        heard: list[Event] = []
+        matrix = finish(zoo.matrix.work(["a", "b", "c", "d"], "frechet"), heard.append)
+        assert torch.equal(matrix.trials, plain.matrix(["a", "b", "c", "d"], "frechet").trials)
+        measured = runner.jobs[2 * len(DATA) :]
+        assert [job.result(0).facts["measured"] for job in measured] == [len(DATA)] * len(DATA)
+        assert not any(isinstance(event, Caution) for event in heard)
+        assert runner.results.names() == [], "only what the zoo stores is left"
+
+
+@pytest.mark.slow
+def test_worker_processes_end_in_the_same_bits(tmp_path: Path, plain: Zoo) -> None:
+    with Zoo(tmp_path / "zoo", workers=2) as zoo:
+        fill(zoo)
+        for name in DATA:
+            assert all(map(torch.equal, weights(zoo, name), weights(plain, name)))
+        assert torch.equal(zoo.matrix(None, "frechet").trials, plain.matrix(None, "frechet").trials)
+        assert not [file for file in (tmp_path / "zoo" / "work").rglob("*") if file.is_file()]
+
+
+def test_what_a_job_cannot_do_the_operation_does(tmp_path: Path, plain: Zoo) -> None:
+    class Failing(CountingRunner):
+        def submit(self, spec: JobSpec) -> Job:
+            return super().submit(JobSpec("nearkin.run.trial_jobs:fail", {"words": "no room"}, title=spec.title))
+
+    heard: list[Event] = []
+    with Zoo(tmp_path / "zoo", runner=Failing()) as zoo:
+        work = zoo.add.work(nk.task(DATA["a"], name="a"), "mlp?hidden=8", trials=2, recipe=RECIPE)
+        finish(work, heard.append)
+        assert all(map(torch.equal, weights(zoo, "a"), weights(plain, "a")))
+    said = [event.text for event in heard if isinstance(event, Caution)]
+    assert said == [f"'a', trial {n} failed in a worker: no room; it is done again here" for n in (1, 2)]
+
+
+def test_tasks_made_of_arrays_are_trained_here(tmp_path: Path) -> None:
+    runner = CountingRunner()
+    x, y = torch.rand(60, 1, 4, 4), torch.arange(60) % 2
+    with Zoo(tmp_path / "zoo", runner=runner) as zoo:
+        zoo.add(nk.Task.from_arrays("arrays", x, y, x, y), "mlp?hidden=4", trials=2, recipe=RECIPE)
+        assert "arrays" in zoo
+    assert not runner.jobs
+
+
+def test_the_number_of_workers_is_checked(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="workers must be 1 or more, got 0"):
+        Zoo(tmp_path / "zoo", workers=0)
+
+
+@pytest.mark.soak
+def test_a_killed_command_leaves_no_worker_and_a_sound_zoo(tmp_path: Path, plain: Zoo) -> None:
+    """The workers of a killed command end by themselves; a shorter training ends in the usual bits."""
+    command = [
+        sys.executable, "-m", "nearkin", "--workers", "2", "--zoo", str(tmp_path / "zoo"), "add", "a", DATA["a"],
+        "--network", "mlp?hidden=8", "--trials", "2", "--epochs", "3", "--batch-size", "30",
+    ]  # fmt: skip
+    process = subprocess.Popen([*command[:-3], "4000", *command[-2:]], stderr=subprocess.DEVNULL)
+    limit = time.monotonic() + 120
+    while len(workers_of(tmp_path)) < 2 and time.monotonic() < limit:
+        time.sleep(0.1)
+    time.sleep(3)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    while workers_of(tmp_path) and time.monotonic() < limit:
+        time.sleep(0.1)
+    assert not workers_of(tmp_path)
+    subprocess.run(command, check=True, capture_output=True)
+    with Zoo(tmp_path / "zoo") as zoo:
+        assert all(map(torch.equal, weights(zoo, "a"), weights(plain, "a")))
+
+
+def workers_of(folder: Path) -> list[str]:
+    """Worker processes whose results are below a folder."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = file.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"nearkin.run.worker" in words and any(str(folder).encode() in word for word in words):
+            found.append(file.parent.name)
+    return found
