@@ -1,0 +1,103 @@
+"""Worker processes: overhead of a job, and the distance matrix of twelve tasks with one and with two workers.
+
+    python benchmarks/runner.py
+
+Wall time, on a machine without other work; every worker has one thread.
+"""
+
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import nearkin as nk
+from nearkin.core.events import finish
+from nearkin.run.checkpoints import FolderCheckpoints
+from nearkin.run.jobs import JobSpec
+from nearkin.run.local import LocalRunner
+from nearkin.run.runner import run_jobs
+from nearkin.zoo.zoo import Zoo
+from results import keep
+
+NUM_TASKS, NUM_JOBS, ROUNDS = 12, 200, 2
+MEASURE = "frechet"
+RECIPE = nk.Recipe(epochs=4)
+
+
+def square(number: int) -> JobSpec:
+    """A job that takes no time."""
+    return JobSpec("nearkin.run.trial_jobs:square", {"value": float(number)})
+
+
+def overhead(folder: Path) -> dict[str, float]:
+    """Milliseconds of a job, one after the other and many at once, after the workers have started."""
+    with LocalRunner(FolderCheckpoints(folder / "jobs"), workers=2) as runner:
+        begun = time.perf_counter()
+        finish(run_jobs(runner, [square(-1), square(-2)]))
+        started = time.perf_counter() - begun
+        singles = []
+        for number in range(NUM_JOBS // 4):
+            begun = time.perf_counter()
+            runner.submit(square(number)).result()
+            singles.append(time.perf_counter() - begun)
+        begun = time.perf_counter()
+        jobs = [runner.submit(square(1000 + number)) for number in range(NUM_JOBS)]
+        for job in jobs:
+            job.result()
+        many = (time.perf_counter() - begun) / NUM_JOBS
+    return {
+        "start_seconds": round(started, 2),
+        "single_milliseconds": round(1000 * statistics.median(singles), 2),
+        "many_milliseconds": round(1000 * many, 2),
+    }
+
+
+def matrix_seconds(zoo: Path, folder: Path, workers: int, started: bool) -> float:
+    """Wall seconds of the matrix in a copy of a zoo; with `started`, without the start of the workers."""
+    copy = folder / "copy"
+    shutil.copytree(zoo, copy)
+    with Zoo(copy, workers=workers) as opened:
+        if started and opened.runner is not None:
+            names = opened.names()[:2]
+            opened.matrix(names, MEASURE, samples=2)  # loads torch and the measure in both workers
+        begun = time.perf_counter()
+        opened.matrix(None, MEASURE)
+        seconds = time.perf_counter() - begun
+    shutil.rmtree(copy)
+    return seconds
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        figures: dict[str, Any] = {"overhead": overhead(folder)}
+        print(figures, flush=True)
+        with Zoo(folder / "zoo") as zoo:
+            for number in range(NUM_TASKS):
+                pair = f"{number % 10},{(number + 1 + number // 10) % 10}"
+                task = nk.task(f"digits?classes={pair}&rest=other", name=f"task {number}")
+                zoo.add(task, "lenet", trials=2, recipe=RECIPE)
+        times: dict[str, list[float]] = {"1": [], "2": [], "2, started": []}
+        for _ in range(ROUNDS):
+            times["1"].append(matrix_seconds(folder / "zoo", folder, 1, False))
+            times["2"].append(matrix_seconds(folder / "zoo", folder, 2, False))
+            times["2, started"].append(matrix_seconds(folder / "zoo", folder, 2, True))
+            print({name: round(values[-1], 2) for name, values in times.items()}, flush=True)
+        medians = {name: statistics.median(values) for name, values in times.items()}
+    figures["matrix"] = {
+        "tasks": NUM_TASKS, "rounds": ROUNDS,
+        "seconds": {name: round(value, 2) for name, value in medians.items()},
+        "speedup": round(medians["1"] / medians["2"], 2),
+        "speedup_started": round(medians["1"] / medians["2, started"], 2),
+    }  # fmt: skip
+    keep(__file__, figures)
+    print(figures["matrix"])
+
+
+if __name__ == "__main__":
+    main()
