@@ -135,8 +135,10 @@ class Interleave(MultitaskSearch):
             return super()._architecture_gradient(state, rate)
         losses = [self._validation_loss(state, task) for task in range(self.num_tasks)]
         fixed = {name: value.detach() for name, value in state.architecture.items()}
-        with torch.no_grad():
-            first = [float(loss(slot.weights, fixed)) for loss, slot in zip(losses, state.slots, strict=True)]
+        first = state.scales
+        if not first:
+            with torch.no_grad():
+                first = [float(loss(slot.weights, fixed)) for loss, slot in zip(losses, state.slots, strict=True)]
         factors, turns = self._factors(state, first), self._turns()
         if len(turns) == 1:  # one task, one round: the search for one task to the last bit
             training, slot = self._training_loss(state, turns[0]), state.slots[0]
@@ -146,13 +148,17 @@ class Interleave(MultitaskSearch):
             terms = zip(factors, losses, weights, strict=True)
             return torch.stack([factor * loss(slot, architecture) for factor, loss, slot in terms]).sum()
 
-        stages = [Stage(turn.slot, turn.before.slot if turn.before else None, self._stage_loss(state, turn), rate)
+        stages = [Stage(turn.slot, self._teacher_slot(state, turn), self._stage_loss(state, turn), rate)
                   for turn in turns]  # fmt: skip
         weights = [slot.weights for slot in state.slots]
         drifts = [drift(slot) for slot in state.slots]
         return chain_gradient(
             stages, validation, weights, state.architecture, drift=drifts, checkpoint=self.options.checkpoint
         )
+
+    def _teacher_slot(self, state: MultitaskState, turn: "Turn") -> int | None:
+        """Number of the slot from which a turn learns in this pass; None if it learns alone."""
+        return turn.before.slot if turn.before is not None and self._transfers_now(state, turn) else None
 
     def _stage_loss(self, state: MultitaskState, turn: "Turn") -> StageLoss:
         """The loss of a turn as a function of the weights of student and teacher and of the architecture."""
