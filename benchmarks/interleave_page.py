@@ -252,7 +252,8 @@ def _speed(runs: Mapping[str, Run]) -> str:
         "exact_pass_without_transfer": "pass without transfer, exact gradient",
         "weight_steps": "K·M weight steps", "architecture_step": "architecture step, first order",
         "exact_architecture_step": "architecture step, exact gradient",
-        "transfers": "transfers of a pass, with sets and embeddings", "matching": "matching of a pass, of given embeddings",
+        "transfers": "transfers of a pass, with sets and embeddings",
+        "matching": "matching of a pass, of given embeddings",
     }  # fmt: skip
     return f"""## Speed and memory
 
