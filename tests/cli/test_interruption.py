@@ -64,6 +64,7 @@ def started(folder: Path, words: tuple[str, ...] = ADD) -> multiprocessing.Proce
     return process
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 @pytest.mark.parametrize("words", [TRAIN, SEARCH, FUSE, ENAS, NAO], ids=["train", "search", "fuse", "enas", "nao"])
 def test_interrupted_again_and_again_the_same_command_ends_in_the_same_bits(

@@ -155,6 +155,7 @@ def ran(folder: Path, after: str = "", line: str = "") -> tuple[int | None, list
     return process.exitcode, (folder / "err").read_text().splitlines()
 
 
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 @pytest.mark.slow
 def test_interrupted_in_every_stage_it_goes_on_to_the_same_answer(known_zoo: Path, tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ def test_bad_requests_end_in_one_line(call: Call, tmp_path: Path) -> None:
         assert wanted in call(*words).error
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("zoo")
 def test_interrupted_it_continues_and_restart_begins_again(call: Call, tmp_path: Path) -> None:
     words = ["transfer", "low", HIGH, "--shots", "5", "--samples", "100", "--steps", "800", "--out", "page.html"]

@@ -60,6 +60,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["verdict", "age,spent"])
 def test_kernel_machines_trees_linear_machines_and_networks_of_a_table(

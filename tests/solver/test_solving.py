@@ -122,6 +122,7 @@ def _fingerprint(x: torch.Tensor, y: torch.Tensor) -> str:
     return nk.Task.from_arrays("t", x, y, standardise=False).fingerprint()
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_interrupted_in_every_stage_it_ends_as_if_it_had_not_been(
     kin_zoo: nk.Zoo, made_kin_zoo: Path, target: nk.Task, quick: Plan, tmp_path: Path

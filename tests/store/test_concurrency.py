@@ -6,6 +6,8 @@ import textwrap
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from laws import store as laws
 from nearkin.store.catalogue import Catalogue
 from nearkin.store.integrity import examine
@@ -136,6 +138,7 @@ def test_a_clean_up_takes_nothing_from_those_who_add(tmp_path: Path) -> None:
         assert examine(zoo).sound
 
 
+@pytest.mark.soak
 def test_twenty_kills_leave_a_sound_zoo(tmp_path: Path) -> None:
     """One process forks twenty that add, attach and remove without end, and kills each at a moment of its own."""
     killing = """
