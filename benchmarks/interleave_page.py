@@ -101,7 +101,7 @@ def _few(title: str) -> str:
 
 def _classes(runs: Mapping[str, Run]) -> str:
     rows, seeds = rows_of(runs, "classes")
-    title = f"## Three classification tasks\n\n{_setting(CLASSES)} {len(seeds)} seeds."
+    title = f"## Three classification tasks\n\n{_setting(CLASSES)} {len(seeds)} of {len(CLASSES.seeds)} seeds."
     if len(seeds) < 2:
         return _few(title)
     place = rank_of(rows, mean_error, OURS)
@@ -132,7 +132,7 @@ def _detection(runs: Mapping[str, Run]) -> str:
     limits = BOXES.limits
     assert limits is not None
     title = (
-        f"## Classification and detection\n\n{_setting(BOXES)} {len(seeds)} seeds. Boxes with an area below "
+        f"## Classification and detection\n\n{_setting(BOXES)} {len(seeds)} of {len(BOXES.seeds)} seeds. Boxes with an area below "
         f"{limits.small:g}² pixels are small, below {limits.medium:g}² medium. Average precision in percent, larger is "
         "better."
     )
@@ -164,7 +164,7 @@ By AP, {OURS} is {rank_of(rows, precision, OURS, larger=True)}; after Holm's cor
 
 def _ablations(runs: Mapping[str, Run]) -> str:
     rows, seeds = rows_of(runs, "ablations")
-    title = f"## Ablations\n\n{_setting(ABLATIONS)} {len(seeds)} seeds. Errors in percent."
+    title = f"## Ablations\n\n{_setting(ABLATIONS)} {len(seeds)} of {len(ABLATIONS.seeds)} seeds. Errors in percent."
     if len(seeds) < 2:
         return _few(title)
     parts = []
