@@ -132,9 +132,9 @@ def _detection(runs: Mapping[str, Run]) -> str:
     limits = BOXES.limits
     assert limits is not None
     title = (
-        f"## Classification and detection\n\n{_setting(BOXES)} {len(seeds)} of {len(BOXES.seeds)} seeds. Boxes with an area below "
-        f"{limits.small:g}² pixels are small, below {limits.medium:g}² medium. Average precision in percent, larger is "
-        "better."
+        f"## Classification and detection\n\n{_setting(BOXES)} {len(seeds)} of {len(BOXES.seeds)} seeds. Boxes with an "
+        f"area below {limits.small:g}² pixels are small, below {limits.medium:g}² medium. Average precision in percent, "
+        "larger is better."
     )
     if len(seeds) < 2:
         return _few(title)
