@@ -133,8 +133,8 @@ def _detection(runs: Mapping[str, Run]) -> str:
     assert limits is not None
     title = (
         f"## Classification and detection\n\n{_setting(BOXES)} {len(seeds)} of {len(BOXES.seeds)} seeds. Boxes with an "
-        f"area below {limits.small:g}² pixels are small, below {limits.medium:g}² medium. Average precision in percent, "
-        "larger is better."
+        f"area below {limits.small:g}² pixels are small, below {limits.medium:g}² medium. Average precision in "
+        "percent, larger is better."
     )
     if len(seeds) < 2:
         return _few(title)
