@@ -1,8 +1,7 @@
 """Runs of the benchmark of the interleaved search: a search by one method, then retraining of what it found.
 
-Sizes were chosen by running time. Learning rates were chosen on held-out training data with seeds 100 and 101, for the
-detector on scenes of another data set; the seeds of the tables decided nothing. In every pass each task takes as many
-steps of its weights with one method as with another.
+How sizes, space and learning rates were chosen is said on the page. In every pass each task takes as many steps of its
+weights with one method as with another.
 """
 
 import time
