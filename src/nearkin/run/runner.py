@@ -8,7 +8,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import Protocol
 
 from nearkin.core.errors import NearkinError
@@ -142,14 +141,6 @@ class SerialRunner:
 
     def __init__(self, results: Checkpoints) -> None:
         self.results = results
-
-    def __enter__(self) -> "SerialRunner":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def submit(self, spec: JobSpec) -> Job:
         """Do a job."""
