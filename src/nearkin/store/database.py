@@ -31,9 +31,10 @@ class Database:
     fork, and dropped without closing.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path.resolve()
-        engine = sql.create_engine("sqlite://", creator=self._connect, poolclass=sql.NullPool)
+    def __init__(self, path: Path, durable: bool = True) -> None:
+        self.path, self.durable = path.resolve(), durable
+        pool = sql.NullPool if durable else sql.QueuePool
+        engine = sql.create_engine("sqlite://", creator=self._connect, poolclass=pool)
         sql.event.listen(engine, "begin", _begun)
         self._reader = engine
         self._writer = engine.execution_options(nearkin_begin="BEGIN IMMEDIATE")
@@ -91,10 +92,12 @@ class Database:
             raise database_error(self.path, refused, BUSY_SECONDS) from refused
 
     def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self._address(), uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+        connection = sqlite3.connect(
+            self._address(), uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=self.durable
+        )
         try:
             connection.execute("PRAGMA foreign_keys = ON")
-            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute(f"PRAGMA synchronous = {'FULL' if self.durable else 'OFF'}")
         except BaseException:
             connection.close()
             raise

@@ -21,6 +21,7 @@ from nearkin.fisher.values import FisherDiagonal
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.solved import Solved, fit_facts, fit_from, fit_state, solved_from, task_facts
 from nearkin.run.checkpoints import Checkpoints, FolderCheckpoints, MemoryCheckpoints
+from nearkin.run.jobs import JobPlace
 from nearkin.run.stages import StageCache
 from nearkin.store.catalogue import Catalogue
 from nearkin.store.records import NewArtifact, NewTask, TaskRecord
@@ -51,6 +52,7 @@ class SolvedTasks:
     def __init__(self, path: str | Path = "nearkin-zoo", create: bool = True) -> None:
         self.catalogue = Catalogue(Path(path), create)
         self.path = Path(path)
+        self.place = JobPlace(str(Path(path).absolute()))
         self.work: Checkpoints = MemoryCheckpoints()
         if self.catalogue.writable:
             self.work = FolderCheckpoints(self.path / "work")
