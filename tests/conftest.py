@@ -11,6 +11,8 @@ import torch
 from hypothesis import HealthCheck, settings
 from torch import Tensor
 
+from postgres_server import postgres_server, shared_address  # noqa: F401  fixtures
+
 ROOT = Path(__file__).resolve().parents[1]
 MAPS = Path("/proc/self/maps")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

@@ -28,6 +28,18 @@ class TestSqlite(laws.StoreLaws):
             yield catalogue
 
 
+class TestPostgres(laws.StoreLaws):
+    @pytest.fixture
+    def store(self, shared_address: str, tmp_path: Path) -> Iterator[Catalogue]:
+        with Catalogue(shared_address, blobs=str(tmp_path / "blobs")) as catalogue:
+            yield catalogue
+
+    @pytest.fixture
+    def other(self, store: Catalogue, shared_address: str) -> Iterator[Catalogue]:
+        with Catalogue(shared_address, create=False) as catalogue:
+            yield catalogue
+
+
 def in_another_process(script: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run a script that may use `new_task` and `weights`; what nearkin says of it is printed as one line."""
     head = f"""

@@ -1,4 +1,4 @@
-"""Queue of jobs in SQLite."""
+"""Queue of jobs in SQLite and in PostgreSQL."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,16 @@ from nearkin.store.job_table import JobTable, open_job_table
 class TestJobTable(JobQueueLaws):
     @pytest.fixture
     def queue(self, tmp_path: Path) -> Iterator[JobTable]:
-        with Catalogue(tmp_path / "zoo") as catalogue:
-            table = open_job_table(catalogue)
-            yield table
-            table.close()
+        Catalogue(tmp_path / "zoo").close()
+        table = open_job_table(str(tmp_path / "zoo"))
+        yield table
+        table.close()
+
+
+class TestSharedJobTable(JobQueueLaws):
+    @pytest.fixture
+    def queue(self, shared_address: str, tmp_path: Path) -> Iterator[JobTable]:
+        Catalogue(shared_address, blobs=str(tmp_path)).close()
+        table = open_job_table(shared_address)
+        yield table
+        table.close()

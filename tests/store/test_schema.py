@@ -1,4 +1,5 @@
 import sqlite3
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +15,9 @@ from nearkin.core.files import FileWriteError
 from nearkin.store import database, schema
 from nearkin.store.catalogue import Catalogue
 from nearkin.store.integrity import examine
-from nearkin.store.schema import MIGRATIONS, Migration
+from nearkin.store.places import upgrade_zoo
+from nearkin.store.schema import MIGRATIONS, ZOO, Migration, TableSet
+from nearkin.store.sqlite import open_folder
 
 
 def add_mood(connection: sql.Connection) -> None:
@@ -28,6 +31,10 @@ def fail_halfway(connection: sql.Connection) -> None:
 
 NOW = MIGRATIONS[-1].version
 WITH_MOOD = (*MIGRATIONS, Migration(NOW + 1, add_mood))
+
+
+def upgraded(path: Path, migrations: Sequence[Migration]) -> tuple[int, int]:
+    return upgrade_zoo(path, TableSet(ZOO.key, migrations))
 
 
 @pytest.fixture
@@ -55,10 +62,14 @@ def test_a_fresh_zoo_has_the_tables_that_queries_speak_of(path: Path) -> None:
     assert version_of(path / "zoo.db") == MIGRATIONS[-1].version
 
 
-def test_a_zoo_of_version_1_opens_and_keeps_pairs(tmp_path: Path) -> None:
+def test_a_zoo_of_version_1_is_migrated_and_keeps_pairs(tmp_path: Path) -> None:
     with Catalogue(tmp_path / "old", migrations=MIGRATIONS[:1]) as zoo:
         zoo.add(laws.new_task("even"))
         zoo.add(laws.new_task("odd"))
+    with pytest.raises(ZooError, match=f"this zoo has version 1, expected {NOW}; run nearkin zoo upgrade"):
+        Catalogue(tmp_path / "old")
+    assert upgrade_zoo(tmp_path / "old") == (1, NOW)
+    assert upgrade_zoo(tmp_path / "old") == (NOW, NOW)
     with Catalogue(tmp_path / "old") as zoo:
         zoo.keep_pair("frechet", "even", "odd", 0, {"weight": 0.5})
         zoo.keep_pair("frechet", "even", "odd", 0, {"weight": 0.25})
@@ -85,11 +96,33 @@ def test_connections_are_set_for_safety(path: Path) -> None:
         assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 60_000
 
 
+def test_a_second_set_of_tables_has_its_own_version_and_speed(path: Path) -> None:
+    notes = sql.Table("notes", sql.MetaData(), sql.Column("id", sql.Integer, primary_key=True))
+
+    def make(connection: sql.Connection) -> None:
+        schema.meta.create(connection, checkfirst=True)
+        notes.create(connection)
+
+    tables = TableSet("nearkin-notes", (Migration(1, make),))
+    for _ in range(2):
+        opened = open_folder(path, tables=tables, file="notes.db", durable=False)
+        with opened.reading() as connection:
+            assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 1
+            assert connection.execute(sql.select(notes)).all() == []
+        opened.close()
+    with Catalogue(path, create=False) as zoo:
+        assert len(zoo.tasks()) == 1
+
+
 def test_a_closed_zoo_is_one_file_beside_its_blobs(path: Path) -> None:
     assert sorted(entry.name for entry in path.iterdir()) == ["blobs", "zoo.db"]
 
 
-def test_an_older_zoo_is_brought_up_to_date_and_kept_as_it_was(path: Path) -> None:
+def test_an_older_zoo_is_migrated_and_kept_as_it_was(path: Path) -> None:
+    with pytest.raises(ZooError, match="run nearkin zoo upgrade"):
+        Catalogue(path, migrations=WITH_MOOD)
+    assert version_of(path / "zoo.db") == NOW
+    assert upgraded(path, WITH_MOOD) == (NOW, NOW + 1)
     with Catalogue(path, create=False, migrations=WITH_MOOD) as zoo:
         assert examine(zoo).problems == ()
     assert version_of(path / "zoo.db") == NOW + 1
@@ -100,8 +133,7 @@ def test_an_older_zoo_is_brought_up_to_date_and_kept_as_it_was(path: Path) -> No
 
 
 def test_a_kept_copy_can_be_put_back(path: Path) -> None:
-    with Catalogue(path, migrations=WITH_MOOD) as zoo, pytest.raises(ZooError):
-        zoo.task("odd")
+    upgraded(path, WITH_MOOD)
     (path / f"zoo.db.v{NOW}").replace(path / "zoo.db")
     with Catalogue(path) as zoo:
         assert zoo.task("even").facts == laws.new_task().facts
@@ -112,22 +144,23 @@ def test_a_copy_is_kept_of_what_is_only_in_the_log_too(path: Path) -> None:
     with Catalogue(path) as zoo, zoo.database.reading() as reader:
         reader.execute(sql.select(schema.meta)).all()  # while this reads, the log cannot be folded into the file
         zoo.add(laws.new_task("late"))
-        Catalogue(path, migrations=WITH_MOOD).close()
+        upgraded(path, WITH_MOOD)
     assert asked(path / f"zoo.db.v{NOW}", "SELECT name FROM tasks ORDER BY id") == [("even",), ("late",)]
 
 
 def test_several_steps_are_one(path: Path) -> None:
     with pytest.raises(
-        ZooError, match=rf"could not migrate .*zoo from version {NOW} to {NOW + 2}: no such luck; nothing was changed"
+        ZooError,
+        match=rf"could not migrate .*zoo\.db from version {NOW} to {NOW + 2}: no such luck; nothing was changed",
     ):
-        Catalogue(path, migrations=(*WITH_MOOD, Migration(NOW + 2, fail_halfway)))
+        upgraded(path, (*WITH_MOOD, Migration(NOW + 2, fail_halfway)))
     assert version_of(path / "zoo.db") == NOW
     with Catalogue(path) as zoo:
         assert [record.name for record in zoo.tasks()] == ["even"]
         assert "mood" not in zoo.tasks()[0].__dict__
 
 
-def test_steps_run_once_when_many_open_at_once(path: Path) -> None:
+def test_steps_run_once_when_many_upgrade_at_once(path: Path) -> None:
     ran = []
 
     def add_mood_once(connection: sql.Connection) -> None:
@@ -136,8 +169,9 @@ def test_steps_run_once_when_many_open_at_once(path: Path) -> None:
 
     steps = (*MIGRATIONS, Migration(NOW + 1, add_mood_once))
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda _: Catalogue(path, migrations=steps).close(), range(8)))
+        versions = list(pool.map(lambda _: upgraded(path, steps), range(8)))
     assert ran == [1]
+    assert {after for _, after in versions} == {NOW + 1}
 
 
 def test_a_new_zoo_takes_every_step(tmp_path: Path) -> None:

@@ -337,7 +337,7 @@ def test_an_older_zoo_is_not_brought_up(zoo: Path) -> None:
     before = contents(zoo)
     answer = client(zoo).get("/")
     assert answer.status_code == 503
-    assert "nearkin list migrates it" in answer.text
+    assert "run nearkin zoo upgrade" in answer.text
     assert contents(zoo) == before
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Annotated
 
 import typer
+from click.core import ParameterSource
 
 import nearkin
 from nearkin.cli import (
@@ -28,6 +29,7 @@ from nearkin.cli import (
     zoo,
 )
 from nearkin.cli.console import Interrupted, Settings, raise_interrupted, stop_signals
+from nearkin.core.addresses import is_shared
 from nearkin.core.errors import NearkinError
 from nearkin.core.memory import out_of_memory
 from nearkin.core.opening import VARIABLE, parsed_limit
@@ -72,6 +74,9 @@ HELP_CLASSES = {
 }
 for name, command in COMMANDS.items():
     app.command(name, cls=HELP_CLASSES.get(name))(command)
+zoo_app = typer.Typer(help="Maintenance of the zoo.", no_args_is_help=True)
+zoo_app.command("upgrade")(zoo.upgrade)
+app.add_typer(zoo_app, name="zoo")
 
 
 def _version(wanted: bool) -> None:
@@ -83,7 +88,18 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def options(
     context: typer.Context,
-    zoo: Annotated[str, typer.Option(envvar="NEARKIN_ZOO", help="Folder of the zoo.")] = "nearkin-zoo",
+    zoo: Annotated[
+        str,
+        typer.Option(
+            envvar="NEARKIN_ZOO", metavar="PATH_OR_URL", help="Folder of the zoo, or postgresql://… of a shared one."
+        ),
+    ] = "nearkin-zoo",
+    blobs: Annotated[
+        str,
+        typer.Option(
+            envvar="NEARKIN_BLOBS", metavar="URL", help="Place of the files of a shared zoo; needed to create it."
+        ),
+    ] = "",
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of everything random.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     workers: Annotated[
@@ -114,7 +130,9 @@ def options(
     if max_bytes is not None:
         os.environ[VARIABLE] = str(parsed_limit(max_bytes, "--max-bytes"))
     trusted_code.trust(*(trust or ()))
-    context.obj = Settings(zoo, seed, device, quiet, debug, workers)
+    if context.get_parameter_source("blobs") == ParameterSource.ENVIRONMENT and not is_shared(zoo):
+        blobs = ""  # the variable is for shared zoos
+    context.obj = Settings(zoo, seed, device, quiet, debug, workers, blobs)
 
 
 def main() -> None:

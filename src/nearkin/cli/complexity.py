@@ -1,15 +1,13 @@
 """`complexity`: information that a network stores about a task."""
 
 import json
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import nearkin as nk
-from nearkin.cli.console import Settings, answer, escape, run, say, table
+from nearkin.cli.console import Settings, answer, command_text, escape, run, say, table
 from nearkin.cli.near import task_of
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import require
@@ -67,7 +65,7 @@ def complexity(
         beta=beta, network=network, samples=samples, steps=steps, curvature=curvature, decay=decay, refit=refit,
         given=given, trial=trial,
     )  # fmt: skip
-    with nk.Zoo(settings.zoo_path) as zoo:
+    with nk.Zoo(settings.zoo_path, blobs=settings.blobs) as zoo:
         known = task if task in zoo else task_of(task, zoo)
         work = zoo.complexity.work(known, how=how, seed=settings.seed, device=settings.device)
         result = run(work, settings)
@@ -83,7 +81,7 @@ def _text(out: Path, result: "measuring.TaskComplexity") -> str:
         return json.dumps(result.to_dict(), allow_nan=False) + "\n"
     if out.suffix == ".svg":
         return complexity_page.structure_picture(result)
-    return complexity_page.complexity_page(result, command=shlex.join(["nearkin", *sys.argv[1:]]))
+    return complexity_page.complexity_page(result, command=command_text())
 
 
 def _show(result: "measuring.TaskComplexity", out: Path | None) -> None:

@@ -1,14 +1,12 @@
 """`connect`: path of low loss between two solutions of the zoo."""
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import nearkin as nk
-from nearkin.cli.console import Settings, answer, escape, run, say, table
+from nearkin.cli.console import Settings, answer, command_text, escape, run, say, table
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import require
 from nearkin.core.files import write_durably
@@ -52,7 +50,7 @@ def connect(
         require(out.suffix in (".html", ".htm", ".svg"), f"got --out {out}, expected a file name in .html or .svg")
         require(not out.is_dir(), f"{out} is a folder, expected a file; choose another --out")
     pair = _pair(trials) if trials is not None else (0, 1) if end in (None, start) else (0, 0)
-    with nk.Zoo(settings.zoo_path, create=False) as zoo:
+    with nk.Zoo(settings.zoo_path, create=False, blobs=settings.blobs) as zoo:
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)  # an unwritable folder is an error before the work starts
         how = connecting.ConnectOptions(
@@ -60,7 +58,7 @@ def connect(
         )
         result = run(zoo.connect.work(start, end, how=how), settings)
     if out is not None:
-        command = shlex.join(["nearkin", *sys.argv[1:]])
+        command = command_text()
         picture = connection_page.connection_picture(result) if out.suffix == ".svg" else None
         write_durably(out, (picture or connection_page.connection_page(result, command=command)).encode())
     facts = {**result.to_dict(), **({"out": str(out)} if out else {})}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import sys
 import time
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import click
 import typer
 
+from nearkin.core.addresses import without_secrets
 from nearkin.core.errors import ZooError, require
 from nearkin.core.events import Caution, Checkpoint, Event, Listener, Note, Progress, Work, finish
 from nearkin.core.lazy import Lazy
@@ -93,17 +95,34 @@ class Settings:
     quiet: bool
     debug: bool
     workers: int = 1
+    blobs: str = ""
     started: tuple[float, float] = field(default_factory=lambda: (time.perf_counter(), time.process_time()))
 
     @property
     def zoo_path(self) -> str:
-        """Folder of the zoo; addresses of shared zoos are refused."""
-        require(
-            "://" not in self.zoo,
-            f"got {self.zoo}, the address of a shared zoo, which this version cannot open; give the path of a folder",
-            ZooError,
-        )
+        """Folder of the zoo, or address of a shared zoo with its secrets."""
         return self.zoo
+
+    @property
+    def zoo_name(self) -> str:
+        """Folder of the zoo, or address of a shared zoo without secrets, to be printed or stored."""
+        return without_secrets(self.zoo)
+
+    @property
+    def zoo_folder(self) -> Path:
+        """Folder of the zoo, for commands that cannot use a shared zoo."""
+        require("://" not in self.zoo, f"got the zoo {self.zoo_name}, expected the path of a folder", ZooError)
+        return Path(self.zoo)
+
+
+def command_words() -> list[str]:
+    """Words of the running command after `nearkin`, without secrets."""
+    return [without_secrets(word) for word in sys.argv[1:]]
+
+
+def command_text() -> str:
+    """The running command as it can be typed, without secrets."""
+    return shlex.join(["nearkin", *command_words()])
 
 
 def answer(values: Mapping[str, Any], as_json: bool, show: Callable[[], None]) -> None:
@@ -176,7 +195,7 @@ def _journal(settings: Settings) -> Iterator[list[Listener]]:
     if command is None or command.info_name in NOT_JOURNALED or "://" in settings.zoo:
         yield []
         return
-    with journal.write_journal(Path(settings.zoo), sys.argv[1:]) as write:
+    with journal.write_journal(Path(settings.zoo), command_words()) as write:
         yield [write]
 
 

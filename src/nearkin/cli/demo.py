@@ -1,8 +1,6 @@
 """`demo`: build a small zoo of digit tasks and solve a new task with it."""
 
-import shlex
 import shutil
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import nearkin as nk
-from nearkin.cli.console import Restart, Settings, answer, run, say
+from nearkin.cli.console import Restart, Settings, answer, command_text, run, say
 from nearkin.cli.solve import show, written
 from nearkin.cli.zoo import Json
 from nearkin.core.lazy import Lazy
@@ -78,7 +76,7 @@ def demo(
         plan = plans.Plan(
             budget=budgets.Budget(minutes=MINUTES), only=ONLY, compare_all=True, seed=settings.seed,
             device=devices.device(settings.device),
-            command=shlex.join(["nearkin", *sys.argv[1:]]),
+            command=command_text(),
         )  # fmt: skip
         solution = run(solving.solve.work(nk.task(data, name=name), zoo, plan=plan), settings)
         records = zoo.records()

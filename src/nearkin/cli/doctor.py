@@ -2,14 +2,13 @@
 
 import importlib.util
 import platform
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import nearkin as nk
 from nearkin.cli.console import Settings, answer, escape, run, say, table
-from nearkin.cli.zoo import NOT_TRUSTED, Json
+from nearkin.cli.zoo import NOT_TRUSTED, Json, zoo_exists
 from nearkin.core.lazy import Lazy
 from nearkin.core.text import counted
 from nearkin.nets.trusted_code import is_trusted
@@ -44,10 +43,10 @@ def doctor(
 ) -> None:
     """Show versions, data sets found and the integrity of the zoo; exit 1 if the zoo is damaged."""
     settings: Settings = context.obj
-    facts: dict[str, Any] = {**_machine(), "zoo": settings.zoo_path, "health": None, "untrusted": []}
-    exists = Path(settings.zoo_path).exists()
+    facts: dict[str, Any] = {**_machine(), "zoo": settings.zoo_name, "health": None, "untrusted": []}
+    exists = zoo_exists(settings)
     if exists:
-        with nk.Catalogue(Path(settings.zoo_path), create=False) as catalogue:
+        with nk.Catalogue(settings.zoo_path, create=False, blobs=settings.blobs) as catalogue:
             if clean:
                 run(check.clean.work(catalogue), settings)
             health = run(check.examine.work(catalogue), settings)
@@ -62,9 +61,9 @@ def doctor(
         table(["data", "found in"], [(name, folder or "not found") for name, folder in facts["data"].items()])
         say("")
         if not exists:
-            say(f"There is no zoo at {settings.zoo_path}; nearkin add creates one.")
+            say(f"There is no zoo at {settings.zoo_name}; nearkin add creates one.")
             return
-        _say_health(health, settings.zoo_path)
+        _say_health(health, settings.zoo_name)
         if untrusted:
             say(f"  {NOT_TRUSTED}: {escape(', '.join(untrusted))} (see nearkin show NAME)")
 

@@ -1,15 +1,13 @@
 """`forecast`: what will fine-tuning cost, and is the goal reachable within a budget?"""
 
 import math
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import nearkin as nk
-from nearkin.cli.console import Settings, answer, escape, run, say, table
+from nearkin.cli.console import Settings, answer, command_text, escape, run, say, table
 from nearkin.cli.near import task_of
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import require
@@ -65,11 +63,11 @@ def forecast(
         optimiser=optimiser, learning_rate=learning_rate, batch_size=batch_size, steps=steps, seconds=seconds
     )
     how = forecasting.ForecastOptions(to=to, plan=plan, samples=samples, trial=trial, check=check)
-    with nk.Zoo(settings.zoo_path, create=False) as zoo:
+    with nk.Zoo(settings.zoo_path, create=False, blobs=settings.blobs) as zoo:
         known = target if target in zoo else task_of(target, zoo)
         found = run(forecasting.forecast_finetuning.work(zoo, source, known, how, settings.seed), settings)
     if out is not None:
-        command = shlex.join(["nearkin", *sys.argv[1:]])
+        command = command_text()
         write_durably(out, forecast_page.forecast_page(found, command=command).encode())
     report = {} if out is None else {"report": str(out)}
     answer({**found.to_dict(), **report}, as_json, lambda: _show(found, out))

@@ -1,7 +1,5 @@
 """`interleave`: one architecture for several tasks."""
 
-import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +14,7 @@ from nearkin.cli.console import (
     Resume,
     Settings,
     answer,
+    command_text,
     escape,
     named_values,
     note_resume,
@@ -135,7 +134,7 @@ def interleave(
             augment=augment, drop_path=drop_path, auxiliary=auxiliary,
         ),
     )  # fmt: skip
-    with nk.Zoo(settings.zoo_path) as zoo:
+    with nk.Zoo(settings.zoo_path, blobs=settings.blobs) as zoo:
         targets = [name if name in zoo else task_of(name, zoo) for name in names]
         if dry_run:
             plan = run(interleaving.plan_interleaving(zoo, targets, how, seed=settings.seed), settings)
@@ -145,7 +144,7 @@ def interleave(
         result = run(work, settings)
         interleaving.keep_networks(zoo, result, settings.seed)
     if report is not None:
-        command = shlex.join(["nearkin", *sys.argv[1:]])
+        command = command_text()
         write_durably(report, interleave_page.interleave_page(result, command=command).encode())
     facts = {**result.to_dict(), **({} if report is None else {"report": str(report)})}
     answer(facts, as_json, lambda: _show_result(result, facts))

@@ -2,8 +2,6 @@
 
 import inspect
 import json
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 import nearkin as nk
-from nearkin.cli.console import Settings, answer, escape, named_values, run, say, show_options, table
+from nearkin.cli.console import Settings, answer, command_text, escape, named_values, run, say, show_options, table
 from nearkin.cli.recipe import shared_options
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import NearkinError, ZooError, require
@@ -106,7 +104,7 @@ def near(
 ) -> None:
     """Rank the solved tasks by their distance to a target, nearest first."""
     settings: Settings = context.obj
-    with nk.Zoo(settings.zoo_path, create=False) as zoo:
+    with nk.Zoo(settings.zoo_path, create=False, blobs=settings.blobs) as zoo:
         compare = comparison.Comparison(
             **{"measure": measures.DEFAULT, **how}, epsilon=epsilon, screen=screen,
             device=device.device(settings.device),
@@ -153,7 +151,7 @@ def _measure_all(
     settings: Settings, names: list[str] | None, how: dict[str, Any], out: Path | None
 ) -> "DistanceMatrix":
     """Measure all pairs of tasks, and write the picture or the values to a file."""
-    with nk.Zoo(settings.zoo_path, create=False, workers=settings.workers) as zoo:
+    with nk.Zoo(settings.zoo_path, create=False, blobs=settings.blobs, workers=settings.workers) as zoo:
         compare = comparison.Comparison(**{"measure": measures.STRUCTURE, **how}, device=device.device(settings.device))
         distances = run(zoo.matrix.work(names, how=compare), settings)
         if out is not None:
@@ -188,9 +186,7 @@ def _write(out: Path, distances: "DistanceMatrix", zoo: "nk.Zoo") -> None:
             out.suffix in (".html", ".htm"), f"got {out}, a file of type {out.suffix!r}; write to .html, .svg or .json"
         )
         info = {name: _info(zoo, name) for name in distances.tasks}
-        text = page.map_page(
-            distances, info, about=measures.about(distances.measure), command=shlex.join(["nearkin", *sys.argv[1:]])
-        )
+        text = page.map_page(distances, info, about=measures.about(distances.measure), command=command_text())
     write_durably(out, text.encode())
 
 

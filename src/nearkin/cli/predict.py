@@ -125,7 +125,7 @@ def _model(text: str, settings: Settings) -> _Model:
         f"there is no file {file}; name a folder or file that nearkin solve wrote",
         DataError,
     )
-    with nk.Zoo(settings.zoo_path, create=False) as zoo:
+    with nk.Zoo(settings.zoo_path, create=False, blobs=settings.blobs) as zoo:
         solution = solving.kept_solution(zoo, text) if text in zoo else None
         return _of_solved(zoo.solved(text)) if solution is None else _of_solution(solution)
 

@@ -1,7 +1,5 @@
 """`search` and `export-model`: search an architecture for a task, and export a trained network."""
 
-import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,6 +16,7 @@ from nearkin.cli.console import (
     Settings,
     answer,
     baseline_text,
+    command_text,
     escape,
     named_values,
     note_resume,
@@ -190,7 +189,7 @@ def search(
         given["plasticity"] = "true"
     budget = chosen.budget(minutes, steps, evaluations)
     space = space or (architecture.FULL if chosen.kin_cells == "none" else architecture.NEAREST)
-    with nk.Zoo(settings.zoo_path) as zoo, _trackers(tensorboard, mlflow, target) as listeners:
+    with nk.Zoo(settings.zoo_path, blobs=settings.blobs) as zoo, _trackers(tensorboard, mlflow, target) as listeners:
         task = zoo.task(target) if target in zoo else task_of(target, zoo)
         depth = cells or chosen.num_cells
         skeleton = network.Skeleton.of_task(task, channels=channels, num_cells=depth)
@@ -215,7 +214,7 @@ def search(
             zoo.keep_architecture(target, architecture.solved(result, task, settings.seed))
     files = {name: str(file) for name, file in (("out", out), ("report", report)) if file is not None}
     if report is not None:
-        command = shlex.join(["nearkin", *sys.argv[1:]])
+        command = command_text()
         write_durably(report, search_page.search_page(result, task, options=given, command=command).encode())
     facts = {"target": task.name, **result.to_dict(), **files}
     answer(facts, as_json, lambda: _show_result(facts, task, target))
@@ -261,7 +260,7 @@ def export_model(
     if source.is_file():
         stored = _of_file(source)
     else:
-        with nk.Zoo(settings.zoo_path, create=False) as zoo:
+        with nk.Zoo(settings.zoo_path, create=False, blobs=settings.blobs) as zoo:
             stored = zoo.solved(model) if trial is not None else _of_zoo(zoo, model)
     more: dict[str, Any] = {}
     if isinstance(stored, solutions.Solution):

@@ -1,6 +1,5 @@
 """`serve`: show the zoo in a browser."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -32,7 +31,7 @@ def serve(
     settings: Settings = context.obj
     for package in ("starlette", "uvicorn"):
         optional(package, "web", PURPOSE)
-    zoo = Path(settings.zoo_path)
+    zoo = settings.zoo_folder
     read_only.ReadOnlyStore(zoo).tasks()  # a wrong path is an error here, not in the browser
     with server.open_socket(host, port) as socket:
         address = server.address(socket)

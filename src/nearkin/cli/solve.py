@@ -1,8 +1,6 @@
 """`solve`: solve a new task, from data to report."""
 
 import json
-import shlex
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import nearkin as nk
-from nearkin.cli.console import Restart, Settings, answer, escape, run, say, table
+from nearkin.cli.console import Restart, Settings, answer, command_text, escape, run, say, table
 from nearkin.cli.recipe import recipe_options
 from nearkin.cli.zoo import Json
 from nearkin.core.errors import require
@@ -145,13 +143,13 @@ def solve(
         metric=metric,
         seed=settings.seed,
         device=devices.device(settings.device),
-        command=shlex.join(["nearkin", *sys.argv[1:]]),
+        command=command_text(),
     )
     folder = out or Path(f"{_slug(name)}-solution")
     require(not folder.is_file(), f"{folder} is a file, expected a folder; choose another --out")
     task = nk.task(data, name=name)  # before a zoo is created: bad data changes nothing
     plans.require_answerable(task, plan.metric, plan.class_weight)
-    with nk.Zoo(settings.zoo_path) as zoo:
+    with nk.Zoo(settings.zoo_path, blobs=settings.blobs) as zoo:
         first = replace(plan, join=plan.joins)
         solution = run(solving.solve.work(task, zoo, plan=first, restart=restart), settings)
         facts = written(solution, folder)

@@ -1,14 +1,12 @@
 """`transfer`: closed-form transfer to a task with few labels."""
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 import nearkin as nk
-from nearkin.cli.console import Settings, answer, baseline_text, escape, run, say, table
+from nearkin.cli.console import Settings, answer, baseline_text, command_text, escape, run, say, table
 from nearkin.cli.near import task_of
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import require
@@ -72,7 +70,7 @@ def transfer(
     page = out or Path(f"{_slug(source)}-to-{_slug(target)}.html")
     require(page.suffix in (".html", ".htm"), f"got --out {page}, expected a file name that ends in .html")
     require(not page.is_dir(), f"{page} is a folder, expected a file; choose another --out")
-    with nk.Zoo(settings.zoo_path, create=False) as zoo:
+    with nk.Zoo(settings.zoo_path, create=False, blobs=settings.blobs) as zoo:
         page.parent.mkdir(parents=True, exist_ok=True)  # an unwritable folder is an error before the work starts
         how = transferring.TransferOptions(
             shots=shots, method=cast(Any, method), weights=weights, how=cast(Any, probabilities), trial=trial,
@@ -87,7 +85,7 @@ def transfer(
         cache = stages.StageCache(saved, task.digest())
         result = run(zoo.transfer.work(source, known, how=how, seed=settings.seed, stages=cache), settings)
         saved.clear()
-    command = shlex.join(["nearkin", *sys.argv[1:]])
+    command = command_text()
     write_durably(page, transfer_page.transfer_page(result, command=command).encode())
     answer({**result.to_dict(), "report": str(page)}, as_json, lambda: _show(result, page))
 

@@ -1,5 +1,6 @@
-"""`add`, `list`, `show`, `remove`, `export`, `import`: the tasks of a zoo."""
+"""`add`, `list`, `show`, `remove`, `export`, `import`, `zoo upgrade`: the tasks of a zoo."""
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +10,7 @@ import typer
 import nearkin as nk
 from nearkin.cli.console import Restart, Settings, answer, baseline_text, escape, named_values, run, say, table
 from nearkin.cli.recipe import recipe_options
+from nearkin.core.addresses import is_shared
 from nearkin.core.errors import NearkinError, require
 from nearkin.core.lazy import Lazy
 from nearkin.core.text import byte_text, counted, duration
@@ -19,15 +21,24 @@ if TYPE_CHECKING:
     from nearkin.core import budget as budgets
     from nearkin.search import registry as methods
     from nearkin.search.networks import build as network_of
-    from nearkin.store import bundle
+    from nearkin.store import bundle, places
+    from nearkin.store import database as databases
     from nearkin.store.records import TaskRecord
 else:
-    budgets, methods, network_of, bundle = map(
+    budgets, methods, network_of, bundle, databases, places = map(
         Lazy,
-        ("nearkin.core.budget", "nearkin.search.registry", "nearkin.search.networks.build", "nearkin.store.bundle"),
+        (
+            "nearkin.core.budget",
+            "nearkin.search.registry",
+            "nearkin.search.networks.build",
+            "nearkin.store.bundle",
+            "nearkin.store.database",
+            "nearkin.store.places",
+        ),
     )
 
 NOT_TRUSTED = "not trusted"
+FEW, PAGE = 1000, 100  # a longer list is shown in pages
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
 
@@ -36,8 +47,8 @@ def task_names(context: typer.Context, incomplete: str) -> list[str]:
     parent = context.parent
     path = str(parent.params.get("zoo")) if parent else "nearkin-zoo"
     try:
-        with nk.Catalogue(Path(path), create=False) as catalogue:
-            return [record.name for record in catalogue.tasks() if record.name.startswith(incomplete)]
+        with nk.Catalogue(path, create=False) as catalogue:
+            return [name for name in catalogue.names() if name.startswith(incomplete)]
     except NearkinError:
         return []
 
@@ -78,11 +89,10 @@ def add(
     After an interruption the same command continues.
     """
     settings: Settings = context.obj
-    path = Path(settings.zoo_path)
     task = nk.task(data, name=name)  # before a zoo is created: bad data changes nothing
     exists = False
-    if path.is_file() or (path.is_dir() and any(path.iterdir())):
-        with nk.Catalogue(path, create=False) as catalogue:
+    if zoo_exists(settings):
+        with nk.Catalogue(settings.zoo_path, create=False, blobs=settings.blobs) as catalogue:
             exists = cell and _without_cells(catalogue, task)
             if not exists:
                 catalogue.claimable(name)
@@ -92,7 +102,7 @@ def add(
     suited = nk.Recipe.suited(task, **recipe)
     if cell:  # before anything is trained
         searched = {"method": cell_method, "options": methods.checked(cell_method, task, named_values(option))}
-    with nk.Zoo(path, workers=settings.workers) as zoo:
+    with nk.Zoo(settings.zoo_path, blobs=settings.blobs, workers=settings.workers) as zoo:
         work = zoo.add.work(
             task, network, trials=trials, recipe=suited, seed=settings.seed, device=settings.device, restart=restart
         )
@@ -108,32 +118,72 @@ def add(
 
 def _without_cells(catalogue: "nk.Catalogue", task: "nk.Task") -> bool:
     """Whether this task is in the zoo without its cells, as after an interrupted `add --cell`."""
-    known = {record.name: record for record in catalogue.tasks()}.get(task.name)
-    if known is None or known.fingerprint != task.fingerprint():
+    if not catalogue.has(task.name) or catalogue.task(task.name).fingerprint != task.fingerprint():
         return False
     return not catalogue.artifacts(task.name, kind="cells")
 
 
-def list_(context: typer.Context, as_json: Json = False) -> None:
-    """List the tasks of the zoo."""
+def zoo_exists(settings: Settings) -> bool:
+    """Whether there is something at the place of the zoo; a shared zoo is asked itself."""
+    if is_shared(settings.zoo_path):
+        try:
+            nk.Catalogue(settings.zoo_path, create=False).close()
+        except databases.NoZooError:
+            return False
+        return True
+    path = Path(settings.zoo_path)
+    return path.is_file() or (path.is_dir() and any(path.iterdir()))
+
+
+def list_(
+    context: typer.Context,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help=f"Number of tasks (default: all, of more than {FEW:,} the first {PAGE}).")
+    ] = None,
+    after: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only tasks that were added after this one.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the tasks of the zoo, in the order in which they were added."""
     settings: Settings = context.obj
-    with nk.Catalogue(Path(settings.zoo_path), create=False) as catalogue:
-        records = catalogue.tasks()
+    with nk.Catalogue(settings.zoo_path, create=False, blobs=settings.blobs) as catalogue:
+        total = catalogue.count()
+        if limit is None and not as_json and total > FEW:
+            limit = PAGE
+        records = catalogue.tasks(limit, None if after is None else catalogue.task(after).id)
+        more = bool(records) and bool(catalogue.tasks(1, records[-1].id))
 
     def show_table() -> None:
-        if not records:
-            say(f"The zoo {settings.zoo_path} is empty; add a task with nearkin add NAME DATA.")
+        if not total:
+            say(f"The zoo {escape(settings.zoo_name)} is empty; add a task with nearkin add NAME DATA.")
             return
         head = ["name", "data", "network", "metric", "trials", "weights", "seconds"]
         table(head, [_row(record) for record in records], right=head[3:])
+        if more:
+            last = escape(shlex.quote(records[-1].name))
+            say(f"{counted(len(records))} of {counted(total, 'task')}; the next: nearkin list --after {last}")
 
-    answer({"zoo": settings.zoo_path, "tasks": [_facts(record) for record in records]}, as_json, show_table)
+    facts = {"zoo": settings.zoo_name, "total": total, "tasks": [_facts(record) for record in records]}
+    answer(facts, as_json, show_table)
+
+
+def upgrade(context: typer.Context, as_json: Json = False) -> None:
+    """Migrate the tables of the zoo to the version of this nearkin; of a folder, the old database is kept as a copy."""
+    settings: Settings = context.obj
+    before, version = places.upgrade_zoo(settings.zoo_path)
+    done = f"has version {version} already" if before == version else f"is migrated from version {before} to {version}"
+    answer(
+        {"zoo": settings.zoo_name, "before": before, "version": version},
+        as_json,
+        lambda: say(f"The zoo {escape(settings.zoo_name)} {done}."),
+    )
 
 
 def show(context: typer.Context, name: Name, as_json: Json = False) -> None:
     """Show one task and everything stored with it."""
     settings: Settings = context.obj
-    with nk.Catalogue(Path(settings.zoo_path), create=False) as catalogue:
+    with nk.Catalogue(settings.zoo_path, create=False, blobs=settings.blobs) as catalogue:
         record = catalogue.task(name)
         artifacts = catalogue.artifacts(name)
         stored = [
@@ -192,7 +242,7 @@ def show(context: typer.Context, name: Name, as_json: Json = False) -> None:
 def remove(context: typer.Context, name: Name, as_json: Json = False) -> None:
     """Remove a task, and the files that no other task uses."""
     settings: Settings = context.obj
-    with nk.Catalogue(Path(settings.zoo_path), create=False) as catalogue:
+    with nk.Catalogue(settings.zoo_path, create=False, blobs=settings.blobs) as catalogue:
         catalogue.remove(name)
     answer({"removed": name}, as_json, lambda: say(f"removed '{escape(name)}'"))
 
@@ -206,7 +256,7 @@ def export(
 ) -> None:
     """Write the zoo, or some of its tasks, as one file that `import` reads."""
     settings: Settings = context.obj
-    with nk.Catalogue(Path(settings.zoo_path), create=False) as catalogue:
+    with nk.Catalogue(settings.zoo_path, create=False, blobs=settings.blobs) as catalogue:
         written = run(bundle.export_bundle.work(catalogue, file, names or None, overwrite=overwrite), settings)
     size = file.stat().st_size
     answer(
@@ -223,9 +273,9 @@ def import_(
 ) -> None:
     """Import the tasks of an exported zoo; all of them, or none if there is any error."""
     settings: Settings = context.obj
-    with nk.Catalogue(Path(settings.zoo_path)) as catalogue:
+    with nk.Catalogue(settings.zoo_path, blobs=settings.blobs) as catalogue:
         imported = run(bundle.import_bundle.work(catalogue, file), settings)
-        records = [record for record in catalogue.tasks() if record.name in imported]
+        records = [catalogue.task(name) for name in imported]
     untrusted = [record.name for record in records if not is_trusted(record.network)]
 
     def show_names() -> None:

@@ -1,4 +1,4 @@
-"""Storage of a zoo: records, schema, migrations, SQLite, blobs, bundles, integrity checks; imports only `core`."""
+"""Storage of a zoo: records, migrations, SQLite, PostgreSQL, blobs, bundles, integrity checks; imports only `core`."""
 
 from typing import TYPE_CHECKING
 

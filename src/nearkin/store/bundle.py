@@ -181,7 +181,7 @@ def _entry(fields: dict[str, Any]) -> tuple[NewTask, tuple[PendingArtifact, ...]
 
 
 def _require_free(catalogue: Catalogue, names: Sequence[str]) -> None:
-    taken = sorted(set(names) & {record.name for record in catalogue.tasks()})
+    taken = sorted(set(names) & set(catalogue.names()))
     shown = ", ".join(map(repr, taken[:5])) + (f" and {len(taken) - 5} more" if len(taken) > 5 else "")
     message = f"the zoo already has {shown}; nearkin remove them first, or import into another zoo with --zoo"
     require(not taken, message, ZooError)

@@ -1,8 +1,9 @@
-"""The catalogue of a zoo: a `Store` in a folder, with a SQLite database and files.
+"""The catalogue of a zoo: a `Store` with a database and blobs.
 
-The folder holds `zoo.db`, `blobs/`, `work/` and `stages/`. A blob is written before a row names it, and deleted after
-the last row that names it; both are decided under the write lock of the zoo. Therefore no row names a missing blob,
-even if a process is killed at any moment.
+A zoo is a folder, which holds `zoo.db`, `blobs/`, `work/` and `stages/`, or a shared zoo: a schema of a PostgreSQL
+database, and blobs elsewhere. A blob is written before a row names it, and deleted after the last row that names it;
+both are decided under the write lock of the zoo. Therefore no row names a missing blob, even if a process is killed at
+any moment. If the connection to the server is lost, a method is repeated for up to a minute.
 """
 
 import json
@@ -16,11 +17,12 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from nearkin.core.errors import NearkinError, ZooError
+from nearkin.core.addresses import is_shared
+from nearkin.core.errors import NearkinError, ZooError, require
 from nearkin.core.files import FileWriteError
 from nearkin.store import schema
-from nearkin.store.blobs import Blobs
-from nearkin.store.database import open_database
+from nearkin.store.database import retried, retry_lost
+from nearkin.store.places import blob_url, open_blobs, open_database
 from nearkin.store.protocol import Store
 from nearkin.store.records import (
     ArtifactRecord,
@@ -29,19 +31,26 @@ from nearkin.store.records import (
     PendingArtifact,
     ReadBlob,
     TaskRecord,
+    is_name,
     json_text,
     require_name,
 )
-from nearkin.store.schema import BATCH
+from nearkin.store.schema import BATCH, ZOO, TableSet
+from nearkin.store.sqlite import network_file_system
 
 
 class Catalogue:
-    """The open folder of a zoo.
+    """An open zoo.
 
     Args:
-        path: the folder.
+        path: the folder, or the address `postgresql://…` of a shared zoo.
         create: create the zoo if there is none (default: true).
         migrations: migrations of the tables (default: those of `schema`).
+        blobs: folder or URL of the blobs of a shared zoo; it is stored when the zoo is created, and may be left out
+            later.
+
+    Attributes:
+        address: the folder, or the address without secrets.
 
     >>> import tempfile
     >>> task = NewTask(name="even", network="mlp", likelihood="categorical", data="digits?parity", num_classes=2,
@@ -54,13 +63,21 @@ class Catalogue:
     """
 
     def __init__(
-        self, path: str | Path, create: bool = True, migrations: Sequence[schema.Migration] = schema.MIGRATIONS
+        self,
+        path: str | Path,
+        create: bool = True,
+        migrations: Sequence[schema.Migration] = schema.MIGRATIONS,
+        blobs: str = "",
     ) -> None:
-        self.database = open_database(Path(path), create, migrations)
-        self.path = Path(path).absolute()
-        self.work = self.path / "work"
-        self.stages = self.path / "stages"
-        self.blobs = Blobs(self.path / "blobs")
+        tables = TableSet(ZOO.key, migrations)
+        self.database = open_database(path, create, tables, blobs)
+        self.shared = is_shared(str(path))
+        self.address = self.database.name if self.shared else str(Path(path).absolute())
+        try:
+            self.blobs = open_blobs(blob_url(self.database, blobs) if self.shared else str(self.path / "blobs"))
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> "Catalogue":
         return self
@@ -73,20 +90,67 @@ class Catalogue:
         self.database.close()
 
     @property
+    def path(self) -> Path:
+        """The folder of the zoo; an error for a shared zoo, which has none."""
+        require(not self.shared, f"the shared zoo {self.address} has no folder; name a zoo in a folder", ZooError)
+        return Path(self.address)
+
+    @property
+    def work(self) -> Path:
+        """Folder of unfinished work."""
+        return self.path / "work"
+
+    @property
+    def stages(self) -> Path:
+        """Folder of finished stages of solutions."""
+        return self.path / "stages"
+
+    @property
     def writable(self) -> bool:
         """Whether this process may change the zoo."""
         return self.database.writable
 
-    def tasks(self) -> list[TaskRecord]:
-        """All tasks, in the order in which they were added."""
-        with self.database.reading() as connection:
-            return TaskRecord.all(connection)
+    def cautions(self) -> list[str]:
+        """What a user of this zoo should know."""
+        kind = "" if self.shared else network_file_system(self.path)
+        return [
+            f"the zoo {self.address} is on a network file system ({kind}), whose locks SQLite cannot rely on; use it "
+            f"from one machine at a time, or use a shared zoo (postgresql://…)"
+        ] * bool(kind)
 
+    @retried
+    def tasks(self, limit: int | None = None, after: int | None = None) -> list[TaskRecord]:
+        """Tasks in the order in which they were added: at most `limit`, of those with an id above `after`."""
+        with self.database.reading() as connection:
+            return TaskRecord.all(connection, limit, after)
+
+    @retried
+    def names(self) -> list[str]:
+        """Names of all tasks, in the order in which they were added."""
+        with self.database.reading() as connection:
+            return list(connection.scalars(sql.select(schema.tasks.c.name).order_by(schema.tasks.c.id)))
+
+    @retried
+    def count(self) -> int:
+        """Number of tasks."""
+        with self.database.reading() as connection:
+            return connection.scalar(sql.select(sql.func.count()).select_from(schema.tasks)) or 0
+
+    @retried
+    def has(self, name: str) -> bool:
+        """Whether there is a task of that name; false for names that are not valid."""
+        if not is_name(name):
+            return False
+        with self.database.reading() as connection:
+            return any(schema.rows_with(connection, schema.tasks, schema.tasks.c.name, [name]))
+
+    @retried
     def task(self, name: str) -> TaskRecord:
         """The task of that name; for an unknown name the error suggests similar ones."""
         with self.database.reading() as connection:
             return TaskRecord.named(connection, name)
 
+    @retried
     def artifacts(self, name: str | None = None, kind: str | None = None) -> list[ArtifactRecord]:
         """Artifacts of one task or of all, of one kind or of all, sorted by task, kind and trial."""
         with self.database.reading() as connection:
@@ -97,6 +161,7 @@ class Catalogue:
         """The bytes of an artifact, verified by their digest."""
         return self.blobs.get(artifact.digest)
 
+    @retried
     def claimable(self, name: str) -> str:
         """Return the name if it is valid and free; called before long work, and again when its result is stored."""
         require_name(name)
@@ -116,14 +181,21 @@ class Catalogue:
         self.task(name)
         with self.provisional() as written:
             pending, read_blob = self._write_blobs(artifacts, written)
-            with self.database.writing() as connection:
-                task_id = TaskRecord.named(connection, name).id
-                replaced = _delete_replaced(connection, task_id, pending)
-                self._insert(connection, [(task_id, artifact) for artifact in pending], read_blob)
-                _delete_unused(connection, replaced)
+            replaced = self._replace(name, pending, read_blob)
         self._try_discard(replaced)
         return self.artifacts(name)
 
+    @retried
+    def _replace(self, name: str, pending: Sequence[PendingArtifact], read_blob: ReadBlob) -> list[str]:
+        """Insert artifacts in place of those of the same kind and trial; returns the digests of those."""
+        with self.database.writing() as connection:
+            task_id = TaskRecord.named(connection, name).id
+            replaced = _delete_replaced(connection, task_id, pending)
+            self._insert(connection, [(task_id, artifact) for artifact in pending], read_blob)
+            _delete_unused(connection, replaced)
+        return replaced
+
+    @retried
     def pairs(self, measure: str, target: str) -> dict[tuple[str, int], dict[str, Any]]:
         """Stored facts of one measure between all sources and a target, by source and trial."""
         table, tasks = schema.pairs.c, schema.tasks.c
@@ -135,6 +207,7 @@ class Catalogue:
             rows = connection.execute(query.where((table.target_id == target_id) & (table.measure == measure)))
             return {(name, trial): json.loads(facts) for name, trial, facts in rows}
 
+    @retried
     def keep_pair(self, measure: str, source: str, target: str, trial: int, facts: Mapping[str, Any]) -> None:
         """Store facts of a measure between two tasks, in place of earlier ones, until one of the tasks is removed."""
         table = schema.pairs
@@ -149,8 +222,16 @@ class Catalogue:
         self, entries: Sequence[tuple[NewTask, Sequence[PendingArtifact]]], read_blob: ReadBlob
     ) -> list[TaskRecord]:
         """Insert tasks whose blobs are written; `read_blob` supplies those that were deleted meanwhile."""
+        return retry_lost(lambda again: self._admit(entries, read_blob, again))
+
+    def _admit(
+        self, entries: Sequence[tuple[NewTask, Sequence[PendingArtifact]]], read_blob: ReadBlob, again: bool
+    ) -> list[TaskRecord]:
+        """Insert tasks; `again` after a lost connection, whose commit may have succeeded."""
         names = [task.name for task, _ in entries]
         with self.database.writing() as connection:
+            if again and (stored := _stored(connection, entries)):
+                return stored
             _require_free(connection, names)
             schema.insert_rows(connection, schema.tasks, [task.row() for task, _ in entries])
             records = {
@@ -163,19 +244,31 @@ class Catalogue:
 
     def remove(self, name: str) -> None:
         """Remove a task, and the blobs and stages that no other task uses."""
-        table = schema.artifacts.c
-        with self.database.writing() as connection:
-            task = TaskRecord.named(connection, name)
-            digests = list(connection.scalars(sql.select(table.digest).where(table.task_id == task.id)))
-            connection.execute(sql.delete(schema.tasks).where(schema.tasks.c.id == task.id))
-            _delete_unused(connection, digests)
-            shared = any(other.fingerprint == task.fingerprint for other in TaskRecord.all(connection))
+        digests: list[str] = []
+        unused = retry_lost(lambda again: self._remove(name, digests, again))
         self._try_discard(digests)
-        if not shared:
-            shutil.rmtree(self.stages / task.fingerprint, ignore_errors=True)
+        if unused and not self.shared:
+            shutil.rmtree(self.stages / unused, ignore_errors=True)
 
+    def _remove(self, name: str, digests: list[str], again: bool) -> str:
+        """Delete a task, and put the digests of its blobs into the list; returns its fingerprint if it was the last."""
+        table, tasks = schema.artifacts.c, schema.tasks.c
+        with self.database.writing() as connection:
+            if again and not any(schema.rows_with(connection, schema.tasks, tasks.name, [name])):
+                return ""  # removed by the attempt before
+            task = TaskRecord.named(connection, name)
+            digests[:] = connection.scalars(sql.select(table.digest).where(table.task_id == task.id))
+            connection.execute(sql.delete(schema.tasks).where(tasks.id == task.id))
+            _delete_unused(connection, digests)
+            same = connection.scalar(sql.select(tasks.id).where(tasks.fingerprint == task.fingerprint).limit(1))
+        return "" if same is not None else task.fingerprint
+
+    @retried
     def discard(self, digests: Iterable[str]) -> list[str]:
         """Delete those of the blobs that no task uses, and return them; blobs that cannot be deleted are left."""
+        return self._discard(digests)
+
+    def _discard(self, digests: Iterable[str]) -> list[str]:
         deleted, remaining = [], iter(sorted(set(digests)))
         while batch := list(islice(remaining, BATCH)):
             with self.database.writing() as connection:
@@ -189,6 +282,7 @@ class Catalogue:
     @contextmanager
     def provisional(self) -> Iterator[list[str]]:
         """Collect digests of blobs that are written before their rows; if the block fails, they are discarded."""
+        self.database.require_writable()
         written: list[str] = []
         try:
             yield written
@@ -199,7 +293,7 @@ class Catalogue:
     def _try_discard(self, digests: Iterable[str]) -> None:
         """Discard blobs if possible; unused blobs are harmless, and `nearkin doctor` lists them."""
         with suppress(NearkinError):
-            self.discard(digests)
+            self._discard(digests)
 
     def _write_blobs(
         self, artifacts: Sequence[NewArtifact], written: list[str]
@@ -226,6 +320,23 @@ class Catalogue:
         new = [{"digest": digest, "size": size} for digest, size in sizes.items() if digest not in known]
         schema.insert_rows(connection, schema.blobs, new)
         schema.insert_rows(connection, schema.artifacts, [artifact.row(task_id) for task_id, artifact in pending])
+
+
+def _stored(
+    connection: sql.Connection, entries: Sequence[tuple[NewTask, Sequence[PendingArtifact]]]
+) -> list[TaskRecord]:
+    """Records of tasks that are stored exactly like this, with these artifacts; empty unless all are."""
+    names = [task.name for task, _ in entries]
+    rows = {row.name: row for row in schema.rows_with(connection, schema.tasks, schema.tasks.c.name, names)}
+    for task, artifacts in entries:
+        row = rows.get(task.name)
+        if row is None or any(row._mapping[key] != value for key, value in task.row().items()):
+            return []
+        record = TaskRecord.of_row(row)
+        kept = {(item.kind, item.trial, item.digest) for item in ArtifactRecord.all(connection, record)}
+        if kept != {(item.kind, item.trial, item.digest) for item in artifacts}:
+            return []
+    return [TaskRecord.of_row(rows[name]) for name in names]
 
 
 def _require_free(connection: sql.Connection, names: Sequence[str]) -> None:

@@ -1,243 +1,203 @@
-"""Opening, transactions and migration of the SQLite database of a zoo.
+"""What every database of a zoo offers, and the versions and migrations of its tables.
 
-All other modules use only SQLAlchemy. A database server needs another `Database` and no other change.
+`sqlite` and `postgres` implement `Database`; all other modules use only SQLAlchemy.
 """
 
-import os
-import sqlite3
+import functools
+import random
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
-from pathlib import Path
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sql
-from sqlalchemy.exc import SQLAlchemyError
 
-from nearkin.core.errors import NearkinError, ZooError, require
-from nearkin.core.files import FileWriteError, write_durably
+from nearkin.core.errors import ZooError, require
+from nearkin.core.files import FileWriteError
 from nearkin.core.numbers import whole_number
-from nearkin.store.schema import MIGRATIONS, Migration, meta
+from nearkin.store.schema import VERSION_PREFIX, TableSet, insert_rows, meta
 
-BUSY_SECONDS = 60.0
-VERSION_KEY = "nearkin-zoo"
-DATABASE = "zoo.db"
+T = TypeVar("T")
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+BUSY_SECONDS = 60.0  # longest wait for the write lock
+RECONNECT_SECONDS = 60.0  # longest time in which a lost connection is made again
+OWNER = "nothing was changed: ask its owner for permission to write, or name another zoo with --zoo"
 
 
-class Database:
-    """Transactions on the SQLite file of a zoo, in write-ahead mode: readers never wait and see complete commits only.
+class NoZooError(ZooError):
+    """A place that holds no zoo."""
 
-    A connection is closed at the end of its transaction. The object can therefore be shared by threads, used after a
-    fork, and dropped without closing.
+
+class ConnectionLost(ZooError):
+    """A database server that cannot be reached, or that ended the connection."""
+
+
+class Database(ABC):
+    """Transactions on the tables of a zoo; may be shared by threads and used after a fork.
+
+    Attributes:
+        name: path of the file, or address without secrets; for messages.
+        tables: the tables and their migrations.
     """
 
-    def __init__(self, path: Path, durable: bool = True) -> None:
-        self.path, self.durable = path.resolve(), durable
-        pool = sql.NullPool if durable else sql.QueuePool
-        engine = sql.create_engine("sqlite://", creator=self._connect, poolclass=pool)
-        sql.event.listen(engine, "begin", _begun)
-        self._reader = engine
-        self._writer = engine.execution_options(nearkin_begin="BEGIN IMMEDIATE")
+    name: str
+    tables: TableSet
 
+    @abstractmethod
     def reading(self) -> AbstractContextManager[sql.Connection]:
-        """Begin a transaction that reads one committed state of the database."""
-        return self._transaction(self._reader)
+        """Begin a transaction that reads one committed state; it does not wait for writers."""
 
+    @abstractmethod
     def writing(self) -> AbstractContextManager[sql.Connection]:
-        """Begin a transaction that holds the write lock of the zoo from its start; an exception rolls it back."""
-        return self._transaction(self._writer)
+        """Begin a transaction that holds the write lock of the tables from its start; an exception rolls it back."""
 
-    def keep_copy(self, target: Path) -> None:
-        """Write a copy of the committed database, also while this process holds the write lock."""
-        with self.reading() as connection:
-            driver: Any = connection.connection.driver_connection
-            write_durably(target, driver.serialize())
-
-    def write_ahead(self) -> None:
-        """Switch to write-ahead mode; wait for other processes that do the same, which SQLite does not."""
-        deadline = time.monotonic() + BUSY_SECONDS
-        while self.writable:
-            try:
-                with closing(self._connect()) as connection:
-                    connection.execute("PRAGMA journal_mode = WAL")
-                return
-            except sqlite3.Error as refused:
-                if _code(refused) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                    raise database_error(self.path, refused, BUSY_SECONDS) from refused
-            time.sleep(0.01)
-
+    @abstractmethod
     def problems(self) -> list[str]:
-        """Errors that SQLite finds in the file and in the references between rows; empty if there are none."""
-        try:
-            with self.reading() as connection:
-                damage = [str(row[0]) for row in connection.exec_driver_sql("PRAGMA integrity_check")]
-                dangling = [
-                    f"row {row[1]} of {row[0]} names a missing row of {row[2]}"
-                    for row in connection.exec_driver_sql("PRAGMA foreign_key_check")
-                ]
-        except NearkinError as broken:
-            return [str(broken)]
-        return [line for line in damage if line != "ok"] + dangling
-
-    def close(self) -> None:
-        """Release the engine."""
-        self._reader.dispose()
-
-    @contextmanager
-    def _transaction(self, engine: sql.Engine) -> Iterator[sql.Connection]:
-        try:
-            with engine.begin() as connection:
-                yield connection
-        except SQLAlchemyError as refused:
-            raise database_error(self.path, refused, BUSY_SECONDS) from refused
-
-    def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            self._address(), uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=self.durable
-        )
-        try:
-            connection.execute("PRAGMA foreign_keys = ON")
-            connection.execute(f"PRAGMA synchronous = {'FULL' if self.durable else 'OFF'}")
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    def _address(self) -> str:
-        """In a read-only folder SQLite cannot make its shared files; without a log, they are not needed to read."""
-        mode = "rw" if self.writable else "ro" if self._has_log() else "ro&immutable=1"
-        return f"{self.path.as_uri()}?mode={mode}"
-
-    def _has_log(self) -> bool:
-        try:
-            return self.path.with_name(f"{self.path.name}-wal").stat().st_size > 0
-        except OSError:
-            return False
+        """Errors in the tables and in the references between rows; empty if there are none."""
 
     @property
+    @abstractmethod
     def writable(self) -> bool:
-        """Whether this process may write to the database and create files in its folder."""
-        return os.access(self.path.parent, os.W_OK) and os.access(self.path, os.W_OK)
+        """Whether this process may change the tables."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the connections."""
+
+    @abstractmethod
+    def foreign(self) -> ZooError:
+        """The error if the tables are not those of nearkin."""
+
+    def require_writable(self) -> None:
+        """Raise `FileWriteError` unless this process may change the tables."""
+        if not self.writable:
+            raise FileWriteError(f"cannot write {self.name}: it is read-only; {OWNER}")
+
+    def prepare(self) -> None:
+        """Set the mode of the database before it is used; called for every database that has or gets tables."""
+        return
+
+    def create_schema(self, connection: sql.Connection) -> None:
+        """Create what the tables are in; called before the first migration, in its transaction."""
+        return
+
+    def keep_copy(self, version: int) -> None:
+        """Keep the tables as they were before a migration, if the kind of database allows it; holds the write lock."""
+        return
 
 
-def open_database(folder: Path, create: bool = True, migrations: Sequence[Migration] = MIGRATIONS) -> Database:
-    """Open the database of a zoo in its newest version; `create` makes a zoo of a missing or empty folder.
+def require_tables(database: Database, create: bool, facts: Mapping[str, str] | None = None) -> bool:
+    """Whether there are tables of the newest version; those of an empty database are created if `create`.
 
-    All tables are created in one transaction that holds the write lock. A process that is killed meanwhile leaves an
-    empty folder or a database without tables, which the next process that opens it completes, with or without
-    `create`. If several processes open it at once, one creates the tables and the others wait.
+    They are created in one transaction that holds the write lock: if several processes do it at once, one creates them
+    and the others wait. Tables of an older or newer version are refused. `facts` are stored in `meta` with new tables.
     """
-    try:
-        _require_zoo(folder)
-        if create and not (folder / DATABASE).exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / DATABASE).touch()
-    except OSError as refused:
-        reason = refused.strerror or refused
-        raise FileWriteError(f"cannot open a zoo at {folder}: {reason}; name another folder with --zoo") from refused
-    database = Database(folder / DATABASE)
-    if not database.path.exists() or upgrade(database, migrations, create=database.writable) == 0:
-        raise ZooError(f"there is no zoo at {folder}; nearkin add makes one, or name another with --zoo")
-    return database
-
-
-def _require_zoo(folder: Path) -> None:
-    """Accept a missing folder, an empty one and a zoo, which another process may create at this moment."""
-    if folder.exists():
-        require(
-            folder.is_dir(), f"{folder} is a file, expected a folder; name the folder of a zoo with --zoo", ZooError
-        )
-        require(
-            next(folder.iterdir(), None) is None or (folder / DATABASE).exists(),
-            f"{folder} is not a zoo: it is not empty and has no {DATABASE}; name another folder with --zoo",
-            ZooError,
-        )
-
-
-def upgrade(database: Database, migrations: Sequence[Migration] = MIGRATIONS, create: bool = True) -> int:
-    """Migrate the tables to the newest version in one transaction, and return the version that they have then.
-
-    A copy of the old database is kept as `zoo.db.vN`. If two processes do this at once, the second has nothing left to
-    do. An empty database, of version 0, is left as it is unless `create`.
-    """
-    newest = migrations[-1].version
     with database.reading() as connection:
-        current = table_version(connection, newest, database.path)
+        current = table_version(connection, database)
     if current == 0 and not create:
-        return current
-    database.write_ahead()
-    if current == newest:
-        return current
+        return False
+    database.prepare()
+    if current == 0:
+        with database.writing() as connection:
+            current = table_version(connection, database)
+            if current == 0:
+                database.create_schema(connection)
+                current = _migrate(connection, current, database.tables)
+                insert_rows(connection, meta, [{"key": key, "value": value} for key, value in (facts or {}).items()])
+    newest = database.tables.newest
+    require(
+        current == newest, f"this zoo has version {current}, expected {newest}; run nearkin zoo upgrade once", ZooError
+    )
+    return True
+
+
+def upgrade(database: Database) -> tuple[int, int]:
+    """Migrate the tables to the newest version in one transaction; returns the version before and after.
+
+    If two processes do this at once, the second waits and has nothing left to do. Empty databases stay empty.
+    """
+    newest = database.tables.newest
+    with database.reading() as connection:
+        current = table_version(connection, database)
+    if current in (0, newest):
+        return current, current
+    database.prepare()
     with database.writing() as connection:
-        current = table_version(connection, newest, database.path)
-        if 0 < current < newest:
-            database.keep_copy(database.path.with_name(f"{database.path.name}.v{current}"))
-        _migrate(connection, current, migrations, database.path.parent)
-    return newest
+        current = table_version(connection, database)
+        if current < newest:
+            database.keep_copy(current)
+        try:
+            return current, _migrate(connection, current, database.tables)
+        except Exception as failed:
+            raise ZooError(
+                f"could not migrate {database.name} from version {current} to {newest}: {one_line(failed)}; nothing "
+                f"was changed: free space if the disk is full, else use the nearkin that created it"
+            ) from failed
 
 
-def table_version(connection: sql.Connection, newest: int, path: Path) -> int:
-    """Version of the tables, at most `newest`; 0 if there are none, because the process that made them was killed."""
-    names = sql.inspect(connection).get_table_names()
+def table_version(connection: sql.Connection, database: Database) -> int:
+    """Version of the tables, at most the newest one; 0 if there are none."""
+    names = table_names(connection)
     if not names:
         return 0
-    ours = {"meta", "tasks"} <= set(names)
-    text = connection.scalar(sql.select(meta.c.value).where(meta.c.key == VERSION_KEY)) if ours else None
-    version = whole_number(text or "")
+    rows = connection.execute(sql.select(meta.c.key, meta.c.value)).all() if "meta" in names else []
+    versions = {key: value for key, value in rows if key.startswith(VERSION_PREFIX)}
+    if not versions:
+        raise database.foreign()
+    version, newest = whole_number(versions.get(database.tables.key, "0")), database.tables.newest
     if version is None:
-        raise ZooError(f"{path} is not a database of nearkin; name another folder with --zoo")
+        raise database.foreign()
     require(
         version <= newest,
-        f"this zoo has version {text}, expected at most {newest}; install a newer nearkin",
+        f"this zoo has version {version}, expected at most {newest}; install a newer nearkin",
         ZooError,
     )
     return version
 
 
-def _migrate(connection: sql.Connection, current: int, migrations: Sequence[Migration], zoo: Path) -> None:
-    try:
-        for step in migrations:
-            if step.version > current:
-                step.apply(connection)
-                connection.execute(sql.delete(meta).where(meta.c.key == VERSION_KEY))
-                connection.execute(sql.insert(meta).values(key=VERSION_KEY, value=str(step.version)))
-    except Exception as failed:
-        if current == 0:
-            raise
-        raise ZooError(
-            f"could not migrate {zoo} from version {current} to {migrations[-1].version}: {_line(failed)}; "
-            f"nothing was changed: free space if the disk is full, else use the nearkin that created it"
-        ) from failed
+def table_names(connection: sql.Connection) -> set[str]:
+    """Names of the tables in the schema of the zoo."""
+    schemas = connection.get_execution_options().get("schema_translate_map") or {}
+    return set(sql.inspect(connection).get_table_names(schema=schemas.get(None)))
 
 
-def _begun(connection: sql.Connection) -> None:
-    """Begin the transaction; a writer takes its lock before it reads."""
-    connection.exec_driver_sql(connection.get_execution_options().get("nearkin_begin", "BEGIN"))
+def _migrate(connection: sql.Connection, current: int, tables: TableSet) -> int:
+    for step in tables.migrations:
+        if step.version > current:
+            step.apply(connection)
+            connection.execute(sql.delete(meta).where(meta.c.key == tables.key))
+            connection.execute(sql.insert(meta).values(key=tables.key, value=str(step.version)))
+    return tables.newest
 
 
-def database_error(path: Path, error: Exception, waited: float) -> NearkinError:
-    """An error of SQLite, explained in one line; `waited` are the seconds after which a lock became an error."""
-    again = "nothing was changed: free space or use another folder, then run it again"
-    owner = "nothing was changed: ask its owner for permission to write, or name another zoo with --zoo"
-    busy = ZooError(f"another process has been writing to {path} for {waited:g} s; wait for it, then run it again")
-    cases: dict[int, NearkinError] = {
-        sqlite3.SQLITE_FULL: FileWriteError(f"cannot write {path}: the disk is full; {again}"),
-        sqlite3.SQLITE_IOERR: FileWriteError(f"cannot write or read {path}: {_line(error)}; {again}"),
-        sqlite3.SQLITE_READONLY: FileWriteError(f"cannot write {path}: it is read-only; {owner}"),
-        sqlite3.SQLITE_CANTOPEN: ZooError(f"cannot open {path}; check that it exists and that you may read it"),
-        sqlite3.SQLITE_BUSY: busy,
-        sqlite3.SQLITE_LOCKED: busy,
-        sqlite3.SQLITE_NOTADB: ZooError(f"{path} is not a database of nearkin; name another folder with --zoo"),
-        sqlite3.SQLITE_CORRUPT: ZooError(f"{path} is damaged; run nearkin doctor, then restore a copy of the zoo"),
-    }
-    return cases.get(_code(error), ZooError(f"cannot use the database {path}: {_line(error)}; run nearkin doctor"))
+def retry_lost(action: Callable[[bool], T]) -> T:
+    """Run an action, and again if the connection was lost, for `RECONNECT_SECONDS`.
+
+    Its argument is false at first and true later: the change of an earlier attempt may have been committed.
+    """
+    deadline, pause, again = time.monotonic() + RECONNECT_SECONDS, 0.1, False
+    while True:
+        try:
+            return action(again)
+        except ConnectionLost:
+            if time.monotonic() + pause > deadline:
+                raise
+        time.sleep(pause * (0.5 + random.random()))
+        pause, again = min(2 * pause, 5.0), True
 
 
-def _code(error: Exception) -> int:
-    """The primary error code of SQLite, without the extended bits."""
-    code: int = getattr(getattr(error, "orig", error), "sqlite_errorcode", sqlite3.SQLITE_ERROR)
-    return code & 0xFF
+def retried(method: Method) -> Method:
+    """Decorate a method that may be repeated: it is, if the connection was lost."""
+
+    @functools.wraps(method)
+    def repeat(*args: Any, **options: Any) -> Any:
+        return retry_lost(lambda again: method(*args, **options))
+
+    return cast(Method, repeat)
 
 
-def _line(error: Exception) -> str:
-    return " ".join(str(getattr(error, "orig", error)).split())
+def one_line(error: Exception) -> str:
+    """Message of an error of the database driver in one line."""
+    return " ".join(str(getattr(error, "orig", None) or error).split())

@@ -89,7 +89,7 @@ def examine(catalogue: Catalogue) -> Work[Health]:
                 altered.append(digest)
         yield Progress("check", len(named), len(named))
         now = _named(catalogue)
-        tasks = len(catalogue.tasks())
+        tasks = catalogue.count()
     except NearkinError as unreadable:
         return Health(tasks=0, blobs=0, problems=(*problems, str(unreadable)))
     return Health(
@@ -105,8 +105,9 @@ def examine(catalogue: Catalogue) -> Work[Health]:
 
 
 def _unfinished(catalogue: Catalogue) -> Iterator[Path]:
-    yield from catalogue.work.glob("*")
-    yield from catalogue.stages.glob("*/*.part")
+    if not catalogue.shared:
+        yield from catalogue.work.glob("*")
+        yield from catalogue.stages.glob("*/*.part")
 
 
 @operation
@@ -140,7 +141,8 @@ def _named(catalogue: Catalogue) -> dict[str, tuple[str, ...]]:
 
 
 def _leftovers(catalogue: Catalogue) -> Iterator[Path]:
-    yield from sorted(catalogue.path.glob(f"{TEMPORARY_PREFIX}*"))
+    if not catalogue.shared:
+        yield from sorted(catalogue.path.glob(f"{TEMPORARY_PREFIX}*"))
     yield from catalogue.blobs.leftovers()
 
 
@@ -159,7 +161,7 @@ def _remove_leftovers(catalogue: Catalogue, older_than_seconds: float) -> tuple[
 
 
 def _below(catalogue: Catalogue, path: Path) -> str:
-    return str(path.relative_to(catalogue.path))
+    return str(path.relative_to(catalogue.blobs.folder if catalogue.shared else catalogue.path))
 
 
 def _age(path: Path) -> float:

@@ -6,14 +6,15 @@ report do not wait for processes that store tasks.
 
 import json
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sql
 
+from nearkin.core.addresses import is_shared
 from nearkin.core.events import Progress
 from nearkin.core.job_records import (
     ATTEMPTS,
@@ -27,11 +28,11 @@ from nearkin.core.job_records import (
     JobRecord,
     JobReport,
 )
-from nearkin.store.catalogue import Catalogue
-from nearkin.store.database import Database
-from nearkin.store.schema import BATCH, Migration, meta
+from nearkin.store.database import Database, require_tables
+from nearkin.store.postgres import PostgresDatabase
+from nearkin.store.schema import BATCH, Migration, TableSet, meta
+from nearkin.store.sqlite import open_folder
 
-VERSION_KEY = "nearkin-jobs"
 DATABASE = "jobs.db"
 CANDIDATES = 20  # oldest pending jobs among which one is chosen by memory
 
@@ -72,23 +73,7 @@ def _first_table(connection: sql.Connection) -> None:
     connection.execute(sql.insert(changes).values(last=0))
 
 
-MIGRATIONS: tuple[Migration, ...] = (Migration(1, _first_table),)
-
-
-class Transactions(Protocol):
-    """What the table needs of a database."""
-
-    def reading(self) -> AbstractContextManager[sql.Connection]:
-        """Begin a transaction that reads one committed state."""
-        ...
-
-    def writing(self) -> AbstractContextManager[sql.Connection]:
-        """Begin a transaction that holds the write lock from its start."""
-        ...
-
-    def close(self) -> None:
-        """Release connections."""
-        ...
+JOBS = TableSet("nearkin-jobs", (Migration(1, _first_table),))
 
 
 class JobTable:
@@ -101,7 +86,7 @@ class JobTable:
         database: a database with the table.
     """
 
-    def __init__(self, database: Transactions) -> None:
+    def __init__(self, database: Database) -> None:
         self.database = database
 
     def put(self, jobs_to_add: Iterable[JobRecord]) -> None:
@@ -295,16 +280,13 @@ def _record(row: sql.Row[Any]) -> JobRecord:
     return JobRecord(**fields)
 
 
-def open_job_table(catalogue: Catalogue) -> JobTable:
-    """The queue of jobs of a zoo, in a file of its own beside the tasks; it is created if there is none."""
-    path = catalogue.path / DATABASE
-    path.touch()
-    database = Database(path, durable=False)
-    database.write_ahead()
-    with database.writing() as connection:
-        if not sql.inspect(connection).get_table_names():
-            MIGRATIONS[0].apply(connection)
-    return JobTable(database)
+def open_job_table(address: str) -> JobTable:
+    """The queue of jobs of a zoo, in a folder or at `postgresql://…`; it is created if there is none."""
+    if is_shared(address):
+        database: Database = PostgresDatabase(address, JOBS, durable=False)
+        require_tables(database, create=True)
+        return JobTable(database)
+    return JobTable(open_folder(Path(address), True, JOBS, DATABASE, durable=False))
 
 
 _IMPLEMENTED: type[JobQueue] = JobTable  # lets the type checker verify the protocol

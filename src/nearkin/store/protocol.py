@@ -19,6 +19,8 @@ class Store(Protocol):
       deleted only while no record names it and no process can add one.
     - **Concurrent use.** Several processes and threads may use the same store. Writers wait for each other; after a
       limited time the wait ends with `ZooError`.
+    - **Lost connections.** If the server of the database is restarted, a method waits for it for up to a minute and is
+      repeated. A change whose commit was not confirmed is made once, also if the first attempt had succeeded.
 
     Errors: `ZooError` for a name that is not valid, unknown or already used, and for a damaged store;
     `nearkin.core.files.FileWriteError` if the store cannot be written. Each message is one line.
@@ -33,8 +35,20 @@ class Store(Protocol):
         """Release connections. It may be called twice; no other method may be called afterwards."""
         ...
 
-    def tasks(self) -> list[TaskRecord]:
-        """All tasks, in the order in which they were added."""
+    def tasks(self, limit: int | None = None, after: int | None = None) -> list[TaskRecord]:
+        """Tasks in the order in which they were added: at most `limit`, of those with an id above `after`."""
+        ...
+
+    def names(self) -> list[str]:
+        """Names of all tasks, in the order in which they were added."""
+        ...
+
+    def count(self) -> int:
+        """Number of tasks."""
+        ...
+
+    def has(self, name: str) -> bool:
+        """Whether there is a task of that name; false for names that are not valid."""
         ...
 
     def task(self, name: str) -> TaskRecord:

@@ -1,6 +1,6 @@
 """Reading of a zoo without changing it: no lock, no migration, no new files.
 
-`Catalogue` opens a database for writing: it migrates old tables, and SQLite creates a log beside the file. Here, a
+`Catalogue` opens a database for writing, and SQLite creates a log beside the file. Here, a
 database that no process has open is read in SQLite's mode `immutable`, and read again if the file changed meanwhile.
 A database that another process has open is read through the log of that process, as usual.
 """
@@ -20,8 +20,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from nearkin.core.errors import NearkinError, ZooError
 from nearkin.store import schema
 from nearkin.store.blobs import Blobs
-from nearkin.store.database import DATABASE, database_error, table_version
+from nearkin.store.database import table_version
 from nearkin.store.records import LONGEST_NAME, ArtifactRecord, TaskRecord
+from nearkin.store.sqlite import DATABASE, SqliteDatabase, database_error
 
 T = TypeVar("T")
 
@@ -153,11 +154,11 @@ class ReadOnlyStore:
         try:
             with engine.connect() as connection:
                 newest = schema.MIGRATIONS[-1].version
-                version = table_version(connection, newest, file)
+                version = table_version(connection, SqliteDatabase(file))
                 if version == 0:
                     raise ZooError(f"the zoo at {self.path} is empty; nearkin add NAME DATA adds a task")
                 if version < newest:
-                    raise ZooError(f"this zoo has version {version}, expected {newest}; nearkin list migrates it")
+                    raise ZooError(f"this zoo has version {version}, expected {newest}; run nearkin zoo upgrade once")
                 return query(connection)
         finally:
             engine.dispose()

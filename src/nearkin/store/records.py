@@ -22,6 +22,12 @@ ReadBlob: TypeAlias = Callable[[str], bytes]
 """Returns the bytes of a blob for its digest."""
 
 
+def is_name(name: str) -> bool:
+    """Whether a name is valid for a task."""
+    plain = name.isprintable() and name == name.strip() and not set(name) & set("/\\")
+    return plain and 0 < len(name) <= LONGEST_NAME and name[0] != "-" and name not in (".", "..")
+
+
 def require_name(name: str) -> str:
     """Return the name if it is valid for a task; else raise `ZooError`.
 
@@ -31,9 +37,8 @@ def require_name(name: str) -> str:
     Traceback (most recent call last):
     nearkin.core.errors.ZooError: 'a/b' cannot name a task: ...
     """
-    valid = name.isprintable() and name == name.strip() and not set(name) & set("/\\")
     require(
-        valid and 0 < len(name) <= LONGEST_NAME and name[0] != "-" and name not in (".", ".."),
+        is_name(name),
         f"{name[: LONGEST_NAME + 1]!r} cannot name a task: use 1 to {LONGEST_NAME} characters, without slashes, "
         f"control characters, spaces at either end, or '-' at the start",
         ZooError,
@@ -174,9 +179,12 @@ class TaskRecord:
     facts_text: str = field(repr=False)
 
     @classmethod
-    def all(cls, connection: sql.Connection) -> "list[TaskRecord]":
-        """All tasks, in the order in which they were added."""
-        return [cls.of_row(row) for row in connection.execute(sql.select(schema.tasks).order_by(schema.tasks.c.id))]
+    def all(cls, connection: sql.Connection, limit: int | None = None, after: int | None = None) -> "list[TaskRecord]":
+        """Tasks in the order in which they were added: at most `limit`, of those with an id above `after`."""
+        query = sql.select(schema.tasks).order_by(schema.tasks.c.id).limit(limit)
+        if after is not None:
+            query = query.where(schema.tasks.c.id > after)
+        return [cls.of_row(row) for row in connection.execute(query)]
 
     @classmethod
     def named(cls, connection: sql.Connection, name: str) -> "TaskRecord":

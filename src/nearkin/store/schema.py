@@ -8,6 +8,9 @@ from typing import Any
 import sqlalchemy as sql
 
 BATCH = 500  # values in one statement; every version of SQLite allows 999 parameters
+VERSION_PREFIX = "nearkin-"
+ByteOrdered = sql.String().with_variant(sql.String(collation="C"), "postgresql")
+"""Text that every database sorts by its bytes; the order of PostgreSQL depends on the language of the server."""
 
 metadata = sql.MetaData()
 
@@ -26,11 +29,11 @@ tasks = sql.Table(
     sql.Column("network", sql.String, nullable=False),
     sql.Column("likelihood", sql.String, nullable=False),
     sql.Column("data", sql.String, nullable=False),
-    sql.Column("num_classes", sql.Integer, nullable=False),
+    sql.Column("num_classes", sql.BigInteger, nullable=False),
     sql.Column("input_shape", sql.Text, nullable=False),
     sql.Column("metric", sql.Double, nullable=False),
     sql.Column("epsilon", sql.Double, nullable=False),
-    sql.Column("trials", sql.Integer, nullable=False),
+    sql.Column("trials", sql.BigInteger, nullable=False),
     sql.Column("parameters", sql.BigInteger, nullable=False),
     sql.Column("seconds", sql.Double, nullable=False),
     sql.Column("seed", sql.BigInteger, nullable=False),
@@ -51,7 +54,7 @@ artifacts = sql.Table(
     metadata,
     sql.Column("id", sql.Integer, primary_key=True),
     sql.Column("task_id", sql.ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False),
-    sql.Column("kind", sql.String, nullable=False),
+    sql.Column("kind", ByteOrdered, nullable=False),
     sql.Column("trial", sql.Integer, nullable=False),
     sql.Column("digest", sql.ForeignKey("blobs.digest"), nullable=False),
     sql.Column("facts", sql.Text, nullable=False),
@@ -94,6 +97,24 @@ class Migration:
     apply: Callable[[sql.Connection], None]
 
 
+@dataclass(frozen=True)
+class TableSet:
+    """Tables that have a version of their own.
+
+    Attributes:
+        key: of the version in the table `meta`; starts with `nearkin-`.
+        migrations: in the order of their versions.
+    """
+
+    key: str
+    migrations: Sequence[Migration]
+
+    @property
+    def newest(self) -> int:
+        """Version after the last migration."""
+        return self.migrations[-1].version
+
+
 def _first_tables(connection: sql.Connection) -> None:
     """Version 1. To change one of these tables, write its old form here and add a migration below."""
     metadata.create_all(connection, tables=[meta, tasks, blobs, artifacts], checkfirst=False)
@@ -105,3 +126,4 @@ def _pairs(connection: sql.Connection) -> None:
 
 
 MIGRATIONS: tuple[Migration, ...] = (Migration(1, _first_tables), Migration(2, _pairs))
+ZOO = TableSet("nearkin-zoo", MIGRATIONS)

@@ -42,34 +42,43 @@ DIGESTS = "digests"
 
 
 class SolvedTasks:
-    """The solved tasks in the folder of a zoo.
+    """The solved tasks of a zoo.
 
     Args:
-        path: the folder.
+        path: the folder, or the address `postgresql://…` of a shared zoo.
         create: create the zoo if there is none.
+        blobs: folder or URL of the blobs of a shared zoo; needed to create it.
     """
 
-    def __init__(self, path: str | Path = "nearkin-zoo", create: bool = True) -> None:
-        self.catalogue = Catalogue(Path(path), create)
-        self.path = Path(path)
-        self.place = JobPlace(str(Path(path).absolute()))
+    def __init__(self, path: str | Path = "nearkin-zoo", create: bool = True, blobs: str = "") -> None:
+        self.catalogue = Catalogue(path, create, blobs=blobs)
+        self.address = self.catalogue.address
+        self.place = JobPlace(str(path) if self.catalogue.shared else self.address, blobs)
         self.work: Checkpoints = MemoryCheckpoints()
-        if self.catalogue.writable:
+        if self.catalogue.writable and not self.catalogue.shared:
             self.work = FolderCheckpoints(self.path / "work")
+
+    @property
+    def path(self) -> Path:
+        """The folder of the zoo; an error for a shared zoo, which has none."""
+        return self.catalogue.path
 
     def stages(self, task: Task) -> StageCache:
         """The cache of finished stages of a task's solution."""
-        return StageCache(FolderCheckpoints(self.catalogue.stages / task.fingerprint()), task.digest())
+        checkpoints: Checkpoints = MemoryCheckpoints()
+        if not self.catalogue.shared:
+            checkpoints = FolderCheckpoints(self.catalogue.stages / task.fingerprint())
+        return StageCache(checkpoints, task.digest())
 
     def names(self) -> list[str]:
         """Names of the tasks, oldest first."""
-        return [record.name for record in self.catalogue.tasks()]
+        return self.catalogue.names()
 
     def __contains__(self, name: str) -> bool:
-        return name in self.names()
+        return self.catalogue.has(name)
 
     def __len__(self) -> int:
-        return len(self.catalogue.tasks())
+        return self.catalogue.count()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())

@@ -10,14 +10,14 @@ import sys
 import threading
 
 from nearkin.zoo.solved_tasks import SolvedTasks
-from nearkin.zoo.zoo_runner import ZOO, open_worker
+from nearkin.zoo.zoo_runner import BLOBS, ZOO, open_worker
 
 
 def main() -> None:
     """Do jobs until the standard input ends."""
     name, group = sys.argv[1:]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    worker = open_worker(SolvedTasks(os.environ[ZOO], create=False), name, group)
+    worker = open_worker(SolvedTasks(os.environ[ZOO], create=False, blobs=os.environ[BLOBS]), name, group)
 
     def wait_for_end() -> None:
         sys.stdin.buffer.read()

@@ -1,4 +1,4 @@
-"""Zoo: a folder of solved tasks, and the long operations on it."""
+"""Zoo: solved tasks in a folder or a shared zoo, and the long operations on them."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -52,11 +52,12 @@ else:  # they import packages that the other operations do not need
 
 
 class Zoo(SolvedTasks):
-    """Solved tasks, stored in a folder.
+    """Solved tasks, stored in a folder or in a shared zoo.
 
     Args:
-        path: the folder.
+        path: the folder, or the address `postgresql://…` of a shared zoo.
         create: create the zoo if there is none.
+        blobs: folder or URL of the blobs of a shared zoo; needed to create it.
         workers: number of workers over which trainings and distances are spread (default: all in this process).
         runner: starts the workers: local (processes), ray, ray://HOST:PORT or slurm. A runner of the caller's own does
             the jobs instead; the caller closes it.
@@ -76,11 +77,12 @@ class Zoo(SolvedTasks):
         path: str | Path = "nearkin-zoo",
         create: bool = True,
         *,
+        blobs: str = "",
         workers: int = 1,
         runner: "Runner | str" = "local",
     ) -> None:
         require(workers >= 1, f"the number of workers must be 1 or more, got {workers}")
-        super().__init__(path, create)
+        super().__init__(path, create, blobs)
         self._own_runner: QueueRunner | None = None
         if isinstance(runner, str):
             if (workers > 1 or runner != "local") and self.catalogue.writable:
@@ -138,6 +140,8 @@ class Zoo(SolvedTasks):
         recipe = recipe or Recipe.suited(task)
         for line in task.notes:
             yield Note(line)
+        for line in self.catalogue.cautions():
+            yield Caution(line)
         if unused := task.constant_inputs():
             yield Caution(f"'{task.name}': {unused}")
         cache = TrialCache.of(self.work, task, spec, recipe, seed, restart=restart)
@@ -198,8 +202,10 @@ class Zoo(SolvedTasks):
         return (yield from compare_all(self, chosen, how, self.runner))
 
     def _cautions(self) -> Work[None]:
+        for line in self.catalogue.cautions():
+            yield Caution(line)
         if not self.catalogue.writable:
-            yield Caution(f"the zoo {self.path} is read-only: measured values are not stored")
+            yield Caution(f"the zoo {self.address} is read-only: measured values are not stored")
 
     @operation
     def search_cells(

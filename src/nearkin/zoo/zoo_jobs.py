@@ -57,7 +57,7 @@ def spread_trials(
 @job
 def train_trial(place: JobPlace, inputs: Mapping[str, Any], seed: int) -> Work[State]:
     """Train one trial of a task, and store it in the unfinished work of a zoo."""
-    zoo = SolvedTasks(place.zoo, create=False)
+    zoo = SolvedTasks(place.zoo, create=False, blobs=place.blobs)
     with closing(zoo.catalogue):
         task = read_task(inputs["data"], name=inputs["name"])
         cache = TrialCache.of(zoo.work, task, inputs["network"], Recipe(**inputs["recipe"]), seed)
@@ -89,7 +89,7 @@ def spread_distances(
 @job
 def measure_target(place: JobPlace, inputs: Mapping[str, Any], seed: int) -> Work[State]:
     """Measure the distances of all sources to one target, and store them in a zoo."""
-    zoo = SolvedTasks(place.zoo, create=False)
+    zoo = SolvedTasks(place.zoo, create=False, blobs=place.blobs)
     with closing(zoo.catalogue):
         how = Comparison(
             measure=inputs["measure"], options=inputs["options"], samples=inputs["samples"],

@@ -29,7 +29,7 @@ process can be read by all users."""
 
 def job_queue(zoo: SolvedTasks) -> JobTable:
     """The queue of jobs of a zoo."""
-    return open_job_table(zoo.catalogue)
+    return open_job_table(zoo.place.zoo)
 
 
 def job_results(zoo: SolvedTasks) -> Checkpoints:
@@ -70,4 +70,4 @@ def open_worker(zoo: SolvedTasks, name: str = "", group: str | None = None) -> W
 
 def serve_jobs(place: JobPlace, name: str, group: str) -> int:
     """Do jobs of a group until there was none for a while; for workers that Ray or SLURM starts."""
-    return open_worker(SolvedTasks(place.zoo, create=False), name, group).run(IDLE_SECONDS)
+    return open_worker(SolvedTasks(place.zoo, create=False, blobs=place.blobs), name, group).run(IDLE_SECONDS)

@@ -1,0 +1,77 @@
+"""Where a zoo is: opening of its database and its blobs, in a folder or shared."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sql
+
+from nearkin.core.addresses import is_shared, without_secrets
+from nearkin.core.errors import ZooError, require
+from nearkin.core.lazy import Lazy
+from nearkin.store.blobs import Blobs
+from nearkin.store.database import Database, NoZooError, upgrade
+from nearkin.store.schema import ZOO, TableSet, meta
+from nearkin.store.sqlite import DATABASE, SqliteDatabase, open_folder
+
+if TYPE_CHECKING:
+    from nearkin.store import postgres
+else:  # it needs psycopg
+    postgres = Lazy("nearkin.store.postgres")
+
+
+def open_database(address: str | Path, create: bool = True, tables: TableSet = ZOO, blobs: str = "") -> Database:
+    """Open the database of a zoo, in a folder or at `postgresql://…`; see `Catalogue`."""
+    if is_shared(str(address)):
+        if blobs:
+            open_blobs(blobs)  # before anything is created
+        return postgres.open_postgres(str(address), create, tables, _stored_form(blobs))
+    require(
+        "://" not in str(address),
+        f"got the address {without_secrets(str(address))}, expected a folder or postgresql://…",
+        ZooError,
+    )
+    require(not blobs, "got --blobs for a zoo in a folder, which keeps its blobs itself; leave it out", ZooError)
+    return open_folder(Path(address), create, tables)
+
+
+def upgrade_zoo(address: str | Path, tables: TableSet = ZOO) -> tuple[int, int]:
+    """Migrate the tables of a zoo to the newest version; returns the version before and after."""
+    shared, folder = is_shared(str(address)), Path(address)
+    database: Database
+    if shared:
+        database = postgres.PostgresDatabase(str(address), tables)
+    else:
+        require((folder / DATABASE).is_file(), f"there is no zoo at {folder}; name another with --zoo", NoZooError)
+        database = SqliteDatabase(folder / DATABASE, tables)
+    try:
+        versions = upgrade(database)
+        if versions[1] == 0:
+            raise NoZooError(f"there is no zoo at {database.name}; nearkin add makes one, or name another with --zoo")
+        return versions
+    finally:
+        database.close()
+
+
+def open_blobs(url: str) -> Blobs:
+    """Blobs in a folder or at a URL."""
+    path = url.removeprefix("file://")
+    require("://" not in path, f"got the blobs {without_secrets(url)}, expected a folder or file:///…", ZooError)
+    return Blobs(Path(path))
+
+
+def _stored_form(url: str) -> str:
+    """The URL of blobs as it is stored: without secrets, a folder with its whole path."""
+    return without_secrets(url) if not url or "://" in url else str(Path(url).absolute())
+
+
+def blob_url(database: Database, given: str) -> str:
+    """The URL of the blobs of a shared zoo: the given one, which must be the stored one, or the stored one."""
+    with database.reading() as connection:
+        stored = connection.scalar(sql.select(meta.c.value).where(meta.c.key == "blobs")) or ""
+    require(
+        not given or _stored_form(given) == stored,
+        f"got --blobs {without_secrets(given)}, but the blobs of this zoo are at {stored}; leave --blobs out, or name "
+        f"another zoo",
+        ZooError,
+    )
+    return given or stored
