@@ -119,8 +119,8 @@ def clean(catalogue: Catalogue, older_than_seconds: float = 3600.0) -> Work[Clea
     problems = catalogue.database.problems()
     require(not problems, f"nothing was removed, the zoo is damaged: {''.join(problems[:1])}", ZooError)
     named = _named(catalogue)
-    paths = {digest: catalogue.blobs.path(digest) for digest in catalogue.blobs.digests() if digest not in named}
-    old = [digest for digest, path in paths.items() if _age(path) >= older_than_seconds]
+    unused = (digest for digest in catalogue.blobs.digests() if digest not in named)
+    old = [digest for digest in unused if catalogue.blobs.age(digest) >= older_than_seconds]
     sizes = {digest: catalogue.blobs.size(digest) for digest in old if catalogue.blobs.has(digest)}
     orphans: list[str] = []
     for start in range(0, len(old), BATCH):
