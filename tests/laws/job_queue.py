@@ -24,6 +24,8 @@ from nearkin.core.job_records import (
 NOTHING = JobReport()
 LARGE = 1e9
 
+INHERITED = [HealthCheck.function_scoped_fixture, HealthCheck.differing_executors]  # several classes have this law
+
 
 def record(key: str, **changes: object) -> JobRecord:
     return JobRecord(key=key, spec="{}", title=f"job {key}", **{"group": "us", **changes})  # type: ignore[arg-type]
@@ -161,7 +163,7 @@ class JobQueueLaws:
         assert job.log[0] == ("note", "1")
         assert [event.text for event in job.events_after(KEPT_LINES - 1)] == [str(KEPT_LINES - 1), "last"]  # type: ignore[union-attr]
 
-    @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=25, suppress_health_check=INHERITED)
     @given(actions=st.lists(st.tuples(st.sampled_from("pclrekx"), st.integers(0, 3)), max_size=25))
     def test_no_job_is_ever_lost(self, queue: JobQueue, actions: list[tuple[str, int]]) -> None:
         """After any series of actions, workers that go on end every job that was not cancelled."""

@@ -8,6 +8,8 @@ import sqlalchemy as sql
 from nearkin.core.addresses import is_shared, without_secrets
 from nearkin.core.errors import ZooError, require
 from nearkin.core.lazy import Lazy
+from nearkin.core.objects import FolderObjects, Objects, objects_at
+from nearkin.store.blob_cache import BlobCache
 from nearkin.store.blobs import Blobs
 from nearkin.store.database import Database, NoZooError, upgrade
 from nearkin.store.schema import ZOO, TableSet, meta
@@ -23,7 +25,7 @@ def open_database(address: str | Path, create: bool = True, tables: TableSet = Z
     """Open the database of a zoo, in a folder or at `postgresql://…`; see `Catalogue`."""
     if is_shared(str(address)):
         if blobs:
-            open_blobs(blobs)  # before anything is created
+            objects_at(blobs)  # before anything is created
         return postgres.open_postgres(str(address), create, tables, _stored_form(blobs))
     require(
         "://" not in str(address),
@@ -52,11 +54,10 @@ def upgrade_zoo(address: str | Path, tables: TableSet = ZOO) -> tuple[int, int]:
         database.close()
 
 
-def open_blobs(url: str) -> Blobs:
-    """Blobs in a folder or at a URL."""
-    path = url.removeprefix("file://")
-    require("://" not in path, f"got the blobs {without_secrets(url)}, expected a folder or file:///…", ZooError)
-    return Blobs(Path(path))
+def open_blobs(files: Objects) -> Blobs:
+    """The blobs among the files of a zoo; those of other machines have local copies."""
+    near = isinstance(files, FolderObjects) or files.label().startswith("memory://")
+    return Blobs(files.within("blobs"), None if near else BlobCache.of_user())
 
 
 def _stored_form(url: str) -> str:

@@ -1,5 +1,6 @@
 """Runners and workers of a zoo: its queue of jobs, where results are stored, and who starts workers."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
@@ -58,7 +59,7 @@ def open_runner(zoo: SolvedTasks, kind: str, workers: int) -> QueueRunner:
         staff = on_ray.RayStaff(kind, serve_jobs, zoo.place, variables)
     else:
         require(name == SLURM, f"got the runner {kind!r}, expected {RUNNERS}")
-        folder = zoo.path / "work" / "slurm"
+        folder = zoo.path / "work" / "slurm" if not zoo.catalogue.shared else Path("nearkin-slurm").absolute()
         staff = on_slurm.SlurmStaff(dict(parse_qsl(query)), serve_jobs, zoo.place, folder, variables)
     return QueueRunner(job_queue(zoo), job_results(zoo), staff, workers)
 
