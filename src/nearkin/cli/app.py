@@ -19,6 +19,7 @@ from nearkin.cli import (
     doctor,
     forecast,
     interleave,
+    jobs,
     models,
     near,
     predict,
@@ -64,6 +65,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "export-model": search.export_model,
     "train": models.train,
     "evaluate": models.evaluate,
+    "worker": jobs.worker,
+    "jobs": jobs.jobs,
     "serve": serve.serve,
     "doctor": doctor.doctor,
 }
@@ -102,9 +105,16 @@ def options(
     ] = "",
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of everything random.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    runner: Annotated[
+        str,
+        typer.Option(
+            metavar="RUNNER", help="Who starts workers: local (processes), ray, ray://HOST:PORT, or slurm?OPTION=VALUE."
+        ),
+    ] = "local",
     workers: Annotated[
-        int, typer.Option(min=1, help="Processes over which `add` spreads trials, and `matrix` and `map` distances.")
-    ] = 1,
+        int | None,
+        typer.Option(min=1, help="Workers for the jobs of a command (default: 1; with ray and slurm: 2)."),
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads of one network (default: 1, or $OMP_NUM_THREADS).")
     ] = None,
@@ -132,7 +142,7 @@ def options(
     trusted_code.trust(*(trust or ()))
     if context.get_parameter_source("blobs") == ParameterSource.ENVIRONMENT and not is_shared(zoo):
         blobs = ""  # the variable is for shared zoos
-    context.obj = Settings(zoo, seed, device, quiet, debug, workers, blobs)
+    context.obj = Settings(zoo, seed, device, quiet, debug, workers or (1 if runner == "local" else 2), blobs, runner)
 
 
 def main() -> None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import nearkin as nk
 from nearkin.cli.console import Settings, answer, command_text, escape, run, say, table
 from nearkin.cli.near import task_of
 from nearkin.cli.zoo import Json, task_names
@@ -65,7 +64,7 @@ def complexity(
         beta=beta, network=network, samples=samples, steps=steps, curvature=curvature, decay=decay, refit=refit,
         given=given, trial=trial,
     )  # fmt: skip
-    with nk.Zoo(settings.zoo_path, blobs=settings.blobs) as zoo:
+    with settings.open_zoo() as zoo:
         known = task if task in zoo else task_of(task, zoo)
         work = zoo.complexity.work(known, how=how, seed=settings.seed, device=settings.device)
         result = run(work, settings)

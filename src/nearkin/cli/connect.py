@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import nearkin as nk
 from nearkin.cli.console import Settings, answer, command_text, escape, run, say, table
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import require
@@ -50,7 +49,7 @@ def connect(
         require(out.suffix in (".html", ".htm", ".svg"), f"got --out {out}, expected a file name in .html or .svg")
         require(not out.is_dir(), f"{out} is a folder, expected a file; choose another --out")
     pair = _pair(trials) if trials is not None else (0, 1) if end in (None, start) else (0, 0)
-    with nk.Zoo(settings.zoo_path, create=False, blobs=settings.blobs) as zoo:
+    with settings.open_zoo(create=False) as zoo:
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)  # an unwritable folder is an error before the work starts
         how = connecting.ConnectOptions(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import click
 import typer
 
+import nearkin as nk
 from nearkin.core.addresses import without_secrets
 from nearkin.core.errors import ZooError, require
 from nearkin.core.events import Caution, Checkpoint, Event, Listener, Note, Progress, Work, finish
@@ -96,6 +97,7 @@ class Settings:
     debug: bool
     workers: int = 1
     blobs: str = ""
+    runner: str = "local"
     started: tuple[float, float] = field(default_factory=lambda: (time.perf_counter(), time.process_time()))
 
     @property
@@ -107,6 +109,14 @@ class Settings:
     def zoo_name(self) -> str:
         """Folder of the zoo, or address of a shared zoo without secrets, to be printed or stored."""
         return without_secrets(self.zoo)
+
+    def open_zoo(self, create: bool = True) -> "nk.Zoo":
+        """Open the zoo, with the runner that does its jobs."""
+        return nk.Zoo(self.zoo, create, blobs=self.blobs, workers=self.workers, runner=self.runner)
+
+    def open_catalogue(self, create: bool = True) -> "nk.Catalogue":
+        """Open the store of the zoo."""
+        return nk.Catalogue(self.zoo, create, blobs=self.blobs)
 
     @property
     def zoo_folder(self) -> Path:
@@ -233,14 +243,20 @@ def _display(settings: Settings) -> Iterator[Listener]:
     )
     with bars.Progress(*columns, console=console, transient=True) as shown:
         stages: dict[str, bars.TaskID] = {}
+        workers: set[str] = set()
 
         def show(event: Event) -> None:
             if isinstance(event, Progress):
-                if event.stage not in stages:
-                    for old in stages.values():
+                name = event.worker or event.stage  # a bar for each worker, and one for the stage of this process
+                if name not in stages:
+                    for old in stages.values() if not event.worker else ():
                         shown.update(old, visible=False)
-                    stages[event.stage] = shown.add_task(event.stage, total=event.total, figures="")
-                shown.update(stages[event.stage], completed=event.done, figures=_figures(event))
+                    stages[name] = shown.add_task(event.stage, total=event.total, figures="")
+                    workers.update([name] if event.worker else [])
+                for other in workers if event.done == event.total and not event.worker else ():
+                    shown.update(stages[other], visible=False)
+                shown.update(stages[name], completed=event.done, figures=_figures(event), description=event.stage,
+                             total=event.total, visible=True)  # fmt: skip
             elif isinstance(event, Note):
                 console.print(event.text, style="dim", markup=False)
             elif isinstance(event, Caution):

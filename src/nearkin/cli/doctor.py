@@ -46,7 +46,7 @@ def doctor(
     facts: dict[str, Any] = {**_machine(), "zoo": settings.zoo_name, "health": None, "untrusted": []}
     exists = zoo_exists(settings)
     if exists:
-        with nk.Catalogue(settings.zoo_path, create=False, blobs=settings.blobs) as catalogue:
+        with settings.open_catalogue(create=False) as catalogue:
             if clean:
                 run(check.clean.work(catalogue), settings)
             health = run(check.examine.work(catalogue), settings)

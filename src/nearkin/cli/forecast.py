@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import nearkin as nk
 from nearkin.cli.console import Settings, answer, command_text, escape, run, say, table
 from nearkin.cli.near import task_of
 from nearkin.cli.zoo import Json, task_names
@@ -63,7 +62,7 @@ def forecast(
         optimiser=optimiser, learning_rate=learning_rate, batch_size=batch_size, steps=steps, seconds=seconds
     )
     how = forecasting.ForecastOptions(to=to, plan=plan, samples=samples, trial=trial, check=check)
-    with nk.Zoo(settings.zoo_path, create=False, blobs=settings.blobs) as zoo:
+    with settings.open_zoo(create=False) as zoo:
         known = target if target in zoo else task_of(target, zoo)
         found = run(forecasting.forecast_finetuning.work(zoo, source, known, how, settings.seed), settings)
     if out is not None:

@@ -8,7 +8,6 @@ import click
 import typer
 from typer.core import TyperCommand
 
-import nearkin as nk
 from nearkin.cli.console import (
     Restart,
     Resume,
@@ -134,7 +133,7 @@ def interleave(
             augment=augment, drop_path=drop_path, auxiliary=auxiliary,
         ),
     )  # fmt: skip
-    with nk.Zoo(settings.zoo_path, blobs=settings.blobs) as zoo:
+    with settings.open_zoo() as zoo:
         targets = [name if name in zoo else task_of(name, zoo) for name in names]
         if dry_run:
             plan = run(interleaving.plan_interleaving(zoo, targets, how, seed=settings.seed), settings)

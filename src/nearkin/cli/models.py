@@ -121,7 +121,7 @@ def evaluate(
         )
         task = nk.task(source)
     else:
-        with nk.Zoo(settings.zoo_path, create=False, blobs=settings.blobs) as zoo:
+        with settings.open_zoo(create=False) as zoo:
             solved = zoo.solved(model)
             task = nk.task(data) if data is not None else zoo.task(model)
     scores = solved.scores_on(task, trial, devices.device(settings.device))

@@ -104,7 +104,7 @@ def near(
 ) -> None:
     """Rank the solved tasks by their distance to a target, nearest first."""
     settings: Settings = context.obj
-    with nk.Zoo(settings.zoo_path, create=False, blobs=settings.blobs) as zoo:
+    with settings.open_zoo(create=False) as zoo:
         compare = comparison.Comparison(
             **{"measure": measures.DEFAULT, **how}, epsilon=epsilon, screen=screen,
             device=device.device(settings.device),
@@ -151,7 +151,7 @@ def _measure_all(
     settings: Settings, names: list[str] | None, how: dict[str, Any], out: Path | None
 ) -> "DistanceMatrix":
     """Measure all pairs of tasks, and write the picture or the values to a file."""
-    with nk.Zoo(settings.zoo_path, create=False, blobs=settings.blobs, workers=settings.workers) as zoo:
+    with settings.open_zoo(create=False) as zoo:
         compare = comparison.Comparison(**{"measure": measures.STRUCTURE, **how}, device=device.device(settings.device))
         distances = run(zoo.matrix.work(names, how=compare), settings)
         if out is not None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import nearkin as nk
 from nearkin.cli.console import Settings, answer, escape, say, table
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import DataError, MismatchError, require
@@ -125,7 +124,7 @@ def _model(text: str, settings: Settings) -> _Model:
         f"there is no file {file}; name a folder or file that nearkin solve wrote",
         DataError,
     )
-    with nk.Zoo(settings.zoo_path, create=False, blobs=settings.blobs) as zoo:
+    with settings.open_zoo(create=False) as zoo:
         solution = solving.kept_solution(zoo, text) if text in zoo else None
         return _of_solved(zoo.solved(text)) if solution is None else _of_solution(solution)
 

@@ -189,7 +189,7 @@ def search(
         given["plasticity"] = "true"
     budget = chosen.budget(minutes, steps, evaluations)
     space = space or (architecture.FULL if chosen.kin_cells == "none" else architecture.NEAREST)
-    with nk.Zoo(settings.zoo_path, blobs=settings.blobs) as zoo, _trackers(tensorboard, mlflow, target) as listeners:
+    with settings.open_zoo() as zoo, _trackers(tensorboard, mlflow, target) as listeners:
         task = zoo.task(target) if target in zoo else task_of(target, zoo)
         depth = cells or chosen.num_cells
         skeleton = network.Skeleton.of_task(task, channels=channels, num_cells=depth)
@@ -260,7 +260,7 @@ def export_model(
     if source.is_file():
         stored = _of_file(source)
     else:
-        with nk.Zoo(settings.zoo_path, create=False, blobs=settings.blobs) as zoo:
+        with settings.open_zoo(create=False) as zoo:
             stored = zoo.solved(model) if trial is not None else _of_zoo(zoo, model)
     more: dict[str, Any] = {}
     if isinstance(stored, solutions.Solution):

@@ -149,7 +149,7 @@ def solve(
     require(not folder.is_file(), f"{folder} is a file, expected a folder; choose another --out")
     task = nk.task(data, name=name)  # before a zoo is created: bad data changes nothing
     plans.require_answerable(task, plan.metric, plan.class_weight)
-    with nk.Zoo(settings.zoo_path, blobs=settings.blobs) as zoo:
+    with settings.open_zoo() as zoo:
         first = replace(plan, join=plan.joins)
         solution = run(solving.solve.work(task, zoo, plan=first, restart=restart), settings)
         facts = written(solution, folder)

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-import nearkin as nk
 from nearkin.cli.console import Settings, answer, baseline_text, command_text, escape, run, say, table
 from nearkin.cli.near import task_of
 from nearkin.cli.zoo import Json, task_names
@@ -70,7 +69,7 @@ def transfer(
     page = out or Path(f"{_slug(source)}-to-{_slug(target)}.html")
     require(page.suffix in (".html", ".htm"), f"got --out {page}, expected a file name that ends in .html")
     require(not page.is_dir(), f"{page} is a folder, expected a file; choose another --out")
-    with nk.Zoo(settings.zoo_path, create=False, blobs=settings.blobs) as zoo:
+    with settings.open_zoo(create=False) as zoo:
         page.parent.mkdir(parents=True, exist_ok=True)  # an unwritable folder is an error before the work starts
         how = transferring.TransferOptions(
             shots=shots, method=cast(Any, method), weights=weights, how=cast(Any, probabilities), trial=trial,

@@ -92,7 +92,7 @@ def add(
     task = nk.task(data, name=name)  # before a zoo is created: bad data changes nothing
     exists = False
     if zoo_exists(settings):
-        with nk.Catalogue(settings.zoo_path, create=False, blobs=settings.blobs) as catalogue:
+        with settings.open_catalogue(create=False) as catalogue:
             exists = cell and _without_cells(catalogue, task)
             if not exists:
                 catalogue.claimable(name)
@@ -102,7 +102,7 @@ def add(
     suited = nk.Recipe.suited(task, **recipe)
     if cell:  # before anything is trained
         searched = {"method": cell_method, "options": methods.checked(cell_method, task, named_values(option))}
-    with nk.Zoo(settings.zoo_path, blobs=settings.blobs, workers=settings.workers) as zoo:
+    with settings.open_zoo() as zoo:
         work = zoo.add.work(
             task, network, trials=trials, recipe=suited, seed=settings.seed, device=settings.device, restart=restart
         )
@@ -127,7 +127,7 @@ def zoo_exists(settings: Settings) -> bool:
     """Whether there is something at the place of the zoo; a shared zoo is asked itself."""
     if is_shared(settings.zoo_path):
         try:
-            nk.Catalogue(settings.zoo_path, create=False).close()
+            settings.open_catalogue(create=False).close()
         except databases.NoZooError:
             return False
         return True
@@ -147,7 +147,7 @@ def list_(
 ) -> None:
     """List the tasks of the zoo, in the order in which they were added."""
     settings: Settings = context.obj
-    with nk.Catalogue(settings.zoo_path, create=False, blobs=settings.blobs) as catalogue:
+    with settings.open_catalogue(create=False) as catalogue:
         total = catalogue.count()
         if limit is None and not as_json and total > FEW:
             limit = PAGE
@@ -183,7 +183,7 @@ def upgrade(context: typer.Context, as_json: Json = False) -> None:
 def show(context: typer.Context, name: Name, as_json: Json = False) -> None:
     """Show one task and everything stored with it."""
     settings: Settings = context.obj
-    with nk.Catalogue(settings.zoo_path, create=False, blobs=settings.blobs) as catalogue:
+    with settings.open_catalogue(create=False) as catalogue:
         record = catalogue.task(name)
         artifacts = catalogue.artifacts(name)
         stored = [
@@ -242,7 +242,7 @@ def show(context: typer.Context, name: Name, as_json: Json = False) -> None:
 def remove(context: typer.Context, name: Name, as_json: Json = False) -> None:
     """Remove a task, and the files that no other task uses."""
     settings: Settings = context.obj
-    with nk.Catalogue(settings.zoo_path, create=False, blobs=settings.blobs) as catalogue:
+    with settings.open_catalogue(create=False) as catalogue:
         catalogue.remove(name)
     answer({"removed": name}, as_json, lambda: say(f"removed '{escape(name)}'"))
 
@@ -256,7 +256,7 @@ def export(
 ) -> None:
     """Write the zoo, or some of its tasks, as one file that `import` reads."""
     settings: Settings = context.obj
-    with nk.Catalogue(settings.zoo_path, create=False, blobs=settings.blobs) as catalogue:
+    with settings.open_catalogue(create=False) as catalogue:
         written = run(bundle.export_bundle.work(catalogue, file, names or None, overwrite=overwrite), settings)
     size = file.stat().st_size
     answer(
@@ -273,7 +273,7 @@ def import_(
 ) -> None:
     """Import the tasks of an exported zoo; all of them, or none if there is any error."""
     settings: Settings = context.obj
-    with nk.Catalogue(settings.zoo_path, blobs=settings.blobs) as catalogue:
+    with settings.open_catalogue() as catalogue:
         imported = run(bundle.import_bundle.work(catalogue, file), settings)
         records = [catalogue.task(name) for name in imported]
     untrusted = [record.name for record in records if not is_trusted(record.network)]

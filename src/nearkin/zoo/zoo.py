@@ -83,13 +83,8 @@ class Zoo(SolvedTasks):
     ) -> None:
         require(workers >= 1, f"the number of workers must be 1 or more, got {workers}")
         super().__init__(path, create, blobs)
+        self._given_runner, self._workers = runner, workers
         self._own_runner: QueueRunner | None = None
-        if isinstance(runner, str):
-            if (workers > 1 or runner != "local") and self.catalogue.writable:
-                self._own_runner = zoo_runner.open_runner(self, runner, workers)
-            self.runner: Runner | None = self._own_runner
-        else:
-            self.runner = runner
 
     def __enter__(self) -> "Zoo":
         return self
@@ -98,6 +93,16 @@ class Zoo(SolvedTasks):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def runner(self) -> "Runner | None":
+        """Who does jobs of operations, opened at its first use; None if this process does all."""
+        kind = self._given_runner
+        if not isinstance(kind, str):
+            return kind
+        if self._own_runner is None and (self._workers > 1 or kind != "local") and self.catalogue.writable:
+            self._own_runner = zoo_runner.open_runner(self, kind, self._workers)
+        return self._own_runner
 
     def close(self) -> None:
         """Stop the workers and close the database; the end of a `with` block does it too."""
