@@ -194,13 +194,14 @@ class TestUrlOfMemory(CheckpointsLaws):
         return ObjectCheckpoints(objects_at(f"memory://checkpoints/{next(NUMBERS)}"))
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[Faulty]:
+    with s3_server() as application:
+        yield application
+
+
 class TestS3(CheckpointsLaws):
     """Objects of a server."""
-
-    @pytest.fixture(scope="class")
-    def server(self) -> Iterator[Faulty]:
-        with s3_server() as application:
-            yield application
 
     @pytest.fixture
     def where(self, server: Faulty) -> Checkpoints:
