@@ -1,7 +1,8 @@
 """Resuming: real checkpoints with flipped bits are never used, their work is done again and ends in the same bits."""
 
+import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from interrupting import counting
 from laws.checkpoints import CheckpointsLaws
 from nearkin.core.errors import DataError, TrainingError
 from nearkin.core.events import Caution, Checkpoint, Event, Note, Work, finish
+from nearkin.core.objects import objects_at
 from nearkin.core.state import State
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
@@ -21,13 +23,17 @@ from nearkin.run.checkpoints import (
     Checkpoints,
     FolderCheckpoints,
     MemoryCheckpoints,
+    ObjectCheckpoints,
     read_stored,
     resume,
     save_checkpoints,
 )
 from nearkin.tasks.task import Task
+from s3_server import BUCKET, Faulty, s3_server
 
 FLIPS = 60
+DAMAGES = 150
+NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +151,25 @@ def test_checkpoints_are_taken_now_and_then(tmp_path: Path) -> None:
     work.close()
 
 
+@pytest.mark.parametrize("protocol", ["file", "memory"])
+def test_no_altered_or_half_written_state_is_returned(protocol: str, tmp_path: Path) -> None:
+    place = f"file://{tmp_path}" if protocol == "file" else f"memory://damages/{next(NUMBERS)}"
+    where, rng = ObjectCheckpoints(objects_at(place)), random.Random(0)
+    where.write("state", State({"w": torch.arange(50)}, {"step": 7}))
+    data, detected = where.objects.read("state"), 0
+    assert data is not None
+    for turn in range(DAMAGES):
+        harmed = bytearray(data)
+        harmed[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        where.objects.write("state", bytes(harmed) if turn % 2 else data[: rng.randrange(len(data))])
+        with pytest.raises(DataError, match="state is not an intact safetensors file"):
+            where.read("state")
+        detected += 1
+    assert detected == DAMAGES
+    assert finish(read_stored(where, "state", lambda state: state)) is None
+    assert where.names() == ["state.damaged"]
+
+
 class TestFolder(CheckpointsLaws):
     """Files of a folder."""
 
@@ -159,3 +184,25 @@ class TestMemory(CheckpointsLaws):
     @pytest.fixture
     def where(self) -> Checkpoints:
         return MemoryCheckpoints()
+
+
+class TestUrlOfMemory(CheckpointsLaws):
+    """Objects of fsspec in memory."""
+
+    @pytest.fixture
+    def where(self) -> Checkpoints:
+        return ObjectCheckpoints(objects_at(f"memory://checkpoints/{next(NUMBERS)}"))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Faulty]:
+    with s3_server() as application:
+        yield application
+
+
+class TestS3(CheckpointsLaws):
+    """Objects of a server."""
+
+    @pytest.fixture
+    def where(self, server: Faulty) -> Checkpoints:
+        return ObjectCheckpoints(objects_at(f"s3://{BUCKET}/checkpoints/{next(NUMBERS)}"))

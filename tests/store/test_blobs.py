@@ -1,14 +1,38 @@
 import hashlib
+import itertools
 import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nearkin.core.errors import ZooError
+from nearkin.core.errors import OptionError, ZooError
 from nearkin.core.files import TEMPORARY_PREFIX, FileWriteError
+from nearkin.core.objects import FolderObjects, UnreachableError, objects_at
+from nearkin.store.blob_cache import BlobCache
 from nearkin.store.blobs import CHUNK, Blobs
+from s3_server import BUCKET, Faulty, s3_server
+
+FLIPS = 150
+CUTS = 100
+NUMBERS = itertools.count()
+CACHING = """
+import hashlib, os, sys
+from pathlib import Path
+from nearkin.store.blob_cache import BlobCache
+cache = BlobCache(Path(sys.argv[1]), 100_000)
+for _ in range(200):
+    data = os.urandom(1_000)
+    digest = hashlib.sha256(data).hexdigest()
+    cache.write(digest, data)
+    assert cache.read(digest) in (data, None)
+"""
 
 
 @pytest.fixture
@@ -100,3 +124,165 @@ def test_an_interrupted_write_leaves_nothing(blobs: Blobs, monkeypatch: pytest.M
         blobs.put(b"too much")
     assert list(blobs.digests()) == []
     assert list(blobs.leftovers()) == []
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Faulty]:
+    with s3_server() as application:
+        yield application
+
+
+@pytest.fixture(params=["folder", "memory", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "folder":
+        return f"file://{tmp_path}/blobs"
+    if request.param == "memory":
+        return f"memory://blobs/{next(NUMBERS)}"
+    request.getfixturevalue("server")
+    return f"s3://{BUCKET}/blobs/{next(NUMBERS)}"
+
+
+def test_blobs_in_every_place(place: str) -> None:
+    blobs = Blobs(objects_at(place))
+    contents = [b"", b"weights", os.urandom(100_000)]
+    digests = [blobs.put(data) for data in contents]
+    assert [blobs.get(digest) for digest in digests] == contents
+    assert [blobs.size(digest) for digest in digests] == [0, 7, 100_000]
+    assert list(blobs.digests()) == sorted(digests)
+    assert 0 <= blobs.age(digests[0]) < 60
+    blobs.objects.write("note", b"")
+    blobs.objects.write("ab/note", b"")
+    blobs.objects.write(f"00/{digests[1]}.safetensors", b"")
+    assert list(blobs.digests()) == sorted(digests)
+    blobs.remove(digests[1])
+    assert list(blobs.digests()) == sorted({digests[0], digests[2]})
+    assert (blobs.has(digests[1]), blobs.sound(digests[1]), blobs.age(digests[1])) == (False, False, -1)
+    with pytest.raises(ZooError, match="is missing from the zoo"):
+        blobs.get(digests[1])
+
+
+def test_no_altered_or_half_written_blob_is_returned(place: str) -> None:
+    blobs, rng, data = Blobs(objects_at(place)), random.Random(0), random.Random(1).randbytes(2_000)
+    digest = blobs.put(data)
+    share = 10 if place.startswith("s3") else 1  # requests take longer
+    faults = [data[: rng.randrange(len(data))] for _ in range(CUTS // share)]
+    for _ in range(FLIPS // share):
+        flipped = bytearray(data)
+        flipped[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        faults.append(bytes(flipped))
+    detected = 0
+    for fault in faults:
+        blobs.objects.write(f"{digest[:2]}/{digest}.safetensors", fault)
+        with pytest.raises(ZooError, match="was altered"):
+            blobs.get(digest)
+        detected += not blobs.sound(digest)
+    assert detected == len(faults) == (CUTS + FLIPS) // share
+    assert blobs.put(data) == digest
+    assert blobs.get(digest) == data, "a new copy replaces it"
+
+
+def test_blobs_under_a_url_are_no_files() -> None:
+    with pytest.raises(ZooError, match="are in memory://blobs, expected a folder"):
+        Blobs(objects_at("memory://blobs")).path("ab" * 32)
+
+
+def test_storage_that_does_not_answer_is_not_a_damaged_blob(server: Faulty) -> None:
+    blobs = Blobs(objects_at("s3://no-such-bucket/blobs"))
+    for ask in (blobs.has, blobs.sound, blobs.get, blobs.size):
+        with pytest.raises(UnreachableError, match="there is no bucket"):
+            ask("ab" * 32)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> BlobCache:
+    return BlobCache(tmp_path / "cache", 10_000)
+
+
+def test_a_copy_is_read_instead_of_the_storage(tmp_path: Path, cache: BlobCache) -> None:
+    blobs = Blobs(FolderObjects(tmp_path / "far"), cache)
+    digest = blobs.put(b"weights")
+    blobs.path(digest).unlink()
+    assert blobs.get(digest) == b"weights"
+    assert not blobs.has(digest)
+    assert not blobs.sound(digest), "only the storage counts"
+    blobs.put(b"weights")
+    cache.remove(digest)
+    assert blobs.get(digest) == cache.read(digest) == b"weights"
+    blobs.remove(digest)
+    assert cache.read(digest) is None
+
+
+def test_an_altered_copy_is_dropped(tmp_path: Path, cache: BlobCache) -> None:
+    blobs, rng = Blobs(FolderObjects(tmp_path / "far"), cache), random.Random(0)
+    data = rng.randbytes(500)
+    digest = blobs.put(data)
+    for turn in range(40):
+        harmed = bytearray(data)
+        harmed[rng.randrange(500)] ^= 1 << rng.randrange(8)
+        [copy] = cache.folder.glob("*/*")
+        copy.write_bytes(harmed if turn % 2 else data[: rng.randrange(500)])
+        assert blobs.get(digest) == data
+        assert copy.read_bytes() == data
+
+
+def test_copies_that_were_not_used_for_longest_go_first(cache: BlobCache) -> None:
+    digests = []
+    for number in range(9):
+        data = bytes([number]) * 1_000
+        digests.append(hashlib.sha256(data).hexdigest())
+        cache.write(digests[-1], data)
+        moment = time.time() - 100 + number
+        os.utime(cache.folder / digests[-1][:2] / digests[-1], (moment, moment))
+    assert cache.read(digests[0]) is not None
+    big = os.urandom(3_000)
+    cache.write(hashlib.sha256(big).hexdigest(), big)
+    kept = [cache.read(digest) is not None for digest in digests]
+    assert kept == [True, False, False, False, *[True] * 5]
+    cache.write("ab" * 32, os.urandom(10_001))
+    assert not (cache.folder / "ab" / ("ab" * 32)).exists(), "larger than the limit"
+
+
+def test_several_processes_share_one_cache(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CACHING, str(tmp_path / "cache")]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(2)]
+    for process in processes:
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors
+    files = list((tmp_path / "cache").glob("*/*"))
+    assert all(hashlib.sha256(path.read_bytes()).hexdigest() == path.name for path in files)
+    assert 50_000 < sum(path.stat().st_size for path in files) <= 2 * 100_000
+
+
+def test_a_cache_that_cannot_be_used_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for cache in (BlobCache(tmp_path / "file"), BlobCache(tmp_path / "none", 0), BlobCache(Path("/proc/none"))):
+        blobs = Blobs(FolderObjects(tmp_path / "far"), cache)
+        digest = blobs.put(b"weights")
+        assert blobs.get(digest) == b"weights"
+        blobs.remove(digest)
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_cache_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for variable in ("NEARKIN_CACHE", "NEARKIN_CACHE_BYTES"):
+        monkeypatch.delenv(variable, raising=False)
+    assert (BlobCache.of_user().folder, BlobCache.of_user().limit) == (tmp_path / "nearkin" / "blobs", 10 * 2**30)
+    monkeypatch.setenv("NEARKIN_CACHE", str(tmp_path / "mine"))
+    for text, limit in (("2MiB", 2**21), ("0", 0)):
+        monkeypatch.setenv("NEARKIN_CACHE_BYTES", text)
+        assert (BlobCache.of_user().folder, BlobCache.of_user().limit) == (tmp_path / "mine" / "blobs", limit)
+    monkeypatch.setenv("NEARKIN_CACHE_BYTES", "much")
+    with pytest.raises(OptionError, match=r"\$NEARKIN_CACHE_BYTES is 'much', expected a number of bytes"):
+        BlobCache.of_user()
+    assert Blobs.at(tmp_path).cache is None
+    assert Blobs.at("memory://blobs").cache is None
+
+
+def test_a_far_url_has_the_cache_of_the_user(server: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEARKIN_CACHE", str(tmp_path))
+    blobs = Blobs.at(f"s3://{BUCKET}/blobs/{next(NUMBERS)}")
+    digest = blobs.put(b"weights")
+    before = server.answered
+    assert blobs.get(digest) == b"weights"
+    assert server.answered == before, "no request"

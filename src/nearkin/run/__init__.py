@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from nearkin.run.checkpoints import Checkpoints as Checkpoints
     from nearkin.run.checkpoints import FolderCheckpoints as FolderCheckpoints
     from nearkin.run.checkpoints import MemoryCheckpoints as MemoryCheckpoints
+    from nearkin.run.checkpoints import ObjectCheckpoints as ObjectCheckpoints
     from nearkin.run.jobs import JobError as JobError
     from nearkin.run.jobs import JobSpec as JobSpec
     from nearkin.run.journal import JournalEntry as JournalEntry
