@@ -9,8 +9,9 @@ import re
 import weakref
 import zlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import cached_property
+from typing import Any
 
 import sqlalchemy as sql
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
@@ -57,24 +58,27 @@ class PostgresDatabase(Database):
         url, self.schema = _parsed(address)
         engine = sql.create_engine(
             url,
-            connect_args={"prepare_threshold": None, **_timeouts(url)},
+            connect_args={"prepare_threshold": None, "client_encoding": "utf8", **_timeouts(url)},
             execution_options={"schema_translate_map": {None: self.schema}},
             hide_parameters=True,
             **({"poolclass": sql.NullPool} if WORKER in os.environ else {"pool_pre_ping": True, "pool_size": 2}),
         )
         _engines.add(engine)
-        self._writer = engine
-        self._reader = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        self._engine = engine
+        weakref.finalize(self, engine.dispose)  # also if it is dropped without closing
 
-    def reading(self) -> AbstractContextManager[sql.Connection]:
+    @contextmanager
+    def reading(self) -> Iterator[sql.Connection]:
         """Begin a transaction that reads one committed state of the database."""
-        return self._transaction(self._reader)
+        with self._transaction(changes=False) as connection:
+            connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            yield connection
 
     @contextmanager
     def writing(self) -> Iterator[sql.Connection]:
         """Begin a transaction that holds the write lock of the tables from its start; an exception rolls it back."""
         limits = {"lock_timeout": databases.BUSY_SECONDS, "idle_in_transaction_session_timeout": IDLE_SECONDS}
-        with self._transaction(self._writer) as connection:
+        with self._transaction(changes=True) as connection:
             for name, seconds in limits.items():
                 connection.exec_driver_sql(f"SET LOCAL {name} = {1000 * seconds:.0f}")
             lock = zlib.crc32(f"{self.schema}/{self.tables.key}".encode()) - 2**31
@@ -98,15 +102,14 @@ class PostgresDatabase(Database):
     @cached_property
     def writable(self) -> bool:
         """Whether the role may insert and delete rows, and the server is not a read-only copy."""
-        rights = [
-            sql.func.has_table_privilege(f"{self.schema}.{name}", right)
-            for name in metadata.tables
-            for right in ("INSERT", "DELETE")
-            if name != "meta"
-        ]
         fixed = sql.func.pg_is_in_recovery() | (sql.func.current_setting("default_transaction_read_only") == "on")
         with self.reading() as connection:
-            return bool(connection.scalar(sql.select(sql.and_(*rights, ~fixed))))
+            rights = [
+                sql.func.has_table_privilege(f"{self.schema}.{name}", right)
+                for name in table_names(connection) & set(metadata.tables) - {"meta"}
+                for right in ("INSERT", "DELETE")
+            ]
+            return bool(connection.scalar(sql.select(sql.and_(~fixed, *rights))))
 
     def create_schema(self, connection: sql.Connection) -> None:
         """Create the schema if it does not exist; the database must store text as UTF-8."""
@@ -129,20 +132,21 @@ class PostgresDatabase(Database):
 
     def close(self) -> None:
         """Close the connections that are not in use."""
-        self._writer.dispose()
+        self._engine.dispose()
 
     @contextmanager
-    def _transaction(self, engine: sql.Engine) -> Iterator[sql.Connection]:
+    def _transaction(self, changes: bool) -> Iterator[sql.Connection]:
         try:
-            with engine.begin() as connection:
+            with self._engine.begin() as connection:
                 yield connection
         except SQLAlchemyError as refused:
-            raise self._error(refused, changes=engine is self._writer) from refused
+            raise self._error(refused, changes) from refused
 
     def _error(self, error: SQLAlchemyError, changes: bool) -> NearkinError:
         """An error of the driver or the server, explained in one line."""
-        driver = getattr(error, "orig", None)
-        state, line = getattr(driver, "sqlstate", None) or "", one_line(error)
+        driver: Any = getattr(error, "orig", None)
+        state = getattr(driver, "sqlstate", None) or ""
+        line = (state and driver.diag.message_primary) or one_line(error)
         if isinstance(error, DBAPIError) and not state and "connect" in line:
             return _refused_connection(self.name, line)
         if state.startswith(_LOST) or (isinstance(error, DBAPIError) and error.connection_invalidated):
