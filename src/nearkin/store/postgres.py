@@ -4,12 +4,13 @@ The tables are in a schema of their own, `nearkin` unless the address ends with 
 advisory lock of the server until its transaction ends, so that the writers of all machines wait for each other.
 """
 
+import importlib
 import os
 import re
 import weakref
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -56,33 +57,23 @@ class PostgresDatabase(Database):
     def __init__(self, address: str, tables: TableSet = ZOO) -> None:
         self.name, self.tables = without_secrets(address), tables
         url, self.schema = _parsed(address)
-        engine = sql.create_engine(
-            url,
-            connect_args={"prepare_threshold": None, "client_encoding": "utf8", **_timeouts(url)},
-            execution_options={"schema_translate_map": {None: self.schema}},
-            hide_parameters=True,
-            **({"poolclass": sql.NullPool} if WORKER in os.environ else {"pool_pre_ping": True, "pool_size": 2}),
-        )
-        _engines.add(engine)
-        self._engine = engine
-        weakref.finalize(self, engine.dispose)  # also if it is dropped without closing
+        self._reader, self._writer = _engine(url, self.schema), _engine(url, self.schema)
+        sql.event.listen(self._reader, "connect", _only_reads)
+        for engine in (self._reader, self._writer):
+            weakref.finalize(self, engine.dispose)  # also if it is dropped without closing
 
-    @contextmanager
-    def reading(self) -> Iterator[sql.Connection]:
+    def reading(self) -> AbstractContextManager[sql.Connection]:
         """Begin a transaction that reads one committed state of the database."""
-        with self._transaction(changes=False) as connection:
-            connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            yield connection
+        return self._transaction(self._reader)
 
     @contextmanager
     def writing(self) -> Iterator[sql.Connection]:
         """Begin a transaction that holds the write lock of the tables from its start; an exception rolls it back."""
         limits = {"lock_timeout": databases.BUSY_SECONDS, "idle_in_transaction_session_timeout": IDLE_SECONDS}
-        with self._transaction(changes=True) as connection:
-            for name, seconds in limits.items():
-                connection.exec_driver_sql(f"SET LOCAL {name} = {1000 * seconds:.0f}")
-            lock = zlib.crc32(f"{self.schema}/{self.tables.key}".encode()) - 2**31
-            connection.execute(sql.select(sql.func.pg_advisory_xact_lock(LOCKS, lock)))
+        settings = [sql.func.set_config(name, f"{1000 * seconds:.0f}", True) for name, seconds in limits.items()]
+        lock = zlib.crc32(f"{self.schema}/{self.tables.key}".encode()) - 2**31
+        with self._transaction(self._writer) as connection:
+            connection.execute(sql.select(*settings, sql.func.pg_advisory_xact_lock(LOCKS, lock)))
             yield connection
 
     def problems(self) -> list[str]:
@@ -132,15 +123,16 @@ class PostgresDatabase(Database):
 
     def close(self) -> None:
         """Close the connections that are not in use."""
-        self._engine.dispose()
+        self._reader.dispose()
+        self._writer.dispose()
 
     @contextmanager
-    def _transaction(self, changes: bool) -> Iterator[sql.Connection]:
+    def _transaction(self, engine: sql.Engine) -> Iterator[sql.Connection]:
         try:
-            with self._engine.begin() as connection:
+            with engine.begin() as connection:
                 yield connection
         except SQLAlchemyError as refused:
-            raise self._error(refused, changes) from refused
+            raise self._error(refused, changes=engine is self._writer) from refused
 
     def _error(self, error: SQLAlchemyError, changes: bool) -> NearkinError:
         """An error of the driver or the server, explained in one line."""
@@ -201,6 +193,25 @@ def _parsed(address: str) -> tuple[sql.URL, str]:
         ZooError,
     )
     return url.difference_update_query(["schema"]).set(drivername="postgresql+psycopg"), str(schema)
+
+
+def _engine(url: sql.URL, schema: str) -> sql.Engine:
+    """Connections to a server; a worker closes each after its transaction."""
+    engine = sql.create_engine(
+        url,
+        connect_args={"prepare_threshold": None, "client_encoding": "utf8", **_timeouts(url)},
+        execution_options={"schema_translate_map": {None: schema}},
+        hide_parameters=True,
+        **({"poolclass": sql.NullPool} if WORKER in os.environ else {"pool_pre_ping": True, "pool_size": 1}),
+    )
+    _engines.add(engine)
+    return engine
+
+
+def _only_reads(connection: Any, record: object) -> None:
+    """Let the transactions of a connection of psycopg read one state."""
+    connection.isolation_level = importlib.import_module("psycopg").IsolationLevel.REPEATABLE_READ
+    connection.read_only = True
 
 
 def _timeouts(url: sql.URL) -> dict[str, int]:
