@@ -17,6 +17,8 @@ from nearkin.store.catalogue import Catalogue
 from nearkin.store.integrity import examine
 from nearkin.store.records import NewArtifact, NewTask, PendingArtifact
 
+INHERITED = [HealthCheck.function_scoped_fixture, HealthCheck.differing_executors]  # several classes have this law
+
 
 def new_task(name: str = "even", **changes: Any) -> NewTask:
     fields: dict[str, Any] = {
@@ -137,7 +139,7 @@ class StoreLaws:
                 attempt(name)
             assert "\n" not in str(refused.value)
 
-    @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=15, deadline=None, suppress_health_check=INHERITED)
     @given(name=st.text(min_size=1, max_size=100))
     def test_any_name_that_can_be_comes_back(self, store: Catalogue, name: str) -> None:
         try:

@@ -85,7 +85,7 @@ def test_stages_go_with_the_last_task_that_has_their_data(tmp_path: Path, target
     with nk.Zoo(tmp_path / "zoo") as zoo:
         for name in ("one", "two"):
             solve(replace(target, name=name), zoo, plan=Plan(only=("logistic",), trials=1, epochs=1))
-        [folder] = zoo.catalogue.stages.iterdir()
+        [folder] = (zoo.path / "stages").iterdir()
         assert folder.name == target.fingerprint()
         assert checked_health(zoo).unfinished == ()
         zoo.remove("one")

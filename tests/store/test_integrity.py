@@ -70,7 +70,7 @@ def test_what_nobody_needs_is_named_and_harmless(zoo: Catalogue) -> None:
     orphan = zoo.blobs.put(b"nobody's")
     (zoo.blobs.folder / orphan[:2] / f"{TEMPORARY_PREFIX}x").touch()
     (zoo.path / f"{TEMPORARY_PREFIX}y").touch()
-    (zoo.work / "fit-even").mkdir(parents=True)
+    (zoo.path / "work" / "fit-even").mkdir(parents=True)
     health = examine(zoo)
     assert health.orphans == (orphan,)
     assert health.leftovers == (f"{TEMPORARY_PREFIX}y", f"blobs/{orphan[:2]}/{TEMPORARY_PREFIX}x")

@@ -21,6 +21,7 @@ from nearkin.store.bundle import export_bundle, import_bundle
 from nearkin.store.catalogue import Catalogue
 from nearkin.store.database import ConnectionLost
 from nearkin.store.integrity import clean, examine
+from nearkin.store.job_table import open_job_table
 from nearkin.store.places import open_database, upgrade_zoo
 from nearkin.store.records import NewArtifact
 from nearkin.store.schema import MIGRATIONS, ZOO, Migration, TableSet
@@ -175,6 +176,9 @@ def test_the_statements_of_the_guide_make_owner_writer_and_reader(
         for statement in grant:
             if not statement.startswith("CREATE ROLE"):
                 connection.exec_driver_sql(statement)
+    queue = open_job_table(address("zoo_writer", "a third password"))  # its tables were created with the zoo
+    queue.put([])
+    queue.close()
     with Catalogue(address("zoo_writer", "a third password")) as zoo:
         zoo.add(laws.new_task("odd"), laws.weights("odd"))
         zoo.attach("odd", [NewArtifact("fisher", 0, b"f")])

@@ -14,7 +14,7 @@ import nearkin as nk
 from nearkin.core.errors import OptionError
 from nearkin.core.events import Caution, Event, finish
 from nearkin.run.checkpoints import MemoryCheckpoints
-from nearkin.run.jobs import JobSpec
+from nearkin.run.jobs import JobPlace, JobSpec
 from nearkin.run.runner import Job, SerialRunner
 from nearkin.zoo.zoo import Zoo
 
@@ -31,8 +31,8 @@ def fill(zoo: Zoo, *, trials: int = 2) -> None:
 class CountingRunner(SerialRunner):
     """A runner that keeps the jobs that it did."""
 
-    def __init__(self) -> None:
-        super().__init__(MemoryCheckpoints())
+    def __init__(self, folder: Path) -> None:
+        super().__init__(MemoryCheckpoints(), JobPlace(str(folder)))
         self.jobs: list[Job] = []
 
     def submit(self, spec: JobSpec) -> Job:
@@ -52,7 +52,7 @@ def weights(zoo: Zoo, name: str) -> list[torch.Tensor]:
 
 
 def test_jobs_train_and_measure_what_the_operation_then_reads(tmp_path: Path, plain: Zoo) -> None:
-    runner = CountingRunner()
+    runner = CountingRunner(tmp_path / "zoo")
     with Zoo(tmp_path / "zoo", runner=runner) as zoo:
         fill(zoo)
         assert len(runner.jobs) == 2 * len(DATA)
@@ -83,7 +83,7 @@ def test_what_a_job_cannot_do_the_operation_does(tmp_path: Path, plain: Zoo) -> 
             return super().submit(JobSpec("nearkin.run.trial_jobs:fail", {"words": "no room"}, title=spec.title))
 
     heard: list[Event] = []
-    with Zoo(tmp_path / "zoo", runner=Failing()) as zoo:
+    with Zoo(tmp_path / "zoo", runner=Failing(tmp_path / "zoo")) as zoo:
         work = zoo.add.work(nk.task(DATA["a"], name="a"), "mlp?hidden=8", trials=2, recipe=RECIPE)
         finish(work, heard.append)
         assert all(map(torch.equal, weights(zoo, "a"), weights(plain, "a")))
@@ -92,7 +92,7 @@ def test_what_a_job_cannot_do_the_operation_does(tmp_path: Path, plain: Zoo) -> 
 
 
 def test_tasks_made_of_arrays_are_trained_here(tmp_path: Path) -> None:
-    runner = CountingRunner()
+    runner = CountingRunner(tmp_path / "zoo")
     x, y = torch.rand(60, 1, 4, 4), torch.arange(60) % 2
     with Zoo(tmp_path / "zoo", runner=runner) as zoo:
         zoo.add(nk.Task.from_arrays("arrays", x, y, x, y), "mlp?hidden=4", trials=2, recipe=RECIPE)
@@ -128,13 +128,13 @@ def test_a_killed_command_leaves_no_worker_and_a_sound_zoo(tmp_path: Path, plain
 
 
 def workers_of(folder: Path) -> list[str]:
-    """Worker processes whose results are below a folder."""
+    """Worker processes of the zoo in a folder."""
     found = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = file.read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"nearkin.run.worker" in words and any(str(folder).encode() in word for word in words):
+        if b"nearkin.zoo.worker_process" in words and str(folder).encode() in (file.parent / "environ").read_bytes():
             found.append(file.parent.name)
     return found

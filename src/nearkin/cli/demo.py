@@ -1,6 +1,5 @@
 """`demo`: build a small zoo of digit tasks and solve a new task with it."""
 
-import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -103,8 +102,8 @@ def _discard(zoo: "nk.Zoo") -> None:
     for name in (*(name for name, *_ in TASKS), TARGET[0]):
         if name in zoo:
             zoo.remove(name)
-    for folder in (zoo.catalogue.work, zoo.catalogue.stages):
-        shutil.rmtree(folder, ignore_errors=True)
+    for files in (zoo.catalogue.work, zoo.catalogue.stages):
+        files.clear()
 
 
 def _known(zoo: "nk.Zoo", name: str, task: "nk.Task", question: str, settings: Settings) -> str:

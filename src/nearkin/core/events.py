@@ -27,12 +27,16 @@ Q = ParamSpec("Q")
 
 @dataclass(frozen=True)
 class Progress:
-    """`done` of `total` units of a stage are finished; `values` are the current figures, such as the loss."""
+    """`done` of `total` units of a stage are finished; `values` are the current figures, such as the loss.
+
+    `worker` names another process that does the stage at the same time as others; empty for this one.
+    """
 
     stage: str
     done: int
     total: int | None = None
     values: Mapping[str, float] = field(default_factory=dict)
+    worker: str = ""
 
 
 @dataclass(frozen=True)

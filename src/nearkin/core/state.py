@@ -20,7 +20,7 @@ from torch import Tensor
 
 from nearkin.core.errors import DataError, NearkinError
 from nearkin.core.events import Checkpoint, Event, Work, map_events
-from nearkin.core.files import durable_file
+from nearkin.core.files import write_durably
 from nearkin.core.opening import open_regular, unreadable
 from nearkin.core.plain import CHECKSUM, json_object, typed
 
@@ -84,16 +84,18 @@ class State:
             ) from broken
         return cls(tensors, facts, origin)
 
-    def save(self, path: Path) -> None:
-        """Write a file durably, with a checksum; a reader sees the old file or the complete new one."""
+    def to_file(self) -> bytes:
+        """Write as safetensors with a checksum, which `from_bytes` verifies."""
         data = memoryview(self.to_bytes())
         size = int.from_bytes(data[:8], "little")
         header, tensors = bytes(data[8 : 8 + size]).rstrip(b" "), data[8 + size :]
         header = _MARK + _checksum(header, tensors) + b'",' + header.removeprefix(_START)
         header += b" " * (-len(header) % 8)  # safetensors aligns tensors to eight bytes
-        with durable_file(path) as file:
-            file.write(len(header).to_bytes(8, "little") + header)
-            file.write(tensors)
+        return b"".join((len(header).to_bytes(8, "little"), header, tensors))
+
+    def save(self, path: Path) -> None:
+        """Write a file durably, with a checksum; a reader sees the old file or the complete new one."""
+        write_durably(path, self.to_file())
 
     @classmethod
     def load(cls, path: Path) -> "State":

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nearkin.run.journal import JournalEntry as JournalEntry
     from nearkin.run.journal import journals as journals
     from nearkin.run.journal import write_journal as write_journal
-    from nearkin.run.local import LocalRunner as LocalRunner
+    from nearkin.run.queued import QueueRunner as QueueRunner
     from nearkin.run.runner import Job as Job
     from nearkin.run.runner import Runner as Runner
     from nearkin.run.runner import SerialRunner as SerialRunner

@@ -6,16 +6,15 @@ reads it. A damaged state is renamed, and its part of the work is done again.
 
 import hashlib
 import json
-import shutil
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
 from nearkin.core.errors import DataError
 from nearkin.core.events import Caution, Checkpoint, Work
+from nearkin.core.objects import FolderObjects, Objects
 from nearkin.core.state import State, restoring
 
 T = TypeVar("T")
@@ -27,7 +26,7 @@ SAVE_SECONDS = 10.0  # time between two checkpoints that are saved
 
 
 class Checkpoints(Protocol):
-    """Storage of states by name: a folder, or memory."""
+    """Storage of states by name: a folder, a URL, or memory."""
 
     def read(self, name: str) -> State | None:
         """Read a state; None if there is none. Raises `DataError` if it is damaged."""
@@ -59,42 +58,55 @@ class Checkpoints(Protocol):
 
 
 @dataclass(frozen=True)
-class FolderCheckpoints:
-    """States as files of a folder, which is created when the first one is stored."""
+class ObjectCheckpoints:
+    """States as objects of one place, with a checksum in each."""
 
-    folder: Path
+    objects: Objects
 
     def read(self, name: str) -> State | None:
-        """Load a file and verify its checksum."""
-        file = self.folder / name
-        return State.load(file) if file.exists() else None
+        """Load a state and verify its checksum."""
+        data = self.objects.read(name)
+        return None if data is None else State.from_bytes(data, self.objects.label(name))
 
     def write(self, name: str, state: State) -> None:
-        """Save a file durably."""
-        state.save(self.folder / name)
+        """Save a state durably."""
+        self.objects.write(name, state.to_file())
 
     def remove(self, name: str) -> None:
-        """Delete a file."""
-        (self.folder / name).unlink(missing_ok=True)
+        """Delete a state."""
+        self.objects.remove(name)
 
     def put_aside(self, name: str) -> str:
-        """Append `.damaged` to the name of a file."""
+        """Append `.damaged` to the name of a state."""
         aside = f"{name}{DAMAGED}"
-        with suppress(OSError):
-            (self.folder / name).replace(self.folder / aside)
+        self.objects.move(name, aside)
         return aside
 
     def names(self) -> list[str]:
-        """Names of the files."""
-        return sorted(path.name for path in self.folder.glob("*") if path.is_file())
+        """Names of the objects."""
+        return self.objects.names()
+
+    def within(self, name: str) -> "ObjectCheckpoints":
+        """The checkpoints in a group of this name."""
+        return ObjectCheckpoints(self.objects.within(name))
+
+    def clear(self) -> None:
+        """Delete all objects."""
+        self.objects.clear()
+
+
+class FolderCheckpoints(ObjectCheckpoints):
+    """States as files of a folder, which is created when the first one is stored."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(FolderObjects(folder))
+        object.__setattr__(self, "folder", folder)
+
+    folder: Path
 
     def within(self, name: str) -> "FolderCheckpoints":
         """The checkpoints in a subfolder of this name."""
         return FolderCheckpoints(self.folder / name)
-
-    def clear(self) -> None:
-        """Delete the folder."""
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Jobs: work that any process can do, described by plain values.
 
 A specification names a function of nearkin, its inputs as JSON values and a seed: never a closure, never a tensor. Data
-and weights are named by where they are stored. The result is a `State` that is written once, under a key made of all
-that determines it, so that a job that is done twice does no harm.
+and weights are named by where they are stored; the zoo itself is not part of it (`JobPlace`), as its address may hold a
+secret. The result is a `State` that is written once, under a key made of all that determines it, so that a job that is
+done twice does no harm.
 
 Only functions of nearkin that are marked with `job` can be named: what is read from a store or a pipe cannot choose
 other code.
@@ -11,17 +12,33 @@ other code.
 import importlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from typing import Any, TypeAlias
 
 from nearkin.core.errors import NearkinError, require
 from nearkin.core.events import Work
+from nearkin.core.job_records import JobRecord
+from nearkin.core.plain import json_object, typed
 from nearkin.core.state import State
 from nearkin.run.checkpoints import SUFFIX, Checkpoints, facts_digest, read_stored
 
-JobFunction: TypeAlias = Callable[[Mapping[str, Any], int], Work[State]]
-"""(inputs, seed) → the work of a job."""
+
+@dataclass(frozen=True)
+class JobPlace:
+    """Where a job reads and writes data; every worker has its own, and it is never stored with a job.
+
+    Attributes:
+        zoo: folder or address of the zoo.
+        blobs: address of its blobs; empty for those that the zoo names.
+    """
+
+    zoo: str = ""
+    blobs: str = field(default="", repr=False)
+
+
+JobFunction: TypeAlias = Callable[[JobPlace, Mapping[str, Any], int], Work[State]]
+"""(place, inputs, seed) → the work of a job."""
 
 PACKAGE = "nearkin."
 _MARK = "_nearkin_job"
@@ -74,7 +91,7 @@ class JobSpec:
         facts = {"function": self.function, "inputs": self.inputs, "seed": self.seed, "version": self.version}
         return f"job-{facts_digest(facts)}{SUFFIX}"
 
-    def work(self, results: Checkpoints) -> Work[State]:
+    def work(self, results: Checkpoints, place: JobPlace) -> Work[State]:
         """Read the result if it is stored; else do the job in this process, and store it."""
         here = version("nearkin")
         require(
@@ -85,9 +102,23 @@ class JobSpec:
         stored = yield from read_stored(results, self.key, lambda state: state)
         if stored is not None:
             return stored
-        state = yield from job_function(self.function)(self.inputs, self.seed)
+        state = yield from job_function(self.function)(place, self.inputs, self.seed)
         results.write(self.key, state)
         return state
+
+
+def record_of(spec: JobSpec, group: str) -> JobRecord:
+    """A specification as a pending job of a queue."""
+    text = json.dumps({**asdict(spec), "inputs": dict(spec.inputs)}, sort_keys=True)
+    return JobRecord(key=spec.key, spec=text, title=spec.title, mebibytes=spec.mebibytes, group=group)
+
+
+def spec_of(record: JobRecord) -> JobSpec:
+    """The specification of a job of a queue; `JobError` if it is damaged."""
+    try:
+        return typed(JobSpec, json_object(record.spec, "the job"), "the job")
+    except NearkinError as damaged:
+        raise JobError(f"the job {record.key} is damaged ({damaged}); cancel it: nearkin jobs --cancel") from damaged
 
 
 def job_function(path: str) -> JobFunction:

@@ -8,16 +8,16 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from nearkin.core.errors import NearkinError
 from nearkin.core.events import Caution, Checkpoint, Event, Note, Progress, Work
+from nearkin.core.job_records import CANCELLED, DONE, ENDED, FAILED, PENDING, RUNNING, JobRecord
 from nearkin.core.state import State
 from nearkin.run.checkpoints import Checkpoints
-from nearkin.run.jobs import JobError, JobSpec
+from nearkin.run.jobs import JobError, JobPlace, JobSpec
 
-PENDING, RUNNING, DONE, FAILED, CANCELLED = "pending", "running", "done", "failed", "cancelled"
-ENDED = (DONE, FAILED, CANCELLED)
 POLL_SECONDS = 0.1  # between two looks at the events of running jobs
 
 
@@ -43,6 +43,7 @@ class Job:
         self._lines: list[str] = []
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[Job], None]] = []
+        self._known = 0  # lines of its log in a queue that were heard
 
     @property
     def id(self) -> str:
@@ -97,6 +98,16 @@ class Job:
             self._lines.append(event.text)
         self.events.put(event)
 
+    def update(self, record: JobRecord) -> None:
+        """Take state, progress and new lines of the job in a queue; for runners."""
+        if record.state == RUNNING:
+            self.state = RUNNING
+        for event in record.events_after(self._known):
+            self.hear(event)
+        self._known = record.logged
+        if record.progress is not None:
+            self.hear(replace(record.progress, worker=record.worker))
+
     def end(self, outcome: State | NearkinError, state: str = "") -> None:
         """Set the result or the error; for runners. Only the first end counts."""
         failed = isinstance(outcome, NearkinError)
@@ -127,6 +138,10 @@ class Runner(Protocol):
         """Begin a job as soon as there is room; a job whose result is stored has ended at once."""
         ...
 
+    def forget(self, specs: Sequence[JobSpec]) -> None:
+        """Remove the results of jobs that have ended, and what else is stored of them."""
+        ...
+
     def close(self) -> None:
         """Stop all jobs and workers; jobs that have not ended are cancelled."""
         ...
@@ -137,16 +152,17 @@ class SerialRunner:
 
     Args:
         results: where results are stored.
+        place: where jobs read and write data.
     """
 
-    def __init__(self, results: Checkpoints) -> None:
-        self.results = results
+    def __init__(self, results: Checkpoints, place: JobPlace | None = None) -> None:
+        self.results, self.place = results, place or JobPlace()
 
     def submit(self, spec: JobSpec) -> Job:
         """Do a job."""
         job = Job(spec)
         job.started()
-        work = spec.work(self.results)
+        work = spec.work(self.results, self.place)
         try:
             while True:
                 job.hear(next(work))
@@ -157,6 +173,11 @@ class SerialRunner:
         except Exception as error:
             job.end(JobError(f"{type(error).__name__}: {error}"))
         return job
+
+    def forget(self, specs: Sequence[JobSpec]) -> None:
+        """Remove results."""
+        for spec in specs:
+            self.results.remove(spec.key)
 
     def close(self) -> None:
         """Nothing is left to stop."""
@@ -209,11 +230,16 @@ def run_jobs(runner: Runner, specs: Sequence[JobSpec], stage: str = "jobs") -> W
 
 
 def _heard(job: Job) -> Work[None]:
-    """The notes and cautions of a job since the last call; the progress of single jobs is left out."""
+    """The notes and cautions of a job since the last call, and its last progress if another process does it."""
+    progress = None
     while True:
         try:
             event = job.events.get_nowait()
         except queue.Empty:
-            return
+            break
         if isinstance(event, Note | Caution):
             yield event
+        elif isinstance(event, Progress) and event.worker:
+            progress = replace(event, stage=f"{job.spec.title}: {event.stage}" if job.spec.title else event.stage)
+    if progress is not None and job.state == RUNNING:
+        yield progress

@@ -13,11 +13,11 @@ import torch
 from nearkin.core.errors import DataError
 from nearkin.core.events import Checkpoint, Note, Progress, Work
 from nearkin.core.state import State
-from nearkin.run.jobs import job
+from nearkin.run.jobs import JobPlace, job
 
 
 @job
-def square(inputs: Mapping[str, Any], seed: int) -> Work[State]:
+def square(place: JobPlace, inputs: Mapping[str, Any], seed: int) -> Work[State]:
     """Square a number."""
     value = float(inputs["value"])
     yield Note(f"squared {value}")
@@ -25,7 +25,7 @@ def square(inputs: Mapping[str, Any], seed: int) -> Work[State]:
 
 
 @job
-def fail(inputs: Mapping[str, Any], seed: int) -> Work[State]:
+def fail(place: JobPlace, inputs: Mapping[str, Any], seed: int) -> Work[State]:
     """Raise an error with given words, or an unexpected one."""
     yield Progress("fail", 0, 1)
     if inputs.get("divide"):
@@ -34,7 +34,7 @@ def fail(inputs: Mapping[str, Any], seed: int) -> Work[State]:
 
 
 @job
-def wait(inputs: Mapping[str, Any], seed: int) -> Work[State]:
+def wait(place: JobPlace, inputs: Mapping[str, Any], seed: int) -> Work[State]:
     """Wait for some seconds, with a checkpoint every tenth of a second."""
     yield Note("waiting")
     limit = time.monotonic() + float(inputs["seconds"])
@@ -45,7 +45,7 @@ def wait(inputs: Mapping[str, Any], seed: int) -> Work[State]:
 
 
 @job
-def die(inputs: Mapping[str, Any], seed: int) -> Work[State]:
+def die(place: JobPlace, inputs: Mapping[str, Any], seed: int) -> Work[State]:
     """Kill the process."""
     yield Note("dying")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -53,10 +53,10 @@ def die(inputs: Mapping[str, Any], seed: int) -> Work[State]:
 
 
 @job
-def die_once(inputs: Mapping[str, Any], seed: int) -> Work[State]:
+def die_once(place: JobPlace, inputs: Mapping[str, Any], seed: int) -> Work[State]:
     """Kill the process at the first attempt, which leaves a file."""
     mark = Path(inputs["mark"])
     if not mark.exists():
         mark.touch()
-        yield from die(inputs, seed)
+        yield from die(place, inputs, seed)
     return State({}, {"attempts": 2})

@@ -1,97 +1,154 @@
-"""Worker process: does the jobs that arrive as JSON lines on its standard input.
+"""Worker: takes jobs from a queue, does them, and gives signs of life meanwhile.
 
-    python -m nearkin.run.worker FOLDER
-
-FOLDER is where results are stored. Every job is answered by JSON lines on standard output: its events, and its end.
-What a job itself prints goes to standard error. After SIGTERM the worker ends at the next checkpoint of its job; SIGINT
-is left to the process that started it.
+Workers differ only in who starts them: a user (`nearkin worker`), or a runner (`nearkin.run.queued`) as a process, by
+Ray or by SLURM.
 """
 
-import json
 import os
-import signal
-import sys
+import random
+import socket
+import threading
 import time
-from collections.abc import Mapping
-from pathlib import Path
-from types import FrameType
-from typing import Any, TextIO
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from nearkin.core.errors import NearkinError
 from nearkin.core.events import Caution, Checkpoint, Event, Note, Progress, finish
-from nearkin.core.memory import out_of_memory
-from nearkin.run.checkpoints import FolderCheckpoints
-from nearkin.run.jobs import JobSpec
+from nearkin.core.job_records import CAUTION, DONE, FAILED, NOTE, JobQueue, JobRecord, JobReport
+from nearkin.core.memory import available_mebibytes, out_of_memory
+from nearkin.run.checkpoints import Checkpoints
+from nearkin.run.jobs import JobPlace, spec_of
+from nearkin.run.leases import BEAT_SECONDS, LEASE_SECONDS, LeaseWatch
 
-EVENT_SECONDS = 0.2  # between two messages about progress
-DONE, FAILED = "done", "failed"
+GRACE_SECONDS = 10.0  # for a job to reach a checkpoint before its process is ended
+SHORTEST_WAIT, LONGEST_WAIT = 0.002, 0.5  # seconds between two looks at an empty queue
+STUCK = 3  # exit status of a worker whose job reached no checkpoint after it was stopped
 
 
 class _Stopped(BaseException):
-    """The worker was asked to stop."""
+    """The job was cancelled or given to another worker, or the worker was asked to stop."""
 
 
-class _Answers:
-    """Writes messages, and stops the job at a checkpoint when that was asked for."""
+@dataclass
+class Worker:
+    """Does jobs until it is asked to stop.
 
-    def __init__(self, stream: TextIO) -> None:
-        self.stream, self.stopping, self.last = stream, False, 0.0
+    Attributes:
+        queue: where jobs come from.
+        results: where results are stored.
+        place: where jobs read and write data.
+        name: of the worker; unique.
+        group: jobs that it takes (default: all).
+        exit_when_stuck: whether the process is ended if a job that should stop reaches no checkpoint.
+        stopping: set to stop at the next checkpoint of a job, which is given back.
+        listen: called with every job that begins or ends, for messages.
+    """
 
-    def send(self, message: Mapping[str, Any]) -> None:
-        self.stream.write(json.dumps(message) + "\n")
-        self.stream.flush()
+    queue: JobQueue
+    results: Checkpoints
+    place: JobPlace
+    name: str
+    group: str | None = None
+    exit_when_stuck: bool = True
+    stopping: threading.Event = field(default_factory=threading.Event)
+    listen: Callable[[JobRecord, str], None] = lambda job, state: None
+
+    def run(self, idle_seconds: float | None = None) -> int:
+        """Do jobs until `stopping` is set, or until there was none for some seconds; returns how many were done."""
+        done, wait, watch = 0, SHORTEST_WAIT, LeaseWatch()
+        host, idle, looked = host_name(), time.monotonic(), 0.0
+        while not self.stopping.is_set():
+            job = self.queue.claim(self.name, host, available_mebibytes(), self.group)
+            if job is not None:
+                self._do(job)
+                done, wait, idle = done + 1, SHORTEST_WAIT, time.monotonic()
+                continue
+            if idle_seconds is not None and time.monotonic() - idle >= idle_seconds:
+                break
+            if time.monotonic() - looked > LEASE_SECONDS / 10:
+                looked = time.monotonic()
+                watch.put_back_lost(self.queue)
+            self.stopping.wait(wait * random.uniform(0.5, 1.0))  # workers must not look all at the same time
+            wait = min(LONGEST_WAIT, 1.3 * wait)
+        return done
+
+    def _do(self, job: JobRecord) -> None:
+        """Do one job, and store how it ended."""
+        self.listen(job, "begins")
+        with _Reports(self, job) as reports:
+            try:
+                finish(spec_of(job).work(self.results, self.place), reports)
+                state, error = DONE, ""
+            except _Stopped:
+                state, error = "", ""
+            except NearkinError as refused:
+                state, error = FAILED, str(refused)
+            except Exception as failed:
+                words = "out of memory" if out_of_memory(failed) else f"unexpected {type(failed).__name__}: {failed}"
+                state, error = FAILED, words
+        if state:
+            self.queue.end(self.name, job.key, state, error, reports.taken())
+        else:
+            self.queue.leave(self.name)
+        self.listen(job, error or state or "given back")
+
+
+class _Reports:
+    """Reports the events of a job from a thread of its own, and stops the job at a checkpoint when it must end."""
+
+    def __init__(self, worker: Worker, job: JobRecord) -> None:
+        self.worker, self.job = worker, job
+        self.progress: Progress | None = None
+        self.lines: list[tuple[str, str]] = []
+        self.lock, self.ended, self.lost = threading.Lock(), threading.Event(), False
+        self.thread = threading.Thread(target=self._report, daemon=True)
+
+    def __enter__(self) -> "_Reports":
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        self.thread.join()
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Checkpoint):
-            if self.stopping:
+            if self.lost or self.worker.stopping.is_set():
                 raise _Stopped
         elif isinstance(event, Progress):
-            if time.monotonic() - self.last > EVENT_SECONDS:
-                self.last = time.monotonic()
-                self.send({"progress": event.stage, "done": event.done, "total": event.total})
-        else:
-            self.send({"note" if isinstance(event, Note) else "caution": event.text})
+            self.progress = event
+        elif isinstance(event, Note | Caution):
+            with self.lock:
+                self.lines.append((NOTE if isinstance(event, Note) else CAUTION, event.text))
+
+    def taken(self) -> JobReport:
+        """What was not reported yet."""
+        with self.lock:
+            lines, self.lines = self.lines, []
+        return JobReport(self.progress, lines)
+
+    def _report(self) -> None:
+        stopped: float | None = None
+        while not self.ended.wait(BEAT_SECONDS):
+            if self.lost or self.worker.stopping.is_set():
+                stopped = stopped or time.monotonic()
+                if time.monotonic() - stopped > GRACE_SECONDS and self.worker.exit_when_stuck:
+                    os._exit(STUCK)
+            if not self.lost:
+                try:
+                    self.lost = not self.worker.queue.report(self.worker.name, self.job.key, self.taken())
+                except NearkinError:  # the database cannot be reached: the job goes on, and may lose its lease
+                    continue
 
 
-def heard(message: Mapping[str, Any]) -> Event | None:
-    """The event of a message; None if it is another message."""
-    if "progress" in message:
-        return Progress(message["progress"], message["done"], message["total"])
-    if "note" in message:
-        return Note(message["note"])
-    return Caution(message["caution"]) if "caution" in message else None
+def host_name() -> str:
+    """Name of this machine."""
+    try:
+        return socket.gethostname()
+    except OSError:
+        return "unknown"
 
 
-def do_jobs(results: FolderCheckpoints, lines: TextIO, answers: _Answers) -> None:
-    """Do the jobs of all lines."""
-    for line in lines:
-        try:
-            spec = JobSpec(**json.loads(line))
-            finish(spec.work(results), answers)
-            answers.send({"end": DONE})
-        except NearkinError as error:
-            answers.send({"end": FAILED, "error": str(error)})
-        except Exception as error:
-            words = "out of memory" if out_of_memory(error) else f"unexpected {type(error).__name__}: {error}"
-            answers.send({"end": FAILED, "error": words})
-
-
-def main() -> None:
-    """Serve until the standard input ends."""
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as stream:
-        os.dup2(2, 1)  # what a job prints must not be taken for an answer
-        answers = _Answers(stream)
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            answers.stopping = True
-
-        signal.signal(signal.SIGTERM, stop)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            do_jobs(FolderCheckpoints(Path(sys.argv[1])), sys.stdin, answers)
-        except (_Stopped, BrokenPipeError):
-            sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()
+def worker_name() -> str:
+    """A name that no other worker has."""
+    return f"{host_name()}-{os.getpid()}-{random.SystemRandom().getrandbits(32):08x}"

@@ -7,7 +7,6 @@ any moment. If the connection to the server is lost, a method is repeated for up
 """
 
 import json
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -20,6 +19,7 @@ import sqlalchemy as sql
 from nearkin.core.addresses import is_shared
 from nearkin.core.errors import NearkinError, ZooError, require
 from nearkin.core.files import FileWriteError
+from nearkin.core.objects import Objects, objects_at
 from nearkin.store import schema
 from nearkin.store.database import retried, retry_lost
 from nearkin.store.places import blob_url, open_blobs, open_database
@@ -74,7 +74,8 @@ class Catalogue:
         self.shared = is_shared(str(path))
         self.address = self.database.name if self.shared else str(Path(path).absolute())
         try:
-            self.blobs = open_blobs(blob_url(self.database, blobs) if self.shared else str(self.path / "blobs"))
+            self.files = objects_at(blob_url(self.database, blobs) if self.shared else self.path)
+            self.blobs = open_blobs(self.files)
         except BaseException:
             self.close()
             raise
@@ -96,14 +97,14 @@ class Catalogue:
         return Path(self.address)
 
     @property
-    def work(self) -> Path:
-        """Folder of unfinished work."""
-        return self.path / "work"
+    def work(self) -> Objects:
+        """Files of unfinished work."""
+        return self.files.within("work")
 
     @property
-    def stages(self) -> Path:
-        """Folder of finished stages of solutions."""
-        return self.path / "stages"
+    def stages(self) -> Objects:
+        """Files of finished stages of solutions."""
+        return self.files.within("stages")
 
     @property
     def writable(self) -> bool:
@@ -247,8 +248,9 @@ class Catalogue:
         digests: list[str] = []
         unused = retry_lost(lambda again: self._remove(name, digests, again))
         self._try_discard(digests)
-        if unused and not self.shared:
-            shutil.rmtree(self.stages / unused, ignore_errors=True)
+        if unused:
+            with suppress(NearkinError):  # they are harmless
+                self.stages.within(unused).clear()
 
     def _remove(self, name: str, digests: list[str], again: bool) -> str:
         """Delete a task, and put the digests of its blobs into the list; returns its fingerprint if it was the last."""

@@ -100,14 +100,14 @@ def examine(catalogue: Catalogue) -> Work[Health]:
         problems=tuple(problems),
         orphans=tuple(sorted(stored - now.keys() - named.keys())),
         leftovers=tuple(_below(catalogue, path) for path in _leftovers(catalogue)),
-        unfinished=tuple(sorted(path.name for path in _unfinished(catalogue))),
+        unfinished=tuple(sorted(_unfinished(catalogue))),
     )
 
 
-def _unfinished(catalogue: Catalogue) -> Iterator[Path]:
-    if not catalogue.shared:
-        yield from catalogue.work.glob("*")
-        yield from catalogue.stages.glob("*/*.part")
+def _unfinished(catalogue: Catalogue) -> Iterator[str]:
+    yield from catalogue.work.entries()
+    for fingerprint in catalogue.stages.entries():
+        yield from (name for name in catalogue.stages.within(fingerprint).names() if name.endswith(".part"))
 
 
 @operation
@@ -120,8 +120,8 @@ def clean(catalogue: Catalogue, older_than_seconds: float = 3600.0) -> Work[Clea
     problems = catalogue.database.problems()
     require(not problems, f"nothing was removed, the zoo is damaged: {''.join(problems[:1])}", ZooError)
     named = _named(catalogue)
-    paths = {digest: catalogue.blobs.path(digest) for digest in catalogue.blobs.digests() if digest not in named}
-    old = [digest for digest, path in paths.items() if _age(path) >= older_than_seconds]
+    unused = (digest for digest in catalogue.blobs.digests() if digest not in named)
+    old = [digest for digest in unused if catalogue.blobs.age(digest) >= older_than_seconds]
     sizes = {digest: catalogue.blobs.size(digest) for digest in old if catalogue.blobs.has(digest)}
     orphans: list[str] = []
     for start in range(0, len(old), BATCH):

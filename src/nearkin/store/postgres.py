@@ -9,7 +9,7 @@ import os
 import re
 import weakref
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Any
@@ -52,10 +52,11 @@ class PostgresDatabase(Database):
         address: `postgresql://USER:PASSWORD@HOST:PORT/DATABASE?schema=NAME`; every part but the scheme may be left
             out. Further parameters, such as `sslmode`, are those of libpq.
         tables: the tables and their migrations.
+        durable: wait at each commit until it is on the disk; else a failure of the server may undo the last commits.
     """
 
-    def __init__(self, address: str, tables: TableSet = ZOO) -> None:
-        self.name, self.tables = without_secrets(address), tables
+    def __init__(self, address: str, tables: TableSet = ZOO, durable: bool = True) -> None:
+        self.name, self.tables, self.durable = without_secrets(address), tables, durable
         url, self.schema = _parsed(address)
         self._reader, self._writer = _engine(url, self.schema), _engine(url, self.schema)
         sql.event.listen(self._reader, "connect", _only_reads)
@@ -70,7 +71,10 @@ class PostgresDatabase(Database):
     def writing(self) -> Iterator[sql.Connection]:
         """Begin a transaction that holds the write lock of the tables from its start; an exception rolls it back."""
         limits = {"lock_timeout": databases.BUSY_SECONDS, "idle_in_transaction_session_timeout": IDLE_SECONDS}
-        settings = [sql.func.set_config(name, f"{1000 * seconds:.0f}", True) for name, seconds in limits.items()]
+        values = {name: f"{1000 * seconds:.0f}" for name, seconds in limits.items()}
+        if not self.durable:
+            values["synchronous_commit"] = "off"
+        settings = [sql.func.set_config(name, value, True) for name, value in values.items()]
         lock = zlib.crc32(f"{self.schema}/{self.tables.key}".encode()) - 2**31
         with self._transaction(self._writer) as connection:
             connection.execute(sql.select(*settings, sql.func.pg_advisory_xact_lock(LOCKS, lock)))
@@ -158,11 +162,16 @@ class PostgresDatabase(Database):
         return cases.get(state, ZooError(f"cannot use the database {self.name}: {line}; run nearkin doctor"))
 
 
-def open_postgres(address: str, create: bool = True, tables: TableSet = ZOO, blobs: str = "") -> PostgresDatabase:
-    """Open the schema of a shared zoo; `create` makes one in a database that has none, with the URL of its blobs."""
+def open_postgres(
+    address: str, create: bool = True, tables: TableSet = ZOO, blobs: str = "", others: Sequence[TableSet] = ()
+) -> PostgresDatabase:
+    """Open the schema of a shared zoo; `create` makes one in a database that has none, with the URL of its blobs.
+
+    The tables of `others` are created with it, because those who write later may not create tables.
+    """
     database = PostgresDatabase(address, tables)
     try:
-        if not require_tables(database, create=create and bool(blobs), facts={"blobs": blobs}):
+        if not require_tables(database, create=create and bool(blobs), facts={"blobs": blobs}, others=others):
             advice = (
                 "give the place of its files with --blobs URL to make one"
                 if create

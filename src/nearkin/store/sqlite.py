@@ -29,7 +29,8 @@ class SqliteDatabase(Database):
     """Transactions on a file, in write-ahead mode: readers never wait and see complete commits only.
 
     A connection is closed at the end of its transaction. The object can therefore be shared by threads, used after a
-    fork, and dropped without closing.
+    fork, and dropped without closing. Only if it need not be durable, connections are kept: to close the last one takes
+    as long as ten transactions.
 
     Args:
         path: the file.
@@ -40,7 +41,8 @@ class SqliteDatabase(Database):
     def __init__(self, path: Path, tables: TableSet = ZOO, durable: bool = True) -> None:
         self.path = path.resolve()
         self.name, self.tables, self.durable = str(self.path), tables, durable
-        engine = sql.create_engine("sqlite://", creator=self._connect, poolclass=sql.NullPool)
+        pool = sql.NullPool if durable else sql.QueuePool
+        engine = sql.create_engine("sqlite://", creator=self._connect, poolclass=pool)
         sql.event.listen(engine, "begin", _begun)
         self._reader = engine
         self._writer = engine.execution_options(nearkin_writes=True)
@@ -102,10 +104,13 @@ class SqliteDatabase(Database):
             raise database_error(self.path, refused, databases.BUSY_SECONDS) from refused
 
     def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self._address(), uri=True, timeout=databases.BUSY_SECONDS, isolation_level=None)
+        connection = sqlite3.connect(
+            self._address(), uri=True, timeout=databases.BUSY_SECONDS, isolation_level=None,
+            check_same_thread=self.durable,
+        )  # fmt: skip
         try:
             connection.execute("PRAGMA foreign_keys = ON")
-            connection.execute(f"PRAGMA synchronous = {'FULL' if self.durable else 'NORMAL'}")
+            connection.execute(f"PRAGMA synchronous = {'FULL' if self.durable else 'OFF'}")
         except BaseException:
             connection.close()
             raise

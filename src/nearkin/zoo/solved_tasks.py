@@ -20,7 +20,8 @@ from nearkin.fisher.diagonals import diagonal
 from nearkin.fisher.values import FisherDiagonal
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.solved import Solved, fit_facts, fit_from, fit_state, solved_from, task_facts
-from nearkin.run.checkpoints import Checkpoints, FolderCheckpoints, MemoryCheckpoints
+from nearkin.run.checkpoints import Checkpoints, MemoryCheckpoints, ObjectCheckpoints
+from nearkin.run.jobs import JobPlace
 from nearkin.run.stages import StageCache
 from nearkin.store.catalogue import Catalogue
 from nearkin.store.records import NewArtifact, NewTask, TaskRecord
@@ -52,9 +53,10 @@ class SolvedTasks:
     def __init__(self, path: str | Path = "nearkin-zoo", create: bool = True, blobs: str = "") -> None:
         self.catalogue = Catalogue(path, create, blobs=blobs)
         self.address = self.catalogue.address
+        self.place = JobPlace(str(path) if self.catalogue.shared else self.address, blobs)
         self.work: Checkpoints = MemoryCheckpoints()
-        if self.catalogue.writable and not self.catalogue.shared:
-            self.work = FolderCheckpoints(self.path / "work")
+        if self.catalogue.writable:
+            self.work = ObjectCheckpoints(self.catalogue.work)
 
     @property
     def path(self) -> Path:
@@ -63,10 +65,7 @@ class SolvedTasks:
 
     def stages(self, task: Task) -> StageCache:
         """The cache of finished stages of a task's solution."""
-        checkpoints: Checkpoints = MemoryCheckpoints()
-        if not self.catalogue.shared:
-            checkpoints = FolderCheckpoints(self.catalogue.stages / task.fingerprint())
-        return StageCache(checkpoints, task.digest())
+        return StageCache(ObjectCheckpoints(self.catalogue.stages.within(task.fingerprint())), task.digest())
 
     def names(self) -> list[str]:
         """Names of the tasks, oldest first."""

@@ -20,8 +20,7 @@ from nearkin.nets.registry import default_network, path_of
 from nearkin.nets.solved import Solved
 from nearkin.nets.spec import NetworkSpec
 from nearkin.nets.training_loop import Fit
-from nearkin.nets.trusted_code import exported, remember, trust_network
-from nearkin.run.checkpoints import FolderCheckpoints
+from nearkin.nets.trusted_code import remember, trust_network
 from nearkin.run.stages import StageCache
 from nearkin.store.records import TaskRecord
 from nearkin.tasks.task import Task
@@ -33,11 +32,10 @@ from nearkin.zoo.trials import TrialCache
 
 if TYPE_CHECKING:
     from nearkin.distance.forecasting.forecasts import Forecast
-    from nearkin.run import local as local_runner
-    from nearkin.run.local import LocalRunner
+    from nearkin.run.queued import QueueRunner
     from nearkin.run.runner import Runner
     from nearkin.search.networks.build import Skeleton
-    from nearkin.zoo import best_cells, zoo_jobs
+    from nearkin.zoo import best_cells, zoo_jobs, zoo_runner
     from nearkin.zoo import complexity as task_complexity
     from nearkin.zoo import connect as mode_connectivity
     from nearkin.zoo import forecast as finetuning_forecast
@@ -48,7 +46,7 @@ else:  # they import packages that the other operations do not need
     architecture_search, closed_form_transfer = Lazy("nearkin.zoo.search"), Lazy("nearkin.zoo.transfer")
     finetuning_forecast = Lazy("nearkin.zoo.forecast")
     shared_architecture = Lazy("nearkin.zoo.interleaving")
-    local_runner, zoo_jobs = Lazy("nearkin.run.local"), Lazy("nearkin.zoo.zoo_jobs")
+    zoo_runner, zoo_jobs = Lazy("nearkin.zoo.zoo_runner"), Lazy("nearkin.zoo.zoo_jobs")
     mode_connectivity = Lazy("nearkin.zoo.connect")
     task_complexity = Lazy("nearkin.zoo.complexity")
 
@@ -60,8 +58,9 @@ class Zoo(SolvedTasks):
         path: the folder, or the address `postgresql://…` of a shared zoo.
         create: create the zoo if there is none.
         blobs: folder or URL of the blobs of a shared zoo; needed to create it.
-        workers: processes over which trainings and distances are spread (default: all in this process).
-        runner: does their jobs instead of such processes; the caller closes it.
+        workers: number of workers over which trainings and distances are spread (default: all in this process).
+        runner: starts the workers: local (processes), ray, ray://HOST:PORT or slurm. A runner of the caller's own does
+            the jobs instead; the caller closes it.
 
     >>> import tempfile
     >>> from nearkin.tasks.sources import task
@@ -80,15 +79,17 @@ class Zoo(SolvedTasks):
         *,
         blobs: str = "",
         workers: int = 1,
-        runner: "Runner | None" = None,
+        runner: "Runner | str" = "local",
     ) -> None:
         require(workers >= 1, f"the number of workers must be 1 or more, got {workers}")
         super().__init__(path, create, blobs)
-        self._own_runner: LocalRunner | None = None
-        if runner is None and workers > 1 and self.catalogue.writable:
-            results = FolderCheckpoints(self.path / "work" / "jobs")
-            self._own_runner = local_runner.LocalRunner(results, workers, exported)
-        self.runner: Runner | None = runner or self._own_runner
+        self._own_runner: QueueRunner | None = None
+        if isinstance(runner, str):
+            if (workers > 1 or runner != "local") and self.catalogue.writable:
+                self._own_runner = zoo_runner.open_runner(self, runner, workers)
+            self.runner: Runner | None = self._own_runner
+        else:
+            self.runner = runner
 
     def __enter__(self) -> "Zoo":
         return self

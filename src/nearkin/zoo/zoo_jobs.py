@@ -15,7 +15,7 @@ from nearkin.core.errors import NearkinError
 from nearkin.core.events import Caution, Checkpoint, Work
 from nearkin.core.state import State
 from nearkin.nets.recipe import Recipe
-from nearkin.run.jobs import JobSpec, job
+from nearkin.run.jobs import JobPlace, JobSpec, job
 from nearkin.run.runner import Runner, run_jobs
 from nearkin.tasks.sources import task as read_task
 from nearkin.tasks.task import Task
@@ -44,7 +44,7 @@ def spread_trials(
     if not task.source or len(trials) < 2:
         return
     inputs = {
-        "zoo": str(zoo.path.resolve()), "name": task.name, "data": task.source, "network": network,
+        "name": task.name, "data": task.source, "network": network,
         "recipe": recipe.to_dict(), "trials": len(trials), "device": str(device), "fingerprint": task.fingerprint(),
     }  # fmt: skip
     specs = [
@@ -55,9 +55,9 @@ def spread_trials(
 
 
 @job
-def train_trial(inputs: Mapping[str, Any], seed: int) -> Work[State]:
+def train_trial(place: JobPlace, inputs: Mapping[str, Any], seed: int) -> Work[State]:
     """Train one trial of a task, and store it in the unfinished work of a zoo."""
-    zoo = SolvedTasks(inputs["zoo"])
+    zoo = SolvedTasks(place.zoo, create=False, blobs=place.blobs)
     with closing(zoo.catalogue):
         task = read_task(inputs["data"], name=inputs["name"])
         cache = TrialCache.of(zoo.work, task, inputs["network"], Recipe(**inputs["recipe"]), seed)
@@ -78,7 +78,7 @@ def spread_distances(
         trials: number of trials.
     """
     inputs = {
-        "zoo": str(zoo.path.resolve()), "measure": how.measure, "options": dict(how.options), "samples": how.samples,
+        "measure": how.measure, "options": dict(how.options), "samples": how.samples,
         "trials": trials, "device": str(how.device),
         "tasks": {name: zoo.record(name).fingerprint for name in names},
     }  # fmt: skip
@@ -87,9 +87,9 @@ def spread_distances(
 
 
 @job
-def measure_target(inputs: Mapping[str, Any], seed: int) -> Work[State]:
+def measure_target(place: JobPlace, inputs: Mapping[str, Any], seed: int) -> Work[State]:
     """Measure the distances of all sources to one target, and store them in a zoo."""
-    zoo = SolvedTasks(inputs["zoo"], create=False)
+    zoo = SolvedTasks(place.zoo, create=False, blobs=place.blobs)
     with closing(zoo.catalogue):
         how = Comparison(
             measure=inputs["measure"], options=inputs["options"], samples=inputs["samples"],
@@ -113,7 +113,7 @@ def _path(function: Any) -> str:
 def _spread(runner: Runner, specs: Sequence[JobSpec], stage: str) -> Work[None]:
     """Do jobs; what they computed is stored, so their results are removed."""
     outcomes = yield from run_jobs(runner, specs, stage)
+    runner.forget(specs)
     for spec, outcome in zip(specs, outcomes, strict=True):
-        runner.results.remove(spec.key)
         if isinstance(outcome, NearkinError):
             yield Caution(f"{spec.title} failed in a worker: {outcome}; it is done again here")
