@@ -641,6 +641,26 @@ def hypernet(figures: dict[str, Any]) -> Summary:
     )
 
 
+def store(figures: dict[str, Any]) -> Summary:
+    """Concurrent inserts and lists of the two databases."""
+    inserts, lists = figures["inserts_per_second"], figures["listing_seconds"]
+    ratios = {name: values["8"] / values["1"] for name, values in inserts.items()}
+    rates = ", ".join(
+        f"{name} {values['1']:.0f} with one process and {values['8']:.0f} with eight ({ratios[name]:.2f})"
+        for name, values in inserts.items()
+    )
+    slowest = max(values["page"] for values in lists.values())
+    return Summary(
+        "Eight processes that add tasks to one zoo insert at least as many tasks per second as one alone, and a page "
+        "of a list of 100,000 tasks is read in less than 200 ms.",
+        f"{'Holds' if min(ratios.values()) >= 1 and slowest < 0.2 else 'Does not hold'}. Tasks per second: {rates}; "
+        f"slowest page: {1000 * slowest:.0f} ms.",
+        f"None. Medians of {figures['rounds']} rounds in which the kinds of runs take turns, on a machine of two cores "
+        "with other work.",
+        "`python benchmarks/store.py`; it needs the programs of PostgreSQL (Debian: `apt-get install postgresql`).",
+    )
+
+
 SUMMARIES: dict[str, tuple[str, Callable[[dict[str, Any]], Summary]]] = {
     "fisher-benchmark": ("fisher", fisher),
     "prediction-benchmark": ("prediction", prediction),
@@ -668,6 +688,7 @@ SUMMARIES: dict[str, tuple[str, Callable[[dict[str, Any]], Summary]]] = {
     "nao-tables": ("nao_tables", nao_tables),
     "interleave": ("interleave", interleave),
     "hypernet": ("hypernet", hypernet),
+    "store": ("store", store),
 }
 
 

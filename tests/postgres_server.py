@@ -32,9 +32,14 @@ def programs() -> Path | None:
 
 
 class PostgresServer:
-    """A server in a new folder, with the database `zoos`; the sort order of its texts is that of English."""
+    """A server in a new folder, with the database `zoos`; the sort order of its texts is that of English.
 
-    def __init__(self) -> None:
+    Args:
+        fsync: wait until commits are on the disk, as a server in use does; the tests do not need it.
+    """
+
+    def __init__(self, fsync: bool = False) -> None:
+        self.fsync = "on" if fsync else "off"
         folder = programs()
         if folder is None:
             pytest.skip("no PostgreSQL server is installed; on Debian: apt-get install postgresql")
@@ -70,7 +75,7 @@ class PostgresServer:
 
     def control(self, action: str, *words: str) -> None:
         """Start, stop or restart the server, and wait until it is done."""
-        settings = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1 -c fsync=off -c max_connections=60"
+        settings = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1 -c fsync={self.fsync}"
         self.run(
             "pg_ctl", action, "-w", "-s", "-D", str(self.folder / "data"), "-l", str(self.folder / "server.log"),
             *(["-o", settings] if action == "start" else []), *words,

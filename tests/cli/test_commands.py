@@ -173,7 +173,7 @@ BAD_INPUT = [
     (("--zoo", "photos", "list"), "is not a zoo"),
     (("--zoo", "table.csv", "list"), "is a file, expected a folder"),
     (("--zoo", "nowhere", "list"), "there is no zoo at nowhere"),
-    (("--zoo", "postgresql://host/db", "list"), "shared zoo"),
+    (("--zoo", "postgresql://u:pw@127.0.0.1:1/db", "list"), "cannot reach the server of postgresql://u@127.0.0.1:1/db"),
     (("--device", "cuda:x", "add", "x", "digits?limit=50"), "unknown device"),
     (("--zoo", "newer", "list"), "install a newer nearkin"),
 ]

@@ -85,6 +85,21 @@ class StoreLaws:
             store.add(new_task(name))
         assert [record.name for record in store.tasks()] == ["b", "a", "c"]
 
+    def test_lists_can_be_read_in_pages(self, store: Catalogue) -> None:
+        names = [f"t{i}" for i in range(7)]
+        store.admit([(new_task(name), []) for name in names], lambda _: b"")
+        store.remove("t2")
+        names.remove("t2")
+        read, after = [], None
+        while page := store.tasks(limit=2, after=after):
+            assert len(page) <= 2
+            read += [record.name for record in page]
+            after = page[-1].id
+        assert read == names == store.names()
+        assert store.count() == 6
+        assert store.has("t3")
+        assert not any(store.has(name) for name in ("t2", "", "a/b", "t\x003", "\ud800", "T3"))
+
     def test_artifacts_are_listed_by_task_and_kind(self, store: Catalogue) -> None:
         store.add(new_task("a"), [*weights(), NewArtifact("fisher", 0, b"f")])
         store.add(new_task("b"), weights("other", 1))

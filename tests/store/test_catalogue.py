@@ -10,10 +10,11 @@ import pytest
 
 from laws import store as laws
 from nearkin.core.errors import ZooError
-from nearkin.store import schema
+from nearkin.store import schema, sqlite
 from nearkin.store.catalogue import Catalogue
 from nearkin.store.integrity import examine
 from nearkin.store.records import NewArtifact, PendingArtifact, TaskRecord
+from nearkin.store.sqlite import network_file_system
 
 
 class TestSqlite(laws.StoreLaws):
@@ -249,6 +250,33 @@ def test_a_read_only_zoo_is_read_and_not_written(tmp_path_factory: pytest.TempPa
     with Catalogue(folder / "zoo") as zoo:
         assert [record.name for record in zoo.tasks()] == ["even"]
         assert examine(zoo).sound
+
+
+def test_a_network_file_system_is_named(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(
+        "overlay / overlay rw 0 0\nserver:/home /home nfs4 rw 0 0\n/dev/sda /home/fast ext4 rw 0 0\n"
+        "//host/share /mnt/my\\040share cifs rw 0 0\nme@host: /mnt/ssh fuse.sshfs rw 0 0\n"
+        "x /mnt/own fuse.portal rw 0 0\n"
+    )
+    kinds = {
+        "/home/ann/zoo": "nfs4", "/home": "nfs4", "/home/fast/zoo": "", "/mnt/my share/zoo": "cifs", "/var/zoo": "",
+        "/mnt/ssh/a/b": "fuse.sshfs", "/mnt/own/zoo": "",
+    }  # fmt: skip
+    assert {path: network_file_system(Path(path), mounts) for path in kinds} == kinds
+    assert network_file_system(tmp_path, tmp_path / "no mounts") == ""
+
+
+def test_a_zoo_on_a_network_file_system_is_a_caution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Catalogue(tmp_path / "zoo") as zoo:
+        assert zoo.cautions() == []
+        mounts = tmp_path / "mounts"
+        mounts.write_text(f"server:/ {tmp_path} nfs4 rw 0 0\n")
+        monkeypatch.setattr(sqlite, "MOUNTS", mounts)
+        (line,) = zoo.cautions()
+        assert "is on a network file system (nfs4)" in line
+        assert "use a shared zoo (postgresql://…)" in line
+        zoo.add(laws.new_task())
 
 
 def test_a_zoo_that_vanishes_is_not_made_anew(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def without_secrets(address: str) -> str:
     if "@" not in authority and ":" in authority and "@" in rest:  # a password with one of / ? #, not encoded
         rest = rest.partition(":")[0] + "@" + rest.rpartition("@")[2]
     try:
-        url = urlsplit(f"{scheme}://{rest}")
+        url = urlsplit(f"url://{rest}")
     except ValueError:
         return f"{scheme}://…"
     user, at, host = url.netloc.rpartition("@")

@@ -109,7 +109,7 @@ class Catalogue:
     @property
     def writable(self) -> bool:
         """Whether this process may change the zoo."""
-        return self.database.writable
+        return retry_lost(lambda again: self.database.writable)
 
     def cautions(self) -> list[str]:
         """What a user of this zoo should know."""
@@ -284,7 +284,7 @@ class Catalogue:
     @contextmanager
     def provisional(self) -> Iterator[list[str]]:
         """Collect digests of blobs that are written before their rows; if the block fails, they are discarded."""
-        self.database.require_writable()
+        retry_lost(lambda again: self.database.require_writable())
         written: list[str] = []
         try:
             yield written

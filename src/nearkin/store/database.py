@@ -7,7 +7,7 @@ import functools
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
@@ -88,11 +88,14 @@ class Database(ABC):
         return
 
 
-def require_tables(database: Database, create: bool, facts: Mapping[str, str] | None = None) -> bool:
+def require_tables(
+    database: Database, create: bool, facts: Mapping[str, str] | None = None, others: Sequence[TableSet] = ()
+) -> bool:
     """Whether there are tables of the newest version; those of an empty database are created if `create`.
 
     They are created in one transaction that holds the write lock: if several processes do it at once, one creates them
-    and the others wait. Tables of an older or newer version are refused. `facts` are stored in `meta` with new tables.
+    and the others wait. Tables of an older or newer version are refused. With new tables, `facts` are stored in `meta`,
+    and the tables of `others` are created.
     """
     with database.reading() as connection:
         current = table_version(connection, database)
@@ -106,6 +109,8 @@ def require_tables(database: Database, create: bool, facts: Mapping[str, str] | 
                 database.create_schema(connection)
                 current = _migrate(connection, current, database.tables)
                 insert_rows(connection, meta, [{"key": key, "value": value} for key, value in (facts or {}).items()])
+                for tables in others:
+                    _migrate(connection, 0, tables)
     newest = database.tables.newest
     require(
         current == newest, f"this zoo has version {current}, expected {newest}; run nearkin zoo upgrade once", ZooError

@@ -1,24 +1,20 @@
 """Where a zoo is: opening of its database and its blobs, in a folder or shared."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import sqlalchemy as sql
 
 from nearkin.core.addresses import is_shared, without_secrets
 from nearkin.core.errors import ZooError, require
-from nearkin.core.lazy import Lazy
 from nearkin.core.objects import FolderObjects, Objects, objects_at
 from nearkin.store.blob_cache import BlobCache
 from nearkin.store.blobs import Blobs
 from nearkin.store.database import Database, NoZooError, upgrade
+from nearkin.store.job_table import DATABASE as JOB_DATABASE
+from nearkin.store.job_table import JOBS
+from nearkin.store.postgres import PostgresDatabase, open_postgres
 from nearkin.store.schema import ZOO, TableSet, meta
 from nearkin.store.sqlite import DATABASE, SqliteDatabase, open_folder
-
-if TYPE_CHECKING:
-    from nearkin.store import postgres
-else:  # it needs psycopg
-    postgres = Lazy("nearkin.store.postgres")
 
 
 def open_database(address: str | Path, create: bool = True, tables: TableSet = ZOO, blobs: str = "") -> Database:
@@ -26,7 +22,7 @@ def open_database(address: str | Path, create: bool = True, tables: TableSet = Z
     if is_shared(str(address)):
         if blobs:
             objects_at(blobs)  # before anything is created
-        return postgres.open_postgres(str(address), create, tables, _stored_form(blobs))
+        return open_postgres(str(address), create, tables, _stored_form(blobs), others=[JOBS])
     require(
         "://" not in str(address),
         f"got the address {without_secrets(str(address))}, expected a folder or postgresql://…",
@@ -37,21 +33,22 @@ def open_database(address: str | Path, create: bool = True, tables: TableSet = Z
 
 
 def upgrade_zoo(address: str | Path, tables: TableSet = ZOO) -> tuple[int, int]:
-    """Migrate the tables of a zoo to the newest version; returns the version before and after."""
-    shared, folder = is_shared(str(address)), Path(address)
-    database: Database
-    if shared:
-        database = postgres.PostgresDatabase(str(address), tables)
+    """Migrate the tables of a zoo and of its jobs to the newest version; returns the version before and after."""
+    if is_shared(str(address)):
+        databases: list[Database] = [PostgresDatabase(str(address), each) for each in (tables, JOBS)]
     else:
-        require((folder / DATABASE).is_file(), f"there is no zoo at {folder}; name another with --zoo", NoZooError)
-        database = SqliteDatabase(folder / DATABASE, tables)
+        files = {Path(address, DATABASE): tables, Path(address, JOB_DATABASE): JOBS}
+        found = {file: each for file, each in files.items() if file.is_file() and Path(address, DATABASE).is_file()}
+        databases = [SqliteDatabase(file, each) for file, each in found.items()]
     try:
-        versions = upgrade(database)
-        if versions[1] == 0:
-            raise NoZooError(f"there is no zoo at {database.name}; nearkin add makes one, or name another with --zoo")
-        return versions
+        versions = [upgrade(database) for database in databases]
     finally:
-        database.close()
+        for database in databases:
+            database.close()
+    if not versions or versions[0][1] == 0:
+        place = without_secrets(str(address))
+        raise NoZooError(f"there is no zoo at {place}; nearkin add makes one, or name another with --zoo")
+    return versions[0]
 
 
 def open_blobs(files: Objects) -> Blobs:

@@ -4,13 +4,15 @@ The tables are in a schema of their own, `nearkin` unless the address ends with 
 advisory lock of the server until its transaction ends, so that the writers of all machines wait for each other.
 """
 
+import importlib
 import os
 import re
 import weakref
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
+from typing import Any
 
 import sqlalchemy as sql
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
@@ -56,16 +58,10 @@ class PostgresDatabase(Database):
     def __init__(self, address: str, tables: TableSet = ZOO, durable: bool = True) -> None:
         self.name, self.tables, self.durable = without_secrets(address), tables, durable
         url, self.schema = _parsed(address)
-        engine = sql.create_engine(
-            url,
-            connect_args={"prepare_threshold": None, **_timeouts(url)},
-            execution_options={"schema_translate_map": {None: self.schema}},
-            hide_parameters=True,
-            **({"poolclass": sql.NullPool} if WORKER in os.environ else {"pool_pre_ping": True, "pool_size": 2}),
-        )
-        _engines.add(engine)
-        self._writer = engine
-        self._reader = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        self._reader, self._writer = _engine(url, self.schema), _engine(url, self.schema)
+        sql.event.listen(self._reader, "connect", _only_reads)
+        for engine in (self._reader, self._writer):
+            weakref.finalize(self, engine.dispose)  # also if it is dropped without closing
 
     def reading(self) -> AbstractContextManager[sql.Connection]:
         """Begin a transaction that reads one committed state of the database."""
@@ -75,13 +71,13 @@ class PostgresDatabase(Database):
     def writing(self) -> Iterator[sql.Connection]:
         """Begin a transaction that holds the write lock of the tables from its start; an exception rolls it back."""
         limits = {"lock_timeout": databases.BUSY_SECONDS, "idle_in_transaction_session_timeout": IDLE_SECONDS}
+        values = {name: f"{1000 * seconds:.0f}" for name, seconds in limits.items()}
+        if not self.durable:
+            values["synchronous_commit"] = "off"
+        settings = [sql.func.set_config(name, value, True) for name, value in values.items()]
+        lock = zlib.crc32(f"{self.schema}/{self.tables.key}".encode()) - 2**31
         with self._transaction(self._writer) as connection:
-            for name, seconds in limits.items():
-                connection.exec_driver_sql(f"SET LOCAL {name} = {1000 * seconds:.0f}")
-            if not self.durable:
-                connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
-            lock = zlib.crc32(f"{self.schema}/{self.tables.key}".encode()) - 2**31
-            connection.execute(sql.select(sql.func.pg_advisory_xact_lock(LOCKS, lock)))
+            connection.execute(sql.select(*settings, sql.func.pg_advisory_xact_lock(LOCKS, lock)))
             yield connection
 
     def problems(self) -> list[str]:
@@ -101,15 +97,14 @@ class PostgresDatabase(Database):
     @cached_property
     def writable(self) -> bool:
         """Whether the role may insert and delete rows, and the server is not a read-only copy."""
-        rights = [
-            sql.func.has_table_privilege(f"{self.schema}.{name}", right)
-            for name in metadata.tables
-            for right in ("INSERT", "DELETE")
-            if name != "meta"
-        ]
         fixed = sql.func.pg_is_in_recovery() | (sql.func.current_setting("default_transaction_read_only") == "on")
         with self.reading() as connection:
-            return bool(connection.scalar(sql.select(sql.and_(*rights, ~fixed))))
+            rights = [
+                sql.func.has_table_privilege(f"{self.schema}.{name}", right)
+                for name in table_names(connection) & set(metadata.tables) - {"meta"}
+                for right in ("INSERT", "DELETE")
+            ]
+            return bool(connection.scalar(sql.select(sql.and_(~fixed, *rights))))
 
     def create_schema(self, connection: sql.Connection) -> None:
         """Create the schema if it does not exist; the database must store text as UTF-8."""
@@ -132,6 +127,7 @@ class PostgresDatabase(Database):
 
     def close(self) -> None:
         """Close the connections that are not in use."""
+        self._reader.dispose()
         self._writer.dispose()
 
     @contextmanager
@@ -144,8 +140,9 @@ class PostgresDatabase(Database):
 
     def _error(self, error: SQLAlchemyError, changes: bool) -> NearkinError:
         """An error of the driver or the server, explained in one line."""
-        driver = getattr(error, "orig", None)
-        state, line = getattr(driver, "sqlstate", None) or "", one_line(error)
+        driver: Any = getattr(error, "orig", None)
+        state = getattr(driver, "sqlstate", None) or ""
+        line = (state and driver.diag.message_primary) or one_line(error)
         if isinstance(error, DBAPIError) and not state and "connect" in line:
             return _refused_connection(self.name, line)
         if state.startswith(_LOST) or (isinstance(error, DBAPIError) and error.connection_invalidated):
@@ -165,11 +162,16 @@ class PostgresDatabase(Database):
         return cases.get(state, ZooError(f"cannot use the database {self.name}: {line}; run nearkin doctor"))
 
 
-def open_postgres(address: str, create: bool = True, tables: TableSet = ZOO, blobs: str = "") -> PostgresDatabase:
-    """Open the schema of a shared zoo; `create` makes one in a database that has none, with the URL of its blobs."""
+def open_postgres(
+    address: str, create: bool = True, tables: TableSet = ZOO, blobs: str = "", others: Sequence[TableSet] = ()
+) -> PostgresDatabase:
+    """Open the schema of a shared zoo; `create` makes one in a database that has none, with the URL of its blobs.
+
+    The tables of `others` are created with it, because those who write later may not create tables.
+    """
     database = PostgresDatabase(address, tables)
     try:
-        if not require_tables(database, create=create and bool(blobs), facts={"blobs": blobs}):
+        if not require_tables(database, create=create and bool(blobs), facts={"blobs": blobs}, others=others):
             advice = (
                 "give the place of its files with --blobs URL to make one"
                 if create
@@ -200,6 +202,25 @@ def _parsed(address: str) -> tuple[sql.URL, str]:
         ZooError,
     )
     return url.difference_update_query(["schema"]).set(drivername="postgresql+psycopg"), str(schema)
+
+
+def _engine(url: sql.URL, schema: str) -> sql.Engine:
+    """Connections to a server; a worker closes each after its transaction."""
+    engine = sql.create_engine(
+        url,
+        connect_args={"prepare_threshold": None, "client_encoding": "utf8", **_timeouts(url)},
+        execution_options={"schema_translate_map": {None: schema}},
+        hide_parameters=True,
+        **({"poolclass": sql.NullPool} if WORKER in os.environ else {"pool_pre_ping": True, "pool_size": 1}),
+    )
+    _engines.add(engine)
+    return engine
+
+
+def _only_reads(connection: Any, record: object) -> None:
+    """Let the transactions of a connection of psycopg read one state."""
+    connection.isolation_level = importlib.import_module("psycopg").IsolationLevel.REPEATABLE_READ
+    connection.read_only = True
 
 
 def _timeouts(url: sql.URL) -> dict[str, int]:

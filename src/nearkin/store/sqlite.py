@@ -168,10 +168,10 @@ def _require_zoo(folder: Path) -> None:
         )
 
 
-def network_file_system(path: Path, mounts: Path = MOUNTS) -> str:
+def network_file_system(path: Path, mounts: Path | None = None) -> str:
     """Type of the file system of a path if its files are on another machine, such as `nfs4`; else empty."""
     try:
-        lines = [line.split() for line in mounts.read_text().splitlines()]
+        lines = [line.split() for line in (mounts or MOUNTS).read_text().splitlines()]
     except OSError:
         return ""
     types = {Path(line[1].replace("\\040", " ")): line[2] for line in lines if len(line) > 2}
