@@ -8,6 +8,7 @@ import typer
 
 import nearkin as nk
 from nearkin.cli.console import Restart, Settings, answer, baseline_text, escape, named_values, run, say, table
+from nearkin.cli.parallel import join
 from nearkin.cli.recipe import recipe_options
 from nearkin.core.errors import NearkinError, require
 from nearkin.core.lazy import Lazy
@@ -21,10 +22,17 @@ if TYPE_CHECKING:
     from nearkin.search.networks import build as network_of
     from nearkin.store import bundle
     from nearkin.store.records import TaskRecord
+    from nearkin.zoo import trials as zoo_trials
 else:
-    budgets, methods, network_of, bundle = map(
+    budgets, methods, network_of, bundle, zoo_trials = map(
         Lazy,
-        ("nearkin.core.budget", "nearkin.search.registry", "nearkin.search.networks.build", "nearkin.store.bundle"),
+        (
+            "nearkin.core.budget",
+            "nearkin.search.registry",
+            "nearkin.search.networks.build",
+            "nearkin.store.bundle",
+            "nearkin.zoo.trials",
+        ),
     )
 
 NOT_TRUSTED = "not trusted"
@@ -75,27 +83,35 @@ def add(
 ) -> None:
     """Train a network for a task in several trials, and store it in the zoo.
 
-    After an interruption the same command continues.
+    After an interruption the same command continues. torchrun -m nearkin add … uses several processes for each trial.
     """
     settings: Settings = context.obj
     path = Path(settings.zoo_path)
+    parallel = join()
+    require(
+        parallel.size == 1 or (settings.workers == 1 and not cell),
+        f"got --workers or --cell in {parallel.size} processes of torchrun, which train one network together; drop "
+        f"the option, or start without torchrun",
+    )
     task = nk.task(data, name=name)  # before a zoo is created: bad data changes nothing
+    if not parallel.first:
+        suited, device = nk.Recipe.suited(task, **_with_target(recipe, epsilon)), parallel.device(settings.device)
+        run(zoo_trials.help_train(task, network, trials, suited, settings.seed, device, parallel), settings)
+        return
     exists = False
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
         with nk.Catalogue(path, create=False) as catalogue:
             exists = cell and _without_cells(catalogue, task)
             if not exists:
                 catalogue.claimable(name)
-    if epsilon is not None:
-        require("target" not in recipe, "got --epsilon and --target; give one of them (--epsilon E is --target 1 − E)")
-        recipe["target"] = 1 - epsilon
-    suited = nk.Recipe.suited(task, **recipe)
+    suited = nk.Recipe.suited(task, **_with_target(recipe, epsilon))
     if cell:  # before anything is trained
         searched = {"method": cell_method, "options": methods.checked(cell_method, task, named_values(option))}
     with nk.Zoo(path, workers=settings.workers) as zoo:
         work = zoo.add.work(
-            task, network, trials=trials, recipe=suited, seed=settings.seed, device=settings.device, restart=restart
-        )
+            task, network, trials=trials, recipe=suited, seed=settings.seed, device=settings.device, restart=restart,
+            parallel=parallel,
+        )  # fmt: skip
         record = zoo.record(name) if exists else run(work, settings)
         facts = _facts(record)
         if cell:
@@ -104,6 +120,15 @@ def add(
             cells = zoo.search_cells.work(name, skeleton, budget, seed=settings.seed, restart=restart, **searched)
             facts["cells"] = run(cells, settings).to_dict()
     answer(facts, as_json, lambda: _say_added(record, facts.get("cells")))
+
+
+def _with_target(recipe: dict[str, Any], epsilon: float | None) -> dict[str, Any]:
+    """The options of a recipe with the target that `--epsilon` gives."""
+    require(
+        epsilon is None or "target" not in recipe,
+        "got --epsilon and --target; give one of them (--epsilon E is --target 1 − E)",
+    )
+    return recipe if epsilon is None else {**recipe, "target": 1 - epsilon}
 
 
 def _without_cells(catalogue: "nk.Catalogue", task: "nk.Task") -> bool:
