@@ -9,7 +9,6 @@ other is a few numbers on the CPU; nothing is unpickled.
 import hashlib
 import json
 import os
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -126,15 +125,18 @@ class DataParallel:
         )
         return torch.device("cuda", self.local_rank)
 
-    def wrapped(self, model: nn.Module, device: torch.device) -> nn.Module:
-        """The model with gradients averaged over processes, and batch statistics taken from the first one."""
-        if self.size == 1:
-            return model
-        warnings.filterwarnings("ignore", "find_unused_parameters=True was specified")
+    def wrapped(self, model: nn.Module, device: torch.device, unused: bool) -> nn.Module:
+        """The model with gradients averaged over processes, and batch statistics taken from the first one.
+
+        `unused`: whether it has weights that the loss does not depend on. All processes begin with the weights of the
+        first one.
+        """
+        devices = None if device.type == "cpu" else [device]
+        (first_unused,) = self.from_first(unused)
         with self.connected():
             return nn.parallel.DistributedDataParallel(
-                model, device_ids=None if device.type == "cpu" else [device], find_unused_parameters=True
-            )  # a network may have weights that no output depends on
+                model, device_ids=devices, find_unused_parameters=bool(first_unused)
+            )
 
     def check_batches(self, count: int, batches: int, model: nn.Module) -> None:
         """Refuse batches of `count` samples in all that leave a process with none, or one for batch normalisation."""

@@ -11,6 +11,7 @@ from nearkin.core.errors import DataError, TrainingError, require
 from nearkin.core.rng import Streams, derived_seed
 from nearkin.core.state import State, copied, prefixed, restoring
 from nearkin.nets.data_parallel import ALONE, DataParallel
+from nearkin.nets.functional import evaluation_mode
 from nearkin.nets.history import Measurement, measurements_from
 from nearkin.nets.recipe import Recipe
 from nearkin.tasks.examples import Batch
@@ -35,7 +36,8 @@ class Training:
     ) -> None:  # fmt: skip
         self.model = model.to(device)
         self.form, self.recipe, self.total, self.device = form, recipe, total, device
-        self.parallel, self._network = parallel, parallel.wrapped(self.model, device)
+        self.parallel = parallel
+        self._network: nn.Module | None = self.model if parallel.size == 1 else None
         self.streams = Streams(seed)
         self.weights = {name: value for name, value in model.named_parameters() if value.requires_grad}
         require(bool(self.weights), "the network has no weights that can be trained; unfreeze some", TrainingError)
@@ -76,9 +78,12 @@ class Training:
         self.optimiser.zero_grad(set_to_none=True)
         if not self.parallel.first:  # other dropout than in the first process, from a state that is not stored
             torch.manual_seed(derived_seed(self.streams.seed, "dropout", self.parallel.rank, self.done))
+        if self._network is None:
+            self._network = self.parallel.wrapped(self.model, self.device, self._has_unused_weights(x[:1], y[:1]))
+        network = self._network
         with self.parallel.connected():
             with self._cast:
-                loss = self.form.loss(self._network(x), y, self.recipe.smoothing, weights)
+                loss = self.form.loss(network(x), y, self.recipe.smoothing, weights)
             factor = share * self.parallel.size  # the mean over processes is the gradient of the whole batch
             # without float16 the scaler changes nothing
             self._scaler.scale(loss if factor == 1 else factor * loss).backward()
@@ -91,6 +96,14 @@ class Training:
         self.done += 1
         if self.recipe.averaging > 0 and self.position > self._first_averaged:
             self._average()
+
+    def _has_unused_weights(self, x: Tensor, y: Tensor) -> bool:
+        """Whether there are weights that the loss of one sample does not depend on."""
+        weights = list(self.weights.values())
+        # in evaluation mode batch normalisation accepts one sample, and cuDNN has no backward pass of recurrent layers
+        with evaluation_mode(self.model), torch.random.fork_rng([]), torch.backends.cudnn.flags(enabled=False):
+            gradients = torch.autograd.grad(self.form.loss(self.model(x), y), weights, allow_unused=True)
+        return any(gradient is None for gradient in gradients)
 
     @torch.no_grad()
     def _average(self) -> None:
