@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -125,7 +126,18 @@ def test_one_process_reports_an_error(results: dict[str, State]) -> None:
     assert [name for name in results if name.startswith("report-")] == ["report-0"]
 
 
-def test_stopped_killed_and_resumed_by_one_process(tmp_path: Path) -> None:
+@pytest.fixture
+def started() -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes that a test starts; they are killed if it fails."""
+    processes: list[subprocess.Popen[str]] = []
+    yield processes
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def test_stopped_killed_and_resumed_by_one_process(tmp_path: Path, started: list[subprocess.Popen[str]]) -> None:
     """SIGTERM for torchrun saves the state; SIGKILL for one of two processes ends the other; one process finishes."""
     (tmp_path / "slow.py").write_text(SLOW)
     spec, out, part = f"{tmp_path}/slow.py:Slow", tmp_path / "model.safetensors", tmp_path / "model.safetensors.part"
@@ -135,7 +147,8 @@ def test_stopped_killed_and_resumed_by_one_process(tmp_path: Path) -> None:
     def start(marks: str, *words: str, **variables: str) -> subprocess.Popen[str]:
         (tmp_path / marks).mkdir(exist_ok=True)
         variables = environment(MARKS=str(tmp_path / marks), XDG_CONFIG_HOME=str(tmp_path), **variables)
-        return subprocess.Popen([*words, *command], env=variables, stderr=subprocess.PIPE, text=True)
+        started.append(subprocess.Popen([*words, *command], env=variables, stderr=subprocess.PIPE, text=True))
+        return started[-1]
 
     def wait_for(marks: str) -> None:
         limit = time.monotonic() + 120

@@ -11,7 +11,6 @@ from nearkin.core.errors import DataError, TrainingError, require
 from nearkin.core.rng import Streams, derived_seed
 from nearkin.core.state import State, copied, prefixed, restoring
 from nearkin.nets.data_parallel import ALONE, DataParallel
-from nearkin.nets.functional import evaluation_mode
 from nearkin.nets.history import Measurement, measurements_from
 from nearkin.nets.recipe import Recipe
 from nearkin.tasks.examples import Batch
@@ -100,9 +99,10 @@ class Training:
     def _has_unused_weights(self, x: Tensor, y: Tensor) -> bool:
         """Whether there are weights that the loss of one sample does not depend on."""
         weights = list(self.weights.values())
-        # in evaluation mode batch normalisation accepts one sample, and cuDNN has no backward pass of recurrent layers
-        with evaluation_mode(self.model), torch.random.fork_rng([]), torch.backends.cudnn.flags(enabled=False):
+        self.model.eval()  # batch normalisation accepts one sample, and cuDNN has no backward pass of recurrent layers
+        with torch.random.fork_rng([]), torch.backends.cudnn.flags(enabled=False):
             gradients = torch.autograd.grad(self.form.loss(self.model(x), y), weights, allow_unused=True)
+        self.model.train()
         return any(gradient is None for gradient in gradients)
 
     @torch.no_grad()
