@@ -421,6 +421,20 @@ def forgetting(figures: dict[str, Any]) -> Summary:
     )
 
 
+def data_parallel(figures: dict[str, Any]) -> Summary:
+    """One training in two processes."""
+    seconds, loads = figures["seconds"], figures["loads"]
+    return Summary(
+        "Two processes do the steps of one training faster than one process, with the same losses.",
+        f"{figures['steps']} steps with batches of {figures['batch']} take {seconds['1']:.1f} s in one process and "
+        f"{seconds['2']:.1f} s in two, {figures['speedup']:.2f} times as fast; the last losses differ by "
+        f"{figures['difference']:.0e}.",
+        f"None. Medians of {figures['rounds']} rounds on a machine with {figures['cores']} cores and other work (load "
+        f"{min(loads):.0f} to {max(loads):.0f}).",
+        "`python benchmarks/data_parallel.py`",
+    )
+
+
 def plasticity_speed(figures: dict[str, Any]) -> Summary:
     """Time and memory of the pull."""
     rows = figures["networks"]
@@ -684,6 +698,7 @@ SUMMARIES: dict[str, tuple[str, Callable[[dict[str, Any]], Summary]]] = {
     "shared-weights": ("shared_weights", shared_weights),
     "forgetting": ("forgetting", forgetting),
     "plasticity-speed": ("plasticity_speed", plasticity_speed),
+    "data-parallel": ("data_parallel", data_parallel),
     "enas-speed": ("enas", enas_speed),
     "nao-tables": ("nao_tables", nao_tables),
     "interleave": ("interleave", interleave),

@@ -30,8 +30,9 @@ from nearkin.cli import (
     zoo,
 )
 from nearkin.cli.console import Interrupted, Settings, raise_interrupted, stop_signals
+from nearkin.cli.parallel import error_stream, leave, prefix, refuse_parallel, silence_others
 from nearkin.core.addresses import is_shared
-from nearkin.core.errors import NearkinError
+from nearkin.core.errors import NearkinError, StoppedError
 from nearkin.core.memory import out_of_memory
 from nearkin.core.opening import VARIABLE, parsed_limit
 from nearkin.nets import trusted_code
@@ -134,6 +135,7 @@ def options(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
 ) -> None:
     """Global options, before the command."""
+    refuse_parallel(context.invoked_subcommand)
     if threads is not None:  # torch reads it when it is imported
         os.environ["OMP_NUM_THREADS"] = str(threads)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -148,6 +150,7 @@ def options(
 def main() -> None:
     """Run the command line; exit 0 done, 1 an error, 2 wrong usage, 130 interrupted."""
     debug = "--debug" in sys.argv
+    silence_others()
     for number in stop_signals():
         signal.signal(number, raise_interrupted)
     with suppress(OSError):  # the stream may be a closed pipe
@@ -155,16 +158,17 @@ def main() -> None:
             sys.stdout.reconfigure(errors="replace")  # a terminal without ε shows ?
     try:
         app()
-    except Interrupted as stopped:
+    except (Interrupted, StoppedError) as stopped:
         saved = "finished work is saved; run the same command again to continue"
-        sys.exit(_print_error(f"interrupted: {str(stopped) or saved}", 130))
+        reason = saved if isinstance(stopped, StoppedError) else str(stopped) or saved
+        sys.exit(_print_error(f"interrupted: {reason}", 130))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except NearkinError as error:
         if debug:
             raise
-        sys.exit(_print_error(f"error: {error}", 1))
+        sys.exit(_print_error(f"error: {prefix()}{error}", 1))
     except OSError as error:
         if debug:
             raise
@@ -180,10 +184,13 @@ def main() -> None:
             advice = "use a smaller batch, network or input size, or fewer samples (?limit=1000 in the data string)"
             sys.exit(_print_error(f"error: out of memory: {str(error)[-150:] or 'no memory left'}; {advice}", 1))
         reason = f"unexpected {type(error).__name__}: {error}"
-        sys.exit(_print_error(f"error: {reason}; run nearkin --debug … for the traceback", 1))
+        sys.exit(_print_error(f"error: {prefix()}{reason}; run nearkin --debug … for the traceback", 1))
+    finally:
+        leave()
 
 
 def _print_error(text: str, code: int) -> int:
     with suppress(OSError):  # the terminal may be gone
-        print(" ".join(text.split()), file=sys.stderr)
+        if (stream := error_stream()) is not None:
+            print(" ".join(text.split()), file=stream, flush=True)
     return code

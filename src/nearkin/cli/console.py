@@ -17,6 +17,7 @@ import click
 import typer
 
 import nearkin as nk
+from nearkin.cli.parallel import is_first
 from nearkin.core.addresses import without_secrets
 from nearkin.core.errors import ZooError, require
 from nearkin.core.events import Caution, Checkpoint, Event, Listener, Note, Progress, Work, finish
@@ -202,7 +203,7 @@ def run(work: Work[T], settings: Settings, *listeners: Listener) -> T:
 def _journal(settings: Settings) -> Iterator[list[Listener]]:
     """Journal of the running command, which `nearkin serve` shows."""
     command = click.get_current_context(silent=True)
-    if command is None or command.info_name in NOT_JOURNALED or "://" in settings.zoo:
+    if command is None or command.info_name in NOT_JOURNALED or "://" in settings.zoo or not is_first():
         yield []
         return
     with journal.write_journal(Path(settings.zoo), command_words()) as write:

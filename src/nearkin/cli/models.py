@@ -7,6 +7,7 @@ import typer
 
 import nearkin as nk
 from nearkin.cli.console import Restart, Resume, Settings, answer, baseline_text, escape, note_resume, run, say
+from nearkin.cli.parallel import join
 from nearkin.cli.recipe import recipe_options
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.errors import DataError, require
@@ -60,11 +61,13 @@ def train(
 ) -> None:
     """Train one network from scratch and write it to a file that `evaluate` and Python read.
 
-    After an interruption the same command continues.
+    After an interruption the same command continues. torchrun -m nearkin train … uses several processes.
     """
     settings: Settings = context.obj
     note_resume(resume)
-    require(overwrite or not out.exists(), f"{out} exists; choose another --out, or use --overwrite")
+    parallel = join()
+    taken = parallel.first and not overwrite and out.exists()
+    require(not taken, f"{out} exists; choose another --out, or use --overwrite")
     require(out.suffix == MODEL_SUFFIX, f"got --out {out}, expected a file name that ends in {MODEL_SUFFIX}")
     require(network is None or genotype is None, "got --network and --genotype; give one of them")
     task = nk.task(data)
@@ -74,9 +77,8 @@ def train(
         network = named.network_string(genotypes.Genotype.parse(genotype), skeleton)
     elif network is not None:
         trust_network(network)
-    work = modelfile.train.work(
-        task, network, nk.Recipe.suited(task, **recipe), settings.seed, devices.device(settings.device), out, restart
-    )
+    suited, device = nk.Recipe.suited(task, **recipe), parallel.device(settings.device)
+    work = modelfile.train.work(task, network, suited, settings.seed, device, out, restart, parallel)
     solved = run(work, settings)
     done = solved.trials[0]
     facts: dict[str, Any] = {

@@ -9,6 +9,7 @@ import typer
 
 import nearkin as nk
 from nearkin.cli.console import Restart, Settings, answer, baseline_text, escape, named_values, run, say, table
+from nearkin.cli.parallel import join
 from nearkin.cli.recipe import recipe_options
 from nearkin.core.addresses import is_shared
 from nearkin.core.errors import NearkinError, require
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
     from nearkin.store import bundle, places
     from nearkin.store import database as databases
     from nearkin.store.records import TaskRecord
+    from nearkin.zoo import trials as zoo_trials
 else:
-    budgets, methods, network_of, bundle, databases, places = map(
+    budgets, methods, network_of, bundle, databases, places, zoo_trials = map(
         Lazy,
         (
             "nearkin.core.budget",
@@ -34,6 +36,7 @@ else:
             "nearkin.store.bundle",
             "nearkin.store.database",
             "nearkin.store.places",
+            "nearkin.zoo.trials",
         ),
     )
 
@@ -86,26 +89,34 @@ def add(
 ) -> None:
     """Train a network for a task in several trials, and store it in the zoo.
 
-    After an interruption the same command continues.
+    After an interruption the same command continues. torchrun -m nearkin add … uses several processes for each trial.
     """
     settings: Settings = context.obj
+    parallel = join()
+    require(
+        parallel.size == 1 or (settings.workers == 1 and not cell),
+        f"got --workers or --cell in {parallel.size} processes of torchrun, which train one network together; drop "
+        f"the option, or start without torchrun",
+    )
     task = nk.task(data, name=name)  # before a zoo is created: bad data changes nothing
+    if not parallel.first:
+        suited, device = nk.Recipe.suited(task, **_with_target(recipe, epsilon)), parallel.device(settings.device)
+        run(zoo_trials.help_train(task, network, trials, suited, settings.seed, device, parallel), settings)
+        return
     exists = False
     if zoo_exists(settings):
         with settings.open_catalogue(create=False) as catalogue:
             exists = cell and _without_cells(catalogue, task)
             if not exists:
                 catalogue.claimable(name)
-    if epsilon is not None:
-        require("target" not in recipe, "got --epsilon and --target; give one of them (--epsilon E is --target 1 − E)")
-        recipe["target"] = 1 - epsilon
-    suited = nk.Recipe.suited(task, **recipe)
+    suited = nk.Recipe.suited(task, **_with_target(recipe, epsilon))
     if cell:  # before anything is trained
         searched = {"method": cell_method, "options": methods.checked(cell_method, task, named_values(option))}
     with settings.open_zoo() as zoo:
         work = zoo.add.work(
-            task, network, trials=trials, recipe=suited, seed=settings.seed, device=settings.device, restart=restart
-        )
+            task, network, trials=trials, recipe=suited, seed=settings.seed, device=settings.device, restart=restart,
+            parallel=parallel,
+        )  # fmt: skip
         record = zoo.record(name) if exists else run(work, settings)
         facts = _facts(record)
         if cell:
@@ -114,6 +125,15 @@ def add(
             cells = zoo.search_cells.work(name, skeleton, budget, seed=settings.seed, restart=restart, **searched)
             facts["cells"] = run(cells, settings).to_dict()
     answer(facts, as_json, lambda: _say_added(record, facts.get("cells")))
+
+
+def _with_target(recipe: dict[str, Any], epsilon: float | None) -> dict[str, Any]:
+    """The options of a recipe with the target that `--epsilon` gives."""
+    require(
+        epsilon is None or "target" not in recipe,
+        "got --epsilon and --target; give one of them (--epsilon E is --target 1 − E)",
+    )
+    return recipe if epsilon is None else {**recipe, "target": 1 - epsilon}
 
 
 def _without_cells(catalogue: "nk.Catalogue", task: "nk.Task") -> bool:

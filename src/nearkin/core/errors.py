@@ -29,6 +29,14 @@ class TrainingError(NearkinError):
     """Training that diverged or cannot be resumed from a checkpoint."""
 
 
+class LostProcessError(TrainingError):
+    """A training in several processes, of which one ended or did not answer."""
+
+
+class StoppedError(NearkinError):
+    """A training in several processes, of which another one was stopped."""
+
+
 class MissingExtraError(NearkinError):
     """An optional package that is needed and not installed."""
 

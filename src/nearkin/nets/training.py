@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from nearkin.core.errors import DataError, TrainingError, require
 from nearkin.core.rng import Streams, derived_seed
 from nearkin.core.state import State, copied, prefixed, restoring
+from nearkin.nets.data_parallel import ALONE, DataParallel
 from nearkin.nets.history import Measurement, measurements_from
 from nearkin.nets.recipe import Recipe
 from nearkin.tasks.examples import Batch
@@ -24,14 +25,18 @@ class Training:
     """Weights, optimiser, running average and losses of a run; `step` does one step.
 
     `capture` copies everything that the rest of the run depends on; `restore` loads it. A run that was interrupted and
-    restored ends with the same bits as one that was not.
+    restored ends with the same bits as one that was not. Of several processes (`parallel`) each does its share of
+    every step. They have the same weights after each step; the first one has what `capture` stores.
     """
 
     def __init__(
-        self, model: nn.Module, form: Likelihood, recipe: Recipe, total: int, seed: int, device: torch.device
-    ) -> None:
+        self, model: nn.Module, form: Likelihood, recipe: Recipe, total: int, seed: int, device: torch.device,
+        parallel: DataParallel = ALONE,
+    ) -> None:  # fmt: skip
         self.model = model.to(device)
         self.form, self.recipe, self.total, self.device = form, recipe, total, device
+        self.parallel = parallel
+        self._network: nn.Module | None = self.model if parallel.size == 1 else None
         self.streams = Streams(seed)
         self.weights = {name: value for name, value in model.named_parameters() if value.requires_grad}
         require(bool(self.weights), "the network has no weights that can be trained; unfreeze some", TrainingError)
@@ -57,8 +62,12 @@ class Training:
             return self.done
         return max(self.done, self.total * self.elapsed / self.recipe.seconds)
 
-    def step(self, batch: Batch, weights: Tensor | None = None) -> None:
-        """One step of the optimiser on one batch, whose samples may have weights `[B]`."""
+    def step(self, batch: Batch, weights: Tensor | None = None, share: float = 1.0) -> None:
+        """One step of the optimiser on one batch, whose samples may have weights `[B]`.
+
+        With several processes the batch is this process's `share` of the whole batch. The loss of the whole batch is
+        the sum of share times loss over the processes; `sum_losses` computes it later for several steps.
+        """
         x, y = batch
         if self.device.type != "cpu":
             x, y = x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
@@ -66,18 +75,35 @@ class Training:
         for group in self.optimiser.param_groups:
             group["lr"] = self.recipe.rate(self.position, self.total)
         self.optimiser.zero_grad(set_to_none=True)
-        with self._cast:
-            loss = self.form.loss(self.model(x), y, self.recipe.smoothing, weights)
-        self._scaler.scale(loss).backward()  # without float16 the scaler changes nothing
+        if not self.parallel.first:  # other dropout than in the first process, from a state that is not stored
+            torch.manual_seed(derived_seed(self.streams.seed, "dropout", self.parallel.rank, self.done))
+        if self._network is None:
+            self._network = self.parallel.wrapped(self.model, self.device, self._has_unused_weights(x[:1], y[:1]))
+        network = self._network
+        with self.parallel.connected():
+            with self._cast:
+                loss = self.form.loss(network(x), y, self.recipe.smoothing, weights)
+            factor = share * self.parallel.size  # the mean over processes is the gradient of the whole batch
+            # without float16 the scaler changes nothing
+            self._scaler.scale(loss if factor == 1 else factor * loss).backward()
         self._scaler.unscale_(self.optimiser)
         if self.recipe.clip > 0:
             nn.utils.clip_grad_norm_(self.weights.values(), self.recipe.clip)
         self._scaler.step(self.optimiser)
         self._scaler.update()
-        self.losses[self.done] = loss.detach()
+        self.losses[self.done] = share * loss.detach()
         self.done += 1
         if self.recipe.averaging > 0 and self.position > self._first_averaged:
             self._average()
+
+    def _has_unused_weights(self, x: Tensor, y: Tensor) -> bool:
+        """Whether there are weights that the loss of one sample does not depend on."""
+        weights = list(self.weights.values())
+        self.model.eval()  # batch normalisation accepts one sample, and cuDNN has no backward pass of recurrent layers
+        with torch.random.fork_rng([]), torch.backends.cudnn.flags(enabled=False):
+            gradients = torch.autograd.grad(self.form.loss(self.model(x), y), weights, allow_unused=True)
+        self.model.train()
+        return any(gradient is None for gradient in gradients)
 
     @torch.no_grad()
     def _average(self) -> None:
@@ -88,6 +114,10 @@ class Training:
             return
         for mean, value in zip(self.average, self.weights.values(), strict=True):
             mean.lerp_(value, 1 / self.num_averaged)
+
+    def sum_losses(self, since: int) -> None:
+        """Add up the shares of the losses from step `since` on over the processes."""
+        self.parallel.add_up(self.losses[since : self.done])
 
     def check(self, since: int) -> None:
         """Raise an error if a loss from step `since` on is not finite."""
@@ -108,10 +138,11 @@ class Training:
         """Load the averaged or the best weights; for averaged weights the batch statistics are computed again."""
         if self.best:
             self.model.load_state_dict(self.best)
-        if self.average:
+        if self.average and self.parallel.first:
             for value, mean in zip(self.weights.values(), self.average, strict=True):
                 value.copy_(mean)
             torch.optim.swa_utils.update_bn((batch.x for batch in batches), self.model, self.device)
+        self.parallel.broadcast(self.model.state_dict().values())
 
     def capture(self) -> State:
         """A copy of everything that the rest of the run depends on."""

@@ -11,12 +11,13 @@ from nearkin.core.errors import require
 from nearkin.core.events import Checkpoint, Note, Progress, Work, operation
 from nearkin.core.state import State, copied
 from nearkin.core.types import Buffers, Params
+from nearkin.nets.data_parallel import ALONE, DataParallel
 from nearkin.nets.evaluate import Scores, evaluate
 from nearkin.nets.history import History, Measurement
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.training import Training
 from nearkin.tasks.augment import augmentation
-from nearkin.tasks.batches import epoch_batches, epoch_index, num_batches, ordered_batches
+from nearkin.tasks.batches import epoch_batches, epoch_index, num_batches, ordered_batches, part_of
 from nearkin.tasks.examples import Examples
 from nearkin.tasks.split import split_index
 from nearkin.tasks.task import Task
@@ -55,8 +56,12 @@ def fit(
     device: torch.device | None = None,
     resume: State | None = None,
     stage: str = "training",
+    parallel: DataParallel = ALONE,
 ) -> Work[Fit]:
     """Train a model on a task, in place, and evaluate it on the test set.
+
+    Several processes that call it with their `parallel` and else with the same arguments do one training together. All
+    return the same result; it is that of one process up to rounding if there is no dropout or batch normalisation.
 
     >>> x = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
     >>> toy = Task.from_arrays("toy", x, (x[:, 0] > 0).long(), x, (x[:, 0] > 0).long())
@@ -69,7 +74,14 @@ def fit(
     train, validation = _split(task, recipe, seed)
     train = train if recipe.augment else train.ready()
     per_epoch = num_batches(len(train), recipe.batch_size)
-    run = Training(model, task.form, recipe, recipe.total_steps(per_epoch), seed, device or torch.device("cpu"))
+    parallel.check_batches(len(train), per_epoch, model)
+    if parallel.size > 1:
+        shapes = [[name, str(value.dtype), *value.shape] for name, value in model.state_dict().items()]
+        start = None if resume is None else resume.facts.get("done")
+        parallel.agree({"data set": task.fingerprint(), "network": shapes, "recipe": recipe.to_dict(), "seed": seed,
+                        "checkpoint": start})  # fmt: skip
+    total, device = recipe.total_steps(per_epoch), device or torch.device("cpu")
+    run = Training(model, task.form, recipe, total, seed, device, parallel)
     if resume is not None:
         run.restore(resume)
         yield Note(f"resuming at step {run.done} of {run.total}")
@@ -82,7 +94,7 @@ def fit(
             break
         yield from _epoch(run, train, stage)
     run.load_final_weights(ordered_batches(train, recipe.batch_size))
-    scores = evaluate(model, task.test, task.form, device=run.device)
+    scores = _scores(run, task.test)
     history = History(run.losses[: run.done].cpu(), run.measured, per_epoch)
     params, buffers = copied(dict(model.named_parameters())), copied(dict(model.named_buffers()))
     return Fit(params, buffers, history, scores, run.seconds, recipe.target is None or _reached(run))
@@ -92,25 +104,29 @@ def _epoch(run: Training, train: Examples, stage: str) -> Work[None]:
     """Do the steps up to the end of the current epoch or of the run."""
     recipe, per_epoch = run.recipe, num_batches(len(train), run.recipe.batch_size)
     number, start = divmod(run.done, per_epoch)
+    part = (run.parallel.rank, run.parallel.size)
     batches = epoch_batches(train, recipe.batch_size, run.streams, number, start=start,
-                            augment=augmentation(recipe.augment))  # fmt: skip
+                            augment=augmentation(recipe.augment), part=part)  # fmt: skip
     indices = epoch_index(len(train), recipe.batch_size, run.streams, number, start)
     run.model.train()
     run.rng.enter()
     checked, tick = run.done, now()
     try:
         for batch, index in zip(batches, indices, strict=True):
-            run.step(batch, None if train.weights is None else train.weights[index])
-            spent = now() - tick
+            weights = None if train.weights is None else train.weights[part_of(index, part)]
+            run.step(batch, weights, len(batch.y) / len(index))
+            (spent,) = run.parallel.from_first(now() - tick)
             run.elapsed = run.seconds + spent
             last = run.position >= run.total or run.done % per_epoch == 0
             if last or spent > TICK_SECONDS:
                 run.seconds += spent
+                run.sum_losses(checked)
                 run.check(checked)
                 run.rng.leave()
                 mean = float(run.losses[checked : run.done].mean())
-                yield Progress(stage, run.done, run.total, {"loss": mean})
-                yield Checkpoint(run.capture)
+                with run.parallel.stopping_together():
+                    yield Progress(stage, run.done, run.total, {"loss": mean})
+                    yield Checkpoint(run.capture)
                 run.rng.enter()
                 checked, tick = run.done, now()
             if last:
@@ -122,12 +138,21 @@ def _epoch(run: Training, train: Examples, stage: str) -> Work[None]:
 def _validate(run: Training, validation: Examples) -> None:
     """Evaluate on the validation set; with patience, keep the weights if their loss is the lowest so far."""
     start = now()
-    scores = evaluate(run.model, validation, run.form, device=run.device)
+    scores = _scores(run, validation)
     best = min((row.loss for row in run.measured), default=math.inf)
     run.measured = (*run.measured, Measurement(run.done, scores.metric, scores.loss))
     if run.recipe.patience > 0 and scores.loss < best:
         run.keep_best()
-    run.seconds += now() - start
+    run.seconds += run.parallel.from_first(now() - start)[0]
+
+
+def _scores(run: Training, examples: Examples) -> Scores:
+    """Scores of the network, measured by the first process, which has the batch statistics."""
+    scores = Scores(0.0, 0.0, 0)
+    if run.parallel.first:
+        scores = evaluate(run.model, examples, run.form, device=run.device)
+    metric, loss, count = run.parallel.from_first(scores.metric, scores.loss, scores.count)
+    return Scores(metric, loss, int(count))
 
 
 def _finished(run: Training) -> bool:

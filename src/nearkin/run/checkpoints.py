@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
-from nearkin.core.errors import DataError
-from nearkin.core.events import Caution, Checkpoint, Work
+from nearkin.core.errors import DataError, StoppedError
+from nearkin.core.events import Caution, Checkpoint, Event, Work
 from nearkin.core.objects import FolderObjects, Objects
 from nearkin.core.state import State, restoring
 
@@ -187,12 +187,17 @@ def resume(checkpoints: Checkpoints, name: str, begin: Callable[[State | None], 
 def save_checkpoints(work: Work[T], checkpoints: Checkpoints, name: str, every: float = SAVE_SECONDS) -> Work[T]:
     """Run work and store its checkpoint every so many seconds and when it is stopped; remove it at the end."""
     last = time.monotonic()
+    event: Event | None = None
     while True:
         try:
             event = next(work)
         except StopIteration as end:
             checkpoints.remove(name)
             return cast(T, end.value)
+        except StoppedError:  # right after the last event: its state is the current one
+            if isinstance(event, Checkpoint):
+                checkpoints.write(name, event.capture())
+            raise
         if isinstance(event, Checkpoint) and time.monotonic() - last > every:
             checkpoints.write(name, event.capture())
             last = time.monotonic()

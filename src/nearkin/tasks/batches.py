@@ -28,6 +28,15 @@ def epoch_index(count: int, size: int, streams: Streams, epoch: int, start: int 
     return order.tensor_split(num_batches(count, size))[start:]
 
 
+def part_of(values: Tensor, part: tuple[int, int]) -> Tensor:
+    """Part number `part[0]` of the values of a batch, which are divided into `part[1]` parts of nearly equal size.
+
+    >>> [part_of(torch.arange(5), (number, 2)).tolist() for number in range(2)]
+    [[0, 1, 2], [3, 4]]
+    """
+    return values.tensor_split(part[1])[part[0]]
+
+
 def epoch_batches(
     examples: Examples,
     size: int,
@@ -36,8 +45,9 @@ def epoch_batches(
     *,
     start: int = 0,
     augment: Augmentation | None = None,
+    part: tuple[int, int] = (0, 1),
 ) -> Iterator[Batch]:
-    """The shuffled batches of one epoch, from batch number `start`.
+    """The shuffled batches of one epoch, from batch number `start`; of each, the part that `part_of` chooses.
 
     Batch sizes differ by at most one: 100 samples at size 32 are four batches of 25. A last batch of 4 would be too
     small for batch normalisation.
@@ -51,8 +61,11 @@ def epoch_batches(
     True
     """
     for number, index in enumerate(epoch_index(len(examples), size, streams, epoch, start), start):
-        rng = None if augment is None else streams.at("augment", epoch, number)
-        yield examples.take(index, augment, rng)
+        if augment is None:
+            yield examples.take(part_of(index, part))
+        else:  # the random numbers of a sample depend on its place in the whole batch
+            batch = examples.take(index, augment, streams.at("augment", epoch, number))
+            yield Batch(part_of(batch.x, part), part_of(batch.y, part))
 
 
 def ordered_batches(examples: Examples, size: int) -> Iterator[Batch]:

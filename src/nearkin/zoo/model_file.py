@@ -9,6 +9,7 @@ import torch
 from nearkin.core.errors import DataError, require
 from nearkin.core.events import Caution, Note, Work, operation
 from nearkin.core.state import State, add_facts
+from nearkin.nets.data_parallel import ALONE, DataParallel
 from nearkin.nets.functional import check
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build, default_network
@@ -18,18 +19,21 @@ from nearkin.nets.training_loop import fit as train_network
 from nearkin.nets.trusted_code import remember
 from nearkin.run.checkpoints import FolderCheckpoints, resume
 from nearkin.tasks.task import Task
+from nearkin.zoo.parallel_checkpoints import for_all
 
 FORMAT = "nearkin-model"
 
 
 @operation
 def train(
-    task: Task, network: str | None, recipe: Recipe, seed: int, device: torch.device, out: Path, restart: bool = False
-) -> Work[Solved]:
+    task: Task, network: str | None, recipe: Recipe, seed: int, device: torch.device, out: Path, restart: bool = False,
+    parallel: DataParallel = ALONE,
+) -> Work[Solved]:  # fmt: skip
     """Train one network on a task and write it to `out`.
 
     The checkpoint of an unfinished training is in the same folder, named `out` with `.part` appended. The same call
-    resumes from it; a checkpoint of another task, network, recipe or seed is not used, and none is with `restart`.
+    resumes from it; a checkpoint of another task, network, recipe or seed is not used, and none is with `restart`. Of
+    several processes the first one reads and writes files.
     """
     for line in task.notes:
         yield Note(line)
@@ -40,7 +44,7 @@ def train(
         "data": task.fingerprint(), "network": spec, "recipe": recipe.to_dict(), "seed": seed,
         "torch": torch.__version__,
     }  # fmt: skip
-    folder, checkpoint = FolderCheckpoints(out.parent), f"{out.name}.part"
+    folder, checkpoint = for_all(FolderCheckpoints(out.parent), parallel), f"{out.name}.part"
     if restart:
         folder.remove(checkpoint)
 
@@ -53,11 +57,14 @@ def train(
             )
             start = None
         model = build(spec, task.input_shape, task.num_outputs, seed)
-        result = yield from train_network.work(model, task, recipe, seed=seed, device=device, resume=start)
+        result = yield from train_network.work(
+            model, task, recipe, seed=seed, device=device, resume=start, parallel=parallel
+        )
         solved = Solved(task.name, spec, task.facts(), seed, (result,))
-        saved(solved, out, recipe=recipe)  # before `resume` removes the checkpoint
-        if warning := remember(spec):
-            yield Caution(warning)
+        if parallel.first:
+            saved(solved, out, recipe=recipe)  # before `resume` removes the checkpoint
+            if warning := remember(spec):
+                yield Caution(warning)
         return solved
 
     return (yield from resume(folder, checkpoint, lambda start: add_facts(trained(start), {"question": facts})))

@@ -8,30 +8,38 @@ import torch
 from nearkin.core.events import Note, Work
 from nearkin.core.rng import derived_seed
 from nearkin.core.state import State
+from nearkin.nets.data_parallel import ALONE, DataParallel
 from nearkin.nets.functional import check
 from nearkin.nets.recipe import Recipe
-from nearkin.nets.registry import build
+from nearkin.nets.registry import build, default_network
 from nearkin.nets.solved import fit_facts, fit_from, fit_state
+from nearkin.nets.spec import NetworkSpec
 from nearkin.nets.training_loop import Fit, fit
-from nearkin.nets.trusted_code import require_trusted
-from nearkin.run.checkpoints import SUFFIX, Checkpoints, facts_digest, read_stored, resume
+from nearkin.nets.trusted_code import require_trusted, trust_network
+from nearkin.run.checkpoints import SUFFIX, Checkpoints, MemoryCheckpoints, facts_digest, read_stored, resume
 from nearkin.tasks.task import Task
+from nearkin.zoo.parallel_checkpoints import for_all
 
 
 @dataclass(frozen=True)
 class TrialCache:
-    """Trials of one task, network, recipe and seed; the name of the cache is a digest of these."""
+    """Trials of one task, network, recipe and seed; the name of the cache is a digest of these.
+
+    With several processes (`parallel`), all train every trial together, and the first one has the cache.
+    """
 
     checkpoints: Checkpoints
     task: Task
     network: str
     recipe: Recipe
     seed: int
+    parallel: DataParallel = ALONE
 
     @classmethod
     def of(
-        cls, work: Checkpoints, task: Task, network: str, recipe: Recipe, seed: int, *, restart: bool = False
-    ) -> "TrialCache":
+        cls, work: Checkpoints, task: Task, network: str, recipe: Recipe, seed: int, *, restart: bool = False,
+        parallel: DataParallel = ALONE,
+    ) -> "TrialCache":  # fmt: skip
         """The cache for these facts; `restart` clears it. A network whose code is not trusted is refused first."""
         require_trusted(network)
         facts: dict[str, Any] = {
@@ -43,7 +51,7 @@ class TrialCache:
             "seed": seed,
             "torch": torch.__version__,
         }
-        cache = cls(work.within(facts_digest(facts)), task, network, recipe, seed)
+        cache = cls(for_all(work, parallel).within(facts_digest(facts)), task, network, recipe, seed, parallel)
         if restart:
             cache.clear()
         cache.checkpoints.write(f"work{SUFFIX}", State({}, facts))
@@ -69,6 +77,7 @@ class TrialCache:
                 device=device,
                 resume=start,
                 stage=f"{self.task.name}, trial {trial + 1} of {trials}",
+                parallel=self.parallel,
             )
 
         result = yield from resume(self.checkpoints, f"training-{trial}{SUFFIX}", begin)
@@ -78,3 +87,16 @@ class TrialCache:
     def clear(self) -> None:
         """Remove the stored states of all trials."""
         self.checkpoints.clear()
+
+
+def help_train(
+    task: Task, network: str | None, trials: int, recipe: Recipe, seed: int, device: torch.device,
+    parallel: DataParallel,
+) -> Work[None]:  # fmt: skip
+    """Do a process's part of the trials that `Zoo.add` trains and stores in the first of several processes."""
+    if network is not None:
+        trust_network(network)
+    spec = str(NetworkSpec.parse(network or default_network(task)).anchored())
+    cache = TrialCache.of(MemoryCheckpoints(), task, spec, recipe, seed, parallel=parallel)
+    for trial in range(trials):
+        yield from cache.trial(trial, trials, device)

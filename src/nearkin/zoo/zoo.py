@@ -15,6 +15,7 @@ from nearkin.core.lazy import Lazy
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.ranking import Ranking
 from nearkin.distance.registry import DEFAULT, STRUCTURE
+from nearkin.nets.data_parallel import ALONE, DataParallel
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import default_network, path_of
 from nearkin.nets.solved import Solved
@@ -122,6 +123,7 @@ class Zoo(SolvedTasks):
         device: str = "auto",
         restart: bool = False,
         from_file: bool = False,
+        parallel: DataParallel = ALONE,
     ) -> Work[TaskRecord]:
         """Train networks on a task and store both; the same call resumes an interrupted one.
 
@@ -135,6 +137,7 @@ class Zoo(SolvedTasks):
             restart: discard the trainings that an interrupted call left.
             from_file: the network string was read from a file: code that it names must be trusted already. A string
                 of the caller's own is trusted (`nearkin.nets.trusted_code`).
+            parallel: this process as the first of several; the others call `nearkin.zoo.trials.help_train`.
         """
         if isinstance(network, str) and not from_file:
             trust_network(network)
@@ -149,14 +152,14 @@ class Zoo(SolvedTasks):
             yield Caution(line)
         if unused := task.constant_inputs():
             yield Caution(f"'{task.name}': {unused}")
-        cache = TrialCache.of(self.work, task, spec, recipe, seed, restart=restart)
+        cache = TrialCache.of(self.work, task, spec, recipe, seed, restart=restart, parallel=parallel)
         if self.runner is not None:
             yield from zoo_jobs.spread_trials(
                 self, self.runner, task, spec, recipe, seed, range(trials), chosen_device(device)
             )
         fits: list[Fit] = []
         for trial in range(trials):
-            fits.append((yield from cache.trial(trial, trials, chosen_device(device))))
+            fits.append((yield from cache.trial(trial, trials, parallel.device(device))))
         solved = Solved(task.name, spec, task.facts(), seed, tuple(fits))
         runs = yield from training_runs(task, solved, recipe)
         record = yield from self.store(task, solved, recipe, runs)
