@@ -16,6 +16,11 @@ from nearkin.run.jobs import JobError, JobPlace
 EXTRA = "ray"
 LOCAL = "ray"  # a cluster of this machine: a running one, or a new one
 LONGEST_REASON = 300
+VARIABLES = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # Ray reports nothing to its makers
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a coming default, of which Ray warns otherwise
+    "RAY_worker_niceness": "0",  # workers of a cluster that is started here have the priority of other workers
+}
 
 Serve = Callable[[JobPlace, str, str], int]
 """(place, name, group) → number of jobs that a worker did."""
@@ -67,8 +72,8 @@ class RayStaff:
     def _connect(self) -> None:
         if self.ray.is_initialized():
             return
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        for name, value in VARIABLES.items():
+            os.environ.setdefault(name, value)
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         try:
             self.ray.init(None if self.address == LOCAL else self.address, **options)

@@ -6,6 +6,7 @@ file in a folder that only its owner can read; the address of the zoo is part of
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from nearkin.core.addresses import without_secrets
 from nearkin.core.errors import OptionError, optional, require
 from nearkin.run.jobs import JobError, JobPlace
+from nearkin.run.worker import GRACE_SECONDS
 
 EXTRA = "slurm"
 CLUSTERS = ("slurm", "local")
@@ -82,10 +84,13 @@ class SlurmStaff:
         return [(name, _reason(self.jobs.pop(name))) for name in names]
 
     def stop(self) -> None:
-        """Cancel all SLURM jobs."""
+        """Cancel all SLURM jobs, and wait for their end."""
         for job in self.jobs.values():
             with contextlib.suppress(Exception):  # it may have ended
                 job.cancel()
+        limit = time.monotonic() + GRACE_SECONDS
+        while not all(job.done(force_check=True) for job in self.jobs.values()) and time.monotonic() < limit:
+            time.sleep(0.1)
         self.jobs.clear()
 
 
