@@ -670,7 +670,8 @@ def store(figures: dict[str, Any]) -> Summary:
         f"{'Holds' if min(ratios.values()) >= 1 and slowest < 0.2 else 'Does not hold'}. Tasks per second: {rates}; "
         f"slowest page: {1000 * slowest:.0f} ms.",
         f"None. Medians of {figures['rounds']} rounds in which the kinds of runs take turns, on a machine of two cores "
-        "with other work.",
+        "that was busy with other work. Eight processes then get a larger share of the processor than one, which "
+        "raises the ratios; they were not measured on an idle machine.",
         "`python benchmarks/store.py`; it needs the programs of PostgreSQL (Debian: `apt-get install postgresql`).",
     )
 
