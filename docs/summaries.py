@@ -425,12 +425,14 @@ def data_parallel(figures: dict[str, Any]) -> Summary:
     """One training in two processes."""
     seconds, loads = figures["seconds"], figures["loads"]
     return Summary(
-        "Two processes do the steps of one training faster than one process, with the same losses.",
+        "Two processes do the steps of one training faster than one process, with the same losses up to rounding.",
         f"{figures['steps']} steps with batches of {figures['batch']} take {seconds['1']:.1f} s in one process and "
-        f"{seconds['2']:.1f} s in two, {figures['speedup']:.2f} times as fast; the last losses differ by "
-        f"{figures['difference']:.0e}.",
-        f"None. Medians of {figures['rounds']} rounds on a machine with {figures['cores']} cores and other work (load "
-        f"{min(loads):.0f} to {max(loads):.0f}).",
+        f"{seconds['2']:.1f} s in two, {figures['speedup']:.2f} times as fast; their losses differ by "
+        f"{figures['difference']['20']:.0e} at step 20 and {figures['difference'][str(figures['steps'])]:.0e} at the "
+        f"end (float32).",
+        f"None. Rounds: {figures['rounds']}, with a load of {max(loads):.0f} before the last on a machine with "
+        f"{figures['cores']} cores. The machine was shared, so two processes got more processor time than one; an idle "
+        f"machine was not measured.",
         "`python benchmarks/data_parallel.py`",
     )
 
