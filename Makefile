@@ -8,6 +8,8 @@ DEV    := $(VENV)/.dev-installed
 DOCS   := $(VENV)/.docs-installed
 BENCH  := $(VENV)/.bench-installed
 THREADS := OMP_NUM_THREADS=1
+# compiled files are written even if the environment says otherwise: tests start many processes
+TESTS  := $(THREADS) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal -q
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test quick soak lint types imports rooms bench docs clean
@@ -21,17 +23,17 @@ demo: $(CORE)    ## solve a small task on data that ships with the dependencies
 	$(BIN)/nearkin demo
 
 test: $(DEV) lint types imports ## lint, types, imports between packages, doctests and tests
-	$(THREADS) $(BIN)/python -m pytest -n 2 -q -m "not soak"
+	$(TESTS) -m "not soak"
 
 quick: $(DEV) lint types imports ## lint, types, imports and the tests that are not slow, in less than three minutes
-	$(THREADS) $(BIN)/python -m pytest -n 2 -q -m "not slow" tests
+	$(TESTS) -m "not slow" tests
 
 # long stochastic tests, and fuzzing with more inputs than in `make test`: SOAK_INPUTS for each format, from SOAK_SEED
 SOAK_INPUTS ?= 10000
 SOAK_SEED   ?= 1
 soak: $(DEV)     ## long stochastic tests, series of faults, long fuzzing of all readers of files and strings
-	$(THREADS) NEARKIN_FUZZ_INPUTS=$(SOAK_INPUTS) NEARKIN_FUZZ_SEED=$(SOAK_SEED) $(BIN)/python -m pytest -n 2 -q tests/fuzz
-	$(THREADS) $(BIN)/python -m pytest -n 2 -q -m soak tests
+	NEARKIN_FUZZ_INPUTS=$(SOAK_INPUTS) NEARKIN_FUZZ_SEED=$(SOAK_SEED) $(TESTS) tests/fuzz
+	$(TESTS) -m soak tests
 
 lint: $(DEV)     ## style, formatting, plain language
 	$(BIN)/ruff check .

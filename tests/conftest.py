@@ -31,6 +31,7 @@ settings.register_profile(
     "steady",
     derandomize=True,
     deadline=None,
+    max_examples=50,  # where a test does not say how many; `explore` has 100
     suppress_health_check=[HealthCheck.too_slow],  # on a busy machine
 )
 settings.register_profile("explore", deadline=None, print_blob=True)

@@ -130,7 +130,7 @@ def test_tasks_are_listed_marked_and_left_out(call: Call, canary: Canary) -> Non
 
 def test_a_solution_beside_a_hostile_kin_names_it_and_goes_on(call: Call, canary: Canary) -> None:
     said = call("solve", "new", "digits?detect=1&limit=120", "--evaluations", "1", "--only", "logistic",
-                "--measures", "kin", "--json")  # fmt: skip
+                "--epochs", "1", "--measures", "kin", "--json")  # fmt: skip
     assert said.code == 0, said.err
     assert set(said.json["relations"]["refused"]) == {f"evil {name}" for name in canary.networks}
     assert not canary.sang

@@ -20,11 +20,13 @@ from nearkin.search.searcher import ScoredGenotype, Searcher, SearchResult, run_
 from nearkin.search.spaces.base import Space
 
 Make = Callable[[], Searcher[Any]]
+Searched = tuple[SearchResult, list[bytes]]
+
+WHOLE: dict[tuple[object, ...], Searched] = {}
+"""The whole search of each class and each parameter of its fixtures `make` or `case`."""
 
 
-def searched(
-    searcher: Searcher[Any], budget: Budget, seed: int = 0, resume: State | None = None
-) -> tuple[SearchResult, list[bytes]]:
+def searched(searcher: Searcher[Any], budget: Budget, seed: int = 0, resume: State | None = None) -> Searched:
     """The outcome, and the checkpoint after every step as it would lie on disk."""
     saved: list[bytes] = []
 
@@ -65,9 +67,20 @@ class SearcherLaws:
     STEPS = 6
     FIRST = 1
 
-    def test_killed_after_any_step_and_resumed_it_ends_the_same_bit_for_bit(self, make: Make) -> None:
+    @pytest.fixture
+    def whole_search(self, request: pytest.FixtureRequest, make: Make) -> Searched:
+        """A search of `STEPS` steps and its checkpoints, done once for each searcher."""
+        params = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+        key = type(self), params.get("make"), params.get("case")
+        if key not in WHOLE:
+            WHOLE[key] = searched(make(), Budget(steps=self.STEPS))
+        return WHOLE[key]
+
+    def test_killed_after_any_step_and_resumed_it_ends_the_same_bit_for_bit(
+        self, make: Make, whole_search: Searched
+    ) -> None:
         budget = Budget(steps=self.STEPS)
-        whole, saved = searched(make(), budget)
+        whole, saved = whole_search
         assert len(saved) == whole.steps > 0
         for step, data in enumerate(saved[:-1], 1):
             again, rest = searched(make(), budget, resume=State.from_bytes(data))
@@ -117,7 +130,7 @@ class SearcherLaws:
         assert len(top) == len({space.unique_key(best.genotype) for best in top}) <= 3
         assert all(space.contains(best.genotype) for best in top)
 
-    def test_the_course_of_the_driver_is_that_of_the_searcher(self, make: Make) -> None:
+    def test_the_course_of_the_driver_is_that_of_the_searcher(self, make: Make, whole_search: Searched) -> None:
         searcher = make()
         state = searcher.init(0)
         history = []
@@ -127,7 +140,7 @@ class SearcherLaws:
             state = finish(searcher.step(state))
             if (best := searcher.best(state)) is not None:
                 history.append((searcher.evaluations(state), best.score))
-        assert searched(make(), Budget(steps=self.STEPS))[0].history == tuple(history)
+        assert whole_search[0].history == tuple(history)
 
     def test_settings_are_plain_json(self, make: Make) -> None:
         settings = dict(make().settings())
@@ -143,9 +156,9 @@ class SearcherLaws:
         ],
     )
     def test_a_checkpoint_of_another_search_is_refused_in_one_line(
-        self, make: Make, name: str, value: object, message: str
+        self, make: Make, whole_search: Searched, name: str, value: object, message: str
     ) -> None:
-        _, saved = searched(make(), Budget(steps=self.FIRST))
+        _, saved = whole_search
         with pytest.raises(TrainingError, match=message) as refused:
             searched(make(), Budget(steps=self.FIRST + 1), resume=altered(saved[0], name, value))
         assert "\n" not in str(refused.value)

@@ -128,9 +128,10 @@ def fit_tasks(
     weights = {name: weight for name, weight in fitted.named_parameters() if weight.requires_grad}
     centre = {name: 0.0 if prior_mean is None else prior_mean[name] for name in weights}
     total, decay = sum(len(task.x) for task in tasks), beta / variance / 2
+    fits = [(likelihood_named(task.likelihood), task.network(fitted), task) for task in tasks]
 
     def mean_loss() -> Tensor:
-        losses = [likelihood_named(task.likelihood).nll(task.network(fitted)(task.x), task.y).sum() for task in tasks]
+        losses = [likelihood.nll(network(task.x), task.y).sum() for likelihood, network, task in fits]
         squares = [(weight - centre[name]).square().sum() for name, weight in weights.items()]
         return (torch.stack(losses).sum() + decay * torch.stack(squares).sum()) / total
 
