@@ -266,7 +266,7 @@ class Zoo(SolvedTasks):
         """
         how = how or shared_architecture.Interleaving(num_rounds=num_rounds, **options)
         return shared_architecture.interleave_tasks(
-            self, targets, how, seed=seed, device=chosen_device(device), restart=restart
+            self, targets, how, seed=seed, device=chosen_device(device), restart=restart, runner=self.runner
         )
 
     @operation
