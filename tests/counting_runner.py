@@ -16,9 +16,12 @@ class CountingRunner(SerialRunner):
     def __init__(self, folder: Path) -> None:
         super().__init__(MemoryCheckpoints(), JobPlace(str(folder)))
         self.jobs: list[Job] = []
+        self.busy = False
 
     def submit(self, spec: JobSpec) -> Job:
+        self.busy = True
         self.jobs.append(super().submit(spec))
+        self.busy = False
         return self.jobs[-1]
 
     def counts(self) -> dict[str, int]:

@@ -15,12 +15,17 @@ import torch
 
 import nearkin as nk
 from counting_runner import CountingRunner
+from nearkin.core.budget import Budget
 from nearkin.core.errors import OptionError
-from nearkin.core.events import Caution, Event, finish
+from nearkin.core.events import Caution, Event, Work, finish
+from nearkin.distance.measure import Measure
+from nearkin.distance.pair import Pair
 from nearkin.distance.screening import Rung
 from nearkin.run.jobs import JobSpec
 from nearkin.run.runner import Job
+from nearkin.search.networks.build import Skeleton
 from nearkin.zoo import shortlist
+from nearkin.zoo.search import Search
 from nearkin.zoo.zoo import Zoo
 
 DATA = {name: f"digits?classes={classes}&rest=drop&limit=90"
@@ -63,6 +68,20 @@ def test_jobs_train_and_measure_what_the_operation_then_reads(tmp_path: Path, pl
 NEW = "digits?classes=1,7,8&rest=drop&limit=90"
 
 
+def measured_here(runner: CountingRunner, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A list of the sources that are measured outside jobs, which grows."""
+    sources: list[str] = []
+    work = Measure.work
+
+    def noted(measure: Measure, pair: Pair) -> Work[float]:
+        if not runner.busy:
+            sources.append(pair.source.name)
+        return work(measure, pair)
+
+    monkeypatch.setattr(Measure, "work", noted)
+    return sources
+
+
 @pytest.mark.parametrize(
     ("target", "options", "jobs"),
     [
@@ -91,12 +110,24 @@ def test_jobs_measure_chunks_of_sources(
     shutil.rmtree(tmp_path / "zoo")
     shutil.copytree(plain.path, tmp_path / "zoo")
     runner = CountingRunner(tmp_path / "zoo")
+    here = measured_here(runner, monkeypatch)
     with Zoo(tmp_path / "zoo", runner=runner) as zoo:
         heard: list[Event] = []
         ranking = finish(zoo.near.work(task, **options), heard.append)
     assert ranking.rows() == expected.rows()
     assert not any(isinstance(event, Caution) and "worker" in event.text for event in heard)
     assert runner.counts() == jobs
+    assert set(here) == ({kin.name for kin in ranking} if "screen" in options else set())  # two make one chunk
+
+
+def test_a_matrix_takes_values_that_are_not_stored(tmp_path: Path, plain: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(plain.path, tmp_path / "zoo")
+    runner = CountingRunner(tmp_path / "zoo")
+    here = measured_here(runner, monkeypatch)
+    with Zoo(tmp_path / "zoo", runner=runner) as zoo:
+        matrix = zoo.matrix(["a", "b", "c"], "logme")
+    assert not here
+    assert torch.equal(matrix.trials, plain.matrix(["a", "b", "c"], "logme").trials)
 
 
 def test_stored_distances_need_no_job(tmp_path: Path, plain: Zoo) -> None:
@@ -131,6 +162,14 @@ def test_worker_processes_end_in_the_same_bits(tmp_path: Path, plain: Zoo) -> No
         for name in DATA:
             assert all(map(torch.equal, weights(zoo, name), weights(plain, name)))
         assert torch.equal(zoo.matrix(None, "frechet").trials, plain.matrix(None, "frechet").trials)
+        new = nk.task(NEW, name="new")
+        assert zoo.near(new, "logme").rows() == plain.near(new, "logme").rows()
+        how = Search(
+            method="random", space="general?nodes=3", budget=Budget(evaluations=3), recipe=nk.Recipe(steps=2),
+            skeleton=Skeleton(channels=2, num_cells=1), proxy=nk.Recipe(steps=2),
+        )  # fmt: skip
+        found, alone = zoo.search(new, how).outcome, plain.search(new, how).outcome
+        assert (found.best.genotype, found.history) == (alone.best.genotype, alone.history)
         assert not [file for file in (tmp_path / "zoo" / "work").rglob("*") if file.is_file()]
 
 

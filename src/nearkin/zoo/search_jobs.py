@@ -132,6 +132,7 @@ def evaluate(place: JobPlace, inputs: Mapping[str, Any], seed: int) -> Work[Stat
             value = yield from resume(zoo.work, name, lambda state: objective.train_and_measure(genotype, state))
             facts |= {"score": float(value.score), "facts": dict(value.facts)}
         except TrainingError as failed:
+            zoo.work.remove(name)
             facts["failed"] = str(failed)
         facts["seconds"] = time.process_time() - start
     return State({}, facts)
