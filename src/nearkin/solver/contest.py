@@ -67,6 +67,8 @@ class Contest:
         meter: of the load, if wall time is limited.
         recorded: runs of the zoo, from which a forecast of fine-tuning learns.
         forecasts: of the contenders that are fine-tuned, by name.
+        waited: seconds in which workers did stages, whose own times are counted.
+        workers: number of workers, if there are any.
     """
 
     task: Task
@@ -82,6 +84,8 @@ class Contest:
     meter: LoadMeter | None = None
     recorded: Sequence[RecordedRun] = ()
     forecasts: dict[str, ForecastFacts] = field(default_factory=dict)
+    waited: float = 0.0
+    workers: int = 0
 
     def __post_init__(self) -> None:
         self.images = len(self.task.input_shape) == 3

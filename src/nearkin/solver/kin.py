@@ -123,7 +123,7 @@ def _ranked(zoo: Zoo, task: Task, plan: Plan, slowdown: float) -> Work[State]:
             missing.append(f"no ranking by {measure}: {reason}")
             continue
         try:
-            rankings.append((yield from rank_sources(zoo, own or task, how, sources)))
+            rankings.append((yield from rank_sources(zoo, own or task, how, sources, zoo.runner)))
         except NearkinError as error:
             missing.append(f"no ranking by {measure}: {error}")
     refused = {name: why for ranking in rankings for name, why in ranking.refused.items()}

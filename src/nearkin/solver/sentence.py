@@ -55,6 +55,9 @@ def sentence(
     margins: Mapping[str, Margin],
     seconds: float,
     finals: Mapping[str, float] | None = None,
+    workers: int = 0,
+    *,
+    summed: bool = False,
 ) -> str:
     """The chosen model's test result with its interval, size and time, the runner-up's, and whether they differ.
 
@@ -66,6 +69,8 @@ def sentence(
         margins: by name, how far the chosen one is ahead of others on the validation set.
         seconds: of the whole run.
         finals: by name, test score after the final training, see `Solution.finals`.
+        workers: number of processes that shared the work, if there were any.
+        summed: whether the seconds are those of all workers together.
     """
 
     def score(value: float | None) -> str:
@@ -78,7 +83,8 @@ def sentence(
         result = f"{score(quality.metric)} of {counted(quality.count)} test samples right"
     sentences = [
         f"{target}: {result} (95 % interval: {low} to {high}) by {_model(best)}.",
-        f"It has {counted(best.parameters, 'parameter')} and was found in {duration(seconds)}.",
+        f"It has {counted(best.parameters, 'parameter')} and was found in {duration(seconds)}"
+        f"{_shared(workers, summed)}.",
         *_busy(quality, seconds),
     ]
     second = runner_up(best.name, standings)
@@ -91,6 +97,17 @@ def sentence(
         if reached:
             sentences.append(f"The runner-up, {_model(second)},{reached}.")
     return " ".join([*sentences, *_simple(best, second, standings, quality, margins)])
+
+
+def _shared(workers: int, summed: bool) -> str:
+    """That several processes shared the work; empty if none did.
+
+    >>> _shared(2, True), _shared(2, False), _shared(0, True)
+    (' of work, shared by up to 2 workers', ' with up to 2 workers', '')
+    """
+    if not workers:
+        return ""
+    return f"{' of work, shared by' if summed else ' with'} up to {counted(workers, 'worker')}"
 
 
 def _busy(quality: Quality, seconds: float) -> list[str]:

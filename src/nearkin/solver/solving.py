@@ -6,9 +6,10 @@ not change. The answer is selected on a validation set; the test set is used onc
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from importlib.metadata import version
-from typing import TypedDict
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import torch
 
@@ -17,6 +18,7 @@ from nearkin.core.clock import LoadMeter, timed_by
 from nearkin.core.device import device as chosen_device
 from nearkin.core.errors import TrainingError, ZooError, require
 from nearkin.core.events import Caution, Note, Work, operation
+from nearkin.core.lazy import Lazy
 from nearkin.core.state import State
 from nearkin.nets.solved import Solved
 from nearkin.run.stages import StageCache
@@ -48,14 +50,21 @@ from nearkin.zoo.recorded_runs import record_run, recorded_runs
 from nearkin.zoo.search import FULL, NEAREST
 from nearkin.zoo.zoo import Zoo
 
+if TYPE_CHECKING:
+    from nearkin.solver import contender_jobs
+    from nearkin.zoo import zoo_jobs
+else:
+    contender_jobs, zoo_jobs = Lazy("nearkin.solver.contender_jobs"), Lazy("nearkin.zoo.zoo_jobs")
+
 OTHER_WORK = "start, scores and report values"
 """Name of the time that belongs to no stage."""
 
 
 class _Seconds(TypedDict):
-    """Time that belongs to no stage."""
+    """Time that belongs to no stage, and the number of workers if there were any."""
 
     seconds: float
+    workers: NotRequired[int]
 
 
 class _Slowdown(TypedDict):
@@ -97,16 +106,31 @@ def solve(
     _require_space(zoo, plan)
     clock = plan.budget.clock()
     meter = None if plan.budget.minutes is None else LoadMeter(clock)
-    return (yield from timed_by(clock, _solve(task, zoo, plan, restart, meter)))
+    with contender_jobs.suited_runner(zoo, plan) if zoo.runner else nullcontext():
+        return (yield from timed_by(clock, _solve(task, zoo, plan, restart, meter)))
 
 
-def _solve(task: Task, zoo: Zoo, plan: Plan, restart: bool, meter: LoadMeter | None) -> Work[Solution]:
-    """Solve a task; the clock is that of the plan's budget."""
-    stages = zoo.stages(task)
-    if restart:
-        stages.checkpoints.clear()
-    for line in task.notes:
-        yield Note(line)
+@dataclass(frozen=True)
+class Prepared:
+    """A contest before its first contender.
+
+    Attributes:
+        contest: without results.
+        contenders: those that take part.
+        relations: related tasks.
+        checks: of the data.
+    """
+
+    contest: Contest
+    contenders: list[Contender]
+    relations: Relations
+    checks: Checks
+
+
+def prepare_contest(
+    task: Task, zoo: Zoo, plan: Plan, stages: StageCache, meter: LoadMeter | None = None
+) -> Work[Prepared]:
+    """Check the data, compare related tasks and choose the contenders; all of it is stored as stages."""
     checks = yield from _checked(task, plan, stages)
     relations = yield from relate(zoo, task, plan, stages, 1.0 if meter is None else meter.read())
     runs = [run for run in recorded_runs(zoo) if run.target != task.name]
@@ -118,8 +142,22 @@ def _solve(task: Task, zoo: Zoo, plan: Plan, restart: bool, meter: LoadMeter | N
     relations, contest.left_out = source.relations, source.left_out
     checks = replace(checks, findings=(*checks.findings, *source.findings))
     kin = None if relations.tuned is None else zoo.solved(relations.tuned)
-    taking_part = yield from contenders(contest, searches, kin)
-    yield from (run_focused if plan.focused else run_equally)(contest, taking_part)
+    return Prepared(contest, (yield from contenders(contest, searches, kin)), relations, checks)
+
+
+def _solve(task: Task, zoo: Zoo, plan: Plan, restart: bool, meter: LoadMeter | None) -> Work[Solution]:
+    """Solve a task; the clock is that of the plan's budget."""
+    stages = zoo.stages(task)
+    if restart:
+        stages.checkpoints.clear()
+    for line in task.notes:
+        yield Note(line)
+    ready = yield from prepare_contest(task, zoo, plan, stages, meter)
+    contest, relations, checks = ready.contest, ready.relations, ready.checks
+    if zoo.runner is not None:
+        contest.workers = zoo_jobs.num_workers(zoo.runner)
+        yield from contender_jobs.spread_contenders(zoo, task, contest, ready.contenders)
+    yield from (run_focused if plan.focused else run_equally)(contest, ready.contenders)
     _record_finetuning(zoo, contest)
     chosen = contest.selected()
     reason = contest.results[0].refused if contest.results else ""
@@ -143,7 +181,7 @@ def _solve(task: Task, zoo: Zoo, plan: Plan, restart: bool, meter: LoadMeter | N
         return solution
     yield from stages.timed(ZOO_STAGES[0], join_zoo(zoo, replace(task, notes=()), plan, contest, relations))
     matrix = yield from stages.timed(ZOO_STAGES[1], map_tasks(zoo, task, plan, relations))
-    solution = yield from _with_times(replace(solution, matrix=matrix), plan, stages)
+    solution = yield from _with_times(replace(solution, matrix=matrix), contest)
     keep_solution(zoo, solution)
     return solution
 
@@ -287,7 +325,7 @@ def _solution(
             "data": task.source,
         },
     )
-    return (yield from _with_times(solution, plan, contest.stages))
+    return (yield from _with_times(solution, contest))
 
 
 def _load_effect(contest: Contest, chosen: str, quality: Quality) -> Work[LoadEffect | None]:
@@ -305,26 +343,30 @@ def _load_effect(contest: Contest, chosen: str, quality: Quality) -> Work[LoadEf
     return load_effect(slowdown, quality.name, quality.metric, quality.interval, contest.images)
 
 
-def _with_times(solution: Solution, plan: Plan, stages: StageCache) -> Work[Solution]:
+def _with_times(solution: Solution, contest: Contest) -> Work[Solution]:
     """The solution with the time of all stages so far and of the rest, and the sentence with the time of the answer.
 
     The rest is stored like a stage, so that a run that reads all stages gives the same times.
     """
+    plan, stages = contest.plan, contest.stages
     measured = solution.zoo_value.measured  # a run of its own, outside the budget
     rest = plan.elapsed + stages.elapsed - stages.seconds - (0.0 if measured is None else measured.seconds)
+    rest -= contest.waited
 
     def work(_: State | None) -> Work[State]:
         yield from ()
-        return State({}, {"seconds": max(0.0, rest)})
+        return State({}, {"seconds": max(0.0, rest), **({"workers": contest.workers} if contest.workers else {})})
 
     names = {OTHER_WORK, *ZOO_STAGES}
     inputs = {"stages": [[time.stage, time.seconds] for time in stages.times if time.stage not in names]}
-    seconds = (yield from stages.stage(OTHER_WORK, inputs, work, key="other-work")).read(_Seconds)["seconds"]
+    other = (yield from stages.stage(OTHER_WORK, inputs, work, key="other-work")).read(_Seconds)
+    seconds, workers = other["seconds"], other.get("workers", 0)
     times = tuple(replace(time, seconds=seconds) if time.stage == OTHER_WORK else time for time in stages.times)
-    solution = replace(solution, stages=times)
+    made = {**solution.made, **({"workers": workers} if workers else {})}
+    solution = replace(solution, stages=times, made=made)
     answer = sentence(
         solution.name, solution.standing, solution.standings, solution.quality, solution.margins,
-        solution.answer_seconds, solution.finals,
+        solution.answer_seconds, solution.finals, workers, summed=plan.seconds is None,
     )  # fmt: skip
     return replace(solution, sentence=answer)
 
