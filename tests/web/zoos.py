@@ -18,6 +18,7 @@ from nearkin.search.networks.named import network_string
 from nearkin.search.networks.skeleton import Skeleton
 from nearkin.search.searcher import ScoredGenotype
 from nearkin.store.catalogue import Catalogue
+from nearkin.store.read_only import ReadOnlyStore
 from nearkin.store.records import NewArtifact, NewTask
 from nearkin.web.server import address, open_socket, serve
 from nearkin.zoo.best_cells import BestCells
@@ -73,11 +74,11 @@ def renamed(zoo: Path, old: str, new: str) -> None:
 
 
 @contextmanager
-def serving(zoo: Path) -> Iterator[str]:
+def serving(zoo: Path | str, token: str = "") -> Iterator[str]:
     """The address of a server in this process."""
     servers: list[uvicorn.Server] = []
-    with open_socket("127.0.0.1", 0) as taken:
-        thread = threading.Thread(target=serve, args=(zoo, taken, servers.append))
+    with ReadOnlyStore(zoo) as store, open_socket("127.0.0.1", 0) as taken:
+        thread = threading.Thread(target=serve, args=(store, taken, token, servers.append))
         thread.start()
         try:
             _answering(taken)
