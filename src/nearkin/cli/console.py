@@ -17,7 +17,7 @@ import click
 import typer
 
 from nearkin.core.addresses import without_secrets
-from nearkin.core.errors import ZooError, require
+from nearkin.core.errors import require
 from nearkin.core.events import Caution, Checkpoint, Event, Listener, Note, Progress, Work, finish
 from nearkin.core.lazy import Lazy
 
@@ -107,12 +107,6 @@ class Settings:
     def zoo_name(self) -> str:
         """Folder of the zoo, or address of a shared zoo without secrets, to be printed or stored."""
         return without_secrets(self.zoo)
-
-    @property
-    def zoo_folder(self) -> Path:
-        """Folder of the zoo, for commands that cannot use a shared zoo."""
-        require("://" not in self.zoo, f"got the zoo {self.zoo_name}, expected the path of a folder", ZooError)
-        return Path(self.zoo)
 
 
 def command_words() -> list[str]:

@@ -167,11 +167,16 @@ class ReadOnlyStore:
 
 
 def _job(row: sql.Row[Any]) -> JobRecord:
-    """A job from some of its columns; a progress that is not understood is left out."""
-    fields = dict(row._mapping)
+    """A job from some of its columns; a progress that is not understood is left out.
+
+    SQLite stores values of any type in any column.
+    """
+    fields = {name: value if name == "attempts" else str(value) for name, value in row._mapping.items()}
+    if not isinstance(fields["attempts"], int):
+        fields["attempts"] = 0
     try:
         stage = json.loads(fields.pop("progress"))
-    except ValueError:
+    except (ValueError, RecursionError):
         stage = None
     match stage:
         case [str(name), int(done), int() | None as total]:

@@ -7,6 +7,7 @@ process has open is read through the log of that process, as usual. A shared zoo
 
 import sqlite3
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -36,11 +37,14 @@ class Reader(Protocol):
 
     Attributes:
         name: the folder, or the address without secrets.
-        folder: the folder; None for a shared zoo.
     """
 
     name: str
-    folder: Path | None
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder; None for a shared zoo."""
+        ...
 
     def query(self, query: Query[T], tables: TableSet = ZOO) -> T:
         """Result of a query on one committed state.
@@ -82,7 +86,7 @@ class SharedReader:
     def __init__(self, address: str, blobs: str = "") -> None:
         sets = (ZOO, job_table.JOBS)
         self._databases = {tables.key: PostgresDatabase(address, tables) for tables in sets}
-        self.name, self._given, self._blobs = without_secrets(address), blobs, None
+        self.name, self._given = without_secrets(address), blobs
 
     def query(self, query: Query[T], tables: TableSet = ZOO) -> T:
         """Result of a query on one committed state."""
@@ -91,12 +95,10 @@ class SharedReader:
             _require_version(connection, database, self.name)
             return query(connection)
 
-    @property
+    @cached_property
     def blobs(self) -> Blobs:
         """The blobs, at the place that the zoo names."""
-        if self._blobs is None:
-            self._blobs: Blobs | None = open_blobs(objects_at(blob_url(self._databases[ZOO.key], self._given)))
-        return self._blobs
+        return open_blobs(objects_at(blob_url(self._databases[ZOO.key], self._given)))
 
     def close(self) -> None:
         """Close the connections."""

@@ -28,17 +28,17 @@ def job_facts(job: JobRecord) -> dict[str, Any]:
     share = max(0.0, min(1.0, stage.done / stage.total)) if stage is not None and stage.total else None
     total = f" of {counted(stage.total)}" if stage is not None and stage.total is not None else ""
     return {
-        "id": plain(str(job.key)),
-        "title": plain(str(job.title or job.key)),
-        "state": plain(str(job.state)),
-        "host": plain(str(job.host)),
-        "worker": plain(str(job.worker)),
+        "id": plain(job.key),
+        "title": plain(job.title or job.key),
+        "state": plain(job.state),
+        "host": plain(job.host),
+        "worker": plain(job.worker),
         "attempts": job.attempts,
-        "updated": plain(str(job.updated)),
+        "updated": plain(job.updated),
         "note": _note(job),
         "stage": plain(f"{stage.stage} {counted(stage.done)}{total}") if stage is not None and running else "",
         "share": share if running else 0.0,
-        "error": plain(str(job.error)),
+        "error": plain(job.error),
     }
 
 
