@@ -54,7 +54,7 @@ class JobList:
 
 
 class ReadOnlyStore:
-    """Queries to a zoo; see `readers.Reader` for the errors.
+    """Queries to a zoo; see `readers.ZooReader` for the errors.
 
     Args:
         address: the folder, or the address `postgresql://…` of a shared zoo.
@@ -171,7 +171,7 @@ def _job(row: sql.Row[Any]) -> JobRecord:
 
     SQLite stores values of any type in any column.
     """
-    fields = {name: value if name == "attempts" else str(value) for name, value in row._mapping.items()}
+    fields: dict[str, Any] = {name: value if name == "attempts" else str(value) for name, value in row._mapping.items()}
     if not isinstance(fields["attempts"], int):
         fields["attempts"] = 0
     try:

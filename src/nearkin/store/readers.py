@@ -32,7 +32,7 @@ ATTEMPTS = 5
 FILES = {ZOO.key: sqlite.DATABASE, job_table.JOBS.key: job_table.DATABASE}
 
 
-class Reader(Protocol):
+class ZooReader(Protocol):
     """Queries to one zoo, which may be created, changed or deleted in between.
 
     Attributes:
@@ -64,7 +64,7 @@ class Reader(Protocol):
         ...
 
 
-def open_reader(address: str | Path, blobs: str = "") -> Reader:
+def open_reader(address: str | Path, blobs: str = "") -> ZooReader:
     """A reader of the zoo in a folder or at `postgresql://…`; nothing is read yet."""
     if is_shared(str(address)):
         return SharedReader(str(address), blobs)
