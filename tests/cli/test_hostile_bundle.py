@@ -17,6 +17,7 @@ from calling import Call
 from hostile import MODULE, Canary, canary_in
 from nearkin.solver.solution import KIND
 from nearkin.store.bundle import export_bundle
+from nearkin.store.read_only import ReadOnlyStore
 from nearkin.web.application import application
 from nearkin.zoo import model_file as modelfile
 from report.solutions import planted
@@ -139,7 +140,7 @@ def test_a_solution_beside_a_hostile_kin_names_it_and_goes_on(call: Call, canary
 def test_pages_of_a_hostile_zoo(call: Call, canary: Canary, tmp_path: Path) -> None:
     assert call("--zoo", "solved", "import", "solved.zip").code == 0
     for zoo, task in (("nearkin-zoo", "evil module"), ("solved", "evil")):
-        client = TestClient(application(tmp_path / zoo), base_url="http://127.0.0.1")
+        client = TestClient(application(ReadOnlyStore(tmp_path / zoo)), base_url="http://127.0.0.1")
         for page in (
             "/",
             "/tasks.json",
@@ -153,7 +154,7 @@ def test_pages_of_a_hostile_zoo(call: Call, canary: Canary, tmp_path: Path) -> N
             client.get(page)
             assert not canary.sang
         assert client.get("/").status_code == client.get(f"/task/{task}").status_code == 200
-    client = TestClient(application(tmp_path / "nearkin-zoo"), base_url="http://127.0.0.1")
+    client = TestClient(application(ReadOnlyStore(tmp_path / "nearkin-zoo")), base_url="http://127.0.0.1")
     assert "(not trusted)" in client.get("/").text
     assert "not trusted on this machine" in client.get("/task/evil module").text
 

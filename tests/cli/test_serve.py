@@ -65,7 +65,7 @@ def test_what_cannot_be_served_is_one_line(call: Call, monkeypatch: pytest.Monke
             (("serve", "--port", port), f"cannot listen on 127.0.0.1, port {port}"),
             (("serve", "--host", "no.such.host.invalid"), "got the host no.such.host.invalid, expected an address"),
             (("--zoo", "nowhere", "serve"), "there is no zoo at"),
-            (("--zoo", "postgresql://a/b", "serve"), "got the zoo postgresql://a/b, expected the path of a folder"),
+            (("--zoo", "postgresql://a/b", "serve"), "cannot reach the server of postgresql://a/b"),
         ]
         for words, wanted in cases:
             said = call(*words)
@@ -89,11 +89,18 @@ def test_what_cannot_be_served_is_one_line(call: Call, monkeypatch: pytest.Monke
 
 def test_elsewhere_is_warned_of(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     call("add", "zero", "digits?detect=0&limit=100", *QUICK)
-    monkeypatch.setattr("nearkin.web.server.serve", lambda zoo, taken: None)
+    monkeypatch.delenv("NEARKIN_TOKEN", raising=False)
+    monkeypatch.setattr("nearkin.web.server.serve", lambda zoo, taken, token: None)
     said = call("serve", "--host", "0.0.0.0", "--port", "0")
     assert said.code == 0
     assert said.err.startswith("warning: 0.0.0.0 can be reached from other machines")
-    assert call("serve", "--port", "0").err == ""
+    assert "?token=" not in said.err
+    assert said.out.count("/?token=") == 1
+    quiet = call("serve", "--port", "0")
+    assert quiet.err == ""
+    assert "token" not in quiet.out
+    monkeypatch.setenv("NEARKIN_TOKEN", "short")
+    assert call("serve", "--port", "0").error.startswith("error: $NEARKIN_TOKEN has 5 characters, expected 16 or more")
 
 
 def test_commands_leave_a_journal_and_no_unfinished_work(call: Call, tmp_path: Path) -> None:

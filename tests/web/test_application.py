@@ -44,7 +44,7 @@ FIGURES = ("/tasks.json", "/work.json", "/health")
 
 
 def client(zoo: Path) -> TestClient:
-    return TestClient(application(zoo), base_url="http://127.0.0.1")
+    return TestClient(application(ReadOnlyStore(zoo)), base_url="http://127.0.0.1")
 
 
 class Seen(HTMLParser):
@@ -277,7 +277,8 @@ def test_loopback_answers_to_loopback_only(zoo: Path, host: str, status: int) ->
     answer = client(zoo).get("/tasks.json", headers={"host": host})
     assert answer.status_code == status
     assert ("zero" in answer.text) == (status == 200)
-    assert TestClient(application(zoo, any_host)).get("/tasks.json", headers={"host": host}).status_code == 200
+    anywhere = TestClient(application(ReadOnlyStore(zoo), any_host))
+    assert anywhere.get("/tasks.json", headers={"host": host}).status_code == 200
 
 
 def test_browsing_changes_no_byte(zoo: Path) -> None:
@@ -327,7 +328,7 @@ def test_a_zoo_that_changes_while_it_is_read_is_read_again(zoo: Path) -> None:
             renamed(zoo, "zero", "other")
         return len(asked)
 
-    assert reading._query(question) == 2
+    assert reading.reader.query(question) == 2
 
 
 def test_an_older_zoo_is_not_brought_up(zoo: Path) -> None:
@@ -342,7 +343,7 @@ def test_an_older_zoo_is_not_brought_up(zoo: Path) -> None:
 
 
 def test_a_zoo_that_cannot_be_read_is_a_clear_page(zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearkin.store.read_only.LOCK_SECONDS", 0.1)
+    monkeypatch.setattr("nearkin.store.readers.LOCK_SECONDS", 0.1)
     pages = client(zoo)
     with closing(sqlite3.connect(zoo / "zoo.db", isolation_level=None)) as owner:
         owner.execute("PRAGMA locking_mode = EXCLUSIVE")

@@ -12,7 +12,7 @@ from nearkin.report.theme import DARK, LIGHT
 from nearkin.run.journal import write_journal
 from nearkin.store.catalogue import Catalogue
 from nearkin.web.frame import task_link
-from web.zoos import filled, new_task, renamed, serving
+from web.zoos import filled, new_task, queued, renamed, serving
 
 HOSTILE = ("<img src=x onerror=alert(1)>", "../../etc", "a/b?c#d", "w" * 100)
 VIEWS = {
@@ -202,3 +202,18 @@ def test_it_works_without_scripts(visit: Open, folder: Path) -> None:
         listen(Progress("training", 1, 4))
     page = visit("/work", java_script_enabled=False)
     expect(page.locator(".run summary").first).to_contain_text("nearkin add quiet")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_jobs_are_listed_and_followed(visit: Open, folder: Path, view: str) -> None:
+    page = visit("/work", **VIEWS[view])
+    queued(str(folder))
+    expect(page.locator(".job .state")).to_have_text(["running", "failed", "pending", "pending", "cancelled", "done"])
+    expect(page.locator(".job").first).to_contain_text("training <i>six</i> 3 of 4")
+    expect(page.locator(".job progress:visible")).to_have_count(1)
+    expect(page.locator(".job .caution:visible")).to_have_text(["the data has <b>no</b> labels; add some"])
+    assert page.locator(".job b, .job i").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    for file in folder.glob("jobs.db*"):
+        file.unlink()
+    expect(page.locator("#jobs-section")).to_be_hidden()

@@ -7,22 +7,27 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import uvicorn
 
+from nearkin.core.events import Progress
+from nearkin.core.job_records import DONE, FAILED, JobRecord, JobReport
 from nearkin.core.state import State
 from nearkin.search.genotypes.genotype import Genotype
 from nearkin.search.networks.named import network_string
 from nearkin.search.networks.skeleton import Skeleton
 from nearkin.search.searcher import ScoredGenotype
 from nearkin.store.catalogue import Catalogue
+from nearkin.store.job_table import open_job_table
+from nearkin.store.read_only import ReadOnlyStore
 from nearkin.store.records import NewArtifact, NewTask
 from nearkin.web.server import address, open_socket, serve
 from nearkin.zoo.best_cells import BestCells
 
 CELL = Genotype.parse("normal(0): 1 = conv3(0); 2 = max3(0) + conv5(1); out = 2")
+Place = TypeVar("Place", Path, str)
 NAMES = ("zero", "six", "some")
 MEASURE = "frechet model 1000"
 
@@ -48,11 +53,11 @@ def weights(steps: int = 300) -> list[NewArtifact]:
     return [NewArtifact("weights", trial, data, {**facts, "metric": 0.97 + trial / 100}) for trial in range(2)]
 
 
-def filled(path: Path) -> Path:
+def filled(path: Place, blobs: str = "") -> Place:
     """A zoo of three tasks: all compared with each other, one with cells, one with a searched network."""
     cells = BestCells("general", {"channels": 8}, "evolution", (ScoredGenotype(CELL, 0.93, {"parameters": 300}),) * 4)
     network = network_string(CELL, Skeleton(channels=8, num_cells=2))
-    with Catalogue(path) as zoo:
+    with Catalogue(path, blobs=blobs) as zoo:
         for name in NAMES:
             zoo.add(new_task(name), weights())
         zoo.attach("zero", [NewArtifact("cells", 0, cells.to_state().to_bytes(), {})])
@@ -65,6 +70,25 @@ def filled(path: Path) -> Path:
     return path
 
 
+def queued(address: str) -> None:
+    """Put jobs of every state into the queue of a zoo."""
+    table = open_job_table(address)
+    titles = {
+        "done": "zero, trial 1 of 2", "failed": "some, trial 1 of 2", "cancelled": "distances to zero",
+        "running": "six, trial 2 of 2",
+        "first": "distances to six", "second": "distances to a task with a rather long name, as people give them",
+    }  # fmt: skip
+    table.put([JobRecord(key=key, spec='"spec-of-a-job"', title=title) for key, title in titles.items()])
+    no_labels = "the data has <b>no</b> labels; add some"
+    for key, state, error in (("done", DONE, ""), ("failed", FAILED, no_labels)):
+        table.claim("worker 1", "node7", 1000.0)
+        assert table.end("worker 1", key, state, error, JobReport(Progress("training", 4, 4)))
+    table.cancel(["cancelled"])
+    table.claim("worker 2", "node7", 1000.0)
+    assert table.report("worker 2", "running", JobReport(Progress("training <i>six</i>", 3, 4)))
+    table.close()
+
+
 def renamed(zoo: Path, old: str, new: str) -> None:
     """Give a task a name that the zoo itself would refuse, as a file from elsewhere might."""
     with closing(sqlite3.connect(zoo / "zoo.db")) as database:
@@ -73,11 +97,11 @@ def renamed(zoo: Path, old: str, new: str) -> None:
 
 
 @contextmanager
-def serving(zoo: Path) -> Iterator[str]:
+def serving(zoo: Path | str, token: str = "") -> Iterator[str]:
     """The address of a server in this process."""
     servers: list[uvicorn.Server] = []
-    with open_socket("127.0.0.1", 0) as taken:
-        thread = threading.Thread(target=serve, args=(zoo, taken, servers.append))
+    with ReadOnlyStore(zoo) as store, open_socket("127.0.0.1", 0) as taken:
+        thread = threading.Thread(target=serve, args=(store, taken, token, servers.append))
         thread.start()
         try:
             _answering(taken)

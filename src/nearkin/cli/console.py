@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -19,7 +19,7 @@ import typer
 import nearkin as nk
 from nearkin.cli.parallel import is_first
 from nearkin.core.addresses import without_secrets
-from nearkin.core.errors import ZooError, require
+from nearkin.core.errors import require
 from nearkin.core.events import Caution, Checkpoint, Event, Listener, Note, Progress, Work, finish
 from nearkin.core.lazy import Lazy
 
@@ -119,12 +119,6 @@ class Settings:
         """Open the store of the zoo."""
         return nk.Catalogue(self.zoo, create, blobs=self.blobs)
 
-    @property
-    def zoo_folder(self) -> Path:
-        """Folder of the zoo, for commands that cannot use a shared zoo."""
-        require("://" not in self.zoo, f"got the zoo {self.zoo_name}, expected the path of a folder", ZooError)
-        return Path(self.zoo)
-
 
 def command_words() -> list[str]:
     """Words of the running command after `nearkin`, without secrets."""
@@ -196,7 +190,8 @@ def run(work: Work[T], settings: Settings, *listeners: Listener) -> T:
             if interrupted() and isinstance(event, Checkpoint):
                 raise Interrupted
 
-        return finish(work, listen)
+        with redirect_stdout(sys.stderr):  # what networks of the user or Ray print is no part of the answer
+            return finish(work, listen)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """`serve`: show the zoo in a browser."""
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -31,18 +32,21 @@ def serve(
     settings: Settings = context.obj
     for package in ("starlette", "uvicorn"):
         optional(package, "web", PURPOSE)
-    zoo = settings.zoo_folder
-    read_only.ReadOnlyStore(zoo).tasks()  # a wrong path is an error here, not in the browser
-    with server.open_socket(host, port) as socket:
-        address = server.address(socket)
+    with ExitStack() as opened:
+        zoo = opened.enter_context(read_only.ReadOnlyStore(settings.zoo_path, settings.blobs))
+        zoo.tasks()  # a wrong address is an error here, not in the browser
+        socket = opened.enter_context(server.open_socket(host, port))
+        token = server.chosen_token(socket)
+        address, name = server.address(socket, token), settings.zoo_name
         if not server.is_local(socket):
             typer.echo(
-                f"warning: {host} can be reached from other machines; everyone who reaches it can read the zoo",
+                f"warning: {host} can be reached from other machines; everyone who has the token in the address can "
+                f"read the zoo, and the connection is not encrypted",
                 err=True,
             )
-        facts = {"address": address, "host": host, "port": socket.getsockname()[1], "zoo": str(zoo)}
-        answer(facts, as_json, lambda: say(f"{address} shows {escape(str(zoo))}; stop with Ctrl-C"))
+        facts = {"address": address, "host": host, "port": socket.getsockname()[1], "zoo": name}
+        answer(facts, as_json, lambda: say(f"{address} shows {escape(name)}; stop with Ctrl-C"))
         try:
-            server.serve(zoo, socket)
+            server.serve(zoo, socket, token)
         except Interrupted:
             return

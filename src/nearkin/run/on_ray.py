@@ -6,6 +6,7 @@ dies. Arguments of a task are values of Ray, so that an address with a password 
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any
@@ -61,13 +62,14 @@ class RayStaff:
 
     def stop(self) -> None:
         """End all tasks, and the cluster if it was started here."""
-        for task in self.tasks.values():
-            with contextlib.suppress(Exception):  # the cluster may be gone
-                self.ray.cancel(task, force=True)
-        self.tasks.clear()
-        if self._own:
-            self.ray.shutdown()
-            self._own = False
+        with contextlib.redirect_stdout(sys.stderr):  # Ray prints what happened to its processes
+            for task in self.tasks.values():
+                with contextlib.suppress(Exception):  # the cluster may be gone
+                    self.ray.cancel(task, force=True)
+            self.tasks.clear()
+            if self._own:
+                self.ray.shutdown()
+                self._own = False
 
     def _connect(self) -> None:
         if self.ray.is_initialized():

@@ -1,34 +1,30 @@
-"""Reading of a zoo without changing it: no lock, no migration, no new files.
-
-`Catalogue` opens a database for writing, and SQLite creates a log beside the file. Here, a
-database that no process has open is read in SQLite's mode `immutable`, and read again if the file changed meanwhile.
-A database that another process has open is read through the log of that process, as usual.
-"""
+"""Questions to a zoo that is not changed, in a folder or shared: tasks, distances, artifacts and jobs."""
 
 import difflib
 import json
-import sqlite3
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any
 
 import safetensors
+import safetensors.torch
 import sqlalchemy as sql
-from sqlalchemy.exc import SQLAlchemyError
 
-from nearkin.core.errors import NearkinError, ZooError
+from nearkin.core.errors import ZooError
+from nearkin.core.events import Progress
+from nearkin.core.job_records import CANCELLED, DONE, FAILED, PENDING, RUNNING, JobRecord
+from nearkin.core.objects import FolderObjects
 from nearkin.store import schema
-from nearkin.store.blobs import Blobs
-from nearkin.store.database import table_version
+from nearkin.store.database import NoZooError
+from nearkin.store.job_table import JOBS, jobs
+from nearkin.store.readers import open_reader
 from nearkin.store.records import LONGEST_NAME, ArtifactRecord, TaskRecord
-from nearkin.store.sqlite import DATABASE, SqliteDatabase, database_error
 
-T = TypeVar("T")
-
-LOCK_SECONDS = 2.0  # longest wait for a locked database; a visitor of the page waits as well
-ATTEMPTS = 5
 LOSSES = "history/losses"
+SHOWN_JOBS = 200
+ORDER = (RUNNING, FAILED, PENDING, CANCELLED, DONE)  # of the states in a list of jobs
 
 
 @dataclass(frozen=True)
@@ -49,21 +45,43 @@ class Distance:
     values: dict[str, Any]
 
 
-class ReadOnlyStore:
-    """Queries to the zoo in a folder.
+@dataclass(frozen=True)
+class JobList:
+    """Jobs in the queue of a zoo: how many there are in each state, and the first ones, running ones before others."""
 
-    Every query opens the database and closes it again, so that the zoo may be created, changed or deleted in between.
-    A query returns one committed state. It raises `ZooError` if there is no zoo, if the zoo has an older or newer
-    version, is damaged or locked, or if the file changes during each of several attempts.
+    counts: Mapping[str, int] = field(default_factory=dict)
+    jobs: Sequence[JobRecord] = ()
+
+
+class ReadOnlyStore:
+    """Queries to a zoo; see `readers.ZooReader` for the errors.
+
+    Args:
+        address: the folder, or the address `postgresql://…` of a shared zoo.
+        blobs: place of the blobs of a shared zoo (default: the stored one).
+
+    Attributes:
+        address: the folder, or the address without secrets.
+        folder: the folder; None for a shared zoo.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).absolute()
-        self.blobs = Blobs(self.path / "blobs")
+    def __init__(self, address: str | Path, blobs: str = "") -> None:
+        self.reader = open_reader(address, blobs)
+        self.address, self.folder = self.reader.name, self.reader.folder
+
+    def __enter__(self) -> "ReadOnlyStore":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release connections."""
+        self.reader.close()
 
     def tasks(self) -> list[TaskRecord]:
         """All tasks, in the order in which they were added."""
-        return self._query(TaskRecord.all)
+        return self.reader.query(TaskRecord.all)
 
     def task(self, name: str) -> TaskRecord | None:
         """The task of that name; None if there is none, also for names that are not valid."""
@@ -72,7 +90,7 @@ class ReadOnlyStore:
             rows = schema.rows_with(connection, schema.tasks, schema.tasks.c.name, [name])
             return next((TaskRecord.of_row(row) for row in rows), None)
 
-        return self._query(find)
+        return self.reader.query(find)
 
     def similar_names(self, name: str) -> list[str]:
         """Up to three names of tasks that are similar to a name."""
@@ -82,11 +100,13 @@ class ReadOnlyStore:
 
     def artifacts(self, task: TaskRecord) -> list[ArtifactRecord]:
         """Artifacts of a task, sorted by kind and trial."""
-        return self._query(lambda connection: ArtifactRecord.all(connection, task))
+        return self.reader.query(lambda connection: ArtifactRecord.all(connection, task))
 
     def tasks_with(self, kind: str) -> set[str]:
         """Names of the tasks that have an artifact of that kind."""
-        return {record.task for record in self._query(lambda connection: ArtifactRecord.all(connection, None, kind))}
+        return {
+            record.task for record in self.reader.query(lambda connection: ArtifactRecord.all(connection, None, kind))
+        }
 
     def measures(self) -> list[MeasureCount]:
         """Measures with stored distances between different tasks, those with most pairs first."""
@@ -94,7 +114,7 @@ class ReadOnlyStore:
         pairs = sql.select(table.measure, table.source_id, table.target_id).distinct().subquery()
         apart = pairs.c.source_id != pairs.c.target_id
         query = sql.select(pairs.c.measure, sql.func.count()).where(apart).group_by(pairs.c.measure)
-        rows = self._query(lambda connection: list(connection.execute(query)))
+        rows = self.reader.query(lambda connection: list(connection.execute(query)))
         return sorted((MeasureCount(*row) for row in rows), key=lambda measure: (-measure.pairs, measure.key))
 
     def distances(self, key: str, task: TaskRecord | None = None) -> list[Distance]:
@@ -109,67 +129,56 @@ class ReadOnlyStore:
         )
         if task is not None:
             query = query.where((table.source_id == task.id) | (table.target_id == task.id))
-        rows = self._query(lambda connection: list(connection.execute(query)))
+        rows = self.reader.query(lambda connection: list(connection.execute(query)))
         return [Distance(a, b, trial, json.loads(facts)) for a, b, trial, facts in rows]
+
+    def jobs(self, limit: int = SHOWN_JOBS) -> JobList:
+        """Jobs in the queue, without what they do and their logs; none if the zoo has no queue."""
+        names = ("key", "title", "state", "worker", "host", "attempts", "error", "progress", "updated")
+        rank = sql.case({state: place for place, state in enumerate(ORDER)}, value=jobs.c.state, else_=len(ORDER))
+        first = sql.select(*(jobs.c[name] for name in names)).order_by(rank, jobs.c.number).limit(limit)
+        totals = sql.select(jobs.c.state, sql.func.count()).group_by(jobs.c.state)
+
+        def find(connection: sql.Connection) -> JobList:
+            counts = {row[0]: row[1] for row in connection.execute(totals)}
+            return JobList(counts, [_job(row) for row in connection.execute(first)])
+
+        try:
+            return self.reader.query(find, JOBS)
+        except NoZooError:
+            return JobList()
 
     def blob(self, artifact: ArtifactRecord) -> bytes:
         """The bytes of an artifact, verified by their digest."""
-        return self.blobs.get(artifact.digest)
+        return self.reader.blobs.get(artifact.digest)
 
     def losses(self, artifact: ArtifactRecord) -> Sequence[float]:
-        """The training loss of every step; the weights in the same blob are not read, nor is its digest verified."""
+        """The training loss of every step; in a folder, only these are read, and the digest is not verified."""
+        blobs = self.reader.blobs
         try:
-            with safetensors.safe_open(self.blobs.path(artifact.digest), "pt") as file:
+            if not isinstance(blobs.objects, FolderObjects):
+                tensors = safetensors.torch.load(blobs.get(artifact.digest))
+                return tensors[LOSSES].tolist() if LOSSES in tensors else []
+            with safetensors.safe_open(blobs.path(artifact.digest), "pt") as file:
                 losses: list[float] = file.get_tensor(LOSSES).tolist() if LOSSES in set(file.keys()) else []
                 return losses
         except (OSError, safetensors.SafetensorError) as broken:
             raise ZooError(f"blob {artifact.digest[:12]}… cannot be read ({broken}); run nearkin doctor") from broken
 
-    def _query(self, query: Callable[[sql.Connection], T]) -> T:
-        """Result of a query on one committed state."""
-        file = self.path / DATABASE
-        if not file.is_file():
-            raise ZooError(f"there is no zoo at {self.path}; nearkin add makes one")
-        for _ in range(ATTEMPTS):
-            before = _file_state(file)
-            try:
-                result = self._query_once(file, query, immutable=before is not None)
-            except (SQLAlchemyError, sqlite3.Error, NearkinError) as error:
-                if before is not None and _file_state(file) != before:
-                    continue
-                if isinstance(error, NearkinError):
-                    raise
-                raise database_error(file, error, LOCK_SECONDS) from error
-            if before is None or _file_state(file) == before:
-                return result
-        raise ZooError(f"{file} changes too often to be read; try again in a moment")
 
-    def _query_once(self, file: Path, query: Callable[[sql.Connection], T], immutable: bool) -> T:
-        address = f"{file.as_uri()}?mode=ro{'&immutable=1' if immutable else ''}"
-        engine = sql.create_engine(
-            "sqlite://",
-            creator=lambda: sqlite3.connect(address, uri=True, timeout=LOCK_SECONDS),
-            poolclass=sql.NullPool,
-        )
-        try:
-            with engine.connect() as connection:
-                newest = schema.MIGRATIONS[-1].version
-                version = table_version(connection, SqliteDatabase(file))
-                if version == 0:
-                    raise ZooError(f"the zoo at {self.path} is empty; nearkin add NAME DATA adds a task")
-                if version < newest:
-                    raise ZooError(f"this zoo has version {version}, expected {newest}; run nearkin zoo upgrade once")
-                return query(connection)
-        finally:
-            engine.dispose()
+def _job(row: sql.Row[Any]) -> JobRecord:
+    """A job from some of its columns; a progress that is not understood is left out.
 
-
-def _file_state(file: Path) -> tuple[int, int, int] | None:
-    """Inode, size and time of a database; None if a process has it open, or was killed while it had."""
-    if file.with_name(f"{file.name}-wal").exists():
-        return None
+    SQLite stores values of any type in any column.
+    """
+    fields: dict[str, Any] = {name: value if name == "attempts" else str(value) for name, value in row._mapping.items()}
+    if not isinstance(fields["attempts"], int):
+        fields["attempts"] = 0
     try:
-        now = file.stat()
-    except OSError:
-        return (0, 0, 0)
-    return (now.st_ino, now.st_size, now.st_mtime_ns)
+        stage = json.loads(fields.pop("progress"))
+    except (ValueError, RecursionError):
+        stage = None
+    match stage:
+        case [str(name), int(done), int() | None as total]:
+            return JobRecord(**fields, spec="", progress=Progress(name, done, total))
+    return JobRecord(**fields, spec="")

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -38,14 +37,14 @@ class PageNotFound(Exception):
         self.like = like
 
 
-def application(zoo_path: str | Path, allowed: Allowed = is_loopback) -> Starlette:
-    """Pages of the zoo in a folder; each request opens it again, and none changes it.
+def application(zoo: ReadOnlyStore, allowed: Allowed = is_loopback, token: str = "") -> Starlette:
+    """Pages of a zoo; each request reads it again, and none changes it.
 
     Args:
-        zoo_path: the folder.
+        zoo: the zoo.
         allowed: which host names a request may be addressed to (default: those of loopback).
+        token: what a visitor must know (default: nothing).
     """
-    zoo = ReadOnlyStore(zoo_path)
     pages: dict[str, Page] = {
         "/": lambda zoo, request: list_page(zoo, request.query_params),
         "/map": lambda zoo, request: map_view(zoo, request.query_params),
@@ -54,13 +53,13 @@ def application(zoo_path: str | Path, allowed: Allowed = is_loopback) -> Starlet
         "/{rest:path}": _not_found,
     }
     figures: dict[str, Figures] = {
-        "/tasks.json": lambda zoo, request: {"zoo": str(zoo.path), "tasks": [task_facts(task) for task in zoo.tasks()]},
+        "/tasks.json": lambda zoo, request: {"zoo": zoo.address, "tasks": [task_facts(task) for task in zoo.tasks()]},
         "/work.json": lambda zoo, request: work_facts(zoo),
         "/health": lambda zoo, request: {"status": "ok", "version": __version__, "tasks": len(zoo.tasks())},
     }
     routes = [Route(path, _json(zoo, facts)) for path, facts in figures.items()]
     routes += [Route(path, _html(zoo, page)) for path, page in pages.items()]
-    return Starlette(routes=routes, middleware=[Middleware(Guard, policy=policy(), allowed=allowed)])
+    return Starlette(routes=routes, middleware=[Middleware(Guard, policy=policy(), allowed=allowed, token=token)])
 
 
 def _task(zoo: ReadOnlyStore, request: Request) -> str | Response:
@@ -135,7 +134,7 @@ def _json(zoo: ReadOnlyStore, facts: Figures) -> Callable[[Request], Response]:
 
 
 def _message(zoo: ReadOnlyStore, title: str, words: str, status: int, links: Any = ()) -> Response:
-    page = render("web_message.html", "", str(zoo.path), title=title, words=words, links=links)
+    page = render("web_message.html", "", zoo.address, title=title, words=words, links=links)
     return HTMLResponse(page, status)
 
 

@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -15,7 +14,7 @@ from nearkin.report.html import REPORT, Link, digest, environment, template_text
 from nearkin.report.theme import page_style
 
 WEB = "nearkin.web"
-PAGES = (("Tasks", "/"), ("Map", "/map"), ("Running commands", "/work"))
+PAGES = (("Tasks", "/"), ("Map", "/map"), ("Running work", "/work"))
 
 
 def task_link(name: str) -> Link:
@@ -27,13 +26,13 @@ def task_link(name: str) -> Link:
     return Link(plain(name), f"/task/{quote(name, safe='')}")
 
 
-def command(zoo: Path, *words: str) -> str:
-    """A nearkin command line for a zoo.
+def command(zoo: str, *words: str) -> str:
+    """A nearkin command line for a zoo at an address without secrets.
 
-    >>> command(Path("/data/my zoo"), "show", "zero")
+    >>> command("/data/my zoo", "show", "zero")
     "nearkin --zoo '/data/my zoo' show zero"
     """
-    return shlex.join(["nearkin", "--zoo", str(zoo), *words])
+    return shlex.join(["nearkin", "--zoo", zoo, *words])
 
 
 def render(template: str, here: str, zoo: str, **values: Any) -> str:

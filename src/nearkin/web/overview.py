@@ -59,13 +59,13 @@ def list_page(zoo: ReadOnlyStore, query: Mapping[str, str]) -> str:
     return render(
         "web_list.html",
         "/",
-        str(zoo.path),
+        zoo.address,
         total=len(tasks),
         found=len(matching),
         words=words,
         table=HtmlTable(caption, heads, rows, frozenset({1, 4, 5, 6}), kind="close"),
         near=near,
-        command=command(zoo.path, "add", "zero", "digits?detect=0"),
+        command=command(zoo.address, "add", "zero", "digits?detect=0"),
         glossary=glossary("list"),
     )
 
@@ -73,7 +73,7 @@ def list_page(zoo: ReadOnlyStore, query: Mapping[str, str]) -> str:
 def map_view(zoo: ReadOnlyStore, query: Mapping[str, str]) -> str:
     """The map of stored distances; nothing is measured for it."""
     measures, order = zoo.measures(), [task.name for task in zoo.tasks()]
-    values: dict[str, Any] = {"total": len(order), "command": command(zoo.path, "matrix")}
+    values: dict[str, Any] = {"total": len(order), "command": command(zoo.address, "matrix")}
     values |= {"map": None, "choices": [], "cut": "", "missing": 0}
     if measures:
         keys = [measure.key for measure in measures]
@@ -87,7 +87,7 @@ def map_view(zoo: ReadOnlyStore, query: Mapping[str, str]) -> str:
         if len(shown) > MOST_TASKS:
             values["cut"] = f"A map of {len(shown)} tasks would be unreadable; it shows the first {MOST_TASKS}."
         values["map"] = _map(tuple(_hashable(distances)), key, aggregate, tuple(shown[:MOST_TASKS]), values["command"])
-    return render("web_map.html", "/map", str(zoo.path), **values)
+    return render("web_map.html", "/map", zoo.address, **values)
 
 
 @lru_cache(maxsize=8)

@@ -1,16 +1,22 @@
 """Web server: its socket and the application on it."""
 
+import os
+import re
+import secrets
 import socket
 from collections.abc import Callable
-from pathlib import Path
 
 import uvicorn
 
-from nearkin.core.errors import OptionError
+from nearkin.core.errors import OptionError, require
+from nearkin.store.read_only import ReadOnlyStore
 from nearkin.web.application import application
 from nearkin.web.guard import any_host, is_loopback
 
 GRACE_SECONDS = 2
+TOKEN = "NEARKIN_TOKEN"
+"""Environment variable of the token that visitors must know."""
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{16,}")
 
 
 def open_socket(host: str, port: int) -> socket.socket:
@@ -40,10 +46,10 @@ def open_socket(host: str, port: int) -> socket.socket:
     return listening
 
 
-def address(listening: socket.socket) -> str:
+def address(listening: socket.socket, token: str = "") -> str:
     """The address to open in a browser."""
     host, port = listening.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/{f'?token={token}' if token else ''}"
 
 
 def is_local(listening: socket.socket) -> bool:
@@ -51,9 +57,24 @@ def is_local(listening: socket.socket) -> bool:
     return is_loopback(listening.getsockname()[0])
 
 
-def serve(zoo: Path, listening: socket.socket, ready: Callable[[uvicorn.Server], None] | None = None) -> None:
+def chosen_token(listening: socket.socket) -> str:
+    """The token that visitors must know: `$NEARKIN_TOKEN`, or a new one if other machines can reach the socket."""
+    given = os.environ.get(TOKEN, "")
+    require(
+        not given or _TOKEN.fullmatch(given) is not None,
+        f"${TOKEN} has {len(given)} characters, expected 16 or more of letters, digits, - and _; else unset it",
+    )
+    return given or ("" if is_local(listening) else secrets.token_urlsafe())
+
+
+def serve(
+    zoo: ReadOnlyStore,
+    listening: socket.socket,
+    token: str = "",
+    ready: Callable[[uvicorn.Server], None] | None = None,
+) -> None:
     """Answer requests until a signal ends it; on loopback only those that are addressed to loopback."""
-    pages = application(zoo, is_loopback if is_local(listening) else any_host)
+    pages = application(zoo, is_loopback if is_local(listening) else any_host, token)
     config = uvicorn.Config(
         pages,
         log_level="warning",

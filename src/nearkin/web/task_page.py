@@ -37,7 +37,7 @@ def task_page(zoo: ReadOnlyStore, task: TaskRecord) -> str:
     return render(
         "web_task.html",
         "/task",
-        str(zoo.path),
+        zoo.address,
         name=plain(task.name),
         answer=_answer(task),
         facts=_facts(task),
@@ -63,9 +63,9 @@ def task_page(zoo: ReadOnlyStore, task: TaskRecord) -> str:
             frozenset({1, 2}),
         ),
         glossary=glossary("task"),
-        near=command(zoo.path, "near", task.name),
-        search=command(zoo.path, "search", task.name),
-        add_cells=command(zoo.path, "add", task.name, task.data or "DATA", "--cell"),
+        near=command(zoo.address, "near", task.name),
+        search=command(zoo.address, "search", task.name),
+        add_cells=command(zoo.address, "add", task.name, task.data or "DATA", "--cell"),
     )
 
 

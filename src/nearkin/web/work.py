@@ -10,6 +10,7 @@ from nearkin.core.text import counted, duration, plain
 from nearkin.run.journal import DONE, RUNNING, JournalEntry, read_journals
 from nearkin.store.read_only import ReadOnlyStore
 from nearkin.web.frame import render
+from nearkin.web.job_list import BLANK_JOB, queue_facts
 from nearkin.web.sparkline import sparkline
 
 CURVES = 4
@@ -18,17 +19,23 @@ SILENT_SECONDS = 30.0  # without an update, after which the page says so
 
 
 def work_facts(zoo: ReadOnlyStore) -> dict[str, Any]:
-    """Running and recent commands in plain JSON values, latest first."""
-    entries, damaged = read_journals(zoo.path)
+    """Running and recent commands, latest first, and the jobs, in plain JSON values.
+
+    Commands on a shared zoo write no journals; `running` is the number of its running jobs.
+    """
+    queue = queue_facts(zoo)
+    if zoo.folder is None:
+        return {"running": sum(job["state"] == RUNNING for job in queue["jobs"]), "runs": [], "damaged": [], **queue}
+    entries, damaged = read_journals(zoo.folder)
     runs = [run_facts(entry, time.time()) for entry in entries]
     running = sum(run["state"] == RUNNING for run in runs)
-    return {"running": running, "runs": runs, "damaged": [plain(name) for name in damaged]}
+    return {"running": running, "runs": runs, "damaged": [plain(name) for name in damaged], **queue}
 
 
 def work_page(zoo: ReadOnlyStore) -> str:
-    """The page of running commands, which updates itself."""
-    facts = work_facts(zoo)
-    return render("web_work.html", "/work", str(zoo.path), blank=_BLANK, **facts)
+    """The page of running work, which updates itself."""
+    fixed = {"blank": _BLANK, "blank_job": BLANK_JOB, "shared": zoo.folder is None}
+    return render("web_work.html", "/work", zoo.address, **fixed, **work_facts(zoo))
 
 
 def run_facts(entry: JournalEntry, now: float) -> dict[str, Any]:

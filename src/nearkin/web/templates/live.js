@@ -34,6 +34,19 @@ if (work) {
     }
     element.querySelector(".state").className = `state ${run.state}`;
   };
+  const list = (parent, items) => {
+    const known = new Map([...parent.children].map((element) => [element.dataset.id, element]));
+    items.forEach((item, index) => {
+      const element = known.get(item.id) || pattern(parent.dataset.each);
+      if (!known.delete(item.id)) {
+        element.dataset.id = item.id;
+        element.open = item.state === "running";
+      }
+      show(element, item);
+      if (parent.children[index] !== element) parent.insertBefore(element, parent.children[index] || null);
+    });
+    for (const gone of known.values()) gone.remove();
+  };
   const count = (number) => {
     const summary = document.getElementById("summary");
     const bold = document.createElement("b");
@@ -47,18 +60,15 @@ if (work) {
       const answer = await fetch("/work.json", { cache: "no-store" });
       const facts = await answer.json();
       if (!answer.ok) throw new Error(facts.error);
-      const known = new Map([...work.children].map((element) => [element.dataset.id, element]));
-      facts.runs.forEach((run, index) => {
-        const element = known.get(run.id) || pattern("run");
-        if (!known.delete(run.id)) {
-          element.dataset.id = run.id;
-          element.open = run.state === "running";
-        }
-        show(element, run);
-        if (work.children[index] !== element) work.insertBefore(element, work.children[index] || null);
-      });
-      for (const gone of known.values()) gone.remove();
-      document.getElementById("idle").hidden = facts.runs.length > 0;
+      list(work, facts.runs);
+      list(document.getElementById("jobs"), facts.jobs);
+      const idle = document.getElementById("idle");
+      if (idle) {
+        idle.hidden = facts.runs.length > 0;
+        document.getElementById("jobs-section").hidden = !facts.jobs.length && !facts.unread;
+      }
+      put(document.getElementById("unread"), facts.unread);
+      put(document.getElementById("queue"), facts.queue || (facts.unread ? "" : "The queue is empty."));
       count(facts.running);
       if (pulse.textContent) pulse.textContent = "";
     } catch (error) {
