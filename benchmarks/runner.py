@@ -16,11 +16,11 @@ import torch
 
 import nearkin as nk
 from nearkin.core.events import finish
-from nearkin.run.checkpoints import FolderCheckpoints
 from nearkin.run.jobs import JobSpec
-from nearkin.run.local import LocalRunner
 from nearkin.run.runner import run_jobs
+from nearkin.zoo.solved_tasks import SolvedTasks
 from nearkin.zoo.zoo import Zoo
+from nearkin.zoo.zoo_runner import open_runner
 from results import keep
 
 NUM_TASKS, NUM_JOBS, ROUNDS = 12, 200, 2
@@ -33,9 +33,9 @@ def square(number: int) -> JobSpec:
     return JobSpec("nearkin.run.trial_jobs:square", {"value": float(number)})
 
 
-def overhead(folder: Path) -> dict[str, float]:
+def overhead(folder: Path, kind: str = "local") -> dict[str, float]:
     """Milliseconds of a job, one after the other and many at once, after the workers have started."""
-    with LocalRunner(FolderCheckpoints(folder / "jobs"), workers=2) as runner:
+    with open_runner(SolvedTasks(folder / "jobs"), kind, workers=2) as runner:
         begun = time.perf_counter()
         finish(run_jobs(runner, [square(-1), square(-2)]))
         started = time.perf_counter() - begun

@@ -6,7 +6,7 @@ they stay in one process.
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import fields, replace
 from typing import Any
 
@@ -116,10 +116,5 @@ def _plan(plain: Mapping[str, Any]) -> Plan:
 @contextmanager
 def suited_runner(zoo: Zoo, plan: Plan) -> Iterator[None]:
     """In the block the zoo has no runner if the processor time of this process is limited, or time is short."""
-    runner = zoo.runner
-    if plan.budget.cpu_minutes is not None or not plan.unhurried:
-        zoo.runner = None
-    try:
+    with zoo.alone() if plan.budget.cpu_minutes is not None or not plan.unhurried else nullcontext():
         yield
-    finally:
-        zoo.runner = runner

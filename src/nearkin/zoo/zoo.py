@@ -1,6 +1,7 @@
 """Zoo: solved tasks in a folder or a shared zoo, and the long operations on them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -87,6 +88,7 @@ class Zoo(SolvedTasks):
         super().__init__(path, create, blobs)
         self._given_runner, self._workers = runner, workers
         self._own_runner: QueueRunner | None = None
+        self._alone = False
 
     def __enter__(self) -> "Zoo":
         return self
@@ -99,12 +101,21 @@ class Zoo(SolvedTasks):
     @property
     def runner(self) -> "Runner | None":
         """Who does jobs of operations, opened at its first use; None if this process does all."""
-        kind = self._given_runner
+        kind = None if self._alone else self._given_runner
         if not isinstance(kind, str):
             return kind
         if self._own_runner is None and (self._workers > 1 or kind != "local") and self.catalogue.writable:
             self._own_runner = zoo_runner.open_runner(self, kind, self._workers)
         return self._own_runner
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """In the block this process does all work itself."""
+        before, self._alone = self._alone, True
+        try:
+            yield
+        finally:
+            self._alone = before
 
     def close(self) -> None:
         """Stop the workers and close the database; the end of a `with` block does it too."""
