@@ -81,3 +81,17 @@ def test_a_search_with_shared_weights_says_that_it_is_not_spread(tmp_path: Path,
     finish(zoo.search.work(task, few), heard.append)
     assert not runner.jobs
     assert Note("fuse trains genotypes together, so its search is not spread over workers") in heard
+
+
+def test_a_training_that_fails_in_a_job_fails_here_too(tmp_path: Path, task: nk.Task) -> None:
+    """It is not done again: the search gets the error of the job."""
+    diverging = how("random", proxy=nk.Recipe(steps=4, batch_size=16, learning_rate=1e30), budget=Budget(evaluations=2))
+    courses = []
+    for runner in (None, CountingRunner(tmp_path / "jobs")):
+        heard: list[Event] = []
+        zoo = Zoo(tmp_path / "jobs", runner=runner) if runner else Zoo(tmp_path / "alone")
+        outcome = finish(zoo.search.work(task, diverging), heard.append).outcome
+        said = [event.text for event in heard if isinstance(event, Caution)]
+        courses.append((outcome.best.genotype, outcome.history, said))
+    assert courses[0][2], "at least one of them fails"
+    assert courses[0] == courses[1]
