@@ -14,6 +14,7 @@ from nearkin.store.catalogue import Catalogue
 from nearkin.store.schema import BATCH
 
 YOUNG_SECONDS = 60.0  # a younger temporary file may belong to a process that is writing
+OF_JOBS = ("jobs", "slurm")  # results and calls of jobs, which are not work to be continued
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def examine(catalogue: Catalogue) -> Work[Health]:
 
 
 def _unfinished(catalogue: Catalogue) -> Iterator[str]:
-    yield from catalogue.work.entries()
+    yield from (name for name in catalogue.work.entries() if name not in OF_JOBS)
     for fingerprint in catalogue.stages.entries():
         yield from (name for name in catalogue.stages.within(fingerprint).names() if name.endswith(".part"))
 
