@@ -36,7 +36,7 @@ FORK = multiprocessing.get_context("forkserver")
 
 
 @cache
-def _server() -> None:
+def start_server() -> None:
     """Start the server that imports what commands need."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
@@ -59,7 +59,7 @@ def _run(folder: str, words: tuple[str, ...], variables: Mapping[str, str]) -> N
 def started(folder: Path, words: tuple[str, ...], **variables: str) -> BaseProcess:
     """A command that runs in a folder."""
     variables.setdefault("NEARKIN_DATA", str(folder / "no-data"))
-    _server()
+    start_server()
     process = FORK.Process(target=_run, args=(str(folder), words, variables))
     process.start()
     return process
