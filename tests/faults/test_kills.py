@@ -26,7 +26,6 @@ IN_A_ROW = 5
 """Kills of one run, before it may end."""
 
 LOW, HIGH = "digits?classes=0,1,2&rest=drop&limit=90", "digits?classes=5,6&rest=drop&limit=90"
-SMALL = (*("--space", "general?nodes=3", "--evaluations", "4"), *("--option", "population=2"))
 SHARED = ("--option", "batch_size=16", "--option", "epochs=2", "--cells", "2")
 SEARCHES = {
     "fuse": ("--option", "candidates=2", "--option", "alternations=4", "--steps", "2"),
@@ -46,7 +45,7 @@ SEARCHES = {
 }
 COMMANDS = {
     "add": ("add", "new", LOW, "--network", "mlp?hidden=16", "--trials", "2", "--epochs", "150"),
-    "matrix": ("matrix", "--measure", "frechet,short-finetune"),
+    "matrix": ("matrix", "--measure", "short-finetune"),
     "interleave": (
         *("interleave", "low", "high", "--space", "general?nodes=3&operations=zero+identity+conv3"),
         *("--search-epochs", "3", "--channels", "4", "--cells", "2", "--epochs", "2"),
