@@ -28,12 +28,14 @@ test: $(DEV) lint types imports ## lint, types, imports between packages, doctes
 quick: $(DEV) lint types imports ## lint, types, imports and the tests that are not slow, in less than three minutes
 	$(TESTS) -m "not slow" tests
 
-# long stochastic tests, and fuzzing with more inputs than in `make test`: SOAK_INPUTS for each format, from SOAK_SEED
+# long stochastic tests, SOAK_KILLS kills of each command, and fuzzing with more inputs than in `make test`: SOAK_INPUTS
+# for each format, from SOAK_SEED
 SOAK_INPUTS ?= 10000
 SOAK_SEED   ?= 1
+SOAK_KILLS  ?= 50
 soak: $(DEV)     ## long stochastic tests, series of faults, long fuzzing of all readers of files and strings
 	NEARKIN_FUZZ_INPUTS=$(SOAK_INPUTS) NEARKIN_FUZZ_SEED=$(SOAK_SEED) $(TESTS) tests/fuzz
-	$(TESTS) -m soak tests
+	NEARKIN_SOAK_KILLS=$(SOAK_KILLS) $(TESTS) -m soak tests
 
 lint: $(DEV)     ## style, formatting, plain language
 	$(BIN)/ruff check .

@@ -106,16 +106,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the table of fuzzed inputs that `count_inputs` collected, from all workers."""
-    rows = [
-        value
-        for report in terminalreporter.stats.get("passed", [])
-        for name, value in report.user_properties
-        if name == "fuzz"
-    ]
-    if rows:
+    """Print the tables of fuzzed inputs and of faults, from all workers."""
+
+    def collected(property: str) -> list[tuple[Any, ...]]:
+        reports = terminalreporter.stats.get("passed", [])
+        return sorted(tuple(value) for report in reports for name, value in report.user_properties if name == property)
+
+    if rows := collected("fuzz"):
         terminalreporter.section("fuzzed inputs")
-        for format, inputs, accepted, refused in sorted(map(tuple, rows)):
+        for format, inputs, accepted, refused in rows:
             terminalreporter.write_line(f"{format:<24} {inputs:>8} inputs {accepted:>8} read {refused:>8} refused")
         total = sum(row[1] for row in rows)
         terminalreporter.write_line(f"{'all':<24} {total:>8} inputs, none ended outside the error family")
+    if rows := collected("fault"):
+        terminalreporter.section("faults")
+        for fault, faults, equal in rows:
+            terminalreporter.write_line(f"{fault:<44} {faults:>6} faults {equal:>5} runs ended in equal results")
+        total = sum(row[1] for row in rows)
+        terminalreporter.write_line(f"{'all':<44} {total:>6} faults, no damage found")
