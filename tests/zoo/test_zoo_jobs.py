@@ -1,21 +1,26 @@
 """Operations of a zoo that are spread over jobs end in the same bits as in one process."""
 
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import nearkin as nk
+from counting_runner import CountingRunner
 from nearkin.core.errors import OptionError
 from nearkin.core.events import Caution, Event, finish
-from nearkin.run.checkpoints import MemoryCheckpoints
-from nearkin.run.jobs import JobPlace, JobSpec
-from nearkin.run.runner import Job, SerialRunner
+from nearkin.distance.screening import Rung
+from nearkin.run.jobs import JobSpec
+from nearkin.run.runner import Job
+from nearkin.zoo import shortlist
 from nearkin.zoo.zoo import Zoo
 
 DATA = {name: f"digits?classes={classes}&rest=drop&limit=90"
@@ -26,18 +31,6 @@ RECIPE = nk.Recipe(epochs=3, batch_size=30)
 def fill(zoo: Zoo, *, trials: int = 2) -> None:
     for name, data in DATA.items():
         zoo.add(nk.task(data, name=name), "mlp?hidden=8", trials=trials, recipe=RECIPE)
-
-
-class CountingRunner(SerialRunner):
-    """A runner that keeps the jobs that it did."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(MemoryCheckpoints(), JobPlace(str(folder)))
-        self.jobs: list[Job] = []
-
-    def submit(self, spec: JobSpec) -> Job:
-        self.jobs.append(super().submit(spec))
-        return self.jobs[-1]
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +55,73 @@ def test_jobs_train_and_measure_what_the_operation_then_reads(tmp_path: Path, pl
         matrix = finish(zoo.matrix.work(["a", "b", "c", "d"], "frechet"), heard.append)
         assert torch.equal(matrix.trials, plain.matrix(["a", "b", "c", "d"], "frechet").trials)
         measured = runner.jobs[2 * len(DATA) :]
-        assert [job.result(0).facts["measured"] for job in measured] == [len(DATA)] * len(DATA)
+        assert [len(job.result(0).facts["values"]["frechet"]) for job in measured] == [len(DATA)] * len(DATA)
         assert not any(isinstance(event, Caution) for event in heard)
         assert runner.results.names() == [], "only what the zoo stores is left"
+
+
+NEW = "digits?classes=1,7,8&rest=drop&limit=90"
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "jobs"),
+    [
+        ("a", {"measure": "frechet", "samples": 70}, {"measure_sources": 2}),
+        (NEW, {"measure": "frechet"}, {"train_trial": 2, "measure_sources": 2}),
+        (NEW, {"measure": "frechet", "screen": 2}, {"train_trial": 2, "measure_sources": 2}),  # in its first round
+        (NEW, {"measure": "short-finetune", "samples": 60}, {"measure_sources": 2}),
+        ("d", {"measure": "logme"}, {"measure_sources": 2}),
+    ],
+)
+def test_jobs_measure_chunks_of_sources(
+    tmp_path: Path,
+    plain: Zoo,
+    monkeypatch: pytest.MonkeyPatch,
+    target: str,
+    options: dict[str, Any],
+    jobs: dict[str, int],
+) -> None:
+    """A ranking takes its values from jobs: this process measures none of them again."""
+    if "screen" in options:
+        monkeypatch.setattr(shortlist, "RUNGS", (Rung(0.5, 4), Rung(1.0, 2)))
+    task = target if target in DATA else nk.task(target, name="new")
+    shutil.copytree(plain.path, tmp_path / "zoo")
+    with Zoo(tmp_path / "zoo", create=False) as alone:
+        expected = alone.near(task, **options)
+    shutil.rmtree(tmp_path / "zoo")
+    shutil.copytree(plain.path, tmp_path / "zoo")
+    runner = CountingRunner(tmp_path / "zoo")
+    with Zoo(tmp_path / "zoo", runner=runner) as zoo:
+        heard: list[Event] = []
+        ranking = finish(zoo.near.work(task, **options), heard.append)
+    assert ranking.rows() == expected.rows()
+    assert not any(isinstance(event, Caution) and "worker" in event.text for event in heard)
+    assert runner.counts() == jobs
+
+
+def test_stored_distances_need_no_job(tmp_path: Path, plain: Zoo) -> None:
+    shutil.copytree(plain.path, tmp_path / "zoo")
+    runner = CountingRunner(tmp_path / "zoo")
+    with Zoo(tmp_path / "zoo", runner=runner) as zoo:
+        first = zoo.near("b", "frechet", samples=60)
+        assert len(runner.jobs) == 2
+        assert zoo.near("b", "frechet", samples=60).rows() == first.rows()
+        assert len(runner.jobs) == 2
+
+
+def test_a_ranking_measures_what_jobs_cannot(tmp_path: Path, plain: Zoo) -> None:
+    """Workers that read other data refuse the job; values of a target made of arrays are measured here."""
+    shutil.copytree(plain.path, tmp_path / "zoo")
+    runner = CountingRunner(tmp_path / "zoo")
+    task = nk.task(NEW, name="new")
+    other = replace(task, source=DATA["a"])
+    heard: list[Event] = []
+    with Zoo(tmp_path / "zoo", runner=runner) as zoo:
+        expected = zoo.near(replace(task, source=""), "logme").rows()
+        assert not runner.jobs
+        assert finish(zoo.near.work(other, "logme"), heard.append).rows() == expected
+    assert len(runner.jobs) == 2
+    assert sum(isinstance(event, Caution) and "are others in this worker" in event.text for event in heard) == 2
 
 
 @pytest.mark.slow

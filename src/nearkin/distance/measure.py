@@ -47,7 +47,8 @@ class Measure:
         name: in commands and tables.
         summary: meaning of its value, in one line.
         formula: yields events and returns the value of a pair; smaller is nearer. A formula with several forms has a
-            method `form(source, target)`, which gives the form for a pair.
+            method `form(source, target)`, which gives the form for a pair; one that stores values has a method
+            `is_stored(pair)`.
         needs: what must exist.
         targets: supported likelihoods of targets.
         sources: supported likelihoods of sources.
@@ -98,6 +99,10 @@ class Measure:
     def form(self, source: Source, target: Task) -> str:
         """The form of the measure for a pair; empty for a measure with one form. Forms are not comparable."""
         return str(self.formula.form(source, target)) if hasattr(self.formula, "form") else ""
+
+    def is_stored(self, pair: Pair) -> bool:
+        """Whether the value of a pair is stored, so that it needs neither networks nor data."""
+        return hasattr(self.formula, "is_stored") and bool(self.formula.is_stored(pair))
 
     def check(self, pair: Pair) -> None:
         """Refuse a pair without what the measure needs, or with inputs that the source's network cannot read."""

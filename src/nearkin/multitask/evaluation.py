@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from nearkin.core.errors import TrainingError, require
-from nearkin.core.events import Checkpoint, Progress, Work, operation
+from nearkin.core.events import Checkpoint, Progress, Work, finish, operation
 from nearkin.core.state import State, change_checkpoints, copied, prefixed, restoring
 from nearkin.multitask.detection.detector import build_detector, train_detector
 from nearkin.nets.functional import multiply_adds, num_parameters
@@ -105,6 +105,7 @@ def evaluate_tasks(
     *,
     validation: float | None = None,
     device: torch.device | None = None,
+    trained: Mapping[str, State] | None = None,
 ) -> Work[TasksEvaluation]:
     """Train the network of a genotype from scratch for each task and measure it.
 
@@ -116,6 +117,8 @@ def evaluate_tasks(
         resume: state from a `Checkpoint` of the same evaluation.
         validation: fraction of each training set to hold out and evaluate on (default: evaluate on the test sets).
         device: device of the training (default: CPU).
+        trained: networks that other processes trained for the same genotypes and options, by the name of the task
+            (`evaluation_state`).
     """
     options = options or EvaluationOptions()
     chosen = [genotypes] * len(tasks) if isinstance(genotypes, Genotype) else list(genotypes)
@@ -136,7 +139,9 @@ def evaluate_tasks(
     finished, start = _restored(resume, signature, tasks, skeletons) if resume is not None else ([], None)
     for number in range(len(finished), len(tasks)):
         task, skeleton, recipe = tasks[number], skeletons[number], recipes[number]
-        if task.likelihood == DETECTION:
+        if start is None and trained is not None and task.name in trained:
+            work = _read(trained[task.name], task, skeleton)
+        elif task.likelihood == DETECTION:
             work = _evaluate_detector(chosen[number], task, skeleton, recipe, seed, start, device)
         else:
             work = evaluate_genotype.work(
@@ -147,6 +152,21 @@ def evaluate_tasks(
         yield Checkpoint(partial(_state, signature, tuple(finished), None))
         yield Progress("tasks", number + 1, len(tasks), {task.name: done.metric})
     return TasksEvaluation({task.name: done for task, done in zip(tasks, finished, strict=True)})
+
+
+def evaluation_state(done: GenotypeEvaluation) -> State:
+    """A trained network with its figures, as `evaluate_tasks` reads it."""
+    return State(copied(done.network.state_dict()), done.to_dict())
+
+
+def _read(state: State, task: Task, skeleton: Skeleton) -> Work[GenotypeEvaluation]:
+    """The inverse of `evaluation_state`."""
+    yield from ()
+    with restoring(state.origin):
+        genotype = Genotype.parse(state.facts["genotype"])
+        network = _network(genotype, task, skeleton)
+        network.load_state_dict(dict(state.tensors))
+        return GenotypeEvaluation(**{**state.facts, "genotype": genotype}, network=network.eval())
 
 
 def _evaluate_detector(
@@ -205,9 +225,7 @@ def _restored(
     finished = []
     with restoring(saved.origin):
         for number, facts in enumerate(saved.facts["finished"]):
-            task, genotype = tasks[number], Genotype.parse(facts["genotype"])
-            network = _network(genotype, task, skeletons[number])
-            network.load_state_dict(saved.section(f"finished/{number}"))
-            finished.append(GenotypeEvaluation(**{**facts, "genotype": genotype}, network=network.eval()))
+            one = State(saved.section(f"finished/{number}"), facts, saved.origin)
+            finished.append(finish(_read(one, tasks[number], skeletons[number])))
         current = saved.facts["current"]
     return finished, None if current is None else State(saved.section("current"), current, saved.origin)

@@ -132,6 +132,7 @@ class TrainedObjective(Objective):
         recipe: training recipe of all networks.
         seed: seed of all trainings.
         validation: fraction of the training set that is held out as validation set.
+        known: values that other processes measured, by genotype; for a failed training its error.
     """
 
     task: Task
@@ -139,13 +140,23 @@ class TrainedObjective(Objective):
     recipe: Recipe
     seed: int = 0
     validation: float = VALIDATION
+    known: Mapping[str, ObjectiveValue | TrainingError] = field(default_factory=dict, compare=False, repr=False)
 
     def measure(self, genotype: Genotype) -> Work[ObjectiveValue]:
         """Train and evaluate one genotype; its checkpoints are not passed on, because the search has its own."""
-        work = evaluate_genotype.work(
-            genotype, self.task, self.skeleton, self.recipe, self.seed, validation=self.validation
+        known = self.known.get(str(genotype))
+        if isinstance(known, TrainingError):
+            raise known
+        if known is not None:
+            return known
+        work = self.train_and_measure(genotype)
+        return (yield from map_events(work, lambda event: None if isinstance(event, Checkpoint) else event))
+
+    def train_and_measure(self, genotype: Genotype, resume: State | None = None) -> Work[ObjectiveValue]:
+        """Train and evaluate one genotype, from a checkpoint if one is given."""
+        done = yield from evaluate_genotype.work(
+            genotype, self.task, self.skeleton, self.recipe, self.seed, resume, validation=self.validation
         )
-        done = yield from map_events(work, lambda event: None if isinstance(event, Checkpoint) else event)
         facts = done.to_dict()
         return ObjectiveValue(
             done.metric, {name: facts[name] for name in ("loss", "parameters", "multiply_adds", "seconds")}

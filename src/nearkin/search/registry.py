@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from nearkin.core.budget import Budget
-from nearkin.core.errors import MismatchError, OptionError, require
+from nearkin.core.errors import MismatchError, OptionError, TrainingError, require
 from nearkin.core.options import Option, options_of, read_options
 from nearkin.nets.recipe import Recipe
 from nearkin.search.genotype_evaluation import TrainedObjective
@@ -32,6 +32,7 @@ from nearkin.search.methods.random_search import random_search
 from nearkin.search.methods.shared_random import SharedRandom
 from nearkin.search.methods.warm_start import WarmStart, warm_start_search
 from nearkin.search.networks.build import Skeleton
+from nearkin.search.objective import ObjectiveValue
 from nearkin.search.plasticity.forgetting_options import ForgettingOptions
 from nearkin.search.searcher import Searcher
 from nearkin.search.spaces.base import Space
@@ -58,6 +59,7 @@ class SearchProblem:
         proxy: training recipe of methods that measure one genotype at a time.
         seed: seed of these trainings.
         options: options of the method: candidates and patience of FUSE, order of DARTS, ….
+        known: values of genotypes that other processes measured.
     """
 
     task: Task
@@ -67,11 +69,12 @@ class SearchProblem:
     proxy: Recipe = PROXY
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
+    known: Mapping[str, ObjectiveValue | TrainingError] = field(default_factory=dict)
 
     @property
     def objective(self) -> TrainedObjective:
         """The validation metric after a short training from scratch."""
-        return TrainedObjective(self.task, self.skeleton, self.proxy, self.seed)
+        return TrainedObjective(self.task, self.skeleton, self.proxy, self.seed, known=self.known)
 
     def options_for(self, *settings: Any) -> dict[str, Any]:
         """The options that are fields of these settings."""

@@ -6,9 +6,9 @@ ends in the same genotype and the same history, bit for bit.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Generic, TypedDict, TypeVar
+from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 
 from nearkin.core.budget import Budget
 from nearkin.core.clock import now
@@ -110,6 +110,19 @@ class Searcher(ABC, Generic[S]):
     def restore(self, saved: State) -> S:
         """Return the state that `capture` copied."""
 
+    foresees: ClassVar[bool] = False
+    """Whether `upcoming` names genotypes; not if genotypes share weights or are trained together."""
+
+    def upcoming(self, state: S, most: int, guesses: int) -> list[Genotype]:
+        """Genotypes that the next steps measure one at a time, in order; the state does not change.
+
+        Args:
+            state: the state.
+            most: largest number of genotypes, if no score of one before them can change them.
+            guesses: largest number, if they are those that follow if the ones before them score worst.
+        """
+        return []
+
     def top(self, state: S, count: int) -> list[ScoredGenotype]:
         """Best genotypes, best first; a searcher that tracks one genotype returns only that one."""
         best = self.best(state)
@@ -192,7 +205,12 @@ class _Run:
 
 @operation
 def run_search(
-    searcher: Searcher[S], budget: Budget, *, seed: int = 0, resume: State | None = None
+    searcher: Searcher[S],
+    budget: Budget,
+    *,
+    seed: int = 0,
+    resume: State | None = None,
+    prepare: Callable[[S], Work[float]] | None = None,
 ) -> Work[SearchResult]:
     """Run a searcher until it ends or its budget is used; yields a `Progress` and a `Checkpoint` after every step.
 
@@ -201,6 +219,8 @@ def run_search(
         budget: limits on time, steps and evaluations.
         seed: seed of all random choices.
         resume: state from a `Checkpoint` of the same searcher and seed.
+        prepare: called before each step, for measurements by other processes; returns the seconds that they took for
+            this step, which count as its own.
     """
     run = _Run()
     if resume is None:
@@ -210,10 +230,11 @@ def run_search(
         yield Note(f"resumed after step {run.steps}")
     clock = now if budget.cpu_minutes is None else budget.clock()
     while not (reason := searcher.ended(state) or budget.spent(run.seconds, run.steps, searcher.evaluations(state))):
+        elsewhere = 0.0 if prepare is None else (yield from prepare(state))
         start = clock()
         state = yield from searcher.step(state)
         run.steps += 1
-        run.seconds += clock() - start
+        run.seconds += elsewhere + clock() - start
         best = searcher.best(state)
         if best is not None:
             run.history.append((searcher.evaluations(state), best.score))

@@ -5,12 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nearkin.core.errors import NearkinError, require
 from nearkin.core.events import Note, Work
+from nearkin.core.lazy import Lazy
 from nearkin.core.state import State
 from nearkin.core.types import Params
 from nearkin.distance.forecasting.past_runs import RecordedRun
@@ -25,6 +26,12 @@ from nearkin.tasks.task import Task
 from nearkin.zoo.recorded_runs import recorded_runs
 from nearkin.zoo.solved_tasks import SolvedTasks
 from nearkin.zoo.trials import TrialCache
+
+if TYPE_CHECKING:
+    from nearkin.run.runner import Runner
+    from nearkin.zoo import zoo_jobs
+else:
+    zoo_jobs = Lazy("nearkin.zoo.zoo_jobs")
 
 EMBEDDING = "task2vec"  # kind under which the zoo stores the embedding of a task, with trial and samples
 
@@ -141,12 +148,25 @@ class StoredSource(Source):
 
 
 class StoredTarget(Target):
-    """A task of a zoo, or a new task, as a target."""
+    """A task of a zoo, or a new task, as a target.
 
-    def __init__(self, zoo: SolvedTasks, task: Task | str, device: torch.device) -> None:
+    Attributes:
+        measured: values that workers measured, by measure, source and share of the samples.
+
+    Args:
+        zoo: the zoo.
+        task: the task, or the name of one in the zoo.
+        device: where missing networks are trained.
+        runner: trains several trials of such a network at the same time (default: one after the other).
+    """
+
+    def __init__(
+        self, zoo: SolvedTasks, task: Task | str, device: torch.device, runner: "Runner | None" = None
+    ) -> None:
         self.record = zoo.record(task) if isinstance(task, str) else None
         super().__init__(zoo.task(task) if isinstance(task, str) else task)
-        self.zoo, self.device = zoo, device
+        self.zoo, self.device, self.runner = zoo, device, runner
+        self.measured: dict[tuple[str, str, float], list[float]] = {}
         self._own: dict[object, Solved] = {}
         self._stored: dict[str, dict[tuple[str, int], dict[str, Any]]] = {}
 
@@ -158,6 +178,11 @@ class StoredTarget(Target):
     def is_source(self, source: Source) -> bool:
         """Whether a source is the target itself."""
         return self.record is not None and self.record.name == source.name
+
+    def named(self) -> "zoo_jobs.NamedTask | None":
+        """How a worker reads the task; None if it cannot."""
+        known = self.record is not None
+        return zoo_jobs.stored_task(self.zoo, self.name) if known else zoo_jobs.named_task(self.zoo, self.task)
 
     def source(self, record: TaskRecord) -> StoredSource:
         """A task of the same zoo as a source."""
@@ -182,6 +207,9 @@ class StoredTarget(Target):
         if len(fits) < trials:
             cache = TrialCache.of(self.zoo.work, task, source.network, recipe, source.seed)
             yield Note(f"training {source.network} on '{task.name}', which the measure needs; the result is stored")
+            missing = cache.unfinished(range(len(fits), trials))
+            if self.runner is not None:
+                yield from zoo_jobs.spread_trials(self.runner, cache, self.named(), missing, trials, self.device)
             for trial in range(len(fits), trials):
                 fits.append((yield from cache.trial(trial, trials, self.device)))
         self._own[key] = Solved(task.name, source.network, task.facts(), source.seed, tuple(fits))

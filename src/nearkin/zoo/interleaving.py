@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from nearkin.core.budget import Budget
 from nearkin.core.clock import now
 from nearkin.core.errors import OptionError, require
 from nearkin.core.events import Note, Work
+from nearkin.core.lazy import Lazy
 from nearkin.core.memory import peak_mebibytes
 from nearkin.core.options import read_options
 from nearkin.core.state import State
@@ -40,6 +41,12 @@ from nearkin.zoo.comparison import Comparison
 from nearkin.zoo.near import compare_all
 from nearkin.zoo.search import solved_network
 from nearkin.zoo.solved_tasks import SolvedTasks
+
+if TYPE_CHECKING:
+    from nearkin.run.runner import Runner
+    from nearkin.zoo import interleave_jobs
+else:
+    interleave_jobs = Lazy("nearkin.zoo.interleave_jobs")
 
 GIVEN, NEAR = "given", "near"
 ORDERS = (GIVEN, NEAR)
@@ -202,6 +209,7 @@ def interleave_tasks(
     seed: int = 0,
     device: torch.device | None = None,
     restart: bool = False,
+    runner: "Runner | None" = None,
 ) -> Work[InterleavedSearch]:
     """Search one architecture for several tasks and train it for each; the same call resumes an interrupted one.
 
@@ -212,8 +220,10 @@ def interleave_tasks(
         seed: of all random numbers.
         device: where the networks of the evaluation are trained.
         restart: discard the unfinished work of an interrupted call.
+        runner: does independent searches, and the trainings of the evaluation, at the same time (default: one after
+            the other).
     """
-    tasks, distances = yield from ordered_tasks(zoo, targets, how)
+    tasks, distances = yield from ordered_tasks(zoo, targets, how, runner)
     searchers, work = how.searchers(tasks), zoo.work
     facts = _facts(tasks, how, seed)
     with_budget = {**facts, "budget": vars(how.budget)}
@@ -222,21 +232,28 @@ def interleave_tasks(
     if restart:
         for name in (unfinished, finished, training):
             work.remove(name)
-    outcomes = yield from read_stored(work, finished, _read_results)
+    outcomes, begun = (yield from read_stored(work, finished, _read_results)), work.names()
     if outcomes is None:
+        known: dict[int, SearchResult] = {}
+        if runner is not None and len(searchers) > 1 and unfinished not in begun:
+            known = yield from interleave_jobs.spread_searches(zoo, runner, tasks, how, seed)
         outcomes = yield from resume(
-            work, unfinished, lambda start: run_searches.work(searchers, how.budget, seed=seed, resume=start)
+            work,
+            unfinished,
+            lambda start: run_searches.work(searchers, how.budget, seed=seed, resume=start, known=known),
         )
         work.write(finished, State({}, {"results": [outcome.to_dict() for outcome in outcomes]}))
     else:
         yield Note("the search is finished; continuing with the trainings of its genotype")
     best = [outcome.best.genotype for outcome in outcomes]
+    best = best * len(tasks) if len(best) == 1 else best
+    trained: dict[str, State] = {}
+    if runner is not None and training not in begun:
+        trained = yield from interleave_jobs.spread_trainings(zoo, runner, best, tasks, how.evaluation, seed, device)
     evaluated = yield from resume(
         work,
         training,
-        lambda start: evaluate_tasks.work(
-            best[0] if len(best) == 1 else best, tasks, how.evaluation, seed, start, device=device
-        ),
+        lambda start: evaluate_tasks.work(best, tasks, how.evaluation, seed, start, device=device, trained=trained),
     )
     work.remove(finished)
     return InterleavedSearch(outcomes, evaluated, tuple(tasks), how, distances)
@@ -286,7 +303,7 @@ def _mean_pass_seconds(searcher: MultitaskSearch, state: MultitaskState) -> Work
 
 
 def ordered_tasks(
-    zoo: SolvedTasks, targets: Sequence[Task | str], how: Interleaving
+    zoo: SolvedTasks, targets: Sequence[Task | str], how: Interleaving, runner: "Runner | None" = None
 ) -> Work[tuple[list[Task], Tensor | None]]:
     """The tasks in the order of their turns, and their distances in this order if these give it."""
     require(
@@ -301,7 +318,7 @@ def ordered_tasks(
     if len(names) < len(targets):
         other = next(target.name for target in targets if isinstance(target, Task))
         raise OptionError(f"order near needs tasks of the zoo, and {other!r} is not one; add it, or use order given")
-    matrix = yield from compare_all(zoo, names, Comparison(measure=how.measure))
+    matrix = yield from compare_all(zoo, names, Comparison(measure=how.measure), runner)
     require(len(matrix.tasks) == len(names), "not all tasks can be compared; use order given")
     order = order_by_distance(matrix.mean)
     yield Note(f"order by {how.measure}: {', '.join(names[number] for number in order)}")

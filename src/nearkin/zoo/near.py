@@ -17,25 +17,29 @@ from nearkin.core.lazy import Lazy
 from nearkin.core.state import State
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.measure import Measure, Need
-from nearkin.distance.pair import Source
 from nearkin.distance.ranking import Ranking
-from nearkin.distance.registry import measure_named, require_target
+from nearkin.distance.registry import require_target
 from nearkin.nets.trusted_code import refusal
 from nearkin.store.records import TaskRecord
 from nearkin.tasks.task import Task
 from nearkin.zoo.comparison import Comparison, StoredTarget, shares_start
-from nearkin.zoo.shortlist import every_trial, shortlisted
+from nearkin.zoo.pair_values import every_trial, values_beside
+from nearkin.zoo.shortlist import shortlisted
 from nearkin.zoo.solved_tasks import SolvedTasks
 
 if TYPE_CHECKING:
     from nearkin.run.runner import Runner
-    from nearkin.zoo import zoo_jobs
+    from nearkin.zoo import distance_jobs
 else:
-    zoo_jobs = Lazy("nearkin.zoo.zoo_jobs")
+    distance_jobs = Lazy("nearkin.zoo.distance_jobs")
 
 
 def rank_sources(
-    zoo: SolvedTasks, task: Task | str, how: Comparison, sources: Sequence[TaskRecord] | None = None
+    zoo: SolvedTasks,
+    task: Task | str,
+    how: Comparison,
+    sources: Sequence[TaskRecord] | None = None,
+    runner: "Runner | None" = None,
 ) -> Work[Ranking]:
     """Rank tasks of a zoo by their distance to a target.
 
@@ -44,8 +48,9 @@ def rank_sources(
         task: the target: a new task, or the name of one in the zoo.
         how: options.
         sources: tasks that are compared (default: all of the zoo).
+        runner: measures several sources at the same time (default: one after the other, in this process).
     """
-    start, target, measure = now(), StoredTarget(zoo, task, how.device), how.chosen
+    start, target, measure = now(), StoredTarget(zoo, task, how.device, runner), how.chosen
     records = zoo.records() if sources is None else sources
     records = [record for record in records if target.record is None or record.name != target.name]
     require(
@@ -62,6 +67,8 @@ def rank_sources(
     if how.screen is not None and how.screen < len(records):
         records = yield from shortlisted(records, target, trials, how)
     yield from _start_cautions(measure, records)
+    if runner is not None:
+        yield from distance_jobs.spread_sources(target, records, trials, how)
     values: dict[str, list[float]] = {}
     beside: dict[str, dict[str, float]] = {}
     refused: dict[str, str] = {}
@@ -70,7 +77,7 @@ def rank_sources(
         source = target.source(record)
         try:
             values[source.name] = yield from every_trial(source, target, trials, how)
-            beside[source.name] = yield from _beside(source, target, how)
+            beside[source.name] = yield from values_beside(source, target, how)
             forms[source.name] = measure.form(source, target.task)
         except NearkinError as error:
             refused[source.name] = str(error)
@@ -117,10 +124,13 @@ def compare_all(
     values = torch.full((trials, len(names), len(names)), torch.nan, dtype=torch.float64)
     forms: dict[tuple[str, str], str] = {}
     yield from _start_cautions(how.chosen, records)
+    found: dict[str, State | None] = {}
     if runner is not None:
-        yield from zoo_jobs.spread_distances(zoo, runner, names, how, trials)
+        found = yield from distance_jobs.spread_targets(zoo, runner, names, trials, how)
     for b, name in enumerate(names):
         target = StoredTarget(zoo, name, how.device)
+        if name in found:
+            distance_jobs.take_in(target, found[name])
         for a, record in enumerate(records):
             source = target.source(record)
             try:
@@ -147,12 +157,3 @@ def _start_cautions(measure: Measure, sources: Sequence[TaskRecord]) -> Work[Non
 
 def _nothing() -> State:
     return State({})
-
-
-def _beside(source: Source, target: StoredTarget, how: Comparison) -> Work[dict[str, float]]:
-    """Values of cheap measures in the first trial, if they support the pair."""
-    pair, values = how.pair(source, target), {}
-    for measure in map(measure_named, how.chosen.beside):
-        if measure.knows(source.likelihood, target.task.likelihood):
-            values[measure.name] = yield from measure.work(pair)
-    return values

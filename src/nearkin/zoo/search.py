@@ -8,13 +8,14 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nearkin.core.budget import Budget
 from nearkin.core.errors import ZooError, require
 from nearkin.core.events import Caution, Note, Work
+from nearkin.core.lazy import Lazy
 from nearkin.core.options import read_options
 from nearkin.core.state import State, copied
 from nearkin.distance.registry import STRUCTURE
@@ -41,6 +42,12 @@ from nearkin.zoo.best_cells import BestCells
 from nearkin.zoo.comparison import Comparison
 from nearkin.zoo.near import rank_sources
 from nearkin.zoo.solved_tasks import SolvedTasks
+
+if TYPE_CHECKING:
+    from nearkin.run.runner import Runner
+    from nearkin.zoo import search_jobs
+else:
+    search_jobs = Lazy("nearkin.zoo.search_jobs")
 
 NEAREST = "nearest"
 FULL = "full"
@@ -177,6 +184,7 @@ def search_architecture(
     seed: int = 0,
     device: torch.device | None = None,
     restart: bool = False,
+    runner: "Runner | None" = None,
 ) -> Work[Architecture]:
     """Search an architecture for a task and train it; the same call resumes an interrupted one.
 
@@ -187,10 +195,11 @@ def search_architecture(
         seed: of all random numbers.
         device: where the best network is trained.
         restart: discard the unfinished work of an interrupted call.
+        runner: measures several tasks, or evaluates several genotypes, at the same time (default: one after the other).
     """
     task, work = zoo.task(target) if isinstance(target, str) else target, zoo.work
     method_named(how.method).require_suited(task)
-    domain = yield from search_domain(zoo, target, how)
+    domain = yield from search_domain(zoo, target, how, runner)
     how = _with_stages(how, domain.space)
     final, recipe = how.final or how.skeleton, how.recipe or Recipe.suited(task)
     facts = _facts(task, how, seed)
@@ -206,7 +215,8 @@ def search_architecture(
     if outcome is not None:
         yield Note("the search is finished; continuing with the training of its best genotype")
     else:
-        outcome = yield from _search(task, domain, how, seed, work, unfinished)
+        jobs = None if runner is None else search_jobs.EvaluationJobs.of(zoo, runner, task)
+        outcome = yield from _search(task, domain, how, seed, work, unfinished, jobs)
         work.write(finished, State({}, outcome.to_dict()))
     best = outcome.best.genotype
     evaluated = yield from resume(
@@ -231,6 +241,7 @@ def search_cells(
     proxy: Recipe = PROXY,
     seed: int = 0,
     restart: bool = False,
+    jobs: "search_jobs.EvaluationJobs | None" = None,
 ) -> Work[BestCells]:
     """Search a task's best cells in the general space, for text in the recurrent one; the same call resumes."""
     space = "recurrent" if task.likelihood == "language" else CELLS
@@ -238,19 +249,28 @@ def search_cells(
     unfinished = _name("cells", _facts(task, how, seed))
     if restart:
         work.remove(unfinished)
-    outcome = yield from _search(task, SearchDomain(space_named(space)), how, seed, work, unfinished)
+    outcome = yield from _search(task, SearchDomain(space_named(space)), how, seed, work, unfinished, jobs)
     return BestCells(space, skeleton.to_dict(), outcome.method, outcome.found)
 
 
 def _search(
-    task: Task, domain: SearchDomain, how: Search, seed: int, work: Checkpoints, name: str
+    task: Task,
+    domain: SearchDomain,
+    how: Search,
+    seed: int,
+    work: Checkpoints,
+    name: str,
+    jobs: "search_jobs.EvaluationJobs | None" = None,
 ) -> Work[SearchResult]:
-    """The search alone, resumed from its checkpoint if there is one."""
+    """The search alone, resumed from its checkpoint if there is one; jobs evaluate genotypes ahead of it."""
     costs = Costs(how.skeleton, task.input_shape, task.num_outputs)
     space = costs.limits(domain.space, parameters=how.parameters, multiply_adds=how.multiply_adds, latency=how.latency)
     ask = SearchProblem(task=task, space=space, skeleton=how.skeleton, first=domain.first, proxy=how.proxy, seed=seed,
-              options=dict(how.options))  # fmt: skip
+              options=dict(how.options), known={} if jobs is None else jobs.known)  # fmt: skip
     chosen = searcher(how.method, ask)
+    prepare = None if jobs is None else jobs.preparation(chosen, ask, how.budget)
+    if jobs is not None and not chosen.foresees:
+        yield search_jobs.not_spread(chosen)
     names = work.names()
     others = [other for other in names if other.startswith(name.rpartition("-")[0]) and other.endswith(SUFFIX)]
     if name not in names and others:
@@ -258,7 +278,12 @@ def _search(
             f"an interrupted search for '{task.name}' had other options; this one starts from the beginning, and the "
             f"other one is kept in {others[0]}"
         )
-    return (yield from resume(work, name, lambda start: run_search.work(chosen, how.budget, seed=seed, resume=start)))
+    outcome = yield from resume(
+        work, name, lambda start: run_search.work(chosen, how.budget, seed=seed, resume=start, prepare=prepare)
+    )
+    if jobs is not None:
+        jobs.forget()
+    return outcome
 
 
 def _with_stages(how: Search, space: Space) -> Search:
@@ -270,7 +295,9 @@ def _with_stages(how: Search, space: Space) -> Search:
     return replace(how, skeleton=replace(how.skeleton, stages=inner.stages), final=final)
 
 
-def search_domain(zoo: SolvedTasks, target: Task | str, how: Search) -> Work[SearchDomain]:
+def search_domain(
+    zoo: SolvedTasks, target: Task | str, how: Search, runner: "Runner | None" = None
+) -> Work[SearchDomain]:
     """The space that `how` names, and the initial genotypes."""
     task = zoo.task(target) if isinstance(target, str) else target
     method = method_named(how.method)
@@ -281,7 +308,7 @@ def search_domain(zoo: SolvedTasks, target: Task | str, how: Search) -> Work[Sea
         method.require_suited(task, space)
         return SearchDomain(space)
     method.require_cells("--space full")
-    kin = how.space if how.space != NEAREST else (yield from _nearest(zoo, target, task, how))
+    kin = how.space if how.space != NEAREST else (yield from _nearest(zoo, target, task, how, runner))
     cells = zoo.cells(kin)
     if cells is None:
         raise ZooError(f"'{kin}' has no cells in the zoo; search them with nearkin add NAME DATA --cell")
@@ -296,7 +323,7 @@ def search_domain(zoo: SolvedTasks, target: Task | str, how: Search) -> Work[Sea
     return SearchDomain(restrict_space(whole, cells.genotypes), first, kin)
 
 
-def _nearest(zoo: SolvedTasks, target: Task | str, task: Task, how: Search) -> Work[str]:
+def _nearest(zoo: SolvedTasks, target: Task | str, task: Task, how: Search, runner: "Runner | None") -> Work[str]:
     """Name of the nearest other task that has cells for the target's kind of inputs."""
     known = [record for record in zoo.records() if record.name != target and _suits(zoo.cells(record.name), task)]
     require(
@@ -307,7 +334,7 @@ def _nearest(zoo: SolvedTasks, target: Task | str, task: Task, how: Search) -> W
     if len(known) == 1:
         yield Caution(f"'{known[0].name}' is the only task with cells, so it is the nearest; add more with --cell")
         return known[0].name
-    ranking = yield from rank_sources(zoo, target, Comparison(measure=how.measure), known)
+    ranking = yield from rank_sources(zoo, target, Comparison(measure=how.measure), known, runner)
     nearest = ranking.nearest
     yield Note(f"nearest by {how.measure}: '{nearest.name}' at {nearest.distance:.3f} ± {nearest.std:.3f}")
     return nearest.name

@@ -8,24 +8,21 @@ more samples.
 import math
 import statistics
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from nearkin.core.errors import NearkinError
 from nearkin.core.events import Note, Progress, Work
-from nearkin.distance.pair import Source
+from nearkin.core.lazy import Lazy
 from nearkin.distance.screening import RUNGS, Embedding, Index
 from nearkin.fisher.diagonals import diagonal
 from nearkin.store.records import TaskRecord
 from nearkin.zoo.comparison import Comparison, StoredTarget
+from nearkin.zoo.pair_values import every_trial
 
-
-def every_trial(
-    source: Source, target: StoredTarget, trials: int, how: Comparison, share: float = 1.0
-) -> Work[list[float]]:
-    """The distance of one source in every trial, measured on a share of the target's samples."""
-    values = []
-    for trial in range(trials):
-        values.append((yield from how.chosen.work(how.pair(source, target, trial, trials, share))))
-    return values
+if TYPE_CHECKING:
+    from nearkin.zoo import distance_jobs
+else:
+    distance_jobs = Lazy("nearkin.zoo.distance_jobs")
 
 
 def shortlisted(
@@ -48,6 +45,8 @@ def _round(
 ) -> Work[list[TaskRecord]]:
     """The sources ordered by their distance on a share of the samples; those that cannot be measured come last."""
     distances: list[tuple[float, TaskRecord]] = []
+    if target.runner is not None:
+        yield from distance_jobs.spread_sources(target, sources, trials, how, share)
     for number, source in enumerate(sources, 1):
         try:
             value = statistics.fmean((yield from every_trial(target.source(source), target, trials, how, share)))

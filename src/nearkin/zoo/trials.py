@@ -84,6 +84,11 @@ class TrialCache:
         self.checkpoints.write(f"trial-{trial}{SUFFIX}", State(fit_state(result).tensors, fit_facts(result)))
         return result
 
+    def unfinished(self, trials: range) -> list[int]:
+        """Those of these trials that are not stored."""
+        stored = set(self.checkpoints.names())
+        return [trial for trial in trials if f"trial-{trial}{SUFFIX}" not in stored]
+
     def clear(self) -> None:
         """Remove the stored states of all trials."""
         self.checkpoints.clear()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from nearkin.run.queued import QueueRunner
     from nearkin.run.runner import Runner
     from nearkin.search.networks.build import Skeleton
-    from nearkin.zoo import best_cells, zoo_jobs, zoo_runner
+    from nearkin.zoo import best_cells, search_jobs, zoo_jobs, zoo_runner
     from nearkin.zoo import complexity as task_complexity
     from nearkin.zoo import connect as mode_connectivity
     from nearkin.zoo import forecast as finetuning_forecast
@@ -48,6 +48,7 @@ else:  # they import packages that the other operations do not need
     finetuning_forecast = Lazy("nearkin.zoo.forecast")
     shared_architecture = Lazy("nearkin.zoo.interleaving")
     zoo_runner, zoo_jobs = Lazy("nearkin.zoo.zoo_runner"), Lazy("nearkin.zoo.zoo_jobs")
+    search_jobs = Lazy("nearkin.zoo.search_jobs")
     mode_connectivity = Lazy("nearkin.zoo.connect")
     task_complexity = Lazy("nearkin.zoo.complexity")
 
@@ -154,9 +155,8 @@ class Zoo(SolvedTasks):
             yield Caution(f"'{task.name}': {unused}")
         cache = TrialCache.of(self.work, task, spec, recipe, seed, restart=restart, parallel=parallel)
         if self.runner is not None:
-            yield from zoo_jobs.spread_trials(
-                self, self.runner, task, spec, recipe, seed, range(trials), chosen_device(device)
-            )
+            named, missing = zoo_jobs.named_task(self, task), cache.unfinished(range(trials))
+            yield from zoo_jobs.spread_trials(self.runner, cache, named, missing, trials, chosen_device(device))
         fits: list[Fit] = []
         for trial in range(trials):
             fits.append((yield from cache.trial(trial, trials, parallel.device(device))))
@@ -191,7 +191,7 @@ class Zoo(SolvedTasks):
         """
         how = how or Comparison.of(measure, device=chosen_device(device), **options)
         yield from self._cautions()
-        return (yield from rank_sources(self, target, how)).top(top)
+        return (yield from rank_sources(self, target, how, runner=self.runner)).top(top)
 
     @operation
     def matrix(
@@ -227,7 +227,9 @@ class Zoo(SolvedTasks):
             budget: of the search.
             **options: of `nearkin.zoo.search.search_cells`: method, options of the method, proxy, seed, restart.
         """
-        cells = yield from architecture_search.search_cells(self.task(name), self.work, skeleton, budget, **options)
+        task = self.task(name)
+        jobs = search_jobs.EvaluationJobs.of(self, self.runner, task) if self.runner else None
+        cells = yield from architecture_search.search_cells(task, self.work, skeleton, budget, jobs=jobs, **options)
         self.keep_cells(name, cells)
         return cells
 
@@ -243,7 +245,7 @@ class Zoo(SolvedTasks):
     ) -> "Work[architecture_search.Architecture]":
         """Search an architecture for a new task or one of the zoo; the same call resumes an interrupted one."""
         return architecture_search.search_architecture(
-            self, target, how, seed=seed, device=chosen_device(device), restart=restart
+            self, target, how, seed=seed, device=chosen_device(device), restart=restart, runner=self.runner
         )
 
     @operation
@@ -272,7 +274,7 @@ class Zoo(SolvedTasks):
         """
         how = how or shared_architecture.Interleaving(num_rounds=num_rounds, **options)
         return shared_architecture.interleave_tasks(
-            self, targets, how, seed=seed, device=chosen_device(device), restart=restart
+            self, targets, how, seed=seed, device=chosen_device(device), restart=restart, runner=self.runner
         )
 
     @operation

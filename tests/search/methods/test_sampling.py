@@ -85,6 +85,24 @@ def test_a_class_is_measured_once_and_all_are_before_the_search_ends(make: Make)
     assert found.best.score == max(map(hashed, objective.asked))
 
 
+def test_upcoming_genotypes_are_those_that_follow(make: Make) -> None:
+    """The next one is certain; draws and a first population are certain to their end, and the state stays."""
+    objective = Counting(hashed)
+    searcher = make(SPACE, objective, [SPACE.at(3), SPACE.at(40)])
+    certain = {"random": 12, "evolution": 4, "local": 1, "warm-start": 6}[searcher.name]
+    for start in (0, 7):
+        state = trials_of(searcher, start)
+        before = searcher.capture(state)
+        upcoming = searcher.upcoming(state, 12, 3)
+        assert searcher.capture(state).to_bytes() == before.to_bytes()
+        objective.asked.clear()
+        for _ in range(12):
+            state = finish(searcher.step(state))
+        exact = certain if start == 0 else 12 if searcher.name == "random" else 1
+        assert upcoming[:exact] == objective.asked[:exact]
+        assert len(upcoming) == max(exact, 3)
+
+
 def test_limits_are_kept(make: Make) -> None:
     space = limit_space(LARGE, lambda cell: str(cell).count("conv"), 2, name="convolutions")
     objective = Counting(hashed)

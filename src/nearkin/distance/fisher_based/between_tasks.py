@@ -46,6 +46,11 @@ class FrechetDistance:
         """Key of stored distances; one measurement gives all aggregates."""
         return f"frechet {reading} train {samples}{' aligned' if self.align else ''}"
 
+    def is_stored(self, pair: Pair) -> bool:
+        """Whether the distance of one pair is stored."""
+        form = self.form(pair.source, pair.target.task)
+        return form.aggregate in pair.recall(self.key(form.reading, pair.samples))
+
     def __call__(self, pair: Pair) -> Work[float]:
         """The distance of one pair; stored distances are not measured again."""
         form = self.form(pair.source, pair.target.task)

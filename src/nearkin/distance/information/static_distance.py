@@ -318,6 +318,10 @@ class ComplexityDistance(StaticOptions):
         """Key of stored values, with all that they depend on."""
         return " ".join([KEY, *map(str, asdict(self).values()), str(samples)])
 
+    def is_stored(self, pair: Pair) -> bool:
+        """Whether the distance of one pair is stored."""
+        return "distance" in pair.recall(self.key(min(self.limit, pair.num_samples)))
+
     def __call__(self, pair: Pair) -> Work[float]:
         """The distance of one pair; stored values are not measured again."""
         count, source, task = min(self.limit, pair.num_samples), pair.source, pair.task

@@ -4,7 +4,7 @@
 that finds an architecture for all tasks, or one for each task.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 import torch
@@ -39,7 +39,12 @@ class _Searches(TypedDict):
 
 @operation
 def run_searches(
-    searchers: Sequence[Searcher[Any]], budget: Budget, *, seed: int = 0, resume: State | None = None
+    searchers: Sequence[Searcher[Any]],
+    budget: Budget,
+    *,
+    seed: int = 0,
+    resume: State | None = None,
+    known: Mapping[int, SearchResult] | None = None,
 ) -> Work[tuple[SearchResult, ...]]:
     """Run searches one after the other, each with the whole budget; yields a `Checkpoint` after every step.
 
@@ -48,12 +53,17 @@ def run_searches(
         budget: limits of each search.
         seed: seed of every search.
         resume: state from a `Checkpoint` of the same searches.
+        known: results of searches that other processes did, by number.
     """
     results: list[SearchResult] = []
     inner: State | None = None
     if resume is not None:
         results, inner = _resumed(searchers, resume)
-    for searcher in searchers[len(results) :]:
+    for number in range(len(results), len(searchers)):
+        if inner is None and known is not None and number in known:
+            results.append(known[number])
+            continue
+        searcher = searchers[number]
         work = run_search.work(searcher, budget, seed=seed, resume=inner)
         ended, inner = [result.to_dict() for result in results], None
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypedDict
 
 from nearkin.core.errors import DataError, TrainingError, require
-from nearkin.core.events import Caution, Work
+from nearkin.core.events import Caution, Work, finish
 from nearkin.core.rng import Streams
 from nearkin.core.state import State, copied
 from nearkin.search.genotypes.genotype import Genotype
@@ -100,6 +100,25 @@ class Proposer(ABC):
         """Take note of a proposed or given genotype at this index of the records; it may be a repeated one."""
 
 
+class _Unmeasured(float):
+    """Minus infinity in place of a score that is not known yet; it notes that it was compared."""
+
+    compared: list[bool]
+
+    def __new__(cls, compared: list[bool]) -> "_Unmeasured":
+        score = super().__new__(cls, -math.inf)
+        score.compared = compared
+        return score
+
+    def __lt__(self, other: float) -> bool:
+        self.compared.append(True)
+        return super().__lt__(other)
+
+    def __gt__(self, other: float) -> bool:
+        self.compared.append(True)
+        return super().__gt__(other)
+
+
 class _TrialFacts(TypedDict):
     """Entries of a checkpoint beside the states of the generators."""
 
@@ -153,6 +172,35 @@ class Sampling(Searcher[Trials]):
 
     def step(self, state: Trials) -> Work[Trials]:
         """Measure one new genotype; end after too many repeated proposals."""
+        proposed = yield from self._next(state)
+        if proposed is None:
+            state.ended = f"{DRAWS:,} proposals in a row were measured before"
+            return state
+        genotype, origin, key = proposed
+        value = yield from self._measure(genotype)
+        score = -math.inf if math.isnan(value.score) else float(value.score)
+        record = ScoredGenotype(genotype, score, {**value.facts, ORIGIN: origin})
+        self.proposer.observe(state, state.add(key, record))
+        return state
+
+    foresees = True
+
+    def upcoming(self, state: Trials, most: int, guesses: int) -> list[Genotype]:
+        """What follows if all new genotypes score worst; a guess as soon as the proposer compares their scores."""
+        state, found, compared = self.restore(self.capture(state)), [], []  # type: ignore[var-annotated]
+        while len(found) < (guesses if compared else most):
+            proposed = finish(self._next(state))
+            if proposed is None or (compared and len(found) >= guesses):
+                break
+            genotype, origin, key = proposed
+            found.append(genotype)
+            state.best = -1  # so that nothing is compared here
+            record = ScoredGenotype(genotype, _Unmeasured(compared), {ORIGIN: origin})
+            self.proposer.observe(state, state.add(key, record))
+        return found
+
+    def _next(self, state: Trials) -> Work[tuple[Genotype, str, str] | None]:
+        """The next new genotype, its origin and its key; None after too many repeated proposals."""
         while state.repeats < DRAWS:
             first = None
             if state.num_given < len(self.first) and self.proposer.wants_given(state):
@@ -163,13 +211,8 @@ class Sampling(Searcher[Trials]):
                 state.repeats += 1
                 self.proposer.observe(state, state.index_of[key])
                 continue
-            value = yield from self._measure(genotype)
-            score = -math.inf if math.isnan(value.score) else float(value.score)
-            record = ScoredGenotype(genotype, score, {**value.facts, ORIGIN: origin})
-            self.proposer.observe(state, state.add(key, record))
-            return state
-        state.ended = f"{DRAWS:,} proposals in a row were measured before"
-        return state
+            return genotype, origin, key
+        return None
 
     def best(self, state: Trials) -> ScoredGenotype | None:
         """Genotype of the highest score, the earliest of equals."""
