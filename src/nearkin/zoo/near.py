@@ -20,6 +20,7 @@ from nearkin.distance.measure import Measure, Need
 from nearkin.distance.ranking import Ranking
 from nearkin.distance.registry import require_target
 from nearkin.nets.trusted_code import refusal
+from nearkin.store.columns import task_groups
 from nearkin.store.records import TaskRecord
 from nearkin.tasks.task import Task
 from nearkin.zoo.comparison import Comparison, StoredTarget, shares_start
@@ -51,21 +52,12 @@ def rank_sources(
         runner: measures several sources at the same time (default: one after the other, in this process).
     """
     start, target, measure = now(), StoredTarget(zoo, task, how.device, runner), how.chosen
-    records = zoo.records() if sources is None else sources
-    records = [record for record in records if target.record is None or record.name != target.name]
-    require(
-        bool(records),
-        f"the zoo has no other task to compare '{target.name}' with; add some: nearkin add NAME DATA",
-        ZooError,
-    )
     require_target(measure, target.task.likelihood)
-    trials = how.trials or min(record.trials for record in (*records, *([target.record] if target.record else [])))
+    records, trials = yield from _compared(target, how, sources)
     weak = {record.name: 1 - record.epsilon for record in records if record.epsilon > how.epsilon}
     if weak:
         names = ", ".join(f"'{name}' ({metric:.2f})" for name, metric in list(weak.items())[:5])
         yield Caution(f"networks with a metric below 1 − ε = {1 - how.epsilon:.2f} on their own task: {names}")
-    if how.screen is not None and how.screen < len(records):
-        records = yield from shortlisted(records, target, trials, how)
     yield from _start_cautions(measure, records)
     if runner is not None:
         yield from distance_jobs.spread_sources(target, records, trials, how)
@@ -94,6 +86,32 @@ def rank_sources(
         target.name, how.measure, values, beside, forms=forms, refused=refused, weak=weak,
         seconds=now() - start, passes=target.passes,
     )  # fmt: skip
+
+
+def _compared(
+    target: StoredTarget, how: Comparison, sources: Sequence[TaskRecord] | None
+) -> Work[tuple[Sequence[TaskRecord], int]]:
+    """The sources that are measured on all samples, and the number of trials.
+
+    If tasks of a zoo are screened, only the rows of those that are left are read.
+    """
+    zoo, own = target.zoo, target.record
+    if sources is None and how.screen is not None:
+        groups = task_groups(zoo.catalogue)
+        if how.screen < sum(group.count for group in groups) - (own is not None):
+            trials = how.trials or min(group.trials for group in groups)
+            return (yield from shortlisted(target, trials, how)), trials
+    records = zoo.records() if sources is None else sources
+    records = [record for record in records if own is None or record.name != own.name]
+    require(
+        bool(records),
+        f"the zoo has no other task to compare '{target.name}' with; add some: nearkin add NAME DATA",
+        ZooError,
+    )
+    trials = how.trials or min(record.trials for record in (*records, *([own] if own else [])))
+    if how.screen is not None and how.screen < len(records):
+        records = yield from shortlisted(target, trials, how, records)
+    return records, trials
 
 
 def compare_all(
