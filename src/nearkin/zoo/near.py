@@ -19,8 +19,9 @@ from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.measure import Measure, Need
 from nearkin.distance.ranking import Ranking
 from nearkin.distance.registry import require_target
+from nearkin.distance.screening import Embedding
 from nearkin.nets.trusted_code import refusal
-from nearkin.store.columns import task_groups
+from nearkin.store.columns import task_groups, tasks_with_ids
 from nearkin.store.records import TaskRecord
 from nearkin.tasks.task import Task
 from nearkin.zoo.comparison import Comparison, StoredTarget, shares_start
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from nearkin.zoo import distance_jobs
 else:
     distance_jobs = Lazy("nearkin.zoo.distance_jobs")
+
+MOST_PAIRED = 300  # tasks of which all pairs are measured without being named
+LANDMARKS = 60  # tasks on the map of a larger zoo
 
 
 def rank_sources(
@@ -112,6 +116,27 @@ def _compared(
     if how.screen is not None and how.screen < len(records):
         records = yield from shortlisted(target, trials, how, records)
     return records, trials
+
+
+def map_names(zoo: SolvedTasks) -> Work[list[str]]:
+    """Names of the tasks that a map shows: all of up to `MOST_PAIRED`, else landmarks far from each other.
+
+    Each group of tasks with the same network, input shape and seed gives landmarks in proportion to its size.
+    """
+    groups = task_groups(zoo.catalogue)
+    total = sum(group.count for group in groups)
+    if total <= MOST_PAIRED:
+        return zoo.names()
+    ids: list[int] = []
+    for group in sorted(groups, key=lambda group: -group.count)[:LANDMARKS]:
+        embedding = Embedding(network=repr(group.probe))
+        packed = yield from zoo.points(group, group.trials, embedding)
+        ids += packed.landmarks(max(1, round(LANDMARKS * group.count / total)))
+    names = [record.name for record in tasks_with_ids(zoo.catalogue, ids[:LANDMARKS])]
+    yield Caution(
+        f"the zoo has {total} tasks; the map shows {len(names)} that are far from each other: name tasks for others"
+    )
+    return names
 
 
 def compare_all(
