@@ -19,7 +19,9 @@ from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.measure import Measure, Need
 from nearkin.distance.ranking import Ranking
 from nearkin.distance.registry import require_target
+from nearkin.distance.screening import Embedding
 from nearkin.nets.trusted_code import refusal
+from nearkin.store.columns import task_groups, tasks_with_ids
 from nearkin.store.records import TaskRecord
 from nearkin.tasks.task import Task
 from nearkin.zoo.comparison import Comparison, StoredTarget, shares_start
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from nearkin.zoo import distance_jobs
 else:
     distance_jobs = Lazy("nearkin.zoo.distance_jobs")
+
+MOST_PAIRED = 300  # tasks of which all pairs are measured without being named
+LANDMARKS = 60  # tasks on the map of a larger zoo
 
 
 def rank_sources(
@@ -51,21 +56,12 @@ def rank_sources(
         runner: measures several sources at the same time (default: one after the other, in this process).
     """
     start, target, measure = now(), StoredTarget(zoo, task, how.device, runner), how.chosen
-    records = zoo.records() if sources is None else sources
-    records = [record for record in records if target.record is None or record.name != target.name]
-    require(
-        bool(records),
-        f"the zoo has no other task to compare '{target.name}' with; add some: nearkin add NAME DATA",
-        ZooError,
-    )
     require_target(measure, target.task.likelihood)
-    trials = how.trials or min(record.trials for record in (*records, *([target.record] if target.record else [])))
+    records, trials = yield from _compared(target, how, sources)
     weak = {record.name: 1 - record.epsilon for record in records if record.epsilon > how.epsilon}
     if weak:
         names = ", ".join(f"'{name}' ({metric:.2f})" for name, metric in list(weak.items())[:5])
         yield Caution(f"networks with a metric below 1 − ε = {1 - how.epsilon:.2f} on their own task: {names}")
-    if how.screen is not None and how.screen < len(records):
-        records = yield from shortlisted(records, target, trials, how)
     yield from _start_cautions(measure, records)
     if runner is not None:
         yield from distance_jobs.spread_sources(target, records, trials, how)
@@ -94,6 +90,53 @@ def rank_sources(
         target.name, how.measure, values, beside, forms=forms, refused=refused, weak=weak,
         seconds=now() - start, passes=target.passes,
     )  # fmt: skip
+
+
+def _compared(
+    target: StoredTarget, how: Comparison, sources: Sequence[TaskRecord] | None
+) -> Work[tuple[Sequence[TaskRecord], int]]:
+    """The sources that are measured on all samples, and the number of trials.
+
+    If tasks of a zoo are screened, only the rows of those that are left are read.
+    """
+    zoo, own = target.zoo, target.record
+    if sources is None and how.screen is not None:
+        groups = task_groups(zoo.catalogue)
+        if how.screen < sum(group.count for group in groups) - (own is not None):
+            trials = how.trials or min(group.trials for group in groups)
+            return (yield from shortlisted(target, trials, how)), trials
+    records = zoo.records() if sources is None else sources
+    records = [record for record in records if own is None or record.name != own.name]
+    require(
+        bool(records),
+        f"the zoo has no other task to compare '{target.name}' with; add some: nearkin add NAME DATA",
+        ZooError,
+    )
+    trials = how.trials or min(record.trials for record in (*records, *([own] if own else [])))
+    if how.screen is not None and how.screen < len(records):
+        records = yield from shortlisted(target, trials, how, records)
+    return records, trials
+
+
+def map_names(zoo: SolvedTasks) -> Work[list[str]]:
+    """Names of the tasks that a map shows: all of up to `MOST_PAIRED`, else landmarks far from each other.
+
+    Each group of tasks with the same network, input shape and seed gives landmarks in proportion to its size.
+    """
+    groups = task_groups(zoo.catalogue)
+    total = sum(group.count for group in groups)
+    if total <= MOST_PAIRED:
+        return zoo.names()
+    ids: list[int] = []
+    for group in sorted(groups, key=lambda group: -group.count)[:LANDMARKS]:
+        embedding = Embedding(network=repr(group.probe))
+        packed = yield from zoo.points(group, group.trials, embedding)
+        ids += packed.landmarks(max(1, round(LANDMARKS * group.count / total)))
+    names = [record.name for record in tasks_with_ids(zoo.catalogue, ids[:LANDMARKS])]
+    yield Caution(
+        f"the zoo has {total} tasks; the map shows {len(names)} that are far from each other: name tasks for others"
+    )
+    return names
 
 
 def compare_all(

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from nearkin.core.errors import NearkinError
 from nearkin.core.events import Note, Progress, Work
 from nearkin.core.lazy import Lazy
-from nearkin.distance.screening import RUNGS, Embedding, Index
+from nearkin.distance.screening import RUNGS, Embedding
 from nearkin.fisher.diagonals import diagonal
+from nearkin.store.columns import some_ids, task_groups, tasks_with_ids
 from nearkin.store.records import TaskRecord
 from nearkin.zoo.comparison import Comparison, StoredTarget
 from nearkin.zoo.pair_values import every_trial
@@ -26,17 +27,17 @@ else:
 
 
 def shortlisted(
-    sources: Sequence[TaskRecord], target: StoredTarget, trials: int, how: Comparison
+    target: StoredTarget, trials: int, how: Comparison, sources: Sequence[TaskRecord] | None = None
 ) -> Work[list[TaskRecord]]:
-    """The `how.screen` sources that are left after the race, nearest first."""
-    count = how.screen or len(sources)
-    left = yield from _by_index(sources, target, trials, how)
+    """The `how.screen` sources (default: of all tasks) that are left after the race, nearest first."""
+    count = how.screen or 1
+    contenders = max(RUNGS[0].contenders, count)
+    left, total = yield from _by_index(target, trials, how, contenders, sources)
     sizes = [*(max(rung.contenders, count) for rung in RUNGS[1:-1]), count]
-    left = left[: max(RUNGS[0].contenders, count)]
     for rung, size in zip(RUNGS[:-1], sizes, strict=True):
         if len(left) > size:
             left = (yield from _round(left, target, trials, how, rung.share))[:size]
-    yield Note(f"{len(sources)} tasks screened; measuring the nearest {count} on all samples")
+    yield Note(f"{total} tasks screened; measuring the nearest {count} on all samples")
     return left
 
 
@@ -58,28 +59,44 @@ def _round(
 
 
 def _by_index(
-    sources: Sequence[TaskRecord], target: StoredTarget, trials: int, how: Comparison
-) -> Work[list[TaskRecord]]:
-    """All sources, ordered by the distance of their own Fisher information to the target's own."""
-    groups: dict[tuple[str, tuple[int, ...], int], list[TaskRecord]] = {}
-    for source in sources:
-        groups.setdefault((source.network, source.input_shape, source.seed), []).append(source)
-    distances: list[tuple[float, TaskRecord]] = []
-    for probe, members in groups.items():
-        try:
-            own = yield from target.networks(target.source(members[0]), trials)
-        except NearkinError:  # the reason is given when it is measured on all samples
-            distances += [(math.inf, source) for source in members]
+    target: StoredTarget, trials: int, how: Comparison, count: int, sources: Sequence[TaskRecord] | None
+) -> Work[tuple[list[TaskRecord], int]]:
+    """The `count` sources whose own Fisher information is nearest to the target's own, and the number of all.
+
+    Those that have no point or cannot be compared come last.
+    """
+    zoo = target.zoo
+    own_id = None if target.record is None else target.record.id
+    only = None if sources is None else {source.id for source in sources} - {own_id}
+    wanted = None if sources is None else {(source.network, source.input_shape, source.seed) for source in sources}
+    groups = [group for group in task_groups(zoo.catalogue) if wanted is None or group.probe in wanted]
+    nearest: list[tuple[float, int]] = []
+    last: list[int] = []
+    for group in groups:
+        oldest = tasks_with_ids(zoo.catalogue, some_ids(zoo.catalogue, group, 1))
+        if not oldest:  # they were removed meanwhile
             continue
-        x, y = target.seen_as(members[0].input_shape).train.fixed_subset(how.samples)
+        try:
+            own = yield from target.networks(target.source(oldest[0]), trials)
+        except NearkinError:  # the reason is given when it is measured on all samples
+            last += some_ids(zoo.catalogue, group, count + 1)
+            continue
+        x, y = target.seen_as(group.probe[1]).train.fixed_subset(how.samples)
         fishers = []
         for trial in range(trials):
             form = target.task.likelihood
             fishers.append((yield from diagonal.work(own.model(trial), x, y, likelihood=form)))
             target.passes += 1
-        embedding = Embedding(network=repr(probe))
-        points = {source.name: target.zoo.point(source.name, trials, embedding)
-                  for source in members if source.trials >= trials}  # fmt: skip
-        nearest = dict(Index(embedding).add(points).query(embedding.point(fishers), max(1, len(points))))
-        distances += [(nearest.get(source.name, math.inf), source) for source in members]
-    return [source for _, source in sorted(distances, key=lambda pair: pair[0])]
+        embedding = Embedding(network=repr(group.probe))
+        packed = yield from zoo.points(group, trials, embedding)
+        found = packed.nearest(embedding.point(fishers), count + 1, only)
+        nearest += [(distance, number) for number, distance in found]
+        if len(found) < count:
+            last += some_ids(zoo.catalogue, group, count, [number for number, _ in found])
+    if sources is not None:
+        last = [source.id for source in sources]
+    ids = dict.fromkeys([*(number for _, number in sorted(nearest)), *last])
+    if own_id is not None:
+        ids.pop(own_id, None)
+    total = sum(group.count for group in groups) - (own_id is not None) if only is None else len(only)
+    return tasks_with_ids(zoo.catalogue, list(ids)[:count]), total

@@ -1,5 +1,7 @@
 """Stored tasks of a zoo: their rows, data, weights and Fisher information, and further states by kind."""
 
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -11,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nearkin.core.errors import DataError, ZooError
-from nearkin.core.events import Caution, Work
+from nearkin.core.events import Caution, Progress, Work
 from nearkin.core.files import FileWriteError
 from nearkin.core.lazy import Lazy
 from nearkin.core.state import State, restoring
@@ -24,12 +26,14 @@ from nearkin.run.checkpoints import Checkpoints, MemoryCheckpoints, ObjectCheckp
 from nearkin.run.jobs import JobPlace
 from nearkin.run.stages import StageCache
 from nearkin.store.catalogue import Catalogue
+from nearkin.store.columns import TaskGroup, artifact_digests, tasks_with_ids
 from nearkin.store.records import NewArtifact, NewTask, TaskRecord
 from nearkin.tasks.datastring import DataString
 from nearkin.tasks.packed import PROBE_SAMPLES, packed, unpacked
 from nearkin.tasks.sample_digests import sample_digests
 from nearkin.tasks.sources import task as read_task
 from nearkin.tasks.task import Task
+from nearkin.zoo.packed_points import PackedPoints, pack_points
 
 if TYPE_CHECKING:
     from nearkin.zoo import best_cells
@@ -181,8 +185,34 @@ class SolvedTasks:
                     return State.from_bytes(self.catalogue.blob(item), name).tensors["point"]
         point = embedding.point([self.fisher(name, trial) for trial in range(trials)])
         with suppress(FileWriteError):  # a read-only zoo can still be queried
-            self.catalogue.attach(name, [NewArtifact("point", trials, State({"point": point}).to_bytes(), facts)])
+            self.catalogue.attach(name, [NewArtifact("point", trials, _point_state(point).to_bytes(), facts)])
         return point
+
+    def points(self, group: TaskGroup, trials: int, embedding: Embedding) -> Work[PackedPoints]:
+        """The points of all tasks of a group that have so many trials; those that were not computed before are."""
+        facts, owners, fresh = asdict(embedding), dict[str, list[int]](), dict[str, Tensor]()
+        without: list[int] = []
+        for number, digest in artifact_digests(self.catalogue, group, "point", trials, facts, trials):
+            if digest is None:
+                without.append(number)
+            else:
+                owners.setdefault(digest, []).append(number)
+        for done, record in enumerate(tasks_with_ids(self.catalogue, without), 1):
+            point = self.point(record.name, trials, embedding)
+            digest = hashlib.sha256(_point_state(point).to_bytes()).hexdigest()
+            fresh[digest] = point
+            owners.setdefault(digest, []).append(record.id)
+            yield Progress("points of tasks", done, len(without))
+
+        def read(digest: str) -> Tensor:
+            if digest in fresh:
+                return fresh[digest]
+            with restoring(f"the point in blob {digest[:12]}…"):
+                return State.from_bytes(self.catalogue.blobs.get(digest), digest).tensors["point"]
+
+        key = hashlib.sha256(json.dumps([trials, facts], sort_keys=True).encode()).hexdigest()[:16]
+        place = self.catalogue.files.within("index").within(key)
+        return (yield from pack_points(place, owners, read, embedding.dims))
 
     def keep(self, name: str, kind: str, state: State, facts: dict[str, Any] | None = None) -> None:
         """Store a state with a task, under a kind such as `solution`; an earlier one is replaced."""
@@ -225,6 +255,10 @@ class SolvedTasks:
         """Store values of a measure between two tasks, if the zoo is writable."""
         with suppress(FileWriteError):
             self.catalogue.keep_pair(measure, source, target, trial, facts)
+
+
+def _point_state(point: Tensor) -> State:
+    return State({"point": point})
 
 
 def _digests(task: Task) -> State:

@@ -10,7 +10,7 @@ import torch
 
 from nearkin.core.budget import Budget
 from nearkin.core.device import device as chosen_device
-from nearkin.core.errors import require
+from nearkin.core.errors import ZooError, require
 from nearkin.core.events import Caution, Note, Work, operation
 from nearkin.core.lazy import Lazy
 from nearkin.distance.matrix import DistanceMatrix
@@ -27,7 +27,7 @@ from nearkin.run.stages import StageCache
 from nearkin.store.records import TaskRecord
 from nearkin.tasks.task import Task
 from nearkin.zoo.comparison import Comparison
-from nearkin.zoo.near import compare_all, rank_sources
+from nearkin.zoo.near import MOST_PAIRED, compare_all, map_names, rank_sources
 from nearkin.zoo.recorded_runs import training_runs
 from nearkin.zoo.solved_tasks import SolvedTasks
 from nearkin.zoo.trials import TrialCache
@@ -214,11 +214,25 @@ class Zoo(SolvedTasks):
         how: Comparison | None = None,
         **options: Any,
     ) -> Work[DistanceMatrix]:
-        """Distances of all pairs of tasks (default: all of the zoo); the other arguments are those of `near`."""
+        """Distances of all pairs of tasks (default: all of the zoo); the other arguments are those of `near`.
+
+        In a zoo of more than `MOST_PAIRED` tasks names are needed.
+        """
         how = how or Comparison.of(measure, device=chosen_device(device), **options)
         yield from self._cautions()
+        require(
+            bool(names) or len(self) <= MOST_PAIRED,
+            f"the zoo has {len(self)} tasks, whose pairs are too many to measure, expected at most {MOST_PAIRED}; name "
+            f"the tasks, or draw a sample with nearkin map",
+            ZooError,
+        )
         chosen = list(names) if names else self.names()
         return (yield from compare_all(self, chosen, how, self.runner))
+
+    @operation
+    def map_names(self) -> Work[list[str]]:
+        """Names of the tasks that a map shows: all, or in a large zoo a sample of tasks far from each other."""
+        return (yield from map_names(self))
 
     def _cautions(self) -> Work[None]:
         for line in self.catalogue.cautions():
