@@ -1,4 +1,4 @@
-"""Worker processes: overhead of a job, and the distance matrix of twelve tasks with one and with two workers.
+"""Workers: overhead of a job, Ray against processes, and the distance matrix of twelve tasks with one and two workers.
 
     python benchmarks/runner.py
 
@@ -23,7 +23,7 @@ from nearkin.zoo.zoo import Zoo
 from nearkin.zoo.zoo_runner import open_runner
 from results import keep
 
-NUM_TASKS, NUM_JOBS, ROUNDS = 12, 200, 2
+NUM_TASKS, NUM_JOBS, NUM_LONG, ROUNDS = 12, 200, 12, 2
 MEASURE = "frechet"
 RECIPE = nk.Recipe(epochs=4)
 
@@ -56,6 +56,16 @@ def overhead(folder: Path, kind: str = "local") -> dict[str, float]:
     }
 
 
+def jobs_seconds(folder: Path, kind: str) -> float:
+    """Wall seconds of jobs that take a second of processor time each, after the workers have started."""
+    with open_runner(SolvedTasks(folder / f"{kind}-jobs"), kind, workers=2) as runner:
+        finish(run_jobs(runner, [square(-1), square(-2)]))
+        specs = [JobSpec("nearkin.run.trial_jobs:compute", {"seconds": 1.0, "number": n}) for n in range(NUM_LONG)]
+        begun = time.perf_counter()
+        finish(run_jobs(runner, specs))
+        return time.perf_counter() - begun
+
+
 def matrix_seconds(zoo: Path, folder: Path, workers: int, started: bool) -> float:
     """Wall seconds of the matrix in a copy of a zoo; with `started`, without the start of the workers."""
     copy = folder / "copy"
@@ -76,6 +86,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         figures: dict[str, Any] = {"overhead": overhead(folder)}
+        seconds = {kind: jobs_seconds(folder, kind) for kind in ("local", "ray")}
+        figures["second_jobs"] = {
+            "jobs": NUM_LONG,
+            "seconds": {kind: round(value, 2) for kind, value in seconds.items()},
+            "ray_over_local": round(seconds["ray"] / seconds["local"], 3),
+        }
         print(figures, flush=True)
         with Zoo(folder / "zoo") as zoo:
             for number in range(NUM_TASKS):

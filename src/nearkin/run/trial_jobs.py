@@ -45,6 +45,16 @@ def wait(place: JobPlace, inputs: Mapping[str, Any], seed: int) -> Work[State]:
 
 
 @job
+def compute(place: JobPlace, inputs: Mapping[str, Any], seed: int) -> Work[State]:
+    """Use the processor for some seconds."""
+    limit = time.process_time() + float(inputs["seconds"])
+    while time.process_time() < limit:
+        torch.rand(1000, generator=torch.Generator().manual_seed(seed)).sort()
+        yield Checkpoint(lambda: State({}))
+    return State({}, {"seconds": inputs["seconds"]})
+
+
+@job
 def die(place: JobPlace, inputs: Mapping[str, Any], seed: int) -> Work[State]:
     """Kill the process."""
     yield Note("dying")
