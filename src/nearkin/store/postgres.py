@@ -143,7 +143,7 @@ class PostgresDatabase(Database):
         driver: Any = getattr(error, "orig", None)
         state = getattr(driver, "sqlstate", None) or ""
         line = (state and driver.diag.message_primary) or one_line(error)
-        if isinstance(error, DBAPIError) and not state and "connect" in line:
+        if isinstance(error, DBAPIError) and not state and ("connect" in line or "resolve" in line):
             return _refused_connection(self.name, line)
         if state.startswith(_LOST) or (isinstance(error, DBAPIError) and error.connection_invalidated):
             return ConnectionLost(f"the connection to {self.name} was lost ({line}); run it again")

@@ -153,6 +153,7 @@ class Zoo(SolvedTasks):
         """
         if isinstance(network, str) and not from_file:
             trust_network(network)
+        self.catalogue.database.require_writable()  # before anything is trained
         self.catalogue.claimable(task.name)
         require(trials >= 1, f"trials must be 1 or more, got {trials}")
         text = path_of(network) if callable(network) else network or default_network(task)
