@@ -3,6 +3,7 @@
 Kills so meet the work and not the imports. Checkpoints are saved at nearly every chance, so that kills meet them too.
 """
 
+import hashlib
 import json
 import multiprocessing
 import os
@@ -21,6 +22,7 @@ import torch
 import nearkin as nk
 from calling import Said
 from nearkin.cli.app import main
+from nearkin.core.state import State
 from nearkin.run import checkpoints
 from nearkin.store.integrity import examine
 
@@ -88,14 +90,20 @@ def lasting(facts: Any) -> Any:
 
 
 def stored(zoo: Path | str) -> dict[str, list[tuple[str, int, str]]]:
-    """Kinds, trials and digests of the weights of each task of a sound zoo."""
+    """Kind, trial and digest of each artifact of each task of a sound zoo; times in artifacts do not count."""
     with nk.Catalogue(zoo, create=False) as catalogue:
         health = examine(catalogue)
         assert health.sound, health
         return {
-            name: [(item.kind, item.trial, item.digest) for item in catalogue.artifacts(name)]
+            name: [(item.kind, item.trial, _digest(catalogue.blob(item))) for item in catalogue.artifacts(name)]
             for name in catalogue.names()
         }
+
+
+def _digest(blob: bytes) -> str:
+    state = State.from_bytes(blob)
+    timeless = State(state.tensors, json.loads(json.dumps(lasting(state.facts))))
+    return hashlib.sha256(timeless.to_bytes()).hexdigest()
 
 
 def answer(said: Said) -> Any:
