@@ -11,7 +11,6 @@ import signal
 import sys
 from collections.abc import Mapping
 from functools import cache
-from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -39,11 +38,13 @@ FORK = multiprocessing.get_context("forkserver")
 
 @cache
 def start_server() -> None:
-    """Start the server that imports what commands need."""
+    """Start the server that imports what commands need, and wait until it has."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
         FORK.set_forkserver_preload(["faults.imports"])
-        forkserver.ensure_running()
+        process = FORK.Process(target=int)  # the server starts with it
+        process.start()
+        process.join()
 
 
 def _run(folder: str, words: tuple[str, ...], variables: Mapping[str, str]) -> None:

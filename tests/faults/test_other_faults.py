@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import nearkin as nk
-from faults.processes import ZOO, answer, ended, killed, started, stored
+from faults.processes import ZOO, answer, ended, killed, start_server, started, stored
 from faults.workers import ForkStaff, forked_runner, jumping_clock
 from nearkin.core.errors import NearkinError
 from nearkin.core.events import Caution, Event, finish
@@ -51,6 +51,7 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def added(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[str, Any], float]:
     """Answer, stored bits and seconds of `ADD` without faults."""
     folder = tmp_path_factory.mktemp("added")
+    start_server()
     begin = time.monotonic()
     said = answer(ended(folder, started(folder, ADD)))
     return said, stored(folder / ZOO), time.monotonic() - begin
