@@ -96,7 +96,7 @@ def test_clocks_that_are_set_lose_and_repeat_no_job(
     runner, _ = forked_runner(tmp_path / ZOO, 2, "clock")
     with runner:
         specs = [
-            JobSpec("nearkin.run.trial_jobs:wait", {"seconds": 1.2 if i < 2 else 0.05 + i / 1000}) for i in range(12)
+            JobSpec("nearkin.run.trial_jobs:wait", {"seconds": (1.2 if i < 2 else 0.05) + i / 1000}) for i in range(12)
         ]
         jobs = [runner.submit(spec) for spec in specs]
         assert [job.result(120).facts["seconds"] for job in jobs] == [spec.inputs["seconds"] for spec in specs]
@@ -221,6 +221,8 @@ def test_a_server_restarted_during_add(
     process = started(tmp_path, ("--zoo", shared_address, "--blobs", str(tmp_path / "blobs"), *ADD))
     done, restarts = threading.Event(), list[float]()
     restarter = threading.Thread(target=restart_until, args=(done, postgres_server, length / 3, restarts))
+    while process.is_alive() and not any(tmp_path.glob("blobs/**/training-*")):  # opening a zoo is not repeated
+        time.sleep(0.01)
     restarter.start()
     said = ended(tmp_path, process)
     done.set()
