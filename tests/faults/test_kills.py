@@ -32,7 +32,9 @@ SEARCHES = {
     "side-by-side": ("--option", "candidates=2", "--option", "steps=12", "--steps", "2"),
     "random": ("--space", "general?nodes=3", "--evaluations", "2"),
     "random-shared": ("--space", "full", *SHARED, "--evaluations", "2"),
-    "evolution": ("--space", "general?nodes=3", "--evaluations", "3", "--option", "population=2"),
+    "evolution": (
+        *("--space", "general?nodes=3", "--evaluations", "3", "--option", "population=2", "--option", "tournament=2"),
+    ),
     "local": ("--space", "general?nodes=3", "--evaluations", "2"),
     "warm-start": ("--evaluations", "2"),
     "darts": ("--space", "full", *SHARED),
