@@ -3,6 +3,7 @@
 Kills so meet the work and not the imports. Checkpoints are saved at nearly every chance, so that kills meet them too.
 """
 
+import hashlib
 import json
 import multiprocessing
 import os
@@ -10,7 +11,6 @@ import signal
 import sys
 from collections.abc import Mapping
 from functools import cache
-from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import torch
 import nearkin as nk
 from calling import Said
 from nearkin.cli.app import main
+from nearkin.core.state import State
 from nearkin.run import checkpoints
 from nearkin.store.integrity import examine
 
@@ -37,11 +38,13 @@ FORK = multiprocessing.get_context("forkserver")
 
 @cache
 def start_server() -> None:
-    """Start the server that imports what commands need."""
+    """Start the server that imports what commands need, and wait until it has."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
         FORK.set_forkserver_preload(["faults.imports"])
-        forkserver.ensure_running()
+        process = FORK.Process(target=int)  # the server starts with it
+        process.start()
+        process.join()
 
 
 def _run(folder: str, words: tuple[str, ...], variables: Mapping[str, str]) -> None:
@@ -88,14 +91,20 @@ def lasting(facts: Any) -> Any:
 
 
 def stored(zoo: Path | str) -> dict[str, list[tuple[str, int, str]]]:
-    """Kinds, trials and digests of the weights of each task of a sound zoo."""
+    """Kind, trial and digest of each artifact of each task of a sound zoo; times in artifacts do not count."""
     with nk.Catalogue(zoo, create=False) as catalogue:
         health = examine(catalogue)
         assert health.sound, health
         return {
-            name: [(item.kind, item.trial, item.digest) for item in catalogue.artifacts(name)]
+            name: [(item.kind, item.trial, _digest(catalogue.blob(item))) for item in catalogue.artifacts(name)]
             for name in catalogue.names()
         }
+
+
+def _digest(blob: bytes) -> str:
+    state = State.from_bytes(blob)
+    timeless = State(state.tensors, json.loads(json.dumps(lasting(state.facts))))
+    return hashlib.sha256(timeless.to_bytes()).hexdigest()
 
 
 def answer(said: Said) -> Any:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import nearkin as nk
-from faults.processes import ZOO, answer, ended, killed, started, stored
+from faults.processes import ZOO, answer, ended, killed, start_server, started, stored
 from nearkin.core.budget import Budget
 from nearkin.search.registry import METHODS
 from nearkin.solver.contenders import search_skeleton
@@ -30,11 +30,13 @@ SHARED = ("--option", "batch_size=16", "--option", "epochs=2", "--cells", "2")
 SEARCHES = {
     "fuse": ("--option", "candidates=2", "--option", "alternations=4", "--steps", "2"),
     "side-by-side": ("--option", "candidates=2", "--option", "steps=12", "--steps", "2"),
-    "random": ("--space", "general?nodes=3", "--evaluations", "4"),
-    "random-shared": ("--space", "full", *SHARED, "--evaluations", "4"),
-    "evolution": ("--space", "general?nodes=3", "--evaluations", "4", "--option", "population=2"),
-    "local": ("--space", "general?nodes=3", "--evaluations", "4"),
-    "warm-start": ("--evaluations", "4"),
+    "random": ("--space", "general?nodes=3", "--evaluations", "2"),
+    "random-shared": ("--space", "full", *SHARED, "--evaluations", "2"),
+    "evolution": (
+        *("--space", "general?nodes=3", "--evaluations", "3", "--option", "population=2", "--option", "tournament=2"),
+    ),
+    "local": ("--space", "general?nodes=3", "--evaluations", "2"),
+    "warm-start": ("--evaluations", "2"),
     "darts": ("--space", "full", *SHARED),
     "pcdarts": ("--space", "full", *SHARED),
     "enas": ("--space", "full", *SHARED, "--option", "controller_steps=3"),
@@ -48,7 +50,7 @@ COMMANDS = {
     "matrix": ("matrix", "--measure", "short-finetune"),
     "interleave": (
         *("interleave", "low", "high", "--space", "general?nodes=3&operations=zero+identity+conv3"),
-        *("--search-epochs", "3", "--channels", "4", "--cells", "2", "--epochs", "2"),
+        *("--search-epochs", "2", "--channels", "4", "--cells", "1", "--epochs", "1"),
         *(word for pair in ("batch_size=24", "num_sets=8", "num_augmentations=3", "every=1", "watched=2", "entropy=0.0")
           for word in ("--option", pair)),
     ),
@@ -70,6 +72,7 @@ def test_every_method_is_killed() -> None:
 @pytest.fixture(scope="session")
 def known_zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A zoo of two tasks, one of which has a cell; to be copied."""
+    start_server()
     path = tmp_path_factory.mktemp("known") / ZOO
     with nk.Zoo(path) as zoo:
         for name, data in (("low", LOW), ("high", HIGH)):

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import nearkin as nk
-from faults.processes import ZOO, answer, ended, killed, started, stored
+from faults.processes import ZOO, answer, ended, killed, start_server, started, stored
 from faults.workers import ForkStaff, forked_runner, jumping_clock
 from nearkin.core.errors import NearkinError
 from nearkin.core.events import Caution, Event, finish
@@ -51,6 +51,7 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def added(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[str, Any], float]:
     """Answer, stored bits and seconds of `ADD` without faults."""
     folder = tmp_path_factory.mktemp("added")
+    start_server()
     begin = time.monotonic()
     said = answer(ended(folder, started(folder, ADD)))
     return said, stored(folder / ZOO), time.monotonic() - begin
@@ -95,7 +96,7 @@ def test_clocks_that_are_set_lose_and_repeat_no_job(
     runner, _ = forked_runner(tmp_path / ZOO, 2, "clock")
     with runner:
         specs = [
-            JobSpec("nearkin.run.trial_jobs:wait", {"seconds": 1.2 if i < 2 else 0.05 + i / 1000}) for i in range(12)
+            JobSpec("nearkin.run.trial_jobs:wait", {"seconds": (1.2 if i < 2 else 0.05) + i / 1000}) for i in range(12)
         ]
         jobs = [runner.submit(spec) for spec in specs]
         assert [job.result(120).facts["seconds"] for job in jobs] == [spec.inputs["seconds"] for spec in specs]
@@ -220,6 +221,8 @@ def test_a_server_restarted_during_add(
     process = started(tmp_path, ("--zoo", shared_address, "--blobs", str(tmp_path / "blobs"), *ADD))
     done, restarts = threading.Event(), list[float]()
     restarter = threading.Thread(target=restart_until, args=(done, postgres_server, length / 3, restarts))
+    while process.is_alive() and not any(tmp_path.glob("blobs/**/training-*")):  # opening a zoo is not repeated
+        time.sleep(0.01)
     restarter.start()
     said = ended(tmp_path, process)
     done.set()

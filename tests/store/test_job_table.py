@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from laws.job_queue import JobQueueLaws
+from laws.job_queue import JobQueueLaws, claimed, record
+from nearkin.core.job_records import DONE, PENDING, JobReport
 from nearkin.store.catalogue import Catalogue
 from nearkin.store.job_table import JobTable, open_job_table
+from postgres_server import PostgresServer
 
 
 class TestJobTable(JobQueueLaws):
@@ -26,3 +28,20 @@ class TestSharedJobTable(JobQueueLaws):
         table = open_job_table(shared_address)
         yield table
         table.close()
+
+    def test_a_restarted_server_loses_no_job(self, queue: JobTable, postgres_server: PostgresServer) -> None:
+        restart = postgres_server.restart
+        queue.put([record("before")])
+        restart()
+        queue.put(record(key) for key in ("a", "b"))
+        restart()
+        assert claimed(queue) == "before"
+        restart()
+        assert queue.end("w", "before", DONE, "", JobReport(None, []))
+        assert claimed(queue) == "a"
+        restart()
+        assert queue.leave("w") == ["a"]
+        restart()
+        queue.forget(["b"])
+        restart()
+        assert [(job.key, job.state) for job in queue.jobs()] == [("before", DONE), ("a", PENDING)]

@@ -5,7 +5,7 @@ report do not wait for processes that store tasks.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -28,7 +28,7 @@ from nearkin.core.job_records import (
     JobRecord,
     JobReport,
 )
-from nearkin.store.database import Database, require_tables
+from nearkin.store.database import Database, require_tables, retried
 from nearkin.store.postgres import PostgresDatabase
 from nearkin.store.schema import BATCH, Migration, TableSet, meta
 from nearkin.store.sqlite import open_folder
@@ -91,8 +91,12 @@ class JobTable:
 
     def put(self, jobs_to_add: Iterable[JobRecord]) -> None:
         """Add pending jobs. Known ones join the new group; those that have ended begin again."""
+        self._put({job.key: job for job in jobs_to_add})
+
+    @retried
+    def _put(self, jobs_by_key: Mapping[str, JobRecord]) -> None:
         with self.database.writing() as connection:
-            remaining = iter({job.key: job for job in jobs_to_add}.values())
+            remaining = iter(jobs_by_key.values())
             while batch := list(islice(remaining, BATCH)):
                 change, keys = _next_change(connection, len(batch)), [job.key for job in batch]
                 rows = connection.execute(sql.select(jobs.c.key, jobs.c.state).where(jobs.c.key.in_(keys)))
@@ -105,6 +109,7 @@ class JobTable:
                     else:
                         _update(connection, [job.key], number, group=job.group, **_FRESH)
 
+    @retried
     def claim(self, worker: str, host: str, free_mebibytes: float, group: str | None = None) -> JobRecord | None:
         """Take the oldest pending job for which there is memory."""
         if not self._pending(group):  # without the write lock, which idle workers must not hold
@@ -136,6 +141,7 @@ class JobTable:
             _update(connection, [key], _next_change(connection), beat=row.beat + 1, **_reported(row, report))
             return True
 
+    @retried
     def end(self, worker: str, key: str, state: str, error: str, report: JobReport) -> bool:
         """Store how a job ended; False if it is not this worker's any more."""
         with self.database.writing() as connection:
@@ -146,6 +152,7 @@ class JobTable:
             _update(connection, [key], _next_change(connection), **values)
             return True
 
+    @retried
     def put_back(self, job: JobRecord, reason: str) -> bool:
         """Put back a running job that has lost its worker; after `ATTEMPTS` workers it fails with the reason."""
         with self.database.writing() as connection:
@@ -155,6 +162,7 @@ class JobTable:
             _put_back(connection, row, reason)
             return True
 
+    @retried
     def leave(self, worker: str, reason: str = "") -> list[str]:
         """Put back the running jobs of a worker that has ended, and return their keys."""
         with self.database.writing() as connection:
@@ -172,12 +180,14 @@ class JobTable:
         """Put failed and cancelled jobs back into the queue with all their attempts, and return their keys."""
         return self._change_states(keys, (FAILED, CANCELLED), _FRESH)
 
+    @retried
     def forget(self, keys: Sequence[str]) -> None:
         """Remove jobs."""
         with self.database.writing() as connection:
             for batch in _batches(keys):
                 connection.execute(sql.delete(jobs).where(jobs.c.key.in_(batch)))
 
+    @retried
     def jobs(self, states: Sequence[str] = STATES) -> list[JobRecord]:
         """Jobs in these states, oldest first."""
         query = sql.select(jobs).where(jobs.c.state.in_(list(states))).order_by(jobs.c.number)
