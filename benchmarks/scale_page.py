@@ -69,7 +69,8 @@ def pair_checks(figures: dict[str, Any]) -> str:
             )
             lines.append([
                 str(row["tasks"]), str(workers), f"{row['tasks'] ** 2}", number(row["passes"]), told[0],
-                number(row["matrix"]["cpu"]), told[1], number(row["matrix"]["statements"]), number(row["bytes_per_task"]),
+                number(row["matrix"]["cpu"]), told[1], number(row["matrix"]["statements"]),
+                number(row["bytes_per_task"]),
             ])  # fmt: skip
     head = ["tasks", "workers", "pairs", "passes", "predicted s", "measured s", "predicted statements", "measured",
             "bytes of a task"]  # fmt: skip
@@ -102,7 +103,7 @@ def write(figures: dict[str, Any]) -> None:
     lines = curves(figures)
     drawn = [[f"{k:,}", *(number(points[i][1]) for points in lines.values()), number(ROW_BYTES * k / 1e6)]
              for i, k in enumerate(SIZES)]  # fmt: skip
-    largest = max(map(int, figures["stores"]))
+    largest, most = max(map(int, figures["stores"])), max(row["tasks"] for row in figures["matrices"])
     packed = [
         [f"{row['tasks']:,}", number(row["nearest"]["cpu"]), number(row["nearest"]["wall"]),
          number(row["index_bytes"] / 1e6), number(row["most_memory"] / 1e6)]
@@ -122,19 +123,21 @@ nearest 150. All files hold the same random points.
 
 What a zoo of K tasks costs, where each part reaches its limit, and which of it was measured.
 
-All seconds are those of the processor unless wall time is named: the machine has two cores and was shared with other work
-(load {figures["load"]:.0f}), so that wall times are many times as long. The server of PostgreSQL is another process, whose
-own time is only in the wall time. Nothing here was measured on an idle machine.
+All seconds are those of the processor unless wall time is named: the machine has two cores and was shared with
+other work (load {figures["load"]:.0f}), so that wall times are many times as long, and times of the processor are
+longer
+than on an idle machine too. The server of PostgreSQL is another process, whose own time is only in the wall time.
+Nothing here was measured on an idle machine.
 
-**Not measured:** the goal of `near --screen` in less than 2 s with 100,000 tasks was not checked as a whole. The largest
-synthetic store has {largest:,} tasks; the largest zoo of which all pairs were measured has
-{max(row["tasks"] for row in figures["matrices"])} tasks (30 and 100 were planned). Figures above these sizes are drawn from the model.
+**Not measured:** the goal of `near --screen` in less than 2 s with 100,000 tasks was not checked as a whole. The
+largest synthetic store has {largest:,} tasks; the largest zoo of which all pairs were measured has {most}
+tasks (10, 30 and 100 were planned). Figures above these sizes are drawn from the model.
 
 ## Model
 
 | part | cost |
 | --- | --- |
-| `matrix`, `map` | $K^2$ pairs, one Fisher pass each and trial; c = {pair:.2g} s a pair for `mlp?hidden=8` on 100 samples |
+| `matrix`, `map` | $K^2$ pairs, c = {pair:.2g} s a pair and trial for `mlp?hidden=8` on 100 samples |
 | `near` | $K$ pairs |
 | `near --screen M` | {RACE - MEASURED:.3g} + M passes, and b K with b = {screened:.2g} s a task |
 | memory and files of packed points | {ROW_BYTES:,} bytes a task: 2,048 numbers in float16 and a digest |
@@ -150,9 +153,9 @@ are included; statements are those of the first process only.
 
 ## Synthetic stores, predicted and measured
 
-Tasks with a row and a point of random numbers, and no weights. The smallest store predicts the others in proportion to K.
-Screening is what `near --screen` does after the point of the target is known and before the race. The first screening packs the
-points of all tasks; in the table, SQLite and PostgreSQL use the same folder of blobs.
+Tasks with a row and a point of random numbers, and no weights. The smallest store predicts the others in
+proportion to K. Screening is what `near --screen` does after the point of the target is known and before the race.
+The first screening packs the points of all tasks. SQLite and PostgreSQL use the same folder of blobs.
 
 {store_checks(figures)}
 
@@ -167,19 +170,21 @@ Seconds of one processor, from the constants above; a larger network has a large
 
 ## Where each part reaches its limit
 
-- **All pairs.** `matrix` without names is refused above 300 tasks; `map` then shows 60 tasks that are far from each other,
-  chosen among 5,000 drawn at random.
-- **Memory.** Packed points are read whole: {ROW_BYTES * 1e5 / 1e9:.2g} GB for 100,000 tasks, {ROW_BYTES * 1e6 / 1e9:.2g} GB for a million. The digests of all
-  tasks are held beside them as text. A machine with less memory cannot screen so many tasks of one network.
-- **Bandwidth.** Every command reads the packed files again. On a URL, 100,000 tasks are {ROW_BYTES * 1e5 / 1e6:.0f} MB for each command, which takes
-  {ROW_BYTES * 1e5 * 8 / 1e9:.1f} s at 1 Gbit/s. They are not in the local cache of blobs.
-- **First screening.** One blob is read for each task that no file holds. A task that was never screened needs its Fisher information
-  and a transaction of its own.
-- **Write lock.** Writers wait for each other; [figures of stores](figures/store.md) give inserts per second. Distances of `matrix`
-  are stored one by one.
+- **All pairs.** `matrix` without names is refused above 300 tasks; `map` then shows 60 tasks that are far from each
+  other, chosen among 5,000 drawn at random.
+- **Memory.** Packed points are read whole: {ROW_BYTES * 1e5 / 1e9:.2g} GB for 100,000 tasks and
+  {ROW_BYTES * 1e6 / 1e9:.2g} GB for a million. The digests of all tasks are held beside them as text. A machine
+  with less memory cannot screen so many tasks of one network.
+- **Bandwidth.** Every command reads the packed files again. On a URL, 100,000 tasks are
+  {ROW_BYTES * 1e5 / 1e6:.0f} MB for each command, which takes {ROW_BYTES * 1e5 * 8 / 1e9:.1f} s at 1 Gbit/s. They
+  are not in the local cache of blobs.
+- **First screening.** One blob is read for each task that no file holds. A task that was never screened
+  needs its Fisher information and a transaction of its own.
+- **Write lock.** Writers wait for each other; [figures of stores](figures/store.md) give inserts per second. Distances
+  of `matrix` are stored one by one.
 - **Workers.** Pairs are independent, but the start of a worker costs more than all pairs of these small zoos.
 - **Groups.** Points of different networks cannot be compared: `near --screen` trains the target once for each group.
 
-Run it again: `python benchmarks/scale.py store 100000`, `packed 100000`, `matrix 10 30 100`, then `page`; the store needs the programs of
-PostgreSQL.
+Run it again: `python benchmarks/scale.py store 100000`, `packed 100000`, `matrix 10 30 100`, then `page`; the
+store needs the programs of PostgreSQL.
 """)
