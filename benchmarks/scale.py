@@ -1,6 +1,7 @@
 """Cost of a zoo by its number of tasks: a store of many synthetic tasks, and all distances of small real zoos.
 
     python benchmarks/scale.py store 100000
+    python benchmarks/scale.py packed 100000
     python benchmarks/scale.py matrix 10 30 100
     python benchmarks/scale.py page
 
@@ -30,12 +31,13 @@ import torch
 import torch.nn.functional as F
 
 import nearkin as nk
+from nearkin.core.objects import objects_at
 from nearkin.core.state import State
 from nearkin.distance.screening import RUNGS, Embedding
 from nearkin.store.columns import task_groups, tasks_with_ids
 from nearkin.store.records import NewTask, PendingArtifact
 from nearkin.zoo.comparison import StoredTarget
-from nearkin.zoo.packed_points import PackedPoints
+from nearkin.zoo.packed_points import ROWS, PackedPoints, PointFile, pack_points
 from nearkin.zoo.solved_tasks import SolvedTasks
 from results import keep
 
@@ -157,6 +159,29 @@ def store(number: int) -> dict[str, Any]:
     return figures
 
 
+def packed(number: int) -> dict[str, Any]:
+    """Time to read packed points and to find the nearest 150, without a database; all files hold the same points."""
+    embedding = Embedding(network=NETWORK)
+    figures: dict[str, Any] = {"tasks": number}
+    points = F.normalize(torch.randn(ROWS, embedding.dims, generator=torch.Generator().manual_seed(0)), dim=1).half()
+    digests = [f"{row:064x}" for row in range(number)]
+    with tempfile.TemporaryDirectory() as name:
+        for first in range(0, number, ROWS):
+            rows = digests[first : first + ROWS]
+            (Path(name) / str(first)).write_bytes(PointFile(rows, points[: len(rows)]).to_bytes())
+        owners = {digest: [row] for row, digest in enumerate(digests)}
+        query = points[0].float()
+
+        def nearest() -> None:
+            found: PackedPoints = finished(pack_points(objects_at(Path(name)), owners, lambda _: query, len(query)))
+            assert len(found.nearest(query, RUNGS[0].contenders)) == RUNGS[0].contenders
+
+        repeated(figures, "nearest", nearest)
+        figures["index_bytes"] = sum(path.stat().st_size for path in Path(name).iterdir())
+    figures["most_memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return figures
+
+
 # Distances of all pairs of small zoos
 
 
@@ -209,6 +234,8 @@ def main() -> None:
     figures.pop("measured_on", None)
     if part == "store":
         figures.setdefault("stores", {})[str(numbers[0])] = store(numbers[0])
+    elif part == "packed":
+        figures.setdefault("packed", {})[str(numbers[0])] = packed(numbers[0])
     elif part == "matrix":
         known = [row for row in figures.get("matrices", []) if row["tasks"] not in numbers]
         figures["matrices"] = sorted([*known, *matrices(numbers)], key=lambda row: (row["tasks"], row["workers"]))

@@ -145,7 +145,7 @@ def test_the_number_of_queries_does_not_grow_with_the_tasks(tmp_path: Path) -> N
             assert tasks_with_ids(zoo.catalogue, [number for number, _ in nearest])[0].name == "task 2"
         counts.append(len(texts))
         assert (group.count, group.trials, group.probe) == (count, 1, ("mlp", (4,), 0))
-    assert counts[0] == counts[1] <= 4
+    assert counts[0] == counts[1] <= 6  # three queries, each in a transaction
     with pytest.raises(ZooError, match=r"the zoo has 2000 tasks.*at most 300"):
         zoo.matrix()
     names = zoo.map_names()
