@@ -137,6 +137,19 @@ def test_only_what_is_old_is_cleaned(zoo: Catalogue) -> None:
     assert examine(zoo).leftovers == (f"blobs/{old[:2]}/{TEMPORARY_PREFIX}young",)
 
 
+def test_an_orphan_that_another_process_removes_is_no_error(zoo: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
+    orphan, size = zoo.blobs.put(b"nobody's"), zoo.blobs.size
+
+    def removed_before(digest: str) -> int:
+        zoo.blobs.remove(digest)
+        return size(digest)
+
+    monkeypatch.setattr(zoo.blobs, "size", removed_before)
+    assert clean(zoo, 0).freed == 0
+    assert orphan not in set(zoo.blobs.digests())
+    assert examine(zoo).sound
+
+
 def test_many_orphans_are_cleaned_in_batches(zoo: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nearkin.store.integrity.BATCH", 3)
     monkeypatch.setattr("nearkin.store.catalogue.BATCH", 2)

@@ -10,6 +10,7 @@ from typing import Any
 from nearkin.core.errors import NearkinError, ZooError, require
 from nearkin.core.events import Progress, Work, operation
 from nearkin.core.files import TEMPORARY_PREFIX
+from nearkin.core.objects import UnreachableError
 from nearkin.store.catalogue import Catalogue
 from nearkin.store.schema import BATCH
 
@@ -123,14 +124,24 @@ def clean(catalogue: Catalogue, older_than_seconds: float = 3600.0) -> Work[Clea
     named = _named(catalogue)
     unused = (digest for digest in catalogue.blobs.digests() if digest not in named)
     old = [digest for digest in unused if catalogue.blobs.age(digest) >= older_than_seconds]
-    sizes = {digest: catalogue.blobs.size(digest) for digest in old if catalogue.blobs.has(digest)}
+    sizes = {digest: _size(catalogue, digest) for digest in old}
     orphans: list[str] = []
     for start in range(0, len(old), BATCH):
         yield Progress("clean", start, len(old))
         orphans += catalogue.discard(old[start : start + BATCH])
     yield Progress("clean", len(old), len(old))
     leftovers, freed = _remove_leftovers(catalogue, max(older_than_seconds, YOUNG_SECONDS))
-    return CleanupResult(tuple(orphans), tuple(leftovers), freed + sum(sizes.get(digest, 0) for digest in orphans))
+    return CleanupResult(tuple(orphans), tuple(leftovers), freed + sum(sizes[digest] for digest in orphans))
+
+
+def _size(catalogue: Catalogue, digest: str) -> int:
+    """Size of a blob; 0 if another process has removed it."""
+    try:
+        return catalogue.blobs.size(digest)
+    except UnreachableError:
+        raise
+    except ZooError:
+        return 0
 
 
 def _named(catalogue: Catalogue) -> dict[str, tuple[str, ...]]:
