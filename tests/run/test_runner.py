@@ -137,6 +137,21 @@ def _short_lease(self: leases.LeaseWatch, seconds: float = 1.0) -> None:
     self.seconds, self.clock, self.seen = seconds, time.monotonic, {}
 
 
+def test_a_job_that_the_queue_has_lost_is_submitted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queued, "LEASE_SECONDS", 1.0)
+    zoo = SolvedTasks(tmp_path / "zoo")
+    staff = ThreadStaff(zoo)
+    monkeypatch.setattr(staff, "start", lambda name, group: None)
+    with QueueRunner(job_queue(zoo), job_results(zoo), staff, 1) as runner:
+        job = runner.submit(spec(5.0))
+        runner.queue.forget([job.id])  # as after a power failure
+        limit = time.monotonic() + 30
+        while not runner.queue.jobs() and time.monotonic() < limit:
+            time.sleep(0.05)
+        assert open_worker(zoo).run(idle_seconds=0.0) == 1
+        assert job.result(30).facts["square"] == 25.0
+
+
 def test_workers_that_join_by_hand_take_the_same_jobs(tmp_path: Path) -> None:
     class NoStaff(ThreadStaff):
         def start(self, name: str, group: str) -> None:

@@ -145,6 +145,14 @@ class QueueRunner:
             return damaged
         return JobError(f"the result of {record.key} was removed; run the command again") if stored is None else stored
 
+    def put_missing(self) -> None:
+        """Submit open jobs again that are not in the queue: a failure of its machine may lose the last ones."""
+        with self._lock:
+            known = {record.key for record in self.queue.jobs()}
+            missing = [jobs[0].spec for key, jobs in self._open.items() if key not in known]
+            if missing:
+                self.queue.put([record_of(spec, self.group) for spec in missing])
+
     def end_all(self, error: NearkinError | None) -> None:
         """End all open jobs with an error; without one, as cancelled."""
         with self._lock:
@@ -201,6 +209,7 @@ class _Watch(threading.Thread):
         if time.monotonic() - self.looked > LEASE_SECONDS / 10:
             self.looked = time.monotonic()
             self.leases.put_back_lost(runner.queue)
+            runner.put_missing()
         return bool(changed)
 
     def _start(self) -> None:
