@@ -38,7 +38,7 @@ SEARCHES = {
     "local": ("--space", "general?nodes=3", "--evaluations", "2"),
     "warm-start": ("--evaluations", "2"),
     "darts": ("--space", "full", *SHARED),
-    "pcdarts": ("--space", "full", *SHARED),
+    "pcdarts": ("--space", "full", *SHARED, "--option", "warmup=0"),
     "enas": ("--space", "full", *SHARED, "--option", "controller_steps=3"),
     "nao": (
         *("--space", "full", *SHARED, "--option", "round_epochs=1", "--option", "pool=4", "--option", "replaced=2"),
