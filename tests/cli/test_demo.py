@@ -61,9 +61,10 @@ def test_restart_discards_the_demonstration_and_nothing_else(tmp_path: Path) -> 
     with nk.Zoo(tmp_path / "zoo") as zoo:
         for name in ("zero", "mine"):
             zoo.add(replace(task, name=name), "mlp?hidden=4", trials=1, recipe=nk.Recipe(steps=1))
-        for folder in (zoo.catalogue.work, zoo.catalogue.stages):
+        folders = [zoo.path / "work", zoo.path / "stages"]
+        for folder in folders:
             (folder / "some").mkdir(parents=True)
             (folder / "some.part").write_bytes(b"unfinished")
         demo._discard(zoo)
         assert zoo.names() == ["mine"]
-        assert not [*zoo.catalogue.work.glob("*"), *zoo.catalogue.stages.glob("*")]
+        assert not [path for folder in folders for path in folder.glob("*")]

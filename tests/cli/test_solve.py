@@ -194,7 +194,7 @@ def test_the_installed_command_is_interrupted_from_outside(tmp_path: Path) -> No
     assert err.splitlines()[-1] == INTERRUPTED
     with nk.Zoo(tmp_path / "nearkin-zoo") as zoo:
         assert zoo.names() == []
-        assert list(zoo.catalogue.stages.glob("*/checks-*.safetensors"))
+        assert list((zoo.path / "stages").glob("*/checks-*.safetensors"))
 
 
 @pytest.fixture
@@ -266,7 +266,7 @@ def test_what_does_not_fit_the_zoo_is_refused_before_any_work(call: Call) -> Non
         assert line in said.err, (words, said.err)
     with nk.Zoo("nearkin-zoo") as zoo:
         assert zoo.names() == names
-        assert not zoo.catalogue.stages.exists()
+        assert not (zoo.path / "stages").exists()
     assert not Path("b-solution").exists()
 
 

@@ -79,8 +79,12 @@ class SearcherLaws:
     def test_killed_after_any_step_and_resumed_it_ends_the_same_bit_for_bit(
         self, make: Make, whole_search: Searched
     ) -> None:
+        self.check_resumed(make, whole_search)
+
+    def check_resumed(self, make: Make, done: Searched | None = None) -> None:
+        """A search that is resumed from each of its checkpoints ends as the whole one."""
         budget = Budget(steps=self.STEPS)
-        whole, saved = whole_search
+        whole, saved = done or searched(make(), budget)
         assert len(saved) == whole.steps > 0
         for step, data in enumerate(saved[:-1], 1):
             again, rest = searched(make(), budget, resume=State.from_bytes(data))

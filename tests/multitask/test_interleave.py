@@ -83,9 +83,7 @@ PLASTIC = ForgettingOptions(watched=2, plasticity=True, plasticity_warmup=0)
 def test_killed_and_resumed_other_forms_end_the_same_bit_for_bit(options: InterleaveOptions) -> None:
     laws = SearcherLaws()
     laws.STEPS = 3
-    laws.test_killed_after_any_step_and_resumed_it_ends_the_same_bit_for_bit(
-        lambda: Interleave([ONE, TWO], SPACE, options)
-    )
+    laws.check_resumed(lambda: Interleave([ONE, TWO], SPACE, options))
 
 
 @pytest.mark.parametrize("order", [1, 2])

@@ -17,6 +17,7 @@ from nearkin.core.files import TEMPORARY_PREFIX, FileWriteError
 from nearkin.core.objects import FolderObjects, UnreachableError, objects_at
 from nearkin.store.blob_cache import BlobCache
 from nearkin.store.blobs import CHUNK, Blobs
+from nearkin.store.places import open_blobs
 from s3_server import BUCKET, Faulty, s3_server
 
 FLIPS = 150
@@ -275,13 +276,13 @@ def test_the_cache_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("NEARKIN_CACHE_BYTES", "much")
     with pytest.raises(OptionError, match=r"\$NEARKIN_CACHE_BYTES is 'much', expected a number of bytes"):
         BlobCache.of_user()
-    assert Blobs.at(tmp_path).cache is None
-    assert Blobs.at("memory://blobs").cache is None
+    assert open_blobs(objects_at(tmp_path)).cache is None
+    assert open_blobs(objects_at("memory://blobs")).cache is None
 
 
 def test_a_far_url_has_the_cache_of_the_user(server: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NEARKIN_CACHE", str(tmp_path))
-    blobs = Blobs.at(f"s3://{BUCKET}/blobs/{next(NUMBERS)}")
+    blobs = open_blobs(objects_at(f"s3://{BUCKET}/blobs/{next(NUMBERS)}"))
     digest = blobs.put(b"weights")
     before = server.answered
     assert blobs.get(digest) == b"weights"

@@ -135,7 +135,7 @@ def test_a_server_that_is_away_is_a_clear_page(postgres_server: PostgresServer) 
         assert "The jobs cannot be shown" in pages.get("/work").text
     with ReadOnlyStore(postgres_server.address(schema="nothing_here")) as zoo:
         assert "is empty; nearkin add" in TestClient(application(zoo), base_url=BASE).get("/health").json()["error"]
-        assert zoo.jobs().jobs == ()
+        assert not zoo.jobs().jobs
     assert not postgres_server.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'nothing_here'")
 
 
@@ -146,7 +146,7 @@ def test_jobs_are_listed_by_state_and_no_queue_is_made(place: str, request: pyte
         address = request.getfixturevalue("shared_address")
         filled(address, str(zoo))
     with ReadOnlyStore(address) as store:
-        assert store.jobs().jobs == ()
+        assert not store.jobs().jobs
         assert not (zoo / "jobs.db").exists()
         queued(address)
         pages = TestClient(application(store), base_url=BASE)

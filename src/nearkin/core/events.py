@@ -36,7 +36,7 @@ class Progress:
     done: int
     total: int | None = None
     values: Mapping[str, float] = field(default_factory=dict)
-    worker: str = ""
+    worker: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)

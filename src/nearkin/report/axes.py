@@ -54,7 +54,7 @@ class Scale:
     def _inside(self, ticks: Iterable[float]) -> list[float]:
         along = replace(self, start=0.0, end=1.0)
         valid = (tick for tick in ticks if tick > 0 or not self.log)
-        return [float(f"{tick:.12g}") for tick in valid if -1e-9 <= along(tick) <= 1 + 1e-9]
+        return [float(f"{tick:.15g}") for tick in valid if -1e-9 <= along(tick) <= 1 + 1e-9]
 
     def label(self, tick: float, most: int = 6) -> str:
         """Text of a tick, with the decimals that the distance to its neighbour requires."""
