@@ -23,7 +23,7 @@ from nearkin.zoo.zoo import Zoo
 from nearkin.zoo.zoo_runner import open_runner
 from results import keep
 
-NUM_TASKS, NUM_JOBS, NUM_LONG, ROUNDS = 12, 200, 12, 2
+NUM_TASKS, NUM_JOBS, NUM_LONG, ROUNDS = 12, 200, 12, 3
 MEASURE = "frechet"
 RECIPE = nk.Recipe(epochs=4)
 

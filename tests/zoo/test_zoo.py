@@ -14,6 +14,7 @@ from nearkin.core.events import Caution, Event, Note, finish
 from nearkin.core.state import State
 from nearkin.nets.heads import head_name, split
 from nearkin.tasks import packed
+from nearkin.zoo.trials import TrialCache
 from nearkin.zoo.zoo import Zoo
 
 QUICK = nk.Recipe(epochs=2)
@@ -169,3 +170,24 @@ def test_a_solved_task_refuses_data_of_another_kind(zoo: Zoo) -> None:
         zoo.solved("t").scores_on(nk.task("digits?detect=0"))
     with pytest.raises(NearkinError, match="trials 0 to 0, got 3"):
         zoo.solved("t").model(3)
+
+
+def test_a_call_that_was_killed_after_it_had_stored_the_task_ends_when_it_is_repeated(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def killed(self: TrialCache) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(TrialCache, "clear", killed)
+        zoo.add(small(), "mlp?hidden=4", trials=2, recipe=QUICK)
+    for other in ({"trials": 1}, {"trials": 2, "seed": 1}):
+        with pytest.raises(NearkinError, match="already has a task named 't'"):
+            zoo.add(small(), "mlp?hidden=4", recipe=QUICK, **other)
+    assert zoo.add(small(), "mlp?hidden=4", trials=2, recipe=QUICK) == zoo.record("t")
+    assert not zoo.work.names()
+    with pytest.raises(NearkinError, match="already has a task named 't'"):
+        zoo.add(small(), "mlp?hidden=4", trials=2, recipe=QUICK)

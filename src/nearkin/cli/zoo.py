@@ -104,11 +104,9 @@ def add(
         run(zoo_trials.help_train(task, network, trials, suited, settings.seed, device, parallel), settings)
         return
     exists = False
-    if zoo_exists(settings):
+    if cell and zoo_exists(settings):
         with settings.open_catalogue(create=False) as catalogue:
-            exists = cell and _without_cells(catalogue, task)
-            if not exists:
-                catalogue.claimable(name)
+            exists = _without_cells(catalogue, task)
     suited = nk.Recipe.suited(task, **_with_target(recipe, epsilon))
     if cell:  # before anything is trained
         searched = {"method": cell_method, "options": methods.checked(cell_method, task, named_values(option))}

@@ -13,7 +13,8 @@ import importlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
+from functools import cache
+from importlib import metadata
 from typing import Any, TypeAlias
 
 from nearkin.core.errors import NearkinError, require
@@ -41,6 +42,7 @@ JobFunction: TypeAlias = Callable[[JobPlace, Mapping[str, Any], int], Work[State
 """(place, inputs, seed) → the work of a job."""
 
 PACKAGE = "nearkin."
+version = cache(metadata.version)  # which reads a file at every call
 _MARK = "_nearkin_job"
 
 

@@ -19,9 +19,9 @@ from nearkin.run.checkpoints import Checkpoints
 from nearkin.run.jobs import JobError, JobSpec, record_of
 from nearkin.run.leases import LEASE_SECONDS, LeaseWatch
 from nearkin.run.runner import Job
-from nearkin.run.worker import worker_name
+from nearkin.run.worker import next_wait, worker_name
 
-SHORTEST_WAIT, LONGEST_WAIT = 0.002, 0.1  # seconds between two looks at the queue
+LONGEST_WAIT = 0.1  # seconds between two looks at the queue
 UNREACHABLE_SECONDS = 120.0  # for which a queue may be unreachable, before open jobs fail
 FRUITLESS = 3  # workers that may end in a row before they take a job
 
@@ -161,10 +161,11 @@ class QueueRunner:
         for job in jobs:
             job.end_cancelled() if error is None else job.end(error)
 
-    def wait_for_news(self, seconds: float) -> None:
-        """Wait, but not longer than until a job is submitted."""
-        self._submitted.wait(seconds)
+    def wait_for_submission(self, seconds: float) -> bool:
+        """Wait, but not longer than until a job is submitted; whether one was."""
+        submitted = self._submitted.wait(seconds)
         self._submitted.clear()
+        return submitted
 
 
 class _Watch(threading.Thread):
@@ -178,19 +179,21 @@ class _Watch(threading.Thread):
         self.fruitless, self.looked, self.change = 0, 0.0, 0
 
     def run(self) -> None:
-        wait, reached = SHORTEST_WAIT, time.monotonic()
+        news = reached = time.monotonic()
         while not self.runner.closed:
             try:
-                news = self._look()
+                if self._look():
+                    news = time.monotonic()
                 reached = time.monotonic()
             except NearkinError as unreachable:
-                news = False
                 if time.monotonic() - reached > UNREACHABLE_SECONDS:
                     self.runner.end_all(unreachable)
-            wait = SHORTEST_WAIT if news else min(LONGEST_WAIT, 1.5 * wait)
-            self.runner.wait_for_news(wait if self.runner.num_open else LONGEST_WAIT)
+            wait = next_wait(time.monotonic() - news, LONGEST_WAIT) if self.runner.num_open else LONGEST_WAIT
+            if self.runner.wait_for_submission(wait):
+                news = time.monotonic()
 
     def _look(self) -> bool:
+        """Take the news of the queue and keep its workers; whether a job has ended."""
         runner = self.runner
         self.change, changed = runner.queue.changes(self.change)
         for record in changed:
@@ -210,7 +213,7 @@ class _Watch(threading.Thread):
             self.looked = time.monotonic()
             self.leases.put_back_lost(runner.queue)
             runner.put_missing()
-        return bool(changed)
+        return any(record.state in ENDED for record in changed)
 
     def _start(self) -> None:
         name = worker_name()

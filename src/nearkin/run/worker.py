@@ -21,7 +21,7 @@ from nearkin.run.jobs import JobPlace, spec_of
 from nearkin.run.leases import BEAT_SECONDS, LEASE_SECONDS, LeaseWatch
 
 GRACE_SECONDS = 10.0  # for a job to reach a checkpoint before its process is ended
-SHORTEST_WAIT, LONGEST_WAIT = 0.002, 0.5  # seconds between two looks at an empty queue
+SHORTEST_WAIT, LONGEST_WAIT = 0.001, 0.5  # seconds between two looks at an empty queue
 STUCK = 3  # exit status of a worker whose job reached no checkpoint after it was stopped
 
 
@@ -55,21 +55,20 @@ class Worker:
 
     def run(self, idle_seconds: float | None = None) -> int:
         """Do jobs until `stopping` is set, or until there was none for some seconds; returns how many were done."""
-        done, wait, watch = 0, SHORTEST_WAIT, LeaseWatch()
+        done, watch = 0, LeaseWatch()
         host, idle, looked = host_name(), time.monotonic(), 0.0
         while not self.stopping.is_set():
             job = self.queue.claim(self.name, host, available_mebibytes(), self.group)
             if job is not None:
                 self._do(job)
-                done, wait, idle = done + 1, SHORTEST_WAIT, time.monotonic()
+                done, idle = done + 1, time.monotonic()
                 continue
             if idle_seconds is not None and time.monotonic() - idle >= idle_seconds:
                 break
             if time.monotonic() - looked > LEASE_SECONDS / 10:
                 looked = time.monotonic()
                 watch.put_back_lost(self.queue)
-            self.stopping.wait(wait * random.uniform(0.5, 1.0))  # workers must not look all at the same time
-            wait = min(LONGEST_WAIT, 1.3 * wait)
+            self.stopping.wait(next_wait(time.monotonic() - idle, LONGEST_WAIT))
         return done
 
     def _do(self, job: JobRecord) -> None:
@@ -139,6 +138,15 @@ class _Reports:
                     self.lost = not self.worker.queue.report(self.worker.name, self.job.key, self.taken())
                 except NearkinError:  # the database cannot be reached: the job goes on, and may lose its lease
                     continue
+
+
+def next_wait(quiet: float, longest: float) -> float:
+    """Seconds until the next look at a queue without news for `quiet` seconds; varied, as not all may look at once.
+
+    >>> 0.0005 <= next_wait(0.0, 0.5) <= 0.001 <= next_wait(60.0, 0.5) <= 0.5
+    True
+    """
+    return min(longest, max(SHORTEST_WAIT, quiet / 5)) * random.uniform(0.5, 1.0)
 
 
 def host_name() -> str:

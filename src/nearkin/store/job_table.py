@@ -75,6 +75,20 @@ def _first_table(connection: sql.Connection) -> None:
 
 JOBS = TableSet("nearkin-jobs", (Migration(1, _first_table),))
 
+# Statements of every job are made once: SQLAlchemy takes longer to make one than SQLite to run it.
+_PENDING = sql.select(jobs).where(jobs.c.state == PENDING).order_by(jobs.c.number).limit(CANDIDATES)
+_PENDING_OF_GROUP = _PENDING.where(jobs.c.group == sql.bindparam("of_group"))
+_ANY_PENDING, _ANY_OF_GROUP = (sql.select(found.limit(1).exists()) for found in (_PENDING, _PENDING_OF_GROUP))
+_RUNNING_ON_HOST = sql.select(sql.exists().where(jobs.c.state == RUNNING, jobs.c.host == sql.bindparam("on_host")))
+_OWN = sql.select(jobs).where(
+    jobs.c.key == sql.bindparam("own_key"), jobs.c.worker == sql.bindparam("own_worker"), jobs.c.state == RUNNING
+)
+_CHANGED = sql.select(jobs).where(jobs.c.change > sql.bindparam("since")).order_by(jobs.c.change, jobs.c.number)
+_STATES = sql.select(jobs.c.key, jobs.c.state).where(jobs.c.key.in_(sql.bindparam("keys", expanding=True)))
+_INSERT = sql.insert(jobs)
+_UPDATE = sql.update(jobs).where(jobs.c.key.in_(sql.bindparam("keys", expanding=True)))
+_ADVANCE = sql.update(changes).values(last=changes.c.last + sql.bindparam("count")).returning(changes.c.last)
+
 
 class JobTable:
     """Queue of jobs in a database.
@@ -99,11 +113,10 @@ class JobTable:
             remaining = iter(jobs_by_key.values())
             while batch := list(islice(remaining, BATCH)):
                 change, keys = _next_change(connection, len(batch)), [job.key for job in batch]
-                rows = connection.execute(sql.select(jobs.c.key, jobs.c.state).where(jobs.c.key.in_(keys)))
-                states = {row.key: row.state for row in rows}
+                states = {row.key: row.state for row in connection.execute(_STATES, {"keys": keys})}
                 for number, job in enumerate(batch, change):
                     if job.key not in states:
-                        connection.execute(sql.insert(jobs).values(**_row(job), number=number, change=number))
+                        connection.execute(_INSERT, {**_row(job), "number": number, "change": number})
                     elif states[job.key] in (PENDING, RUNNING):
                         _update(connection, [job.key], number, group=job.group)
                     else:
@@ -115,15 +128,12 @@ class JobTable:
         if not self._pending(group):  # without the write lock, which idle workers must not hold
             return None
         with self.database.writing() as connection:
-            query = sql.select(jobs).where(jobs.c.state == PENDING)
-            if group is not None:
-                query = query.where(jobs.c.group == group)
+            query = _PENDING if group is None else _PENDING_OF_GROUP
             busy: bool | None = None
-            for row in connection.execute(query.order_by(jobs.c.number).limit(CANDIDATES)):
+            for row in connection.execute(query, {"of_group": group}):
                 if row.mebibytes > free_mebibytes:
                     if busy is None:
-                        here = (jobs.c.state == RUNNING) & (jobs.c.host == host)
-                        busy = bool(connection.scalar(sql.select(sql.exists().where(here))))
+                        busy = bool(connection.scalar(_RUNNING_ON_HOST, {"on_host": host}))
                     if busy:
                         continue
                 taken = {"state": RUNNING, "worker": worker, "host": host, "beat": row.beat + 1,
@@ -196,9 +206,8 @@ class JobTable:
 
     def changes(self, since: int) -> tuple[int, list[JobRecord]]:
         """Number of the last change, and the jobs that were changed after number `since`."""
-        query = sql.select(jobs).where(jobs.c.change > since).order_by(jobs.c.change, jobs.c.number)
         with self.database.reading() as connection:
-            rows = list(connection.execute(query))
+            rows = list(connection.execute(_CHANGED, {"since": since}))
         return max((row.change for row in rows), default=since), [_record(row) for row in rows]
 
     def close(self) -> None:
@@ -206,9 +215,9 @@ class JobTable:
         self.database.close()
 
     def _pending(self, group: str | None) -> bool:
-        waiting = jobs.c.state == PENDING if group is None else (jobs.c.state == PENDING) & (jobs.c.group == group)
+        query = _ANY_PENDING if group is None else _ANY_OF_GROUP
         with self.database.reading() as connection:
-            return bool(connection.scalar(sql.select(sql.exists().where(waiting))))
+            return bool(connection.scalar(query, {"of_group": group}))
 
     def _change_states(self, keys: Sequence[str], before: Sequence[str], values: dict[str, Any]) -> list[str]:
         changed: list[str] = []
@@ -237,14 +246,13 @@ def _put_back(connection: sql.Connection, row: sql.Row[Any], reason: str) -> Non
 
 def _own(connection: sql.Connection, worker: str, key: str) -> sql.Row[Any] | None:
     """The row of a running job, if it is this worker's."""
-    own = (jobs.c.key == key) & (jobs.c.worker == worker) & (jobs.c.state == RUNNING)
-    return connection.execute(sql.select(jobs).where(own)).one_or_none()
+    return connection.execute(_OWN, {"own_key": key, "own_worker": worker}).one_or_none()
 
 
 def _update(connection: sql.Connection, keys: Sequence[str], change: int, **values: Any) -> None:
     if keys:
         new = {**values, "change": change, "updated": _now()}
-        connection.execute(sql.update(jobs).where(jobs.c.key.in_(list(keys))).values(new))
+        connection.execute(_UPDATE, {"keys": list(keys), **new})
 
 
 def _reported(row: sql.Row[Any], report: JobReport) -> dict[str, Any]:
@@ -260,8 +268,7 @@ def _reported(row: sql.Row[Any], report: JobReport) -> dict[str, Any]:
 
 def _next_change(connection: sql.Connection, count: int = 1) -> int:
     """The next number of a change, of `count` ones; numbers are never used again, also if jobs are removed."""
-    advance = sql.update(changes).values(last=changes.c.last + count).returning(changes.c.last)
-    return int(connection.execute(advance).scalar_one()) - count + 1
+    return int(connection.execute(_ADVANCE, {"count": count}).scalar_one()) - count + 1
 
 
 def _batches(keys: Sequence[str]) -> Iterable[list[str]]:

@@ -54,7 +54,6 @@ class TrialCache:
         cache = cls(for_all(work, parallel).within(facts_digest(facts)), task, network, recipe, seed, parallel)
         if restart:
             cache.clear()
-        cache.checkpoints.write(f"work{SUFFIX}", State({}, facts))
         return cache
 
     def trial(self, trial: int, trials: int, device: torch.device) -> Work[Fit]:

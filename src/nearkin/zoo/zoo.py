@@ -154,18 +154,23 @@ class Zoo(SolvedTasks):
         if isinstance(network, str) and not from_file:
             trust_network(network)
         self.catalogue.database.require_writable()  # before anything is trained
-        self.catalogue.claimable(task.name)
+        known = self.record(task.name) if task.name in self else None
         require(trials >= 1, f"trials must be 1 or more, got {trials}")
         text = path_of(network) if callable(network) else network or default_network(task)
         spec = str(NetworkSpec.parse(text).anchored())
         recipe = recipe or Recipe.suited(task)
+        cache = TrialCache.of(self.work, task, spec, recipe, seed, restart=restart, parallel=parallel)
+        if known is not None and known.trials == trials and not cache.unfinished(range(trials)):
+            yield Note(f"'{task.name}' was stored before the end of an interrupted call")
+            cache.clear()
+            return known
+        self.catalogue.claimable(task.name)
         for line in task.notes:
             yield Note(line)
         for line in self.catalogue.cautions():
             yield Caution(line)
         if unused := task.constant_inputs():
             yield Caution(f"'{task.name}': {unused}")
-        cache = TrialCache.of(self.work, task, spec, recipe, seed, restart=restart, parallel=parallel)
         if self.runner is not None:
             named, missing = zoo_jobs.named_task(self, task), cache.unfinished(range(trials))
             yield from zoo_jobs.spread_trials(self.runner, cache, named, missing, trials, chosen_device(device))
