@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 from pathlib import Path
 from typing import TypedDict
 
@@ -153,3 +154,36 @@ def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
     for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero"), tmp_path / "a\0b"):
         with pytest.raises(DataError, match=r"not a regular file; name a file|cannot read"):
             State.load(path)
+
+
+def test_shared_tensors_are_those_of_the_copy(tmp_path: Path) -> None:
+    state = State(
+        {"half": torch.randn(3, 5).half(), "none": torch.zeros(0, 4), "bytes": torch.arange(7, dtype=torch.uint8),
+         "numbers": torch.arange(6).reshape(2, 3)},
+        {"step": 1},
+    )  # fmt: skip
+    data = state.to_file()
+    copy, shared = State.from_bytes(data), State.from_bytes(data, share=True)
+    assert shared.facts == copy.facts
+    assert shared.tensors.keys() == copy.tensors.keys()
+    for name, tensor in copy.tensors.items():
+        assert tensor.dtype == shared.tensors[name].dtype
+        assert torch.equal(tensor, shared.tensors[name])
+
+
+def test_damaged_headers_are_refused_also_if_tensors_are_shared() -> None:
+    """Without a checksum, so that the header is read."""
+    rng = random.Random(0)
+    tensors = {"points": torch.ones(4, 3).half(), "digests": torch.zeros(4, 2, dtype=torch.uint8)}
+    whole = State(tensors).to_bytes()
+    refused = 0
+    for _ in range(500):
+        data = bytearray(whole)
+        for _ in range(rng.randint(1, 3)):
+            data[8 + rng.randrange(int.from_bytes(data[:8], "little"))] = rng.choice(b'0123456789-"[]{},:F')
+        try:
+            for tensor in State.from_bytes(bytes(data), share=True).tensors.values():
+                float(tensor.double().sum())
+        except DataError:
+            refused += 1
+    assert refused > 250

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -86,6 +87,9 @@ def test_a_server_that_refuses(postgres_server: PostgresServer) -> None:
     line = refusal(lambda: Catalogue(postgres_server.address(password="s3cret but wrong")))
     assert "password authentication failed" in line
     assert "check user, password and database" in line
+    without = refusal(lambda: Catalogue(without_secrets(postgres_server.address())))
+    assert "refused the connection" in without
+    assert "no password supplied" in without
     assert 'database "nowhere" does not exist' in refusal(
         lambda: Catalogue(postgres_server.address(database="nowhere"))
     )
@@ -356,6 +360,20 @@ def test_a_restarted_server_loses_nothing(
     for name in confirmed:
         assert [zoo.blob(item) for item in zoo.artifacts(name)] == [file.data for file in laws.weights(name)]
     assert examine(zoo).sound
+
+
+def test_a_zoo_is_opened_while_the_server_restarts(
+    zoo: Catalogue, shared_address: str, postgres_server: PostgresServer
+) -> None:
+    zoo.add(laws.new_task())
+    postgres_server.stop()
+    later = threading.Timer(0.5, postgres_server.start)
+    later.start()
+    try:
+        with Catalogue(shared_address) as opened:
+            assert opened.names() == ["even"]
+    finally:
+        later.join()
 
 
 def test_a_server_that_stays_away_is_told(

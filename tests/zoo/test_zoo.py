@@ -181,9 +181,10 @@ def test_a_call_that_was_killed_after_it_had_stored_the_task_ends_when_it_is_rep
     def killed(self: TrialCache) -> None:
         raise Killed
 
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(TrialCache, "clear", killed)
-        zoo.add(small(), "mlp?hidden=4", trials=2, recipe=QUICK)
+        with pytest.raises(Killed):
+            zoo.add(small(), "mlp?hidden=4", trials=2, recipe=QUICK)
     for other in ({"trials": 1}, {"trials": 2, "seed": 1}):
         with pytest.raises(NearkinError, match="already has a task named 't'"):
             zoo.add(small(), "mlp?hidden=4", recipe=QUICK, **other)

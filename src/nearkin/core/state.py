@@ -7,6 +7,7 @@ second entry `sha256`, the checksum of the rest of the file; the checksum of a b
 
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ FACTS = "nearkin"
 _START = b'{"__metadata__":{'  # every header that nearkin writes begins with it
 _MARK = _START + f'"{CHECKSUM}":"'.encode()
 _DIGITS = 64  # length of a checksum
+_SHARED = {"F16": torch.float16, "F32": torch.float32, "I64": torch.int64, "U8": torch.uint8}  # read as views
 _BROKEN = (
     safetensors.SafetensorError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
 )  # fmt: skip
@@ -64,18 +66,25 @@ class State:
         return data
 
     @classmethod
-    def from_bytes(cls, data: bytes, origin: str = "the data") -> "State":
-        """Read safetensors, and verify the checksum if there is one; `origin` names the file in errors."""
+    def from_bytes(cls, data: bytes, origin: str = "the data", share: bool = False) -> "State":
+        """Read safetensors, and verify the checksum if there is one.
+
+        Args:
+            data: content of the file.
+            origin: names the file in errors.
+            share: the tensors are views of the data, which is faster for large files; they must not be changed.
+        """
         try:
             size = int.from_bytes(data[:8], "little")
             if not 2 <= size <= len(data) - 8:
                 raise ValueError(f"a header of {size} bytes in a file of {len(data)}")
             header = data[8 : 8 + size]
-            metadata = json_object(header, "the header").get("__metadata__", {})
+            entries = json_object(header, "the header")
+            metadata = entries.pop("__metadata__", {})
             known = isinstance(metadata, dict) and (FACTS not in metadata or not set(metadata) - {FACTS, CHECKSUM})
             if not known or not _intact(header, memoryview(data)[8 + size :], CHECKSUM in metadata):
                 raise ValueError("its checksum does not match: it was altered after it was written")
-            tensors = safetensors.torch.load(data)
+            tensors = _views(data, 8 + size, entries) if share else safetensors.torch.load(data)
             facts = json_object(metadata.get(FACTS, "{}"), "the metadata")
         except (DataError, *_BROKEN) as broken:
             reason = " ".join(str(broken).split())[:200]
@@ -148,6 +157,19 @@ def _intact(header: bytes, tensors: memoryview, expected: bool) -> bool:
     start, end = len(_MARK), len(_MARK) + _DIGITS
     rest = header[end:].rstrip(b" ")
     return rest.startswith(b'",') and _checksum(_START + rest[2:], tensors) == header[start:end]
+
+
+def _views(data: bytes, start: int, entries: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Tensors that share the memory of safetensors whose tensors begin at `start`."""
+    tensors = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that bytes are read-only
+        for name, entry in entries.items():
+            kind, (first, last) = _SHARED[entry["dtype"]], entry["data_offsets"]
+            count = (last - first) // kind.itemsize
+            flat = torch.frombuffer(data, dtype=kind, count=count, offset=start + first) if count else torch.empty(0)
+            tensors[name] = flat.to(kind).reshape(entry["shape"])
+    return tensors
 
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -49,7 +49,7 @@ def task_groups(catalogue: Catalogue) -> list[TaskGroup]:
 
 def artifact_digests(
     catalogue: Catalogue, group: TaskGroup, kind: str, trial: int, facts: Mapping[str, Any], trials: int
-) -> list[tuple[int, str | None]]:
+) -> Sequence[tuple[int, str | None]]:
     """Ids of the tasks of a group with `trials` or more, and the digest of their artifact; None if there is none.
 
     Args:
@@ -66,7 +66,7 @@ def artifact_digests(
     inside = (tasks.network == group.network) & (tasks.input_shape == group.input_shape_text)
     query = sql.select(tasks.id, table.digest).select_from(joined)
     query = query.where(inside & (tasks.seed == group.seed) & (tasks.trials >= trials))
-    return [(row[0], row[1]) for row in _rows(catalogue, query)]
+    return _rows(catalogue, query)
 
 
 def tasks_with_ids(catalogue: Catalogue, ids: Sequence[int]) -> list[TaskRecord]:

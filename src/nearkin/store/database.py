@@ -4,6 +4,7 @@
 """
 
 import functools
+import os
 import random
 import time
 from abc import ABC, abstractmethod
@@ -23,6 +24,9 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 BUSY_SECONDS = 60.0  # longest wait for the write lock
 RECONNECT_SECONDS = 60.0  # longest time in which a lost connection is made again
+OPENING_SECONDS = 3.0  # longest time in which a first connection is tried again, as a server may be restarting
+WORKER = "NEARKIN_WORKER"
+"""Environment variable of worker processes: they wait for a server, and keep no connection between transactions."""
 OWNER = "nothing was changed: ask its owner for permission to write, or name another zoo with --zoo"
 
 
@@ -97,6 +101,11 @@ def require_tables(
     and the others wait. Tables of an older or newer version are refused. With new tables, `facts` are stored in `meta`,
     and the tables of `others` are created.
     """
+    seconds = RECONNECT_SECONDS if WORKER in os.environ else OPENING_SECONDS
+    return retry_lost(lambda again: _require_tables(database, create, facts or {}, others), seconds)
+
+
+def _require_tables(database: Database, create: bool, facts: Mapping[str, str], others: Sequence[TableSet]) -> bool:
     with database.reading() as connection:
         current = table_version(connection, database)
     if current == 0 and not create:
@@ -108,7 +117,7 @@ def require_tables(
             if current == 0:
                 database.create_schema(connection)
                 current = _migrate(connection, current, database.tables)
-                insert_rows(connection, meta, [{"key": key, "value": value} for key, value in (facts or {}).items()])
+                insert_rows(connection, meta, [{"key": key, "value": value} for key, value in facts.items()])
                 for tables in others:
                     _migrate(connection, 0, tables)
     newest = database.tables.newest
@@ -177,12 +186,12 @@ def _migrate(connection: sql.Connection, current: int, tables: TableSet) -> int:
     return tables.newest
 
 
-def retry_lost(action: Callable[[bool], T]) -> T:
-    """Run an action, and again if the connection was lost, for `RECONNECT_SECONDS`.
+def retry_lost(action: Callable[[bool], T], seconds: float | None = None) -> T:
+    """Run an action, and again if the connection was lost, for some seconds (default: `RECONNECT_SECONDS`).
 
     Its argument is false at first and true later: the change of an earlier attempt may have been committed.
     """
-    deadline, pause, again = time.monotonic() + RECONNECT_SECONDS, 0.1, False
+    deadline, pause, again = time.monotonic() + (seconds or RECONNECT_SECONDS), 0.1, False
     while True:
         try:
             return action(again)

@@ -219,6 +219,7 @@ class JobTable:
         with self.database.reading() as connection:
             return bool(connection.scalar(query, {"of_group": group}))
 
+    @retried
     def _change_states(self, keys: Sequence[str], before: Sequence[str], values: dict[str, Any]) -> list[str]:
         changed: list[str] = []
         with self.database.writing() as connection:

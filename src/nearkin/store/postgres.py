@@ -21,15 +21,22 @@ from nearkin.core.addresses import without_secrets
 from nearkin.core.errors import NearkinError, ZooError, optional, require
 from nearkin.core.files import FileWriteError
 from nearkin.store import database as databases
-from nearkin.store.database import OWNER, ConnectionLost, Database, NoZooError, one_line, require_tables, table_names
+from nearkin.store.database import (
+    OWNER,
+    WORKER,
+    ConnectionLost,
+    Database,
+    NoZooError,
+    one_line,
+    require_tables,
+    table_names,
+)
 from nearkin.store.schema import ZOO, TableSet, metadata
 
 SCHEMA = "nearkin"
 CONNECT_SECONDS = 10
 IDLE_SECONDS = 600  # a writer that stops for longer, because its machine is gone, loses the write lock
 LOCKS = 0x6E6B  # first half of the number of an advisory lock
-WORKER = "NEARKIN_WORKER"
-"""Environment variable of worker processes: they keep no connection between two transactions."""
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _STARTING = re.compile(r"starting up|shutting down|recovery mode|not yet accepting|too many|connection slots")
 _LOST = ("08", "57P01", "57P02", "57P03", "25P03")  # states in which the server ended the connection
@@ -231,7 +238,7 @@ def _timeouts(url: sql.URL) -> dict[str, int]:
 
 def _refused_connection(name: str, line: str) -> NearkinError:
     """The error of a connection that could not be made; libpq gives no code, only a text."""
-    if "FATAL" not in line or _STARTING.search(line):
+    if _STARTING.search(line) or not ("FATAL" in line or "password" in line):
         return ConnectionLost(f"cannot reach the server of {name}: {line}; check that it runs, and host and port")
     reason = line.rpartition("FATAL:")[2].strip()
     return ZooError(f"the server of {name} refused the connection: {reason}; check user, password and database")

@@ -50,7 +50,7 @@ class PointFile:
     @classmethod
     def from_bytes(cls, data: bytes, name: str, dims: int) -> "PointFile":
         """The inverse of `to_bytes`; `DataError` unless the content is intact and of these dimensions."""
-        tensors = State.from_bytes(data, name).tensors
+        tensors = State.from_bytes(data, name, share=True).tensors
         with restoring(name):
             digests, points = tensors["digests"], tensors["points"]
             fits = points.shape == (len(digests), dims) and points.dtype == torch.float16

@@ -11,6 +11,7 @@ from nearkin.run.checkpoints import Checkpoints
 from nearkin.run.jobs import JobPlace
 from nearkin.run.queued import QueueRunner, Staff
 from nearkin.run.worker import Worker, worker_name
+from nearkin.store.database import WORKER
 from nearkin.store.job_table import JobTable, open_job_table
 from nearkin.zoo.solved_tasks import SolvedTasks
 
@@ -23,7 +24,7 @@ PROCESS = "nearkin.zoo.worker_process"
 LOCAL, RAY, SLURM = "local", "ray", "slurm"
 RUNNERS = f"{LOCAL}, {RAY}, {RAY}://HOST:PORT or {SLURM}?OPTION=VALUE&…"
 IDLE_SECONDS = 60.0  # after which a worker of Ray or SLURM without a job ends
-ZOO, BLOBS, WORKER = "NEARKIN_ZOO", "NEARKIN_BLOBS", "NEARKIN_WORKER"
+ZOO, BLOBS = "NEARKIN_ZOO", "NEARKIN_BLOBS"
 """Environment variables by which a worker process learns its place; an address may hold a secret, and arguments of a
 process can be read by all users."""
 
