@@ -31,9 +31,9 @@ import torch
 import torch.nn.functional as F
 
 import nearkin as nk
-from nearkin.core.objects import objects_at
 from nearkin.core.state import State
 from nearkin.distance.screening import RUNGS, Embedding
+from nearkin.store.blobs import Blobs
 from nearkin.store.columns import task_groups, tasks_with_ids
 from nearkin.store.records import NewTask, PendingArtifact
 from nearkin.zoo.comparison import StoredTarget
@@ -168,16 +168,16 @@ def packed(number: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         for first in range(0, number, ROWS):
             rows = digests[first : first + ROWS]
-            (Path(name) / str(first)).write_bytes(PointFile(rows, points[: len(rows)]).to_bytes())
+            Blobs(Path(name)).put(PointFile(rows, points[: len(rows)]).to_bytes())
         owners = {digest: [row] for row, digest in enumerate(digests)}
         query = points[0].float()
 
         def nearest() -> None:
-            found: PackedPoints = finished(pack_points(objects_at(Path(name)), owners, lambda _: query, len(query)))
+            found: PackedPoints = finished(pack_points(Blobs(Path(name)), owners, lambda _: query, len(query)))
             assert len(found.nearest(query, RUNGS[0].contenders)) == RUNGS[0].contenders
 
         repeated(figures, "nearest", nearest)
-        figures["index_bytes"] = sum(path.stat().st_size for path in Path(name).iterdir())
+        figures["index_bytes"] = sum(path.stat().st_size for path in Path(name).rglob("*.safetensors"))
     figures["most_memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return figures
 

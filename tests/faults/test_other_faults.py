@@ -221,7 +221,7 @@ def test_a_server_restarted_during_add(
     process = started(tmp_path, ("--zoo", shared_address, "--blobs", str(tmp_path / "blobs"), *ADD))
     done, restarts = threading.Event(), list[float]()
     restarter = threading.Thread(target=restart_until, args=(done, postgres_server, length / 3, restarts))
-    while process.is_alive() and not any(tmp_path.glob("blobs/**/training-*")):  # opening a zoo is not repeated
+    while process.is_alive() and not any(tmp_path.glob("blobs/**/training-*")):  # restarts shall meet the work
         time.sleep(0.01)
     restarter.start()
     said = ended(tmp_path, process)

@@ -19,6 +19,8 @@ from nearkin.core.events import finish
 from nearkin.core.objects import FolderObjects
 from nearkin.core.state import State
 from nearkin.distance.screening import Embedding, Index
+from nearkin.store.blob_cache import BlobCache
+from nearkin.store.blobs import Blobs
 from nearkin.store.columns import task_groups, tasks_with_ids
 from nearkin.store.records import NewArtifact, NewTask, PendingArtifact
 from nearkin.zoo import packed_points
@@ -39,7 +41,7 @@ class Points:
         self.of = dict(enumerate(unit(count, 0)))
         self.reads = 0
 
-    def packed(self, folder: Path) -> PackedPoints:
+    def packed(self, folder: Path, cache: BlobCache | None = None) -> PackedPoints:
         blobs = {hashlib.sha256(point.numpy().tobytes()).hexdigest(): point for point in self.of.values()}
         owners: dict[str, list[int]] = {}
         for number, point in self.of.items():
@@ -49,7 +51,7 @@ class Points:
             self.reads += 1
             return blobs[digest]
 
-        return finish(pack_points(FolderObjects(folder), owners, read, DIMS))
+        return finish(pack_points(Blobs(folder, cache), owners, read, DIMS))
 
     def check(self, folder: Path, reads: int) -> None:
         """The ranking is that of `Index`, and exactly so many blobs are read."""
@@ -74,7 +76,7 @@ def test_the_ranking_is_the_plain_one_and_only_new_points_are_read(tmp_path: Pat
     for number in range(300, 330):  # one after the other
         points.of[number] = unit(1, number)[0]
         points.check(tmp_path, 1)
-    assert len(list(tmp_path.iterdir())) < 8
+    assert len(list(Blobs(tmp_path).digests())) < 8
     points.of[500] = points.of[1]  # two tasks with the same point
     points.check(tmp_path, 0)
     assert {i for i, _ in points.packed(tmp_path).nearest(points.of[1], 2)} == {1, 500}
@@ -85,10 +87,19 @@ def test_a_damaged_file_is_read_again_from_the_blobs(tmp_path: Path) -> None:
     points = Points(50)
     points.check(tmp_path, 50)
     for damage in (lambda data: data[:-5], lambda data: data[:-9] + b"x" + data[-8:], lambda data: b""):
-        (file,) = tmp_path.iterdir()
+        (digest,) = Blobs(tmp_path).digests()
+        file = Blobs(tmp_path).path(digest)
         file.write_bytes(damage(file.read_bytes()))
         points.check(tmp_path, 50)
         points.check(tmp_path, 0)
+
+
+def test_files_are_read_from_the_local_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, points = BlobCache(tmp_path / "cache"), Points(50)
+    points.packed(tmp_path / "far", cache)
+    monkeypatch.setattr(FolderObjects, "read", None)
+    assert points.packed(tmp_path / "far", cache).nearest(points.of[3], 1)[0][0] == 3
+    assert points.reads == 50
 
 
 def test_several_builders_do_not_disturb_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,10 @@
 A row of a file is the point of one blob, named by the digest of the blob. The database says which digests belong to
 tasks now; rows of other digests are not used, and digests without a row are read from their blobs and packed. A file
 is therefore never out of date: it only lacks rows, or has some too many. Files that are damaged are removed.
+
+Files are blobs too, named by their content: those under a URL are kept in the local cache.
 """
 
-import hashlib
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,12 +16,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from nearkin.core.errors import DataError, MismatchError, require
+from nearkin.core.errors import DataError, MismatchError, ZooError, require
 from nearkin.core.events import Checkpoint, Progress, Work
 from nearkin.core.files import FileWriteError
-from nearkin.core.objects import Objects
+from nearkin.core.objects import UnreachableError
 from nearkin.core.rng import Streams
 from nearkin.core.state import State, restoring
+from nearkin.store.blobs import Blobs
 
 ROWS = 16_384  # most rows of one file: 67 MB for 2,048 dimensions
 BLOCK = 256  # rows that are converted to float32 together, so that they stay in the cache of the processor
@@ -35,7 +37,7 @@ class PointFile:
     Attributes:
         digests: of the blobs.
         points: `[n, D]` float16; a rounded entry differs by at most a part in 2,048.
-        name: of the object that holds them; empty before they are written.
+        name: of the blob that holds them; empty before they are written.
     """
 
     digests: Sequence[str]
@@ -43,9 +45,9 @@ class PointFile:
     name: str = ""
 
     def to_bytes(self) -> bytes:
-        """Write as safetensors with a checksum."""
+        """Write as safetensors."""
         digests = torch.frombuffer(bytearray.fromhex("".join(self.digests)), dtype=torch.uint8).reshape(-1, 32)
-        return State({"digests": digests, "points": self.points}).to_file()
+        return State({"digests": digests, "points": self.points}).to_bytes()
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str, dims: int) -> "PointFile":
@@ -125,7 +127,7 @@ class PackedPoints:
 
 
 def pack_points(
-    place: Objects, owners: Mapping[str, Sequence[int]], read: Callable[[str], Tensor], dims: int
+    place: Blobs, owners: Mapping[str, Sequence[int]], read: Callable[[str], Tensor], dims: int
 ) -> Work[PackedPoints]:
     """Read the packed points of one place, and pack those that are missing; several processes may do it at once.
 
@@ -149,20 +151,20 @@ def pack_points(
     return PackedPoints(owners, files)
 
 
-def _intact_files(place: Objects, dims: int) -> Iterator[PointFile]:
+def _intact_files(place: Blobs, dims: int) -> Iterator[PointFile]:
     """The files of a place; damaged ones are removed, and those that another process removes are left out."""
-    for name in place.names():
+    for name in place.digests():
         try:
-            data = place.read(name)
-            if data is not None:
-                yield PointFile.from_bytes(data, name, dims)
-        except DataError:
+            yield PointFile.from_bytes(place.get(name), name, dims)
+        except UnreachableError:
+            raise
+        except (DataError, ZooError):
             with suppress(FileWriteError):
                 place.remove(name)
 
 
 def _joined(
-    place: Objects, files: Sequence[PointFile], fresh: PointFile, owners: Mapping[str, Sequence[int]]
+    place: Blobs, files: Sequence[PointFile], fresh: PointFile, owners: Mapping[str, Sequence[int]]
 ) -> list[PointFile]:
     """The files with a new one, which takes in files of up to twice its size, so that their number stays small."""
     kept: list[PointFile] = []
@@ -180,10 +182,9 @@ def _joined(
     joined = fresh
     if len(parts) > 1:
         joined = PointFile(list(rows), torch.stack([part.points[row] for part, row in rows.values()]))
-    data = joined.to_bytes()
-    name = hashlib.sha256(data).hexdigest()[:32]
+    name = ""
     with suppress(FileWriteError):  # a read-only zoo can still be screened
-        place.write(name, data)
+        name = place.put(joined.to_bytes())
         for part in parts[1:]:
             if part.name != name:
                 place.remove(part.name)

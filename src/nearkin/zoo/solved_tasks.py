@@ -25,6 +25,7 @@ from nearkin.nets.solved import Solved, fit_facts, fit_from, fit_state, solved_f
 from nearkin.run.checkpoints import Checkpoints, MemoryCheckpoints, ObjectCheckpoints
 from nearkin.run.jobs import JobPlace
 from nearkin.run.stages import StageCache
+from nearkin.store.blobs import Blobs
 from nearkin.store.catalogue import Catalogue
 from nearkin.store.columns import TaskGroup, artifact_digests, tasks_with_ids
 from nearkin.store.records import NewArtifact, NewTask, TaskRecord
@@ -211,7 +212,7 @@ class SolvedTasks:
                 return State.from_bytes(self.catalogue.blobs.get(digest), digest).tensors["point"]
 
         key = hashlib.sha256(json.dumps([trials, facts], sort_keys=True).encode()).hexdigest()[:16]
-        place = self.catalogue.files.within("index").within(key)
+        place = Blobs(self.catalogue.files.within("index").within(key), self.catalogue.blobs.cache)
         return (yield from pack_points(place, owners, read, embedding.dims))
 
     def keep(self, name: str, kind: str, state: State, facts: dict[str, Any] | None = None) -> None:
