@@ -2,7 +2,7 @@
 
     python benchmarks/scale.py store 100000
     python benchmarks/scale.py packed 100000
-    python benchmarks/scale.py matrix 10 30 100
+    python benchmarks/scale.py matrix 3 10 30 100
     python benchmarks/scale.py page
 
 Every part adds its figures to `scale.json`; `page` writes `docs/scale.md`. Synthetic tasks have a row and a point of
@@ -12,7 +12,6 @@ the same machine (its programs must be installed). Times are seconds of the proc
 
 import hashlib
 import json
-import os
 import resource
 import shutil
 import statistics
@@ -240,7 +239,6 @@ def main() -> None:
         known = [row for row in figures.get("matrices", []) if row["tasks"] not in numbers]
         figures["matrices"] = sorted([*known, *matrices(numbers)], key=lambda row: (row["tasks"], row["workers"]))
     if part != "page":
-        figures["load"] = os.getloadavg()[0]
         keep(__file__, figures)
     else:
         from scale_page import write

@@ -105,7 +105,7 @@ def test_killed_at_any_moment_a_command_ends_in_the_same_answer(
         folder, row, tasks = copied(chains + 1), 0, set(stored(known_zoo))
         while row < min(IN_A_ROW, KILLS - kills):
             if not killed(started(folder, words), moments.uniform(0, length)):
-                break
+                break  # it ended before
             row += 1
             now = set(stored(folder / ZOO))
             assert now >= tasks, "nothing that was listed is lost"

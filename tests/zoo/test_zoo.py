@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -172,23 +173,39 @@ def test_a_solved_task_refuses_data_of_another_kind(zoo: Zoo) -> None:
         zoo.solved("t").model(3)
 
 
+@pytest.mark.parametrize("moment", ["before the work was removed", "in between", "after it"])
 def test_a_call_that_was_killed_after_it_had_stored_the_task_ends_when_it_is_repeated(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     class Killed(BaseException):
         pass
 
     def killed(self: TrialCache) -> None:
+        if moment == "in between":
+            self.checkpoints.remove("trial-0.safetensors")
+        if moment == "after it":
+            self.checkpoints.clear()
         raise Killed
 
     with monkeypatch.context() as patch:
         patch.setattr(TrialCache, "clear", killed)
         with pytest.raises(Killed):
             zoo.add(small(), "mlp?hidden=4", trials=2, recipe=QUICK)
-    for other in ({"trials": 1}, {"trials": 2, "seed": 1}):
-        with pytest.raises(NearkinError, match="already has a task named 't'"):
-            zoo.add(small(), "mlp?hidden=4", recipe=QUICK, **other)
-    assert zoo.add(small(), "mlp?hidden=4", trials=2, recipe=QUICK) == zoo.record("t")
+    heard: list[Event] = []
+    again = finish(zoo.add.work(small(), "mlp?hidden=4", trials=2, recipe=QUICK), heard.append)
+    assert again == zoo.record("t")
+    assert heard == [Note("'t' is in the zoo, from the same call: nothing was changed")]
     assert not zoo.work.names()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"trials": 1}, {"seed": 1}, {"network": "mlp?hidden=5"}, {"recipe": nk.Recipe(epochs=3)}, {"restart": True},
+     {"task": small(seed=1)}],
+)  # fmt: skip
+def test_another_call_with_a_name_in_use_is_refused(zoo: Zoo, other: dict[str, Any]) -> None:
+    first = {"task": small(), "network": "mlp?hidden=4", "trials": 2, "recipe": QUICK, "seed": 0}
+    record = zoo.add(**first)
     with pytest.raises(NearkinError, match="already has a task named 't'"):
-        zoo.add(small(), "mlp?hidden=4", trials=2, recipe=QUICK)
+        zoo.add(**{**first, **other})
+    assert zoo.record("t") == record

@@ -137,10 +137,10 @@ class Zoo(SolvedTasks):
         from_file: bool = False,
         parallel: DataParallel = ALONE,
     ) -> Work[TaskRecord]:
-        """Train networks on a task and store both; the same call resumes an interrupted one.
+        """Train networks on a task and store both; the same call resumes an interrupted one, or finds it complete.
 
         Args:
-            task: the task; its name must not be in use.
+            task: the task; its name must not be in use for another one.
             network: a network string, a class or function that can be imported, or None for one that suits the task.
             trials: independent trainings; trial t starts from the same weights for every task.
             recipe: of the training (default: one that suits the task's size).
@@ -160,8 +160,9 @@ class Zoo(SolvedTasks):
         spec = str(NetworkSpec.parse(text).anchored())
         recipe = recipe or Recipe.suited(task)
         cache = TrialCache.of(self.work, task, spec, recipe, seed, restart=restart, parallel=parallel)
-        if known is not None and known.trials == trials and not cache.unfinished(range(trials)):
-            yield Note(f"'{task.name}' was stored before the end of an interrupted call")
+        same = (spec, seed, trials, task.fingerprint(), recipe.to_dict())
+        if known is not None and not restart and parallel.size == 1 and same == _settings(known):
+            yield Note(f"'{task.name}' is in the zoo, from the same call: nothing was changed")
             cache.clear()
             return known
         self.catalogue.claimable(task.name)
@@ -400,3 +401,8 @@ class Zoo(SolvedTasks):
         """
         how = how or mode_connectivity.ConnectOptions(**options)
         return mode_connectivity.connect_solutions(self, start, start if end is None else end, how)
+
+
+def _settings(record: TaskRecord) -> tuple[Any, ...]:
+    """What `Zoo.add` was called with for a stored task."""
+    return record.network, record.seed, record.trials, record.fingerprint, record.facts.get("recipe")
