@@ -21,8 +21,9 @@ from nearkin.run.runner import run_jobs
 from nearkin.zoo.solved_tasks import SolvedTasks
 from nearkin.zoo.zoo import Zoo
 from nearkin.zoo.zoo_runner import open_runner
-from results import keep
+from results import keep, table
 
+PAGE = Path(__file__).parents[1] / "docs" / "figures" / "runner.md"
 NUM_TASKS, NUM_JOBS, NUM_LONG, ROUNDS = 12, 200, 12, 3
 MEASURE = "frechet"
 RECIPE = nk.Recipe(epochs=4)
@@ -81,6 +82,43 @@ def matrix_seconds(zoo: Path, folder: Path, workers: int, started: bool) -> floa
     return seconds
 
 
+def page(figures: dict[str, Any]) -> str:
+    """The figures as tables."""
+    jobs, matrix, overhead = figures["second_jobs"], figures["matrix"], figures["overhead"]
+    seconds = matrix["seconds"]
+    rows = [
+        ["one process, without workers", f"{seconds['1']:.1f}", "1"],
+        ["two workers, with their start", f"{seconds['2']:.1f}", f"{matrix['speedup']:.2f}"],
+        ["two workers that have started", f"{seconds['2, started']:.1f}", f"{matrix['speedup_started']:.2f}"],
+    ]
+    return f"""# Workers
+
+Made by `python benchmarks/runner.py`, in wall time, on a machine with two cores and no other work. Every worker has one
+thread.
+
+## Overhead of a job
+
+Two workers have started, which takes {overhead["start_seconds"]:.1f} s: almost all of it is the import of torch. A job
+that does nothing then costs {overhead["many_milliseconds"]:.1f} ms if {NUM_JOBS} are submitted together, and
+{overhead["single_milliseconds"]:.1f} ms if each waits for the one before it.
+
+## Ray and processes
+
+{jobs["jobs"]} jobs of one second each by two workers: {jobs["seconds"]["local"]:.2f} s by processes,
+{jobs["seconds"]["ray"]:.2f} s by Ray on the same machine.
+
+## Distance matrix
+
+All distances by `{MEASURE}` of {matrix["tasks"]} tasks on digits (LeNet, two trials). Medians of {matrix["rounds"]}
+rounds in which the rows take turns.
+
+{table(["", "seconds", "times as fast"], rows)}
+
+What is missing to 2 is the start, less speed of each core if both are busy, and the wait of one worker for the last
+target of the other.
+"""
+
+
 def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
@@ -112,6 +150,7 @@ def main() -> None:
         "speedup_started": round(medians["1"] / medians["2, started"], 2),
     }  # fmt: skip
     keep(__file__, figures)
+    PAGE.write_text(page(figures))
     print(figures["matrix"])
 
 

@@ -678,6 +678,26 @@ def store(figures: dict[str, Any]) -> Summary:
     )
 
 
+def runner(figures: dict[str, Any]) -> Summary:
+    """Overhead of jobs, Ray against processes, speed of two workers."""
+    overhead, jobs, matrix = figures["overhead"], figures["second_jobs"], figures["matrix"]
+    cost = overhead["many_milliseconds"]
+    goals = {
+        f"a job costs {cost:.1f} ms among many and {overhead['single_milliseconds']:.1f} ms alone": cost <= 10,
+        f"Ray takes {jobs['ray_over_local']:.2f} times as long as processes": jobs["ray_over_local"] <= 1.3,
+        f"two workers are {matrix['speedup_started']:.2f} times as fast as one": matrix["speedup_started"] >= 1.7,
+        f"with the start of their processes {matrix['speedup']:.2f} times": matrix["speedup"] >= 1.7,
+    }
+    lines = [f"{text} ({'holds' if met else 'does not hold'})" for text, met in goals.items()]
+    return Summary(
+        "A job costs at most 10 ms, Ray on one machine takes at most 1.3 times as long as processes for jobs of a "
+        "second, and two workers measure the distances of 12 tasks at least 1.7 times as fast as one process.",
+        f"{'; '.join(lines)}.",
+        f"None. Jobs: one run; matrix: medians of {matrix['rounds']} rounds.",
+        "`python benchmarks/runner.py`",
+    )
+
+
 SUMMARIES: dict[str, tuple[str, Callable[[dict[str, Any]], Summary]]] = {
     "fisher-benchmark": ("fisher", fisher),
     "prediction-benchmark": ("prediction", prediction),
@@ -707,6 +727,7 @@ SUMMARIES: dict[str, tuple[str, Callable[[dict[str, Any]], Summary]]] = {
     "interleave": ("interleave", interleave),
     "hypernet": ("hypernet", hypernet),
     "store": ("store", store),
+    "runner": ("runner", runner),
 }
 
 
