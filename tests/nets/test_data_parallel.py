@@ -25,6 +25,7 @@ from nearkin.nets.trusted_code import trust
 from nearkin.run.checkpoints import FolderCheckpoints, save_checkpoints
 from nearkin.tasks.sources import task as read
 from nearkin.zoo.model_file import train
+from nearkin.zoo.zoo import Zoo
 from parallel_cases import CASES, MIXED, few, network
 
 pytestmark = pytest.mark.slow
@@ -188,6 +189,25 @@ def test_stopped_killed_and_resumed_by_one_process(tmp_path: Path, started: list
     assert out.exists()
     a, b = (solved.trials[0].params["layer.weight"] for solved in (resumed, whole))
     assert torch.allclose(a, b, atol=1e-5)
+
+
+def test_two_processes_add_the_task_that_one_adds(tmp_path: Path) -> None:
+    """Twice: the second time the name is in use, which the first process says, and both end."""
+    words = ["add", "some", "digits?limit=100", "--network", "mlp?hidden=8", "--trials", "2", "--steps", "20"]
+    command = [*TORCHRUN, "-m", "nearkin", "--zoo", str(tmp_path / "two"), *words, "--batch", "50"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    again = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=240, check=False)
+    assert again.returncode != 0
+    assert again.stderr.count("error: the zoo already has a task named 'some'") == 1, again.stderr
+    task = read("digits?limit=100", name="some")
+    with Zoo(tmp_path / "one") as one, Zoo(tmp_path / "two") as two:
+        one.add(task, "mlp?hidden=8", trials=2, recipe=Recipe.suited(task, steps=20, batch_size=50))
+        assert two.names() == ["some"]
+        assert two.record("some").facts["recipe"] == one.record("some").facts["recipe"]
+        for ours, others in zip(one.solved("some").trials, two.solved("some").trials, strict=True):
+            assert largest_difference(fit_state(ours), fit_state(others)) < 1e-4
+        assert not list((tmp_path / "two" / "work").iterdir())
 
 
 @pytest.mark.parametrize(
