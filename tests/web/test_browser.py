@@ -136,7 +136,7 @@ def test_every_page_fits_is_named_and_follows_the_scheme(visit: Open, view: str)
 def test_work_is_followed_while_it_runs(visit: Open, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nearkin.run.journal.EVERY_SECONDS", 0.0)
     page = visit("/work")
-    expect(page.locator("#summary")).to_have_text("Nothing is running.")
+    expect(page.locator("#summary")).to_have_text("No command is running.")
     with write_journal(folder, ["search", "<b>six</b>"]) as listen:
         for step in range(3):
             listen(Progress("search <i>fuse</i>", step, 8, {"best": 0.5 + step / 10}))
@@ -156,7 +156,7 @@ def test_work_is_followed_while_it_runs(visit: Open, folder: Path, monkeypatch: 
         assert run.locator(".curve path").get_attribute("d") != line
         expect(page.locator("#summary")).to_have_text("1 running.")
     expect(run.locator(".state")).to_have_text("done")
-    expect(page.locator("#summary")).to_have_text("Nothing is running.")
+    expect(page.locator("#summary")).to_have_text("No command is running.")
     assert page.locator(".run b, .run i, .run u").count() == run.locator(".curve b").count()
 
 

@@ -52,7 +52,7 @@ if (work) {
     const bold = document.createElement("b");
     bold.textContent = number;
     if (number) summary.replaceChildren(bold, " running.");
-    else summary.replaceChildren("Nothing is running.");
+    else summary.replaceChildren("No command is running.");
   };
   const follow = async () => {
     const pulse = document.getElementById("pulse");
