@@ -20,8 +20,8 @@ from nearkin.core import url_objects
 from nearkin.core.addresses import without_secrets
 from nearkin.core.errors import MissingExtraError, NearkinError, OptionError
 from nearkin.core.files import FileWriteError
-from nearkin.core.objects import FolderObjects, Objects, UnreachableError, objects_at
-from nearkin.core.url_objects import UrlObjects
+from nearkin.core.objects import FolderObjects, Objects, UnreachableError
+from nearkin.core.url_objects import UrlObjects, objects_at
 from s3_server import BUCKET, Faulty, s3_server
 
 KILLS = 8

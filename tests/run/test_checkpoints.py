@@ -12,8 +12,8 @@ from interrupting import counting
 from laws.checkpoints import CheckpointsLaws
 from nearkin.core.errors import DataError, TrainingError
 from nearkin.core.events import Caution, Checkpoint, Event, Note, Work, finish
-from nearkin.core.objects import objects_at
 from nearkin.core.state import State
+from nearkin.core.url_objects import objects_at
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
 from nearkin.nets.solved import fit_state

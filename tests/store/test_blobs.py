@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from nearkin.core.errors import OptionError, ZooError
 from nearkin.core.files import TEMPORARY_PREFIX, FileWriteError
-from nearkin.core.objects import FolderObjects, UnreachableError, objects_at
+from nearkin.core.objects import FolderObjects, UnreachableError
+from nearkin.core.url_objects import objects_at
 from nearkin.store.blob_cache import BlobCache
 from nearkin.store.blobs import CHUNK, Blobs
 from nearkin.store.places import open_blobs

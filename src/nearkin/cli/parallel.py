@@ -6,14 +6,17 @@ import sys
 from typing import TYPE_CHECKING, TextIO
 
 from nearkin.core.errors import require
+from nearkin.core.lazy import Lazy
 
 if TYPE_CHECKING:
-    from nearkin.nets.data_parallel import DataParallel
+    from nearkin.nets import data_parallel
+else:
+    data_parallel = Lazy("nearkin.nets.data_parallel")
 
 COMMANDS = ("train", "add")
 """The commands that do one training in several processes."""
 
-_joined: "list[DataParallel]" = []
+_joined: "list[data_parallel.DataParallel]" = []
 _error_streams: list[TextIO] = []
 
 
@@ -45,11 +48,9 @@ def refuse_parallel(command: str | None) -> None:
     )
 
 
-def join() -> "DataParallel":
+def join() -> "data_parallel.DataParallel":
     """Join the processes that torchrun started; a process alone if there are no others."""
-    from nearkin.nets.data_parallel import DataParallel
-
-    _joined[:] = [DataParallel.join()]
+    _joined[:] = [data_parallel.DataParallel.join()]
     return _joined[0]
 
 

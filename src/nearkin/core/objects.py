@@ -189,24 +189,6 @@ class FolderObjects:
             raise unreadable(self.folder, error) from error
 
 
-def objects_at(place: str | Path) -> Objects:
-    """The objects in a folder or under a URL; `file://` is a folder.
-
-    >>> objects_at("file:///data/blobs")
-    FolderObjects(folder=PosixPath('/data/blobs'))
-    """
-    text = str(place)
-    if isinstance(place, Path) or "://" not in text:
-        return FolderObjects(Path(place))
-    protocol, _, rest = text.partition("://")
-    if protocol in ("file", "local"):
-        require(rest.startswith("/"), f"{text} is not the URL of a folder, expected file:///path/of/the/folder")
-        return FolderObjects(Path(rest))
-    from nearkin.core.url_objects import UrlObjects
-
-    return UrlObjects.at(text)
-
-
 def checked_name(name: str) -> str:
     """The name of an object, if it stays below its place.
 

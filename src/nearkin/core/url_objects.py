@@ -14,9 +14,9 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from nearkin.core.addresses import without_secrets
-from nearkin.core.errors import MissingExtraError, NearkinError, OptionError, optional
+from nearkin.core.errors import MissingExtraError, NearkinError, OptionError, optional, require
 from nearkin.core.files import FileWriteError
-from nearkin.core.objects import UnreachableError, checked_name
+from nearkin.core.objects import FolderObjects, Objects, UnreachableError, checked_name
 
 PIECE = 8 << 20  # bytes of one request of `chunks`
 WAITS = (0.2, 1.0, 3.0)  # seconds before the second, third and fourth attempt
@@ -269,3 +269,19 @@ def _secrets(url: str) -> tuple[str, ...]:
     user = parts.netloc.rpartition("@")[0]
     values = (user.partition(":")[2], *(value for _, value in parse_qsl(parts.query)))
     return tuple(value for value in values if value)
+
+
+def objects_at(place: str | Path) -> Objects:
+    """The objects in a folder or under a URL; `file://` is a folder.
+
+    >>> objects_at("file:///data/blobs")
+    FolderObjects(folder=PosixPath('/data/blobs'))
+    """
+    text = str(place)
+    if isinstance(place, Path) or "://" not in text:
+        return FolderObjects(Path(place))
+    protocol, _, rest = text.partition("://")
+    if protocol in ("file", "local"):
+        require(rest.startswith("/"), f"{text} is not the URL of a folder, expected file:///path/of/the/folder")
+        return FolderObjects(Path(rest))
+    return UrlObjects.at(text)

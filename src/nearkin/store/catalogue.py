@@ -19,7 +19,8 @@ import sqlalchemy as sql
 from nearkin.core.addresses import is_shared
 from nearkin.core.errors import NearkinError, ZooError, require
 from nearkin.core.files import FileWriteError
-from nearkin.core.objects import Objects, objects_at
+from nearkin.core.objects import Objects
+from nearkin.core.url_objects import objects_at
 from nearkin.store import schema
 from nearkin.store.database import retried, retry_lost
 from nearkin.store.places import blob_url, open_blobs, open_database

@@ -6,7 +6,8 @@ import sqlalchemy as sql
 
 from nearkin.core.addresses import is_shared, without_secrets
 from nearkin.core.errors import ZooError, require
-from nearkin.core.objects import FolderObjects, Objects, objects_at
+from nearkin.core.objects import FolderObjects, Objects
+from nearkin.core.url_objects import objects_at
 from nearkin.store.blob_cache import BlobCache
 from nearkin.store.blobs import Blobs
 from nearkin.store.database import Database, NoZooError, upgrade

@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from nearkin.core.addresses import is_shared, without_secrets
 from nearkin.core.errors import NearkinError, ZooError, require
-from nearkin.core.objects import objects_at
+from nearkin.core.url_objects import objects_at
 from nearkin.store import job_table, sqlite
 from nearkin.store.blobs import Blobs
 from nearkin.store.database import Database, NoZooError, table_version

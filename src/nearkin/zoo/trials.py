@@ -17,6 +17,7 @@ from nearkin.nets.spec import NetworkSpec
 from nearkin.nets.training_loop import Fit, fit
 from nearkin.nets.trusted_code import require_trusted, trust_network
 from nearkin.run.checkpoints import SUFFIX, Checkpoints, MemoryCheckpoints, facts_digest, read_stored, resume
+from nearkin.store.records import TaskRecord
 from nearkin.tasks.task import Task
 from nearkin.zoo.parallel_checkpoints import for_all
 
@@ -87,6 +88,11 @@ class TrialCache:
         """Those of these trials that are not stored."""
         stored = set(self.checkpoints.names())
         return [trial for trial in trials if f"trial-{trial}{SUFFIX}" not in stored]
+
+    def made(self, record: TaskRecord, trials: int) -> bool:
+        """Whether a stored task is the one that so many of these trials make."""
+        ours = (self.network, self.seed, trials, self.task.fingerprint(), self.recipe.to_dict())
+        return ours == (record.network, record.seed, record.trials, record.fingerprint, record.facts.get("recipe"))
 
     def clear(self) -> None:
         """Remove the stored states of all trials."""

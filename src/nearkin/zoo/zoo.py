@@ -160,8 +160,7 @@ class Zoo(SolvedTasks):
         spec = str(NetworkSpec.parse(text).anchored())
         recipe = recipe or Recipe.suited(task)
         cache = TrialCache.of(self.work, task, spec, recipe, seed, restart=restart, parallel=parallel)
-        same = (spec, seed, trials, task.fingerprint(), recipe.to_dict())
-        if known is not None and not restart and parallel.size == 1 and same == _settings(known):
+        if known is not None and not restart and parallel.size == 1 and cache.made(known, trials):
             yield Note(f"'{task.name}' is in the zoo, from the same call: nothing was changed")
             cache.clear()
             return known
@@ -401,8 +400,3 @@ class Zoo(SolvedTasks):
         """
         how = how or mode_connectivity.ConnectOptions(**options)
         return mode_connectivity.connect_solutions(self, start, start if end is None else end, how)
-
-
-def _settings(record: TaskRecord) -> tuple[Any, ...]:
-    """What `Zoo.add` was called with for a stored task."""
-    return record.network, record.seed, record.trials, record.fingerprint, record.facts.get("recipe")
