@@ -10,6 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from calling import Call
+from nearkin.core import url_objects
 from nearkin.core.addresses import without_secrets
 from nearkin.core.job_records import JobRecord
 from nearkin.store.job_table import open_job_table
@@ -46,7 +47,7 @@ def role(server: PostgresServer, name: str, password: str) -> str:
 def test_no_command_repeats_a_password_and_a_reader_changes_nothing(
     call: Call, server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    passwords = {name: marked() for name in ("writer", "reader", "wrong")}
+    passwords = {name: marked() for name in ("writer", "reader", "wrong", "blobs")}
     writer = role(server, "writer", passwords["writer"])
     server.execute("GRANT CREATE ON DATABASE zoos TO writer")
     said: list[str] = []
@@ -70,6 +71,8 @@ def test_no_command_repeats_a_password_and_a_reader_changes_nothing(
         ("near", "zero", *MEASURE),
         ("matrix", *MEASURE, "--out", "matrix.html"),
         ("map", *MEASURE, "--out", "map.html"),
+        ("--workers", "2", "matrix", "--measure", "short-finetune"),
+        ("jobs", "--json"),
         ("doctor",),
         ("doctor", "--json"),
         ("zoo", "upgrade"),
@@ -106,6 +109,9 @@ def test_no_command_repeats_a_password_and_a_reader_changes_nothing(
     for words in (("list",), ("serve", "--port", "0"), ("add", "x", "digits", *QUICK)):
         assert "password authentication failed" in run(wrong, *words, code=1)
     run(f"mysql://me:{passwords['wrong']}@host/zoo", "serve", code=1)
+    far = ("--blobs", f"ftp://me:{passwords['blobs']}@127.0.0.1:1/zoo?token={passwords['blobs']}")
+    monkeypatch.setattr(url_objects, "WAITS", ())
+    assert "cannot open ftp://127.0.0.1:1/zoo" in run(writer, *far, "add", "x", "digits", *QUICK, code=1)
     monkeypatch.setenv("NEARKIN_ZOO", reader)
     unknown = call("near", "nobody")
     assert unknown.code == 1
