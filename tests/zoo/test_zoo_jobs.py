@@ -63,6 +63,9 @@ def test_jobs_train_and_measure_what_the_operation_then_reads(tmp_path: Path, pl
         assert [len(job.result(0).facts["values"]["frechet"]) for job in measured] == [len(DATA)] * len(DATA)
         assert not any(isinstance(event, Caution) for event in heard)
         assert runner.results.names() == [], "only what the zoo stores is left"
+        submitted = len(runner.jobs)
+        assert torch.equal(zoo.matrix(["a", "b", "c", "d"], "frechet").trials, matrix.trials)
+        assert len(runner.jobs) == submitted, "stored distances need no jobs"
 
 
 NEW = "digits?classes=1,7,8&rest=drop&limit=90"

@@ -78,12 +78,21 @@ def spread_sources(
 def spread_targets(
     zoo: SolvedTasks, runner: Runner, names: Sequence[str], trials: int, how: Comparison
 ) -> Work[dict[str, State | None]]:
-    """Measure all pairs of tasks of a zoo by jobs, one for each target; returns what `take_in` gives to a target."""
+    """Measure all pairs of tasks of a zoo by jobs, one for each target; returns what `take_in` gives to a target.
+
+    There are no jobs for targets whose distances are stored.
+    """
     records = [zoo.record(name) for name in names]
+
+    def known(name: str) -> bool:
+        target = StoredTarget(zoo, name, how.device)
+        return all(_is_stored(target, record, trials, how, 1.0) for record in records)
+
+    missing = [name for name in names if not known(name)]
     specs = [
-        _spec(stored_task(zoo, name), records, trials, how, 1.0, f"target '{name}'", beside=False) for name in names
+        _spec(stored_task(zoo, name), records, trials, how, 1.0, f"target '{name}'", beside=False) for name in missing
     ]
-    return dict(zip(names, (yield from do_jobs(runner, specs, f"targets by {how.measure}")), strict=True))
+    return dict(zip(missing, (yield from do_jobs(runner, specs, f"targets by {how.measure}")), strict=True))
 
 
 def take_in(target: StoredTarget, state: State | None, share: float = 1.0) -> None:
