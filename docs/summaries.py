@@ -647,7 +647,7 @@ def hypernet(figures: dict[str, Any]) -> Summary:
         f"Memory: {'holds' if largest <= 1.3 else 'does not hold'}. Without transfer {ratios('hypernetwork', 'alone')} "
         f"with {channels} channels; weights stored for each task and round: "
         f"{ratios('stored for every round', 'alone')} in the first pass, a lower bound. With transfer "
-        f"{ratios('hypernetwork', 'matched')} (8 channels), as it embeds 64 images at a time; stored weights, which "
+        f"{ratios('hypernetwork', 'matched')}, as it embeds 64 images at a time; stored weights, which "
         f"embed 400 at once: {ratios('stored', 'matched')}. "
         f"Accuracy after equal steps: stored {means['stored']:.3f}, hypernetwork {means['hypernetwork']:.3f}, as "
         f"printed {means['printed hypernetwork']:.3f}.",
