@@ -107,6 +107,8 @@ def add(
     if cell and zoo_exists(settings):
         with settings.open_catalogue(create=False) as catalogue:
             exists = _without_cells(catalogue, task)
+            if not exists:
+                catalogue.claimable(name)  # cells that are stored are not replaced
     suited = nk.Recipe.suited(task, **_with_target(recipe, epsilon))
     if cell:  # before anything is trained
         searched = {"method": cell_method, "options": methods.checked(cell_method, task, named_values(option))}
