@@ -18,6 +18,7 @@ from nearkin.run.worker import GRACE_SECONDS
 
 EXTRA = "slurm"
 CLUSTERS = ("slurm", "local")
+CANCEL_SECONDS = 3.0  # before a job that has not ended is cancelled again
 LAST_CHARACTERS = 300  # of the errors of a worker that died
 WHOLE_NUMBERS = ("time", "mem_gb", "cpus_per_task", "gpus_per_node")
 TEXTS = ("partition", "account", "qos", "constraint")
@@ -84,13 +85,16 @@ class SlurmStaff:
         return [(name, _reason(self.jobs.pop(name))) for name in names]
 
     def stop(self) -> None:
-        """Cancel all SLURM jobs, and wait for their end."""
-        for job in self.jobs.values():
-            with contextlib.suppress(Exception):  # it may have ended
-                job.cancel()
-        limit = time.monotonic() + GRACE_SECONDS
-        while not all(job.done(force_check=True) for job in self.jobs.values()) and time.monotonic() < limit:
-            time.sleep(0.1)
+        """Cancel all SLURM jobs, and wait for their end; one that is just starting may miss the first request."""
+        left, limit = list(self.jobs.values()), time.monotonic() + 2 * GRACE_SECONDS
+        while left and time.monotonic() < limit:
+            for job in left:
+                with contextlib.suppress(Exception):  # it may have ended
+                    job.cancel()
+            again = time.monotonic() + CANCEL_SECONDS
+            while left and time.monotonic() < again:
+                left = [job for job in left if not job.done(force_check=True)]
+                time.sleep(0.1 if left else 0)
         self.jobs.clear()
 
 
