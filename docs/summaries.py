@@ -431,7 +431,7 @@ def data_parallel(figures: dict[str, Any]) -> Summary:
         f"{figures['difference']['20']:.0e} at step 20 and {figures['difference'][str(figures['steps'])]:.0e} at the "
         f"end (float32).",
         f"None. Medians of {figures['rounds']} rounds on a machine with {figures['cores']} cores, with a load of "
-        f"{max(loads):.1f} at most before a round.",
+        f"{max(loads):.1f} at most before a round; another benchmark ran beside a part of it.",
         "`python benchmarks/data_parallel.py`",
     )
 
