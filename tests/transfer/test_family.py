@@ -51,6 +51,7 @@ def tasks(flat: Linearized) -> list[tuple[Tensor, Tensor]]:
     return [task(flat, seed, Hyper(noise=0.1, scale=0.5), N + seed % 3) for seed in range(8)]
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     "how",
     [

@@ -125,6 +125,7 @@ def test_bad_requests_end_in_one_line(lines: Task, values: Task, model: nn.Modul
         finish(closed_form(model, images))
 
 
+@pytest.mark.soak
 def test_ten_labels_a_class_beat_a_linear_head_on_new_digits() -> None:
     low, high = task("digits?classes=0,1,2,3,4&rest=drop"), task("digits?classes=5,6,7,8,9&rest=drop")
     source = build("lenet", low.input_shape, 5, seed=0)

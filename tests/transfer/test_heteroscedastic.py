@@ -13,7 +13,7 @@ from nearkin.core.events import finish
 from nearkin.nets.evaluate import evaluate
 from nearkin.nets.solved import Solved
 from nearkin.solver.closed import fit_closed_form
-from nearkin.solver.contenders import trained_network, training_state
+from nearkin.solver.contenders import Contender, trained_network, training_state
 from nearkin.transfer import family, linearize
 from nearkin.transfer.closed_form import closed_form, source_means
 from nearkin.transfer.finetune import bayesian_last_layer
@@ -62,6 +62,7 @@ def rmse(metric: float, task: nk.Task) -> float:
     return float((1 - metric) * task.test.all().y.var(correction=0)) ** 0.5
 
 
+@pytest.mark.soak
 def test_the_means_alone_transfer_better_over_five_seeds(zoo: nk.Zoo, source: Solved) -> None:
     assert source_means(source) == 1
     alone, mixed = [], []
@@ -77,10 +78,12 @@ def test_the_means_alone_transfer_better_over_five_seeds(zoo: nk.Zoo, source: So
     assert np.mean(alone) < 0.75 * np.mean(mixed), (alone, mixed)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("likelihood", ["gaussian", "heteroscedastic"])
 def test_the_contender_of_solve_is_the_same_model_and_is_read_again(source: Solved, likelihood: str) -> None:
     task = target_task(0, likelihood)
-    solved, _ = trained_network(training_state(*finish(fit_closed_form(source, task))), task, seed=0)
+    contender = Contender("transfer", "transfer", "transfer", task)
+    solved, _ = trained_network(training_state(*finish(fit_closed_form(source, task))), contender)
     model = solved.model()
     again = evaluate(model, task.test, task.form)
     assert again.metric == solved.trials[0].scores.metric

@@ -227,6 +227,7 @@ def test_a_solve_that_stops_early_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     assert any(isinstance(event, Note) and "conjugate gradients" in event.text for event in told)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("vectors", [2, 300, 512])
 def test_fifteen_hundred_points(vectors: int, monkeypatch: pytest.MonkeyPatch) -> None:

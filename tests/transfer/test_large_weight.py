@@ -43,6 +43,7 @@ def few_pivots(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr("nearkin.transfer.iterative.large.PIVOTS", count)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("outputs", ["sum", "all", 1])
 @pytest.mark.parametrize("known", [None, "points", "targets"])
 @pytest.mark.parametrize("mean", ["constant", "network", "zero"])
@@ -67,6 +68,7 @@ def test_it_is_what_both_dense_spaces_are(
     assert near(found.solver.weights, exact.solver.weights, 1e-5)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("pivots", [1024, 30, 10])
 @pytest.mark.parametrize("outputs", ["sum", "all", 1])
 def test_determinants_are_right_within_their_own_error(
@@ -93,6 +95,7 @@ def test_evidence_is_that_of_the_dense_spaces() -> None:
         assert found.log_evidence == pytest.approx(exact, abs=0.1)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("outputs", ["sum", "all", 1])
 def test_products_and_the_preconditioner_are_the_matrices(outputs: str | int) -> None:
     flat, x, _ = task(outputs)
@@ -146,6 +149,7 @@ def test_variances_are_never_understated(subset: int, monkeypatch: pytest.Monkey
     assert float(got.sum()) < float(alone.sum())  # the vectors tell something
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("outputs", ["sum", "all", 1])
 def test_more_points_go_on_from_the_solution(outputs: str | int, monkeypatch: pytest.MonkeyPatch) -> None:
     few_pivots(monkeypatch, 10)

@@ -9,8 +9,8 @@ from torch.func import functional_call, jacrev
 
 from nearkin.core.errors import DataError, MismatchError, OptionError
 from nearkin.nets.registry import build
+from nearkin.nets.weight_subset import chosen_names
 from nearkin.transfer.linearized import linearize
-from nearkin.transfer.subset import chosen_names
 
 N, M, C = 5, 4, 3
 
@@ -123,7 +123,8 @@ class Adapted(nn.Module):
 
 def test_the_choice_of_weights() -> None:
     net = Adapted()
-    assert chosen_names(net, "norm") == ("norm.weight", "norm.bias")
+    assert chosen_names(net, "norm") == ("norm.weight", "norm.bias", "head.weight", "head.bias")
+    assert chosen_names(net, r"norm\..*") == ("norm.weight", "norm.bias")
     assert chosen_names(net, "adapters") == ("Adapter", "lora_A.weight", "lora_A.bias")
     assert chosen_names(net, "head") == ("head.weight", "head.bias")
     assert chosen_names(net, ["head.bias", "body"]) == ("body.weight", "body.bias", "head.bias")

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearkin.core.errors import MismatchError
 from nearkin.nets.registry import build
+from nearkin.nets.spec import NETWORKS
 from nearkin.transfer.classify import classify
 from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hyper import Hyper, Mean
@@ -47,6 +48,27 @@ def test_classes_have_the_same_probabilities_where_nothing_may_be_differentiated
     assert torch.allclose(logits.double().softmax(1), found.probabilities(new), atol=1e-5)
     with torch.inference_mode():
         assert torch.equal(again(machine, (1, 8, 8), 3)(new), logits)
+
+
+class Bag(nn.Module):
+    """Mean embedding of tokens `[N, L]`, a hidden layer and a head."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_outputs: int) -> None:
+        super().__init__()
+        self.words, self.body, self.head = nn.Embedding(9, 4), nn.Linear(4, 5), nn.Linear(5, num_outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(self.words(x).mean(1)).tanh())
+
+
+def test_tokens_stay_whole_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(NETWORKS, "bag", Bag)
+    x, new = (torch.randint(9, (n, 6), generator=torch.Generator().manual_seed(n)) for n in (12, 7))
+    found = classify(linearize(build("bag", (6,), 2, seed=0)), x, torch.arange(12) % 3)
+    machine = as_machine(found.posterior, "bag", found.temperatures["mean"])
+    assert machine.points.dtype == torch.int64
+    assert torch.allclose(machine(new).double().softmax(1), found.probabilities(new), atol=1e-5)
+    assert torch.equal(again(machine, (6,), 3)(new), machine(new))
 
 
 def test_costs_count_the_points_and_their_jacobians() -> None:

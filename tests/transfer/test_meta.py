@@ -44,6 +44,7 @@ def test_values_are_those_of_the_posterior(outputs: str | int, mean: str) -> Non
     assert torch.allclose(found, said.mean(new), atol=1e-9)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("outputs", ["sum", "all", 1])
 @pytest.mark.parametrize("mean", ["constant", "network"])
 @pytest.mark.parametrize("weights", ["all", "head"])
@@ -140,6 +141,7 @@ def test_a_size_integrated_out_is_a_multivariate_t(shape: float) -> None:
         assert found == pytest.approx(float(dense_log_evidence(covariance[None], none, y[None, :, None])), rel=1e-5)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_learned_source_weights_suit_tasks_that_they_have_not_seen() -> None:
     flat, tasks, others = linearize(curved()), sines(16), sines(8, 50)

@@ -1,6 +1,6 @@
 """The state of a training run: it advances step by step and can be captured in a checkpoint and restored."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypedDict
 
@@ -26,16 +26,17 @@ class Training:
 
     `capture` copies everything that the rest of the run depends on; `restore` loads it. A run that was interrupted and
     restored ends with the same bits as one that was not. Of several processes (`parallel`) each does its share of
-    every step. They have the same weights after each step; the first one has what `capture` stores.
+    every step. They have the same weights after each step; the first one has what `capture` stores. The layers
+    `frozen_norms` stay in evaluation mode, so that they use their running statistics and keep them.
     """
 
     def __init__(
         self, model: nn.Module, form: Likelihood, recipe: Recipe, total: int, seed: int, device: torch.device,
-        parallel: DataParallel = ALONE,
+        parallel: DataParallel = ALONE, frozen_norms: Collection[nn.Module] = (),
     ) -> None:  # fmt: skip
         self.model = model.to(device)
         self.form, self.recipe, self.total, self.device = form, recipe, total, device
-        self.parallel = parallel
+        self.parallel, self._frozen_norms = parallel, tuple(frozen_norms)
         self._network: nn.Module | None = self.model if parallel.size == 1 else None
         self.streams = Streams(seed)
         self.weights = {name: value for name, value in model.named_parameters() if value.requires_grad}
@@ -61,6 +62,12 @@ class Training:
         if self.recipe.seconds is None:
             return self.done
         return max(self.done, self.total * self.elapsed / self.recipe.seconds)
+
+    def train_mode(self) -> None:
+        """Set the network to training mode, except the frozen normalisation layers."""
+        self.model.train()
+        for norm in self._frozen_norms:
+            norm.eval()
 
     def step(self, batch: Batch, weights: Tensor | None = None, share: float = 1.0) -> None:
         """One step of the optimiser on one batch, whose samples may have weights `[B]`.
@@ -102,7 +109,7 @@ class Training:
         self.model.eval()  # batch normalisation accepts one sample, and cuDNN has no backward pass of recurrent layers
         with torch.random.fork_rng([]), torch.backends.cudnn.flags(enabled=False):
             gradients = torch.autograd.grad(self.form.loss(self.model(x), y), weights, allow_unused=True)
-        self.model.train()
+        self.train_mode()
         return any(gradient is None for gradient in gradients)
 
     @torch.no_grad()
@@ -141,8 +148,25 @@ class Training:
         if self.average and self.parallel.first:
             for value, mean in zip(self.weights.values(), self.average, strict=True):
                 value.copy_(mean)
-            torch.optim.swa_utils.update_bn((batch.x for batch in batches), self.model, self.device)
+            self._update_statistics(batch.x.to(self.device) for batch in batches)
         self.parallel.broadcast(self.model.state_dict().values())
+
+    def _update_statistics(self, batches: Iterable[Tensor]) -> None:
+        """Compute the running statistics of batch normalisation as means over all batches, except the frozen ones."""
+        norms = [module for module in self.model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+        momenta = {norm: norm.momentum for norm in norms if norm not in self._frozen_norms}
+        if not momenta:
+            return
+        mode = self.model.training
+        self.train_mode()
+        for norm in momenta:
+            norm.reset_running_stats()
+            norm.momentum = None
+        for x in batches:
+            self.model(x)
+        for norm, momentum in momenta.items():
+            norm.momentum = momentum
+        self.model.train(mode)
 
     def capture(self) -> State:
         """A copy of everything that the rest of the run depends on."""
@@ -162,6 +186,7 @@ class Training:
             "total": self.total,
             "seed": self.streams.seed,
             "recipe": self.recipe.to_dict(),
+            "trained": list(self.weights),
             "measured": [list(row) for row in self.measured],
             "num_averaged": self.num_averaged,
             "seconds": self.seconds,
@@ -174,6 +199,9 @@ class Training:
         for name, own in (("recipe", self.recipe.to_dict()), ("total", self.total), ("seed", self.streams.seed)):
             stored = state.facts.get(name)
             require(stored == own, f"the checkpoint was made with another {name}; start again", TrainingError)
+        trained = list(self.weights)
+        same = state.facts.get("trained", trained) == trained  # older checkpoints do not name them
+        require(same, "the checkpoint was made with other trained weights; start again", TrainingError)
         facts = state.read(_CheckpointFacts)
         with restoring(state.origin):
             self._restore_tensors(state, facts["done"])

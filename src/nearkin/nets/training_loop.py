@@ -1,7 +1,8 @@
 """The training loop of the whole package. It yields events; callers display them, save checkpoints or stop."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -9,18 +10,23 @@ from torch import nn
 from nearkin.core.clock import now
 from nearkin.core.errors import require
 from nearkin.core.events import Checkpoint, Note, Progress, Work, operation
+from nearkin.core.rng import derived_seed
 from nearkin.core.state import State, copied
 from nearkin.core.types import Buffers, Params
 from nearkin.nets.data_parallel import ALONE, DataParallel
 from nearkin.nets.evaluate import Scores, evaluate
+from nearkin.nets.functional import load, view
 from nearkin.nets.history import History, Measurement
+from nearkin.nets.lora import merge_lora
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.training import Training
+from nearkin.nets.weight_subset import Weights, free_weights
 from nearkin.tasks.augment import augmentation
 from nearkin.tasks.batches import epoch_batches, epoch_index, num_batches, ordered_batches, part_of
 from nearkin.tasks.examples import Examples
 from nearkin.tasks.split import split_index
 from nearkin.tasks.task import Task
+from nearkin.tasks.texts import require_no_text
 
 TICK_SECONDS = 0.25  # between two progress events within an epoch
 
@@ -57,8 +63,13 @@ def fit(
     resume: State | None = None,
     stage: str = "training",
     parallel: DataParallel = ALONE,
+    weights: Weights | None = None,
 ) -> Work[Fit]:
     """Train a model on a task, in place, and evaluate it on the test set.
+
+    `weights` selects the ones to train: `all`, `head`, `norm`, `lora?r=4` and others (`nearkin.nets.weight_subset`); by
+    default those that require gradients. The optimiser stores nothing for other weights. Normalisation layers without
+    a selected weight keep their running statistics. Adapters of `lora` are merged into the weights at the end.
 
     Several processes that call it with their `parallel` and else with the same arguments do one training together. All
     return the same result; it is that of one process up to rounding if there is no dropout or batch normalisation.
@@ -69,7 +80,34 @@ def fit(
     >>> done.scores.metric > 0.95, done.history.steps_to(0.3) < 60
     (True, True)
     """
+    require_no_text(task, type(model).__name__)
     recipe = recipe or Recipe.suited(task)
+    if weights is None:
+        return (yield from _train(model, task, recipe, seed, device, resume, stage, parallel))
+    free = free_weights(model, weights, task.train.first(1).x, derived_seed(seed, "lora"))
+    with free.trainable():
+        done = yield from _train(
+            free.model, task, recipe, seed, device, resume, stage, parallel, free.frozen_norms()
+        )  # fmt: skip
+    if free.model is model:
+        return done
+    merged = view(merge_lora(free.model))
+    load(model.to(device or torch.device("cpu")), merged.params, merged.buffers)
+    return replace(done, params=copied(merged.params), buffers=copied(merged.buffers))
+
+
+def _train(
+    model: nn.Module,
+    task: Task,
+    recipe: Recipe,
+    seed: int,
+    device: torch.device | None,
+    resume: State | None,
+    stage: str,
+    parallel: DataParallel,
+    frozen_norms: Collection[nn.Module] = (),
+) -> Work[Fit]:
+    """Train the weights that require gradients."""
     _check_augmentation(task, recipe)
     train, validation = _split(task, recipe, seed)
     train = train if recipe.augment else train.ready()
@@ -79,9 +117,10 @@ def fit(
         shapes = [[name, str(value.dtype), *value.shape] for name, value in model.state_dict().items()]
         start = None if resume is None else resume.facts.get("done")
         parallel.agree({"data set": task.fingerprint(), "network": shapes, "recipe": recipe.to_dict(), "seed": seed,
+                        "trained weights": [name for name, value in model.named_parameters() if value.requires_grad],
                         "checkpoint": start})  # fmt: skip
     total, device = recipe.total_steps(per_epoch), device or torch.device("cpu")
-    run = Training(model, task.form, recipe, total, seed, device, parallel)
+    run = Training(model, task.form, recipe, total, seed, device, parallel, frozen_norms)
     if resume is not None:
         run.restore(resume)
         yield Note(f"resuming at step {run.done} of {run.total}")
@@ -108,7 +147,7 @@ def _epoch(run: Training, train: Examples, stage: str) -> Work[None]:
     batches = epoch_batches(train, recipe.batch_size, run.streams, number, start=start,
                             augment=augmentation(recipe.augment), part=part)  # fmt: skip
     indices = epoch_index(len(train), recipe.batch_size, run.streams, number, start)
-    run.model.train()
+    run.train_mode()
     run.rng.enter()
     checked, tick = run.done, now()
     try:

@@ -30,7 +30,8 @@ class LinearizedClassifier(ClassifierMixin, TransferEstimator):  # type: ignore[
 
     Args:
         model: a trained network with any number of outputs; it is copied, not changed.
-        weights: the ones that are free to move: `all`, `head`, `norm`, `adapters`, names or a regular expression.
+        weights: the ones that are free to move: `all`, `head`, `norm`, `lora?r=4`, `adapters`, names or a regular
+            expression; see `linearize`.
         outputs: `sum` for one kernel of all the network's outputs, or the index of one output.
         method: `dirichlet` or `laplace`; this and the next five are explained in `Classes`.
         alpha: of the Dirichlet transform.
@@ -103,14 +104,16 @@ class LinearizedClassifier(ClassifierMixin, TransferEstimator):  # type: ignore[
             LabelsError,
         )
         self.classes_: Array = seen if classes is None else np.unique(classes)
-        numbers, size, linearized = self._numbers(labels), len(self.classes_), self._linearize(x)
-        self.classified_ = finish(fit_classes.work(linearized, x, numbers, size, options, self._seed()), self.listen)
+        numbers, size, seed = self._numbers(labels), len(self.classes_), self._seed()
+        linearized = self._linearize(x, seed)
+        self.classified_ = finish(fit_classes.work(linearized, x, numbers, size, options, seed), self.listen)
         return self
 
     def _points(self, X: Any, y: Any, reset: bool) -> tuple[Tensor, Array]:
+        tokens = self._are_tokens(X)
         X, y = validate_data(self, X, y, allow_nd=True, reset=reset, dtype=np.float64)
         check_classification_targets(y)
-        return as_tensor(X), np.asarray(y)
+        return as_tensor(X, tokens), np.asarray(y)
 
     def _numbers(self, labels: Array) -> Tensor:
         """Labels as indices into `classes_`."""

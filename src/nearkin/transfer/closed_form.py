@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from nearkin.core.errors import DataError, require
 from nearkin.core.events import Work, operation
 from nearkin.nets.solved import Solved
+from nearkin.nets.weight_subset import Weights
 from nearkin.tasks.likelihood import require_one_output
 from nearkin.tasks.task import Task
 from nearkin.transfer.classify import Classified, classify
@@ -16,7 +17,6 @@ from nearkin.transfer.labels.classes import DIRICHLET, Classes
 from nearkin.transfer.labels.laplace import LaplaceClassified, laplace
 from nearkin.transfer.linearized import Linearized, linearize
 from nearkin.transfer.outcome import TransferScores, score_classes, score_values
-from nearkin.transfer.subset import Weights
 
 
 def closed_form(
@@ -45,7 +45,7 @@ def closed_form(
     (x, y), (x_test, y_test) = task.train.all(), task.test.all()
     classes = task.likelihood == "categorical"
     dtype = None if classes else torch.float64  # the noise of classes, log 2 or more, exceeds rounding errors
-    flat = linearize(model, weights, x=x[:1], dtype=dtype, means=means)
+    flat = linearize(model, weights, x=x[:1], dtype=dtype, means=means, seed=seed)
     if not classes:
         posterior = yield from gaussian.work(flat, x, y, seed=seed)
         mean, variance = posterior.predict(x_test, observed=True)

@@ -6,6 +6,7 @@
 | `last layer` | the last layer | SGD |
 | `Bayesian last layer` | the last layer | closed form: the same Gaussian process with `weights="head"` |
 | `all weights` | all weights, with a new head | Adam, k steps |
+| `fine-tuned …` | the subset of weights that the closed form uses, if not all, with a new head | Adam, k steps |
 
 Each yields events and returns `TransferScores` on the task's test set. Notation: N training and M test samples, C
 classes, K columns of values, D features.
@@ -33,6 +34,7 @@ from nearkin.nets.functional import evaluation_mode, outputs_of
 from nearkin.nets.heads import SCALE_SAMPLES, HeadStart, features, head_name, with_start
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.training_loop import fit
+from nearkin.nets.weight_subset import Weights, checked_weights
 from nearkin.tasks.likelihood import LOG_VARIANCE_LIMIT
 from nearkin.tasks.split import split_index
 from nearkin.tasks.task import Task
@@ -72,6 +74,7 @@ def run_baselines(
     seed: int = 0,
     means: int | None = None,
     run: Callable[[str, Callable[[], Work[TransferScores]]], Work[TransferScores]] = run_each,
+    weights: Weights = "all",
 ) -> Work[tuple[TransferScores, ...]]:
     """All baselines on a task with classes or values.
 
@@ -82,15 +85,20 @@ def run_baselines(
         seed: of new heads and of the order of samples.
         means: number of the network's outputs that are means, if the others are log variances.
         run: runs one baseline, given its name and its work; it may return the stored scores of an earlier run.
+        weights: if not all, a subset that is fine-tuned as one more baseline; see `fit`.
     """
     require_classes_or_values(task)
     require(steps >= 1, f"steps must be 1 or more, got {steps}")
     for name in (*LATE, "torch._dynamo"):  # imported by the first step of an optimiser
         importlib.import_module(name)  # before the time is measured
     results = []
-    for method in BASELINES:
-        work = partial(method, model, task, steps, seed, means)
-        scores = yield from run(method.__name__.replace("_", " "), work)
+    works = {
+        method.__name__.replace("_", " "): partial(method, model, task, steps, seed, means) for method in BASELINES
+    }
+    if checked_weights(weights) != ("all",):
+        works[_title(weights)] = partial(fine_tuned, model, task, steps, seed, weights)
+    for name, work in works.items():
+        scores = yield from run(name, work)
         yield Note(f"{scores.name}: {task.form.metric} {scores.metric:.4f} in {scores.seconds:.1f} s")
         results.append(scores)
     return tuple(results)
@@ -180,12 +188,26 @@ def all_weights(
     model: nn.Module, task: Task, steps: int = STEPS, seed: int = 0, means: int | None = None
 ) -> Work[TransferScores]:
     """All weights for some steps, with a new head."""
+    return fine_tuned(model, task, steps, seed)
+
+
+def fine_tuned(
+    model: nn.Module, task: Task, steps: int = STEPS, seed: int = 0, weights: Weights = "all"
+) -> Work[TransferScores]:
+    """A subset of the weights for some steps, with a new head; see `nearkin.nets.weight_subset`.
+
+    The source is not changed. Unless `weights` includes the head, as every kind of subset does, the new head stays as
+    it was drawn.
+    """
     begun = time.perf_counter()
     x = task.train.first(SCALE_SAMPLES).x
     network = with_start(model, task.num_outputs, derived_seed(seed, ALL_WEIGHTS), x, START)
-    for weight in network.parameters():
-        weight.requires_grad_(True)
-    return (yield from _train_and_score(ALL_WEIGHTS, network, task, Recipe(steps=steps), seed, begun))
+    return (yield from _train_and_score(_title(weights), network, task, Recipe(steps=steps), seed, begun, weights))
+
+
+def _title(weights: Weights) -> str:
+    names = checked_weights(weights)
+    return ALL_WEIGHTS if names == ("all",) else f"fine-tuned {' + '.join(names)}"
 
 
 ALL_WEIGHTS = "all weights"
@@ -203,14 +225,14 @@ def frozen_features(model: nn.Module, task: Task) -> tuple[Tensor, Tensor]:
 
 
 def _train_and_score(
-    name: str, network: nn.Module, task: Task, recipe: Recipe, seed: int, begun: float
+    name: str, network: nn.Module, task: Task, recipe: Recipe, seed: int, begun: float, weights: Weights = "all"
 ) -> Work[TransferScores]:
     """Scores of a network after training, with its recipe and losses as facts.
 
     The variance of values is that of a copy trained without a fifth of them.
     """
     copied = copy.deepcopy(network)
-    done = yield from fit.work(network, task, recipe, seed=seed, stage=name)
+    done = yield from fit.work(network, task, recipe, seed=seed, stage=name, weights=weights)
     losses = [round(value, 6) for value in done.history.losses.tolist()]
     facts = {"recipe": recipe.to_dict(), "losses": losses, "steps_per_epoch": done.history.steps_per_epoch}
     x_test, y_test = task.test.all()
@@ -225,7 +247,7 @@ def _train_and_score(
         return replace(scores, facts=facts)
     learn, judge = split_index(None, len(task.train), 1 / FOLDS, seed)
     smaller = replace(task, train=task.train.chosen(learn))
-    yield from fit.work(copied, smaller, recipe, seed=seed, stage=f"{name}, for its variance")
+    yield from fit.work(copied, smaller, recipe, seed=seed, stage=f"{name}, for its variance", weights=weights)
     x, y = task.train.chosen(judge).all()
     variance = (_outputs(copied, x) - y).square().mean(0).clamp_min(LEAST)
     return replace(score_values(name, outputs, variance, y_test, time.perf_counter() - begun), facts=facts)

@@ -30,7 +30,8 @@ from nearkin.fisher.tangent_features import TangentPlan, features
 from nearkin.fisher.tape import detached_weights
 from nearkin.fisher.vectors import unflat
 from nearkin.nets.functional import outputs_of
-from nearkin.transfer.subset import Weights, chosen_names, layers_of
+from nearkin.nets.lora import unmoved_names
+from nearkin.nets.weight_subset import Weights, free_weights, layers_of
 
 BATCH = 256  # samples in one forward pass
 BLOCK = 64  # samples in one block of the kernel, of which only the diagonal is used
@@ -205,18 +206,22 @@ def linearize(
     x: Tensor | None = None,
     dtype: torch.dtype | None = torch.float64,
     means: int | None = None,
+    seed: int = 0,
 ) -> Linearized:
     """The first-order expansion of a network around its weights.
 
     Args:
         model: any network that processes samples independently; it is copied, so later training changes nothing here.
-        weights: the ones that are free to move: `all`, `head` (the last linear layer), `norm` (normalisation layers),
-            `adapters` (names with "adapter" or "lora"), names of parameters or layers, or a regular expression.
+        weights: the ones that are free to move: `all`, `head` (the last linear layer), `norm` (normalisation layers and
+            the head), `lora?r=4` (new adapters of rank 4 and the head), `adapters` (names with "adapter" or "lora"),
+            names of parameters or layers, or a regular expression. New adapters have B = 0, so that the derivative by A
+            is zero, and the kernel of a layer is that of B: the layer's input in a random projection to r dimensions.
         outputs: `"sum"`, `"all"` or an index; see the module.
         x: some inputs, with which the head is determined exactly.
         dtype: of the copy. None keeps the dtype of the network, which is faster and less exact.
         means: how many of the first outputs are linearized (default: all). A heteroscedastic network of K targets has
             K means and K log variances; only the means predict targets, so kernel and mean use them alone.
+        seed: of the projections of `lora`.
 
     >>> net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
     >>> linearize(net, "head").names, linearize(net).num_weights
@@ -226,8 +231,10 @@ def linearize(
     whole = isinstance(outputs, int) and not isinstance(outputs, bool) and outputs >= 0
     require(outputs in ("sum", "all") or whole, f"outputs is 'sum', 'all' or the number of an output, got {outputs!r}")
     require(means is None or means >= 1, f"means is the number of outputs to linearize, 1 or more, got {means}")
-    names = chosen_names(model, weights, x)
-    model = copy.deepcopy(model).eval()
+    free = free_weights(model, weights, x, seed)
+    model = (copy.deepcopy(model) if free.model is model else free.model).eval()
+    unmoved = unmoved_names(model)
+    names = tuple(name for name in free.names if name not in unmoved)
     if means is not None:
         model, names = LeadingOutputs(model, means), tuple(f"network.{name}" for name in names)
     if dtype is not None:

@@ -41,7 +41,7 @@ class TangentMachine(nn.Module):
     Args:
         base: the source's network f.
         network: its network string.
-        points: X `[N, *input_shape]`.
+        points: X `[N, *input_shape]`, floats or int64 tokens.
         coefficients: A `[N, T]`.
         own: O `[C, T]`; `[K, T]` for a heteroscedastic source of K means.
         bias: b `[T]`.
@@ -83,7 +83,7 @@ class TangentMachine(nn.Module):
             terms = [flat.kernel(block, self.points) @ self.coefficients for block in blocks(x, len(self.points))]
             outputs = torch.cat(terms) + self.bias
             outputs = outputs + flat.mean(x) @ self.own if bool(self.own.any()) else outputs
-        return outputs.to(x.dtype).detach()
+        return outputs.to(x.dtype if x.is_floating_point() else torch.float32).detach()
 
     @property
     def network(self) -> str:
@@ -94,6 +94,7 @@ class TangentMachine(nn.Module):
             ("network", quote(self.source, safe="")),
             ("outputs", len(self.own) if self.means is None else 2 * self.means),
             ("points", len(self.points)),
+            *(() if self.points.is_floating_point() else (("tokens", True),)),
         )
         return str(NetworkSpec(PATH, options))
 
@@ -120,6 +121,7 @@ def tangent_machine(
     points: int,
     double: bool = False,
     means: int | None = None,
+    tokens: bool = False,
     input_shape: Sequence[int],
     num_outputs: int,
 ) -> TangentMachine:
@@ -134,7 +136,8 @@ def tangent_machine(
     require_numbers(points * (math.prod(shape) + num_outputs) + outputs * num_outputs, "this machine")
     base = build(source, shape, outputs, seed=0)
     tables = torch.zeros(points, num_outputs), torch.zeros(means or outputs, num_outputs), torch.zeros(num_outputs)
-    return TangentMachine(base, source, torch.zeros(points, *shape), *tables, double=double, means=means)
+    rows = torch.zeros(points, *shape, dtype=torch.int64 if tokens else torch.float32)
+    return TangentMachine(base, source, rows, *tables, double=double, means=means)
 
 
 def as_machine(posterior: Posterior, network: str, temperature: float = 1.0) -> TangentMachine:
@@ -168,7 +171,7 @@ def as_machine(posterior: Posterior, network: str, temperature: float = 1.0) -> 
     return TangentMachine(
         base.float(),
         network,
-        points=solver.x.float(),
+        points=solver.x.float() if solver.x.is_floating_point() else solver.x,
         coefficients=hyper.scale * layout.back(solver.weights) / temperature,
         own=own / temperature,
         bias=(posterior.shift + constant) / temperature,

@@ -66,7 +66,8 @@ class LinearizedRegressor(RegressorMixin, TransferEstimator):  # type: ignore[mi
         """
         x, targets = self._points(X, y, reset=True)
         known = None if noise is None else as_tensor(noise)
-        linearized, seed, hyper = self._linearize(x), self._seed(), self._fixed_hyper()
+        seed, hyper = self._seed(), self._fixed_hyper()
+        linearized = self._linearize(x, seed)
         if hyper is None:
             how = Learning(mean=self.mean, layers=self.layers, seed=seed)
             hyper = finish(learn.work(linearized, x, targets, noise=known, how=how), self.listen)
@@ -129,9 +130,10 @@ class LinearizedRegressor(RegressorMixin, TransferEstimator):  # type: ignore[mi
         return Hyper(noise=self.noise, scale=self.scale, mean="constant" if self.mean == "auto" else self.mean)
 
     def _points(self, X: Any, y: Any, reset: bool) -> tuple[Tensor, Tensor]:
+        tokens = self._are_tokens(X)
         X, y = validate_data(
             self, X, y, allow_nd=True, multi_output=True, y_numeric=True, reset=reset, dtype=np.float64
         )
         if reset:
             self._flat = np.ndim(y) == 1
-        return as_tensor(X), as_tensor(y)
+        return as_tensor(X, tokens), as_tensor(y)

@@ -15,8 +15,8 @@ from nearkin.core.errors import MismatchError, require
 from nearkin.core.events import Listener
 from nearkin.core.rng import derived_seed
 from nearkin.fisher.tangent import Outputs
+from nearkin.nets.weight_subset import Weights
 from nearkin.transfer.linearized import Linearized, linearize
-from nearkin.transfer.subset import Weights
 
 Array: TypeAlias = NDArray[Any]
 SEEDS = 2**31 - 1
@@ -28,7 +28,10 @@ class InputsError(MismatchError, ValueError):
 
 @dataclass(eq=False, repr=False)
 class TransferEstimator(BaseEstimator):  # type: ignore[misc]
-    """A trained network that reads arrays unchanged: they must be scaled as its training data."""
+    """A trained network that reads arrays unchanged: they must be scaled as its training data.
+
+    Whole numbers `[N, L]` are tokens if the network has an embedding; all other arrays become float64.
+    """
 
     model: nn.Module
     _: KW_ONLY
@@ -39,14 +42,15 @@ class TransferEstimator(BaseEstimator):  # type: ignore[misc]
 
     KERNEL_DTYPE: ClassVar[torch.dtype | None] = torch.float64  # None keeps the dtype of the network
 
-    def _linearize(self, x: Tensor) -> Linearized:
+    def _linearize(self, x: Tensor, seed: int) -> Linearized:
         require(
             isinstance(self.model, nn.Module),
             f"model is a trained network, an nn.Module, got a {type(self.model).__name__}",
         )
         like = next((weight for weight in self.model.parameters()), x)
+        sample = x[:1].to(like) if x.is_floating_point() else x[:1].to(like.device)
         try:
-            linearized = linearize(self.model, self.weights, self.outputs, x=x[:1].to(like), dtype=self.KERNEL_DTYPE)
+            linearized = linearize(self.model, self.weights, self.outputs, x=sample, dtype=self.KERNEL_DTYPE, seed=seed)
             linearized.num_outputs(x)
         except MismatchError as error:
             raise InputsError(str(error)) from error
@@ -55,7 +59,14 @@ class TransferEstimator(BaseEstimator):  # type: ignore[misc]
     def _inputs(self, x: Any) -> Tensor:
         """New inputs of a fitted estimator."""
         check_is_fitted(self)
-        return as_tensor(validate_data(self, x, allow_nd=True, reset=False, dtype=np.float64))
+        tokens = self._are_tokens(x)
+        return as_tensor(validate_data(self, x, allow_nd=True, reset=False, dtype=np.float64), tokens)
+
+    def _are_tokens(self, x: Any) -> bool:
+        """Whether inputs are numbers of tokens: whole numbers `[N, L]`, and the network has an embedding."""
+        whole = np.issubdtype(np.asarray(x).dtype, np.integer) and np.ndim(x) == 2
+        modules = self.model.modules() if isinstance(self.model, nn.Module) else ()
+        return bool(whole) and any(isinstance(module, nn.Embedding) for module in modules)
 
     def _seed(self) -> int:
         """`random_state` if it is an integer; otherwise a seed drawn from it."""
@@ -71,6 +82,6 @@ class TransferEstimator(BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def as_tensor(values: Array) -> Tensor:
-    """An array as a float64 tensor."""
-    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float64))
+def as_tensor(values: Array, tokens: bool = False) -> Tensor:
+    """An array as a float64 tensor, or as an int64 tensor of tokens."""
+    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64 if tokens else np.float64))
