@@ -15,6 +15,8 @@ from nearkin.core.opening import local_path, require_bytes
 from nearkin.tasks.arrays import input_rows
 from nearkin.tasks.datastring import DataString, flag
 from nearkin.tasks.frames import frame_cells, is_frame, is_records, record_cells
+from nearkin.tasks.packed_texts import COLUMN, KIND, pack_texts
+from nearkin.tasks.packed_texts import TEXT as RAW
 from nearkin.tasks.readers.documents import TEXT, document_cells, document_paths
 from nearkin.tasks.readers.folder import (
     ImageFiles,
@@ -35,7 +37,7 @@ TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 INPUT_NAMES = ("x", "x_test", "x_new", "x_train")  # arrays of an npz file that hold inputs, in order of preference
 CHECKED_IMAGES = 64  # to recognise other units
 SOURCES = ("csv", "folder", "npz")  # data strings whose location can be read without targets
-COLUMN_OPTIONS = ("target", "drop", "keep", "weight", "likelihood", "size")
+COLUMN_OPTIONS = ("target", "drop", "keep", "weight", "likelihood", "size", "raw")
 FARTHEST = 5.0  # standard deviations between image means in the same units; inverted images are at 3
 
 
@@ -62,12 +64,14 @@ def read_inputs(x: Any, facts: Mapping[str, Any], name: str) -> NewInputs:
     Args:
         x: an array or tensor `[N, ...]`; for a task from a table a DataFrame, a list of dicts or a csv file; for images
             a folder, an image file, a Pillow image or a list of them, and for text likewise; an npy or npz file of
-            inputs.
+            inputs; for a task of texts a list of texts, or the path of a csv file, text file or folder.
         facts: stored facts of the task (`Task.facts`).
         name: name of the task, for errors.
     """
     if isinstance(x, NewInputs):
         return x
+    if facts.get("preprocessing", {}).get(KIND) == RAW:
+        return _texts(x, facts, name)
     paths = _paths(x)
     encoding = _encoding(facts, name)
     if is_frame(x) and encoding is not None:
@@ -91,6 +95,43 @@ def read_inputs(x: Any, facts: Mapping[str, Any], name: str) -> NewInputs:
         inputs = _numbered(input_rows(x, name))
     _require_fit(inputs.rows, facts, name)
     return inputs
+
+
+def _texts(x: Any, facts: Mapping[str, Any], name: str) -> NewInputs:
+    """New texts: a list of texts; or the path, or a list of `Path`, of a csv file, text files or folders of them."""
+    listed: Any = [Path(_location(x)) if isinstance(x, str) else x] if isinstance(x, str | os.PathLike) else x
+    column = str(facts["preprocessing"].get(COLUMN, TEXT))
+    if is_frame(listed) or is_records(listed):
+        table: Columns = frame_cells(listed, name) if is_frame(listed) else record_cells(listed)
+        return _numbered(Values(pack_texts(_cells(table, column, name), name)))
+    if isinstance(listed, list | tuple) and listed and all(isinstance(item, os.PathLike) for item in listed):
+        paths = [local_path(str(path)) for path in listed]
+        if paths[0].name.lower().endswith(TABLES):
+            require(len(paths) == 1, f"got {len(paths)} csv files, expected one; join them", DataError)
+            return _numbered(Values(pack_texts(_cells(columns(paths[0]), column, name), name)))
+        files = _text_files(paths)
+        return NewInputs(Values(pack_texts(document_cells(files)[TEXT], name)), tuple(map(str, files)))
+    texts = list(listed) if isinstance(listed, Sequence | np.ndarray) else listed
+    require(
+        isinstance(texts, list) and all(isinstance(text, str) for text in texts),
+        f"'{name}' expects texts, got {type(x).__name__}; give a list of texts, or a csv file or text files",
+        MismatchError,
+    )
+    return _numbered(Values(pack_texts(texts, name)))
+
+
+def _cells(table: Columns, column: str, name: str) -> list[str]:
+    """The texts of a column; of the only column if it has another name."""
+    known = column if column in table or len(table) > 1 else next(iter(table), column)
+    listed = ", ".join(table)
+    require(known in table, f"the table has no column {column!r} of texts for '{name}'; it has {listed}", DataError)
+    return [str(cell) for cell in table[known]]
+
+
+def _text_files(paths: Sequence[Path]) -> list[Path]:
+    files = [file for path in paths for file in (document_paths(path) if path.is_dir() else [path])]
+    require(bool(files), f"there is no text file in {paths[0]}; name a folder of .txt files or the files", DataError)
+    return files
 
 
 def _paths(x: Any) -> list[Path]:
@@ -139,8 +180,7 @@ def _encoded(table: Columns, encoding: TableEncoding | None, name: str) -> NewIn
 
 
 def _documents(paths: Sequence[Path], encoding: TableEncoding) -> NewInputs:
-    files = [file for path in paths for file in (document_paths(path) if path.is_dir() else [path])]
-    require(bool(files), f"there is no text file in {paths[0]}; name a folder of .txt files or the files", DataError)
+    files = _text_files(paths)
     cells = document_cells(files)
     encoded = Values(torch.from_numpy(encoding.encode(cells)))
     return NewInputs(encoded, tuple(map(str, files)), notes=unknown_cells(encoding, cells))

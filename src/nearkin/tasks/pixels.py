@@ -1,6 +1,7 @@
 """Derived tasks with changed images: another size, grey, three channels, inverted.
 
-Images in memory are changed at once, in blocks, and bytes stay bytes; images in files are changed when they are read.
+Images in memory are changed at once, in blocks, and bytes stay bytes. Images in files, and images that take more than
+1 GiB after the change, are changed when they are read.
 """
 
 import math
@@ -22,6 +23,7 @@ from nearkin.tasks.task import Task
 
 BLOCK = 1024  # images changed at a time, fewer if they are large
 BLOCK_BYTES = 64 * 2**20
+MOST_CONVERTED = 2**30  # bytes of images that are converted at once; more are converted when they are read
 RANGE_SAMPLES = 1024  # evenly spaced images of a file, to tell [0, 1] from other ranges
 
 
@@ -133,7 +135,7 @@ def converted(rows: Rows, function: Callable[[Tensor], Tensor]) -> Rows:
     """
     lazy = as_read(rows, function)
     dtype = _kept_dtype(rows)
-    if dtype is None:
+    if dtype is None or len(rows) * math.prod(lazy.shape) * dtype.itemsize > MOST_CONVERTED:
         return lazy
     out = torch.empty((len(rows), *lazy.shape), dtype=dtype)
     count = max(1, min(BLOCK, BLOCK_BYTES // (4 * max(math.prod(lazy.shape), math.prod(rows.shape)))))

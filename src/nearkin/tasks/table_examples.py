@@ -13,6 +13,7 @@ import torch
 from nearkin.core.errors import DataError, require
 from nearkin.tasks.arrays import read_arrays
 from nearkin.tasks.examples import Examples
+from nearkin.tasks.packed_texts import COLUMN, KIND, TEXT, text_notes, text_rows
 from nearkin.tasks.split import held_out_split
 from nearkin.tasks.table_cells import Array, Columns, is_missing, numbers, read_numbers, written_numbers
 from nearkin.tasks.table_encoding import TableEncoding, TableReport
@@ -45,6 +46,7 @@ def read_table(
     drop: Sequence[str] = (),
     keep: Sequence[str] = (),
     weight: Any = None,
+    raw: str | None = None,
 ) -> TableExamples:
     """Read the columns of a table as examples.
 
@@ -57,6 +59,7 @@ def read_table(
         drop: names of columns to leave out.
         keep: names of columns that are not dropped as identifiers.
         weight: name of the column with the weights of the training rows, or their values `[N]`.
+        raw: name of a column of texts, which are the inputs as they are; the other columns are left out.
 
     >>> table = {"x": ["1", "2", "", "4"], "y": ["no", "yes", "no", ""]}
     >>> examples = read_table("toy", table, ["y"])
@@ -82,22 +85,45 @@ def read_table(
         raise DataError(
             f"{name}: target {targets[0]} is text in one file and numbers in the other; convert one of them"
         )
-    inputs = [
-        {column: cells for column, cells in columns.items() if column not in (*targets, *drop)}
-        for columns, _, _ in splits
-    ]
-    require(bool(inputs[0]), f"{name} has no input column left; drop fewer columns", DataError)
-    encoding, report = _fitted(name, inputs[0], y if kind == "categorical" else None, bool(y_test), keep)
-    x, *x_test = (encoding.encode(columns) for columns in inputs)
+    if raw is None:
+        inputs = [
+            {column: cells for column, cells in columns.items() if column not in (*targets, *drop)}
+            for columns, _, _ in splits
+        ]
+        x, preprocessing, lines = _encoded(name, inputs, y if kind == "categorical" else None, keep)
+    else:
+        x, preprocessing, lines = _texts(name, [columns for columns, _, _ in splits], raw, targets)
     classes = None if kind == "categorical" else tuple(targets)
-    held_out = (x_test[0], y_test[0]) if y_test else (None, None)
-    arrays = read_arrays(name, x, y, *held_out, likelihood=kind, classes=classes)
+    held_out = (x[1], y_test[0]) if y_test else (None, None)
+    arrays = read_arrays(name, x[0], y, *held_out, likelihood=kind, classes=classes)
     if weights is not None:
         kept = read_weights(name, np.delete(weights, splits[0][1]), len(arrays.train))
         arrays = arrays._replace(train=replace(arrays.train, weights=kept))
-    preprocessing = {TABLE: encoding.to_dict(), TARGET: list(targets)}
+    return TableExamples(*arrays, {**preprocessing, TARGET: list(targets)}, (*notes, *lines))
+
+
+def _encoded(
+    name: str, inputs: Sequence[Columns], classes: Array | None, keep: Sequence[str]
+) -> tuple[list[Any], dict[str, Any], list[str]]:
+    """Encoded columns of each split, the encoding as JSON values, and what was done."""
+    require(bool(inputs[0]), f"{name} has no input column left; drop fewer columns", DataError)
+    encoding, report = _fitted(name, inputs[0], classes, len(inputs) > 1, keep)
     written = [line for line in (_written(column, inputs[0][column]) for column in encoding.names) if line]
-    return TableExamples(*arrays, preprocessing, (*notes, *written, *report.shown()))
+    return [encoding.encode(columns) for columns in inputs], {TABLE: encoding.to_dict()}, [*written, *report.shown()]
+
+
+def _texts(
+    name: str, splits: Sequence[Columns], raw: str, targets: Sequence[str]
+) -> tuple[list[Any], dict[str, Any], list[str]]:
+    """Texts of each split as rows of bytes, their column, and what was done."""
+    for columns in splits:
+        listed = ", ".join(columns)
+        require(raw in columns, f"{name} has no column {raw!r} of texts; its columns are {listed}", DataError)
+    require(raw not in targets, f"{name}: {raw!r} is the target and the text; choose another column", DataError)
+    texts = [columns[raw] for columns in splits]
+    rows = text_rows(name, *texts)
+    notes = text_notes([text for split in texts for text in split])
+    return [values for values in rows if values is not None], {KIND: TEXT, COLUMN: raw}, notes
 
 
 def column_titles(preprocessing: Mapping[str, Any]) -> tuple[str, ...]:

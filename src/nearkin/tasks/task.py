@@ -17,6 +17,8 @@ from nearkin.tasks.examples import Examples, Scaling
 from nearkin.tasks.frames import frame_cells
 from nearkin.tasks.likelihood import Likelihood, likelihood
 from nearkin.tasks.metrics import ACCURACY
+from nearkin.tasks.named_inputs import named_rows
+from nearkin.tasks.packed_texts import KIND, TEXT, text_notes, text_rows
 from nearkin.tasks.rows import in_memory, subset_index
 from nearkin.tasks.split import held_out_split
 from nearkin.tasks.table_examples import mark_positions, read_table
@@ -247,7 +249,8 @@ column 1.'
 
         Args:
             name: name of the task.
-            x: images `[N, H, W]`, `[N, C, H, W]` or `[N, H, W, C]`, bytes or floats; or a table `[N, D]`.
+            x: images `[N, H, W]`, `[N, C, H, W]` or `[N, H, W, C]`, bytes or floats; or a table `[N, D]`; or a
+                dictionary of named inputs `[N, ...]`, such as tokens and their mask, which are packed into one tensor.
             y: classes (numbers or strings) `[N]`, or real values `[N]` or `[N, K]`, or images.
             x_test: test inputs; without them a fifth of every class becomes the test set.
             y_test: test targets.
@@ -256,11 +259,52 @@ column 1.'
             standardise: scale inputs and real targets by mean and standard deviation of the training set.
             sample_weight: weights `[N]` of the samples of x in training (default: all 1).
         """
+        preprocessing: dict[str, Any] = {}
+        if isinstance(x, Mapping):
+            x, x_test, preprocessing = named_rows(name, x, x_test)
+            standardise = False
         arrays = read_arrays(name, x, y, x_test, y_test, likelihood=likelihood, classes=classes)
         if sample_weight is not None:
             weights = read_weights(name, sample_weight, len(arrays.train))
             arrays = arrays._replace(train=replace(arrays.train, weights=weights))
-        return cls.of(name, **arrays._asdict(), standardise=standardise)
+        return cls.of(name, **arrays._asdict(), standardise=standardise, preprocessing=preprocessing)
+
+    @classmethod
+    def from_texts(
+        cls,
+        name: str,
+        texts: Sequence[str],
+        y: Any,
+        texts_test: Sequence[str] | None = None,
+        y_test: Any = None,
+        *,
+        likelihood: str | None = None,
+        classes: Sequence[str] | None = None,
+        sample_weight: Any = None,
+    ) -> "Task":
+        """A task of texts, for networks that bring a tokenizer; each text is stored as its UTF-8 bytes.
+
+        Args:
+            name: name of the task.
+            texts: one text for each sample; those of more than 64 KiB are cut.
+            y: classes (numbers or strings) `[N]`, or real values `[N]` or `[N, K]`.
+            texts_test: test texts; without them a fifth of every class becomes the test set.
+            y_test: test targets.
+            likelihood: (default: whole numbers and strings are classes, floats are real values).
+            classes: names of the classes, in the order of their numbers.
+            sample_weight: weights `[N]` of the training texts (default: all 1).
+
+        >>> task = Task.from_texts("mood", ["good", "bad", "fine", "awful"] * 5, ["+", "-", "+", "-"] * 5)
+        >>> task.classes, task.input_shape, bytes(task.train.first(1).x[0, :4].numpy())
+        (('+', '-'), (5,), b'good')
+        """
+        x, x_test = text_rows(name, texts, texts_test)
+        arrays = read_arrays(name, x, y, x_test, y_test, likelihood=likelihood, classes=classes)
+        if sample_weight is not None:
+            weights = read_weights(name, sample_weight, len(arrays.train))
+            arrays = arrays._replace(train=replace(arrays.train, weights=weights))
+        notes = text_notes([*texts, *(texts_test or ())])
+        return cls.of(name, **arrays._asdict(), preprocessing={KIND: TEXT}, notes=notes)
 
     @classmethod
     def from_boxes(

@@ -86,6 +86,7 @@ def test_clean_digits_have_no_wrong_labels() -> None:
     assert not found.grave
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("share", [0.1, 0.2, 0.4])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_share_of_corrupted_digits(share: float, seed: int) -> None:

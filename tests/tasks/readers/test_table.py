@@ -204,6 +204,7 @@ def test_other_broken_files(tmp_path):
         table.read(written(tmp_path, "a,b\n" + "x" * 200_000 + ",1\n"), {"target": "b"})
 
 
+@pytest.mark.soak
 def test_a_hundred_thousand_rows_in_a_few_seconds(tmp_path):
     rng = random.Random(0)
     lines = [",".join([rng.choice("rgb"), *(f"{rng.random():.6f}" for _ in range(19))]) for _ in range(100_000)]

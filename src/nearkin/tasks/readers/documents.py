@@ -24,10 +24,15 @@ def document_cells(paths: Sequence[Path]) -> dict[str, list[str]]:
     return {TEXT: [text_content(path) for path in paths]}
 
 
-def read_documents(root: Path, train: Sequence[Path], test: Sequence[Path]) -> Task:
-    """A task from class folders of text files; without test folders a fifth of each class is the test set."""
+def read_documents(root: Path, train: Sequence[Path], test: Sequence[Path], raw: bool = False) -> Task:
+    """A task from class folders of text files; without test folders a fifth of each class is the test set.
+
+    The texts are encoded as a table of words, or kept as they are (`raw`).
+    """
     splits = [_table(folders) for folders in (train, test) if folders]
-    examples = read_table(str(root), splits[0], [CLASS], splits[1] if test else None, likelihood="categorical")
+    examples = read_table(
+        str(root), splits[0], [CLASS], splits[1] if test else None, likelihood="categorical", raw=TEXT if raw else None
+    )
     return Task.of(root.resolve().name, **examples._asdict())
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from nearkin.core.errors import DataError, optional, require
 from nearkin.core.opening import local_path, open_regular, require_bytes
-from nearkin.tasks.datastring import height_width
+from nearkin.tasks.datastring import flag, height_width
 from nearkin.tasks.examples import Examples
 from nearkin.tasks.readers.documents import document_paths, read_documents
 from nearkin.tasks.rows import Pixels, Rows, Values, chosen
@@ -28,7 +28,7 @@ from nearkin.tasks.task import Task
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-OPTIONS: tuple[str, ...] = ("size",)
+OPTIONS: tuple[str, ...] = ("size", "raw")
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
 FORMATS = (
@@ -122,15 +122,18 @@ def read(location: str, options: Mapping[str, str]) -> Task:
 
     Args:
         location: the folder; its `train` and `test` (or `val`) are the splits if they contain class folders.
-        options: `size=64` or `size=64x48` (height×width) to resize; see `read_images`.
+        options: `size=64` or `size=64x48` (height×width) to resize; see `read_images`. `raw` keeps texts as they are,
+            for networks that bring a tokenizer.
     """
     root = local_path(location)
     if not root.is_dir():
         raise DataError(f"there is no folder {root}; name one that contains a folder of images per class")
+    raw = "raw" in options and flag(options["raw"], "raw")
     train_root, test_root = _split_folders(root)
     class_folders = _folders(train_root)
     if class_folders and not any(map(image_paths, class_folders)) and any(map(document_paths, class_folders)):
-        return read_documents(root, class_folders, _folders(test_root) if test_root is not None else ())
+        return read_documents(root, class_folders, _folders(test_root) if test_root is not None else (), raw)
+    require(not raw, f"{root} has no text files by class, raw is for texts; leave raw out")
     train = _by_class(train_root)
     test = _by_class(test_root) if test_root is not None else {}
     unknown = sorted(set(test) - set(train))

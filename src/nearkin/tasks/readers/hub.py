@@ -19,12 +19,13 @@ from nearkin.core.errors import DataError, OptionError, optional, require
 from nearkin.core.opening import CHUNK, local_path, open_regular, require_bytes, unpacked
 from nearkin.tasks.arrays import input_rows
 from nearkin.tasks.datastring import one_of
+from nearkin.tasks.packed_texts import COLUMN
 from nearkin.tasks.readers import folder, language, table
 from nearkin.tasks.rows import Rows, gathered
 from nearkin.tasks.task import Task
 
-OWN_OPTIONS = ("config", "input", "target", "train", "test", "likelihood")
-OPTIONS: tuple[str, ...] = (*OWN_OPTIONS, *folder.OPTIONS, *language.OPTIONS)
+OWN_OPTIONS = ("config", "raw", "input", "target", "train", "test", "likelihood")
+OPTIONS: tuple[str, ...] = (*OWN_OPTIONS, "size", *language.OPTIONS)
 
 SAVED = ("dataset_dict.json", "state.json")  # files that save_to_disk writes
 BUILDERS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".arrow": "arrow"}
@@ -43,12 +44,14 @@ def read(location: str, options: Mapping[str, str]) -> Task:
     Args:
         location: a folder or file, or the name of a dataset on the hub.
         options: `config`, `input` and `target` columns, `train` and `test` splits, `likelihood`; `size` for images;
-            `length`, `level` and `vocabulary` for text.
+            `length`, `level` and `vocabulary` for text; `raw=COLUMN` for texts as they are, with a target.
     """
     likelihood = options.get("likelihood")
     if likelihood is not None:
         one_of(likelihood, "likelihood", table.LIKELIHOODS)
     name, splits = Path(location).name.split(".")[0], _splits(location, options)
+    if "raw" in options:
+        return _raw_texts(name, location, splits, options, likelihood)
     columns = _columns(location, {column: _kind(feature) for column, feature in splits[0].features.items()}, options)
     for split in splits:
         missing = [column for column in (*columns.inputs, *columns.targets) if column not in split.features]
@@ -61,6 +64,31 @@ def read(location: str, options: Mapping[str, str]) -> Task:
         return language.language_task(name, texts[0], (*texts[1:], None)[0], options)
     rows, notes = _inputs(name, splits, columns, options)
     return replace(_task(name, splits, rows, columns.targets, likelihood), notes=notes)
+
+
+def _raw_texts(name: str, location: str, splits: Sequence[Any], options: Mapping[str, str], form: str | None) -> Task:
+    """A task of the texts of one column, and one target."""
+    kinds = {column: _kind(feature) for column, feature in splits[0].features.items()}
+    raw, shown = options["raw"], ", ".join(f"{column} ({kind})" for column, kind in kinds.items())
+    require(kinds.get(raw) == "text", f"raw must be a column of texts of {location}, got {raw!r}; it has {shown}")
+    usual = [*(key for key in kinds if kinds[key] == "class"), *(key for key in TARGET_NAMES if key in kinds)]
+    target = options.get("target") or next(iter(usual), "")
+    require(target in kinds and target != raw, f"which column of {location} is the target? its columns are {shown}")
+    both: list[Any] = []
+    for split in splits:
+        missing = [column for column in (raw, target) if column not in split.features]
+        require(not missing, f"the test split of {location} has no {', '.join(missing)}; choose ?test=SPLIT", DataError)
+        require_bytes(split.select_columns([raw, target]).data.nbytes, f"the texts of {name}")
+        cells = split.with_format(None)[:]
+        require(None not in cells[target], f"{name}: column {target} has empty cells; fill them in", DataError)
+        hidden = kinds[target] == "class" and min(cells[target], default=0) < 0
+        require(
+            not hidden, f"{name}: a split has hidden labels (-1); choose another, as in ?test=validation", DataError
+        )
+        both += [["" if text is None else text for text in cells[raw]], np.array(cells[target])]
+    classes = list(splits[0].features[target].names) if kinds[target] == "class" and form != "gaussian" else None
+    task = Task.from_texts(name, *both, likelihood=form, classes=classes)
+    return replace(task, preprocessing={**task.preprocessing, COLUMN: raw})
 
 
 class TaskColumns(NamedTuple):

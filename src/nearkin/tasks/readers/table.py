@@ -17,7 +17,7 @@ from nearkin.tasks.table_examples import LIKELIHOODS as LIKELIHOODS
 from nearkin.tasks.table_examples import read_table
 from nearkin.tasks.task import Task
 
-OPTIONS: tuple[str, ...] = ("target", "drop", "keep", "likelihood", "test", "weight")
+OPTIONS: tuple[str, ...] = ("target", "drop", "keep", "likelihood", "test", "weight", "raw")
 
 DELIMITERS = ",;\t|"
 SHOWN = 5  # rows in an error
@@ -36,14 +36,18 @@ def read(location: str, options: Mapping[str, str]) -> Task:
             decimal.
         options: `target=COLUMN` (or several of real values, `a,b`), `drop=a,b` to leave columns out, `keep=a,b` for
             columns that are no identifiers, `test=FILE2`, `weight=COLUMN` for the weights of the training rows,
-            `likelihood` (default: categorical for text and up to 20 distinct whole numbers, else gaussian).
+            `likelihood` (default: categorical for text and up to 20 distinct whole numbers, else gaussian);
+            `raw=COLUMN` for a task of the texts of one column as they are, for networks that bring a tokenizer.
     """
     path = local_path(location)
     train = columns(path)
     test = columns(_test_path(path, options["test"])) if options.get("test") else None
-    targets, drop, keep, weight = (
-        _named_columns(path, train, options, option) for option in ("target", "drop", "keep", "weight")
+    targets, drop, keep, weight, raw = (
+        _named_columns(path, train, options, option) for option in ("target", "drop", "keep", "weight", "raw")
     )
+    require("raw" not in options or len(raw) == 1, f"raw must be one column of texts, got {options.get('raw')!r}")
+    if raw:
+        drop = [name for name in train if name not in (*targets, *weight, *raw)]
     require(len(weight) <= 1, f"weight must be one column, got {', '.join(weight)}; name one")
     absent = [] if test is None else [name for name in train if name not in (*test, *drop, *weight)]
     if absent:
@@ -55,7 +59,15 @@ def read(location: str, options: Mapping[str, str]) -> Task:
             f"classes must be one column, got target={','.join(targets)}; name one, or set ?likelihood=gaussian",
         )
     table = read_table(
-        str(path), train, targets, test, likelihood=likelihood, drop=drop, keep=keep, weight=next(iter(weight), None)
+        str(path),
+        train,
+        targets,
+        test,
+        likelihood=likelihood,
+        drop=drop,
+        keep=keep,
+        weight=next(iter(weight), None),
+        raw=next(iter(raw), None),
     )
     return Task.of(plain_stem(path), **table._asdict())
 

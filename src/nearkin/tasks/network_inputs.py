@@ -1,0 +1,84 @@
+"""How the inputs of a task become those of a network: size and channels of images, fixed scaling, tokens of texts.
+
+A network that a zoo trained scales its inputs by the statistics of each task. A network that was trained elsewhere has
+preprocessing of its own, which is applied to every task.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NotRequired, TypedDict
+
+import torch
+
+from nearkin.core.plain import typed
+from nearkin.tasks.examples import Scaling
+from nearkin.tasks.pixels import fitted_to
+from nearkin.tasks.task import Task
+from nearkin.tasks.texts import Tokenizer, require_no_text, tokenised
+
+NETWORK_INPUTS = "network_inputs"
+"""Key among the facts of a task under which a network has preprocessing of its own."""
+
+
+class InputFacts(TypedDict):
+    """The keys of `NetworkInputs.facts`."""
+
+    shape: list[int]
+    mean: list[float] | None
+    std: list[float] | None
+    tokenizer: NotRequired[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class NetworkInputs:
+    """Inputs of a network.
+
+    Attributes:
+        shape: of one input.
+        mean: subtracted from each channel or column, in units of the raw inputs (images in [0, 1]); None if the task's
+            own scaling is used.
+        std: by which they are then divided.
+        tokenizer: of a network that reads texts.
+    """
+
+    shape: tuple[int, ...]
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    tokenizer: Tokenizer | None = None
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> "NetworkInputs":
+        """Inputs of a stored network, from the facts of its task: its own ones, or those of the task."""
+        stored = facts.get(NETWORK_INPUTS)
+        if stored is None:
+            return cls(tuple(facts["input_shape"]))
+        known = typed(InputFacts, stored, "the inputs of the network")
+        mean, std = (None if values is None else tuple(values) for values in (known["mean"], known["std"]))
+        tokenizer = known.get("tokenizer")
+        return cls(tuple(known["shape"]), mean, std, None if tokenizer is None else Tokenizer.from_facts(tokenizer))
+
+    def facts(self) -> dict[str, Any]:
+        """The inputs as JSON values."""
+        tokenizer = {} if self.tokenizer is None else {"tokenizer": self.tokenizer.facts()}
+        return {
+            "shape": list(self.shape), "mean": None if self.mean is None else list(self.mean),
+            "std": None if self.std is None else list(self.std), **tokenizer,
+        }  # fmt: skip
+
+    def __call__(self, task: Task) -> Task:
+        """The task as the network reads it.
+
+        >>> task = Task.from_arrays("noise", torch.rand(10, 3, 8, 8), torch.arange(10) % 2)
+        >>> seen = NetworkInputs((3, 4, 4), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))(task)
+        >>> seen.input_shape, seen.train.scaling.mean.tolist()
+        ((3, 4, 4), [0.5, 0.5, 0.5])
+        """
+        if self.tokenizer is not None:
+            return tokenised(task, self.tokenizer)
+        require_no_text(task, "the network, which has no tokenizer,")
+        seen = fitted_to(task, self.shape)
+        if self.mean is None or self.std is None:
+            return seen
+        scaling = Scaling(torch.tensor(self.mean), torch.tensor(self.std))
+        train, test = (replace(examples, scaling=scaling) for examples in (seen.train, seen.test))
+        return replace(seen, train=train, test=test)

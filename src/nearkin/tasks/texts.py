@@ -1,0 +1,131 @@
+"""Tasks whose inputs are texts, and tokens of these texts for a network.
+
+A text is stored as its UTF-8 bytes in one row, filled with zeros: such tasks are split, limited and stored like all
+others. Networks that read texts bring a tokenizer, which is data (`tokenizer.json`), never code.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nearkin.core.errors import DataError, MismatchError, optional, require
+from nearkin.tasks.examples import Scaling
+from nearkin.tasks.packed_texts import KIND, TEXT, unpack_texts
+from nearkin.tasks.packed_texts import pack_texts as pack_texts
+from nearkin.tasks.rows import Rows, Values
+from nearkin.tasks.task import Task
+
+IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
+FIELDS = (IDS, MASK, TYPES)
+MOST_TOKENS = 8192
+
+
+def is_text(task: Task) -> bool:
+    """Whether the inputs of a task are texts."""
+    return task.preprocessing.get(KIND) == TEXT
+
+
+def require_no_text(task: Task, what: str) -> None:
+    """Refuse a task of texts for a network or model that reads numbers."""
+    require(
+        not is_text(task),
+        f"'{task.name}' has texts as inputs, {what} reads numbers; use a network that reads texts (nearkin adopt), or "
+        f"read the texts as a table of words (without raw)",
+        MismatchError,
+    )
+
+
+def text_task(
+    name: str,
+    texts: Sequence[str],
+    labels: Any,
+    texts_test: Sequence[str] | None = None,
+    labels_test: Any = None,
+    *,
+    likelihood: str | None = None,
+    classes: Sequence[str] | None = None,
+) -> Task:
+    """`Task.from_texts` as a function.
+
+    >>> task = text_task("mood", ["good", "bad", "fine", "awful"] * 5, ["+", "-", "+", "-"] * 5)
+    >>> task.classes, unpack_texts(task.train.first(2).x)
+    (('+', '-'), ['good', 'bad'])
+    """
+    return Task.from_texts(name, texts, labels, texts_test, labels_test, likelihood=likelihood, classes=classes)
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """A tokenizer as data.
+
+    Attributes:
+        content: of the file `tokenizer.json`.
+        length: number of tokens of a text; longer texts are cut, shorter ones are filled.
+        fields: names of the network's inputs, of `FIELDS`.
+    """
+
+    content: str = field(repr=False)
+    length: int
+    fields: tuple[str, ...] = (IDS, MASK)
+
+    def __post_init__(self) -> None:
+        require(1 <= self.length <= MOST_TOKENS, f"a text has 1 to {MOST_TOKENS} tokens, got {self.length}")
+        odd = [name for name in self.fields if name not in FIELDS]
+        require(not odd, f"a tokenizer has no output {', '.join(odd)}; it has {', '.join(FIELDS)}")
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> "Tokenizer":
+        """The tokenizer of stored facts."""
+        return cls(facts["content"], int(facts["length"]), tuple(facts["fields"]))
+
+    def facts(self) -> dict[str, Any]:
+        """The tokenizer as JSON values."""
+        return {"content": self.content, "length": self.length, "fields": list(self.fields)}
+
+    @cached_property
+    def digest(self) -> str:
+        """Hash of the content."""
+        return hashlib.sha256(self.content.encode()).hexdigest()[:16]
+
+    @cached_property
+    def _encoder(self) -> Any:
+        library = optional("tokenizers", "text", "reading texts")
+        try:
+            encoder = library.Tokenizer.from_str(self.content)
+        except Exception as broken:  # the library raises no narrower class
+            reason = " ".join(str(broken).split())[:160]
+            raise DataError(f"the tokenizer cannot be read ({reason}); expected a file tokenizer.json") from None
+        encoder.enable_truncation(self.length)
+        encoder.enable_padding(length=self.length)
+        return encoder
+
+    def __call__(self, texts: Sequence[str]) -> Tensor:
+        """Tokens of texts, packed `[N, K L]`: the fields one after the other."""
+        encoded = self._encoder.encode_batch(list(texts))
+        parts = {IDS: "ids", MASK: "attention_mask", TYPES: "type_ids"}
+        columns = [torch.tensor([getattr(item, parts[name]) for item in encoded]) for name in self.fields]
+        return torch.cat([column.view(len(encoded), self.length) for column in columns], 1)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"content": self.content, "length": self.length, "fields": self.fields}
+
+
+def tokenised(task: Task, tokenizer: Tokenizer) -> Task:
+    """The task with tokens as inputs."""
+    require(
+        is_text(task),
+        f"'{task.name}' has inputs of shape {task.input_shape}, the network reads texts; use a task of texts",
+        MismatchError,
+    )
+
+    def rows(texts: Rows) -> Rows:
+        packed = [tokenizer(unpack_texts(texts.take(index))) for index in torch.arange(len(texts)).split(1024)]
+        return Values(torch.cat(packed))
+
+    train, test = (replace(part, inputs=rows(part.inputs), scaling=Scaling()) for part in (task.train, task.test))
+    return replace(task, train=train, test=test, input_shape=train.inputs.shape, preprocessing={})
