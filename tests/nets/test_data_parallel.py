@@ -28,7 +28,7 @@ from nearkin.zoo.model_file import train
 from nearkin.zoo.zoo import Zoo
 from parallel_cases import CASES, MIXED, few, network
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 SLOW = """

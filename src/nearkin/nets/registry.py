@@ -31,6 +31,7 @@ from nearkin.nets.trusted_code import (
 )
 from nearkin.tasks.likelihood import require_one_output
 from nearkin.tasks.task import Task
+from nearkin.tasks.texts import require_no_text
 
 Factory: TypeAlias = Callable[..., nn.Module]
 
@@ -147,7 +148,14 @@ def creation(network: str, input_shape: tuple[int, ...], num_outputs: int) -> tu
 
 def _create(spec: NetworkSpec, factory: Factory, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
     """Call the factory; parameters that are initialised by a first input are initialised as well."""
-    keywords = _keywords(spec, factory, input_shape, num_outputs)
+    model = _called(spec, factory, _keywords(spec, factory, input_shape, num_outputs))
+    if any(isinstance(parameter, UninitializedParameter) for parameter in model.parameters()):
+        outputs_of(model, blank(model, input_shape))
+    return model
+
+
+def _called(spec: NetworkSpec, factory: Factory, keywords: dict[str, Any]) -> nn.Module:
+    """The module that the factory makes; an error of one line if it fails."""
     try:
         model = factory(**keywords)
     except NearkinError:
@@ -156,9 +164,18 @@ def _create(spec: NetworkSpec, factory: Factory, input_shape: tuple[int, ...], n
         options = ", ".join(f"{name}={value!r}" for name, value in keywords.items()) or "no options"
         raise OptionError(f"network {spec} cannot be made with {options}: {_line(failed)}; fix its options") from failed
     require(isinstance(model, nn.Module), f"network {spec} made {_kind(model)}, expected an nn.Module; return one")
-    if any(isinstance(parameter, UninitializedParameter) for parameter in model.parameters()):
-        outputs_of(model, blank(model, input_shape))
     return model
+
+
+def create_network(network: str) -> nn.Module:
+    """The network of a string as its options alone define it: the task sets neither inputs nor outputs.
+
+    >>> trust_network("torch.nn:Linear")
+    >>> create_network("torch.nn:Linear?in_features=3&out_features=2")
+    Linear(in_features=3, out_features=2, bias=True)
+    """
+    spec = NetworkSpec.parse(network)
+    return _called(spec, _factory(spec.name), dict(spec.options))
 
 
 @functools.lru_cache(maxsize=256)
@@ -217,6 +234,7 @@ def build(
 def default_network(task: Task) -> str:
     """The default network of a task: a small one that fits its inputs and outputs; detection has none."""
     require_one_output(task.likelihood)
+    require_no_text(task, "a default network")
     by_likelihood = {"dense": "autoencoder", "language": "recurrent"}
     return by_likelihood.get(task.likelihood, "lenet" if len(task.input_shape) == 3 else "mlp")
 

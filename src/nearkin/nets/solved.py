@@ -22,6 +22,7 @@ from nearkin.nets.registry import build
 from nearkin.nets.training_loop import Fit
 from nearkin.tasks.examples import Scaling
 from nearkin.tasks.likelihood import likelihood
+from nearkin.tasks.network_inputs import NETWORK_INPUTS, NetworkInputs
 from nearkin.tasks.task import Task
 
 LARGEST_INPUT = 2**28  # values of one stored input
@@ -105,10 +106,15 @@ class Solved:
         """Width of the last layer."""
         return likelihood(self.facts["likelihood"]).num_outputs(len(self.facts["classes"]))
 
+    @property
+    def inputs(self) -> NetworkInputs:
+        """How the inputs of a task are prepared for the networks."""
+        return NetworkInputs.of(self.facts)
+
     def model(self, trial: int = 0) -> nn.Module:
         """The trained network of one trial, in evaluation mode."""
         require(0 <= trial < len(self.trials), f"'{self.name}' has trials 0 to {len(self.trials) - 1}, got {trial}")
-        shape, fit = tuple(self.facts["input_shape"]), self.trials[trial]
+        shape, fit = self.inputs.shape, self.trials[trial]
         stored = sum(value.numel() for value in fit.params.values())
         with restoring(f"the network of '{self.name}'"), _weight_limit(SPARE * stored + SPARE_WEIGHTS, self.network):
             model = build(self.network, shape, self.num_outputs, self.seed, trial)
@@ -117,9 +123,10 @@ class Solved:
 
     def scores_on(self, task: Task, trial: int = 0, device: torch.device | None = None) -> Scores:
         """Metric and loss on another task's test set, with the scaling of this task."""
+        adopted = NETWORK_INPUTS in self.facts  # its inputs are prepared from those of any task
         for property_name, own, other in (
             ("likelihood", self.facts["likelihood"], task.likelihood),
-            ("input shape", tuple(self.facts["input_shape"]), task.input_shape),
+            ("input shape", task.input_shape if adopted else tuple(self.facts["input_shape"]), task.input_shape),
             ("number of classes", len(self.facts["classes"]), len(task.classes)),
         ):
             if own != other:
@@ -132,9 +139,12 @@ class Solved:
             f"on its own data, or apply it to new rows with nearkin predict",
             MismatchError,
         )
-        scaling = Scaling.from_dict(self.facts["scaling"])
         target_scaling = Scaling.from_dict(self.facts["target_scaling"])
-        examples = replace(task.test, scaling=scaling, target_scaling=target_scaling)
+        if adopted:
+            examples = replace(self.inputs(task).test, target_scaling=target_scaling)
+        else:
+            scaling = Scaling.from_dict(self.facts["scaling"])
+            examples = replace(task.test, scaling=scaling, target_scaling=target_scaling)
         return evaluate(self.model(trial).to(device), examples, task.form, device=device)
 
 

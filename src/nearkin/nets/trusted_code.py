@@ -24,8 +24,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
-from nearkin.core.errors import NearkinError, OptionError, require
+from nearkin.core.errors import DataError, NearkinError, OptionError, require
 from nearkin.core.files import write_durably
+from nearkin.nets.adopted_spec import ADOPTED, adopted_spec
 
 SEARCHED = "nearkin.search.named:searched"
 TANGENT_MACHINE = "nearkin.transfer.machine:tangent_machine"
@@ -36,6 +37,7 @@ OWN = {
     SEARCHED: "nearkin.search.networks.named:searched",
     TANGENT_MACHINE: TANGENT_MACHINE,
     ENSEMBLE: ENSEMBLE,
+    ADOPTED: ADOPTED,
     **{f"{SIMPLE}:{name}": f"{_MACHINES}:{name}" for name in ("kernel_machine", "linear_machine")},
     **{f"{SIMPLE}:{name}": f"{_TREES}:{name}" for name in ("averaged_trees", "boosted_trees")},
 }
@@ -193,6 +195,12 @@ def member_networks(network: str) -> tuple[str, ...]:
 def _code(network: str) -> str | None:
     """The import path outside nearkin that a network string needs; None if it needs none."""
     name, _, rest = network.strip().partition("?")
+    if name == ADOPTED:  # it may use another network
+        try:
+            spec = adopted_spec(network)
+        except DataError:  # such a network cannot be built
+            return None
+        name = "" if spec is None else spec.network.strip().partition("?")[0]
     if name in (TANGENT_MACHINE, ENSEMBLE):  # it uses other networks, which are one of its options
         options = dict(option.partition("=")[::2] for option in rest.split("&"))
         if name == ENSEMBLE:

@@ -1,0 +1,125 @@
+"""Preprocessing of an adopted model as data: size, scaling and channel order of images, or a tokenizer of texts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from nearkin.core.errors import DataError, OptionError, require
+from nearkin.core.numbers import real_number, whole_number
+from nearkin.core.opening import local_path, read_file
+from nearkin.tasks.network_inputs import NetworkInputs
+from nearkin.tasks.task import Task
+from nearkin.tasks.texts import IDS, MASK, TYPES, Tokenizer
+
+ORDERS = ("rgb", "bgr")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preprocess:
+    """How raw inputs become those of a model.
+
+    Attributes:
+        size: height and width of images; one number for square ones.
+        channels: of images (default: 3).
+        mean: subtracted from each channel of images in [0, 1], or from each column of a table.
+        std: by which each channel or column is then divided.
+        order: of the channels, `rgb` or `bgr`.
+        shape: of inputs that are no images.
+        tokenizer: path of a file `tokenizer.json`, or its content.
+        length: number of tokens of a text (default: 128).
+        types: whether the model also takes the types of tokens (`token_type_ids`).
+    """
+
+    size: tuple[int, int] | None = None
+    channels: int = 3
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    order: str = "rgb"
+    shape: tuple[int, ...] | None = None
+    tokenizer: str | None = None
+    length: int = 128
+    types: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.order in ORDERS, f"the order of channels is {self.order!r}, expected one of {', '.join(ORDERS)}")
+        require(self.channels >= 1, f"got {self.channels} channels, expected 1 or more")
+        require(
+            (self.mean is None) == (self.std is None),
+            "got mean without std, or std without mean; give both, or neither for the scaling of each task",
+        )
+        require(self.std is None or all(value > 0 for value in self.std), f"std must be above 0, got {self.std}")
+        given = [name for name in ("size", "shape", "tokenizer") if getattr(self, name) is not None]
+        require(len(given) <= 1, f"got {' and '.join(given)}; give one of them")
+
+    @classmethod
+    def of(cls, values: "Preprocess | Mapping[str, Any] | str | None") -> "Preprocess":
+        """Preprocessing from a value, a dictionary or a text such as `size=224&mean=0.5&std=0.5&order=bgr`.
+
+        >>> Preprocess.of("size=224&mean=0.5&std=0.25").mean
+        (0.5,)
+        """
+        if isinstance(values, Preprocess):
+            return values
+        pairs = [item.partition("=")[::2] for item in values.split("&") if item] if isinstance(values, str) else ()
+        given = dict(pairs) if isinstance(values, str) else dict(values or {})
+        known = [item.name for item in fields(cls)]
+        unknown = sorted(set(given) - set(known))
+        require(not unknown, f"preprocessing has no {', '.join(unknown)}; it has {', '.join(known)}")
+        return cls(**{name: _read(name, value) for name, value in given.items()})
+
+    def inputs(self, task: Task | None) -> NetworkInputs | None:
+        """Inputs of the network; None if nothing is given: then they are those of the task."""
+        if self.tokenizer is not None:
+            names = (IDS, MASK, TYPES) if self.types else (IDS, MASK)
+            tokenizer = Tokenizer(_tokenizer_content(self.tokenizer), self.length, names)
+            return NetworkInputs((len(names) * self.length,), tokenizer=tokenizer)
+        shape = self.shape
+        if self.size is not None:
+            shape = (self.channels, *self.size)
+        if shape is None and task is not None and (self.mean is not None or self.order != "rgb"):
+            shape = task.input_shape
+        if shape is None:
+            return None
+        mean, std = (None if values is None else _each(values, shape[0]) for values in (self.mean, self.std))
+        return NetworkInputs(shape, mean, std)
+
+
+def _each(values: tuple[float, ...], count: int) -> tuple[float, ...]:
+    require(
+        len(values) in (1, count),
+        f"got {len(values)} values of mean or std, expected 1 or {count}, one for each channel",
+    )
+    return values if len(values) == count else values * count
+
+
+def _tokenizer_content(text: str) -> str:
+    if text.lstrip().startswith("{"):
+        return text
+    path = local_path(text)
+    path = path / "tokenizer.json" if path.is_dir() else path
+    require(path.exists(), f"there is no tokenizer {path}; expected a file tokenizer.json: check the path", DataError)
+    return bytes(read_file(path)).decode("utf-8", "replace")
+
+
+def _read(name: str, value: Any) -> Any:
+    """A value of an option; texts are parsed."""
+    parts = value.split(",") if isinstance(value, str) else value
+    if name in ("order", "tokenizer"):
+        return value
+    if name == "types":
+        require(value in (True, False, "true", "false", ""), f"types is {value!r}, expected true or false")
+        return value in (True, "true", "")
+    several = list(parts) if isinstance(parts, list | tuple) else [parts]
+    if name == "size" and isinstance(value, str) and "x" in value:
+        several = value.split("x")
+    parse = real_number if name in ("mean", "std") else whole_number
+    numbers = [parse(item) if isinstance(item, str) else item for item in several]
+    valid = all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers)
+    if not valid or (name not in ("mean", "std") and any(not isinstance(n, int) or n < 1 for n in numbers)):
+        raise OptionError(f"{name} is {value!r}, expected numbers such as {'0.5' if parse is real_number else '224'}")
+    if name == "size":
+        require(len(numbers) in (1, 2), f"size is {value!r}, expected one or two numbers")
+        return (numbers[0], numbers[-1])
+    if name in ("channels", "length"):
+        return numbers[0]
+    return tuple(float(number or 0) for number in numbers) if name in ("mean", "std") else tuple(numbers)

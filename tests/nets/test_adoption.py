@@ -1,0 +1,300 @@
+"""A module becomes an adopted network, which gives the same outputs after it was built again from data alone."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from nearkin.core.errors import DataError, MismatchError, NearkinError, OptionError
+from nearkin.nets.adopted import AdoptedNetwork, pooled, wrapped
+from nearkin.nets.adopted_spec import ADOPTED, AdoptedSpec, adopted_spec, network_label
+from nearkin.nets.adoption import NEW, AdoptedModel, adopt_module, described, probe_inputs
+from nearkin.nets.functional import load
+from nearkin.nets.heads import features
+from nearkin.nets.layer_tree import build_layers, describe
+from nearkin.nets.registry import build
+from nearkin.nets.trusted_code import TrustError, is_trusted, refusal
+from nearkin.nets.weight_files import load_weights, read_weights
+from nearkin.tasks.input_fields import InputField
+from nearkin.tasks.named_inputs import pack_inputs, unpack_inputs
+
+
+class Tokens(nn.Module):
+    """An encoder of tokens with a mask, a tied embedding, and outputs by name."""
+
+    def __init__(self, vocabulary: int = 7, width: int = 6, outputs: int = 3) -> None:
+        super().__init__()
+        self.vocabulary, self.width, self.outputs = vocabulary, width, outputs
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.norm = nn.LayerNorm(width)
+        self.drop = nn.Dropout(0.5)
+        self.tied = nn.Linear(width, vocabulary, bias=False)
+        self.tied.weight = self.embedding.weight
+        self.classifier = nn.Linear(vocabulary, outputs)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        hidden = self.drop(self.norm(self.embedding(ids))) * mask[..., None]
+        mean = hidden.sum(1) / mask.sum(1, keepdim=True).clamp_min(1)
+        return {"logits": self.classifier(torch.tanh(self.tied(mean))), "hidden": hidden}
+
+
+class Hidden(nn.Module):
+    """A module whose constructor keeps no argument."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)
+
+
+FIELDS = (InputField("ids", (5,)), InputField("mask", (5,)))
+
+
+def rebuilt(model: AdoptedModel, shape: tuple[int, ...]) -> nn.Module:
+    network = build(model.network, shape, model.num_outputs, seed=3)
+    load(network, model.params, model.buffers)
+    return network.eval()
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, stride=2, padding="valid"), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Dropout2d(0.3),
+        nn.Sequential(nn.Flatten(), nn.Linear(36, 6)), nn.GELU(), nn.Linear(6, 3),
+    )  # fmt: skip
+
+
+def test_layers_of_torch_are_built_again_with_equal_outputs() -> None:
+    module, x = convolutional(), torch.randn(4, 1, 8, 8)
+    module.train()
+    module(x)  # running statistics that are not those of a new network
+    adopted = adopt_module(module, x, described(module), head=None, num_outputs=None)
+    assert (adopted.num_outputs, adopted.num_features, adopted.label) == (3, 6, "Sequential")
+    assert module.training, "the module of the caller is not changed"
+    again = rebuilt(adopted, (1, 8, 8))
+    assert torch.equal(again(x), module.eval()(x))
+    assert is_trusted(adopted.network)
+
+
+def test_features_equal_those_of_a_forward_hook() -> None:
+    module, x = convolutional().eval(), torch.randn(4, 1, 8, 8)
+    network = wrapped(module, AdoptedSpec(label="net", layers={}, head="6"))
+    seen: list[Tensor] = []
+    module[6].register_forward_pre_hook(lambda layer, inputs: seen.append(inputs[0].detach()))
+    module(x)
+    assert torch.equal(features(network, x, network.head_path), seen[0])
+
+
+def test_named_inputs_tied_weights_and_named_outputs() -> None:
+    module = Tokens().eval()
+    inputs = {"ids": torch.randint(0, 7, (6, 5)), "mask": torch.randint(0, 2, (6, 5))}
+    x = pack_inputs(inputs, FIELDS)
+    spec = AdoptedSpec(**{**vars(described(module)), "fields": FIELDS, "output": "logits"})
+    adopted = adopt_module(module, x, spec, head=None, num_outputs=None)
+    assert adopted.num_features == 7
+    assert sum(name.endswith(("embedding.weight", "tied.weight")) for name in adopted.params) == 1, "tied: stored once"
+    again = rebuilt(adopted, (10,))
+    assert torch.equal(again(x), module(**inputs)["logits"])
+    assert again.network.tied.weight is again.network.embedding.weight
+
+
+def test_a_new_head_reads_pooled_features() -> None:
+    module = Tokens().eval()
+    inputs = {"ids": torch.randint(0, 7, (4, 5)), "mask": torch.tensor([[1, 1, 0, 0, 0]] * 4)}
+    spec = AdoptedSpec(**{**vars(described(module)), "fields": FIELDS, "output": "hidden", "pool": "mean"})
+    adopted = adopt_module(module, pack_inputs(inputs, FIELDS), spec, head=NEW, num_outputs=2)
+    assert (adopted.num_outputs, adopted.num_features) == (2, 6)
+    network = rebuilt(adopted, (10,))
+    assert isinstance(network, AdoptedNetwork)
+    x = pack_inputs(inputs, FIELDS)
+    assert torch.equal(network(x), torch.zeros(4, 2)), "a new head starts at zero"
+    read = features(network, x, network.head_path)
+    assert torch.allclose(read, module(**inputs)["hidden"].mean(1))
+
+
+def test_pooling_over_the_mask() -> None:
+    outputs = torch.tensor([[[1.0, 5.0], [3.0, 1.0], [100.0, 100.0]]])
+    mask = torch.tensor([[1, 1, 0]])
+    assert pooled(outputs, "mean", mask).tolist() == [[2.0, 3.0]]
+    assert pooled(outputs, "max", mask).tolist() == [[3.0, 5.0]]
+    assert pooled(outputs, "first", mask).tolist() == [[1.0, 5.0]]
+    assert torch.allclose(pooled(torch.ones(2, 3, 4, 4), "mean"), torch.ones(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("module", "head", "words"),
+    [
+        (lambda: nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), None, "is not the head"),
+        (lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), "0", "is not the head"),
+        (lambda: nn.Sequential(nn.Linear(4, 2)), "classifier", "has no linear layer 'classifier'"),
+        (lambda: nn.Sequential(nn.ReLU()), None, "no final linear layer"),
+        (lambda: nn.Sequential(nn.Linear(5, 2)), None, "cannot read inputs"),
+    ],
+)
+def test_wrong_heads_are_refused_in_one_line(module: Callable[[], nn.Module], head: str | None, words: str) -> None:
+    network = module()
+    with pytest.raises(MismatchError, match=words) as caught:
+        adopt_module(network, torch.randn(5, 4), described(network), head=head, num_outputs=None)
+    assert "\n" not in str(caught.value)
+
+
+def test_outputs_that_are_no_tensor_name_their_parts() -> None:
+    spec = AdoptedSpec(**{**vars(described(Tokens())), "fields": FIELDS})
+    with pytest.raises(MismatchError, match="output=…, one of 'logits', 'hidden'"):
+        adopt_module(Tokens(), probe_inputs((10,), True), spec, head=None, num_outputs=None)
+
+
+def test_a_class_that_keeps_no_arguments_needs_a_network_string() -> None:
+    with pytest.raises(OptionError, match="does not keep the argument 'width'"):
+        described(Hidden(3))
+
+
+def test_half_precision_becomes_single() -> None:
+    module = nn.Sequential(nn.Linear(4, 3)).half()
+    adopted = adopt_module(module, torch.randn(3, 4), described(module), head=None, num_outputs=None)
+    assert {value.dtype for value in adopted.params.values()} == {torch.float32}
+    assert module[0].weight.dtype == torch.float16
+
+
+def test_code_that_a_description_names_must_be_trusted() -> None:
+    network = AdoptedSpec(label="x", network="os:system?command=date", head="h").network_string
+    assert not is_trusted(network)
+    assert "not trusted" in refusal(network)
+    with pytest.raises(TrustError):
+        build(network, (3,), 2, seed=0)
+    nested = AdoptedSpec(label="y", network=network, head="h").network_string
+    with pytest.raises(NearkinError):
+        build(nested, (3,), 2, seed=0)
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"class": "Sequential"}, {"class": "Sequential", "layers": {"0": {"class": "os.system", "arguments": {}}}},
+        {"class": "Module", "arguments": {"x": []}}, {"class": "__builtins__", "arguments": {}},
+        {"same": "nothing"}, {"class": "Linear", "arguments": {"in_features": "a", "out_features": 2}},
+        {"class": "Linear", "arguments": {"in_features": [[1]], "out_features": 2}}, [], {"class": 3},
+        {"class": "functional", "arguments": {}},
+        {"class": "Linear", "arguments": {"in_features": -1, "out_features": 1}},
+    ],
+)  # fmt: skip
+def test_damaged_trees_are_refused(tree: Any) -> None:
+    with pytest.raises(DataError):
+        build_layers(tree)
+
+
+@given(st.text(max_size=200) | st.binary(max_size=200).map(lambda data: data.hex()))
+def test_damaged_descriptions_are_refused(text: str) -> None:
+    with pytest.raises(DataError):
+        AdoptedSpec.parse(text)
+    assert network_label(f"{ADOPTED}?spec={text}") == "damaged description of an adopted network"
+
+
+def test_descriptions_are_read_as_they_were_written() -> None:
+    spec = AdoptedSpec(label="a", layers={"class": "ReLU", "arguments": {}}, fields=FIELDS, pool="max", width=3)
+    assert adopted_spec(spec.network_string) == spec
+    bomb = AdoptedSpec(label="a" * 2_000_000, network="lenet")
+    with pytest.raises(OptionError, match="too long"):
+        bomb.to_text()
+
+
+LAYERS = st.sampled_from(
+    [nn.ReLU, nn.Tanh, nn.Identity, lambda: nn.Dropout(0.2), lambda: nn.Linear(4, 4),
+     lambda: nn.Linear(4, 4, bias=False),
+     lambda: nn.LayerNorm(4, eps=1e-3), lambda: nn.BatchNorm1d(4, affine=False), lambda: nn.PReLU(4),
+     lambda: nn.Softplus(beta=2.0), lambda: nn.Sequential(nn.Linear(4, 4), nn.ELU(0.5)), lambda: nn.LeakyReLU(0.3)]
+)  # fmt: skip
+
+
+@given(st.lists(LAYERS, min_size=1, max_size=6), st.booleans())
+def test_random_networks_are_described(makers: list[Callable[[], nn.Module]], repeat: bool) -> None:
+    layers = [make() for make in makers]
+    network = nn.Sequential(*layers, *([layers[0]] if repeat else []), nn.Linear(4, 2)).eval()
+    tree = describe(network)
+    assert tree is not None
+    again = build_layers(tree)
+    load_weights(again, network.state_dict(), "test")
+    x = torch.randn(3, 4)
+    assert torch.equal(again.eval()(x), network(x))
+
+
+@given(st.integers(1, 4), st.integers(1, 3), st.booleans())
+def test_packed_inputs_are_unpacked(count: int, size: int, real: bool) -> None:
+    fields = (InputField("a", (size, 2), "float32" if real else "int64"), InputField("b", ()))
+    inputs = {"a": torch.arange(count * size * 2).view(count, size, 2), "b": torch.arange(count)}
+    inputs["a"] = inputs["a"].float() / 4 if real else inputs["a"]
+    again = unpack_inputs(pack_inputs(inputs, fields), fields)
+    assert all(torch.equal(again[name], inputs[name]) and again[name].dtype == inputs[name].dtype for name in inputs)
+
+
+class TestWeightFiles:
+    """Weights in files of others."""
+
+    @pytest.fixture
+    def network(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).eval()
+
+    @pytest.mark.parametrize("form", ["plain", "nested", "parallel", "half", "safetensors"])
+    def test_forms_of_files(self, network: nn.Module, tmp_path: Path, form: str) -> None:
+        import safetensors.torch
+
+        weights = network.state_dict()
+        file = tmp_path / ("w.safetensors" if form == "safetensors" else "w.pth")
+        if form == "safetensors":
+            safetensors.torch.save_file(weights, file)
+        elif form == "half":
+            torch.save({name: v.half() if v.is_floating_point() else v for name, v in weights.items()}, file)
+        else:
+            prefix = "module." if form == "parallel" else ""
+            content = {prefix + name: value for name, value in weights.items()}
+            torch.save({"epoch": 3, "state_dict": content} if form == "nested" else content, file)
+        fresh = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).eval()
+        load_weights(fresh, read_weights(file), "w")
+        x = torch.randn(2, 3)
+        assert torch.allclose(fresh(x), network(x), atol=1e-2 if form == "half" else 0)
+
+    def test_a_pickle_that_would_run_code_is_refused(self, tmp_path: Path) -> None:
+        class Evil:
+            def __reduce__(self) -> tuple[Any, ...]:
+                return (Path.touch, (tmp_path / "ran",))
+
+        torch.save({"w": Evil()}, tmp_path / "evil.pth")
+        with pytest.raises(DataError, match="would run code"):
+            read_weights(tmp_path / "evil.pth")
+        assert not (tmp_path / "ran").exists()
+
+    @pytest.mark.parametrize("content", [b"", b"abc", b"\x80\x04.", b"PK\x03\x04" + b"\0" * 40])
+    @pytest.mark.parametrize("ending", ["pth", "safetensors"])
+    def test_damaged_files_give_one_line(self, tmp_path: Path, content: bytes, ending: str) -> None:
+        (tmp_path / f"w.{ending}").write_bytes(content)
+        with pytest.raises(DataError) as caught:
+            read_weights(tmp_path / f"w.{ending}")
+        assert "\n" not in str(caught.value)
+
+    def test_missing_and_other_weights_are_named(self, network: nn.Module) -> None:
+        weights = dict(network.state_dict())
+        del weights["0.bias"]
+        with pytest.raises(MismatchError, match=r"0\.bias is missing"):
+            load_weights(network, weights, "w.pth")
+        with pytest.raises(MismatchError, match=r"0\.weight has shape \(4, 2\), expected \(4, 3\)"):
+            load_weights(network, {**network.state_dict(), "0.weight": torch.zeros(4, 2)}, "w.pth")
+        with pytest.raises(DataError, match="not finite"):
+            load_weights(network, {**network.state_dict(), "0.bias": torch.full((4,), torch.nan)}, "w.pth")
+
+    def test_tied_weights_may_have_either_name(self) -> None:
+        module, fresh = Tokens(), Tokens()
+        weights = {name: value for name, value in module.state_dict().items() if name != "embedding.weight"}
+        load_weights(fresh, weights, "w")
+        assert torch.equal(fresh.embedding.weight, module.embedding.weight)
+        with pytest.raises(MismatchError, match="different values"):
+            load_weights(fresh, {**module.state_dict(), "tied.weight": torch.zeros(7, 6)}, "w")
+
+    def test_a_folder_without_weights(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"has no model\.safetensors"):
+            read_weights(tmp_path)

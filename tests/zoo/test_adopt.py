@@ -1,0 +1,277 @@
+"""Trained models as members of a zoo: what is stored, what is equal, what is refused."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import nearkin as nk
+from nearkin.core.errors import DataError, MismatchError, OptionError, ZooError
+from nearkin.core.events import Caution
+from nearkin.nets.heads import features
+from nearkin.tasks.network_inputs import NetworkInputs
+from nearkin.zoo.licences import licence_caution
+from nearkin.zoo.preprocess import Preprocess
+
+DIGITS = "digits?limit=300"
+
+
+@pytest.fixture
+def zoo(tmp_path: Path) -> Iterator[nk.Zoo]:
+    with nk.Zoo(tmp_path / "zoo") as opened:
+        yield opened
+
+
+def images() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(36, 5)).eval()
+
+
+class Pair(nn.Module):
+    """A module with two named inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(9, 4), nn.Linear(6, 2)
+
+    def forward(self, ids: Tensor, values: Tensor) -> Tensor:
+        return self.head(torch.cat([self.words(ids).mean(1), values], 1))
+
+
+def cautions(work: Any) -> tuple[Any, list[str]]:
+    """The result of an operation, and its warnings."""
+    texts: list[str] = []
+    with nk.listening(lambda event: texts.append(event.text) if isinstance(event, Caution) else None):
+        return work(), texts
+
+
+def test_adopted_and_added_copies_are_equal(zoo: nk.Zoo) -> None:
+    task = nk.task(DIGITS, name="added")
+    zoo.add(task, "lenet?width=0.5", trials=1)
+    model = zoo.solved("added").model()
+    record = zoo.adopt("adopted", "lenet?width=0.5", weights=model, task=nk.task(DIGITS), licence="mit")
+    assert (record.network, record.trials, record.facts["adopted"]["licence"]) == ("lenet?width=0.5", 1, "mit")
+    assert record.metric == zoo.record("added").metric
+    first, second = zoo.fisher("added"), zoo.fisher("adopted")
+    assert all(torch.equal(first.values[name], second.values[name]) for name in first.values)
+    x = task.test.first(9).x
+    assert torch.equal(zoo.solved("adopted").model()(x), model(x))
+    target = nk.task("digits?parity&limit=200", name="parity")
+    for measure in ("logme", "short-finetune", "frechet"):
+        options = {"reading": "model", "aggregate": "layer"} if measure == "frechet" else {}
+        kin = {kin.name: kin.distance for kin in zoo.near(target, measure, **options)}
+        if measure != "frechet":  # the target's own network starts from the weights of the added one only
+            assert kin["added"] == kin["adopted"]
+    assert zoo.task("adopted").fingerprint() == task.fingerprint()
+
+
+def test_a_wrapped_copy_gives_equal_fisher_information_and_distances(zoo: nk.Zoo) -> None:
+    zoo.add(nk.task(DIGITS, name="added"), "mlp?hidden=16", trials=1)
+    model = zoo.solved("added").model()
+    layers = nn.Sequential(nn.Flatten(), *[layer for layer in model.modules() if isinstance(layer, nn.Linear)])
+    plain = nn.Sequential(layers[0], layers[1], nn.ReLU(), layers[2])
+    assert torch.allclose(plain(torch.ones(1, 1, 8, 8)), model(torch.ones(1, 1, 8, 8)), atol=1e-6), "the same network"
+    zoo.adopt("plain", plain, task=nk.task(DIGITS))
+    first, second = zoo.fisher("added"), zoo.fisher("plain")
+    for one, other in zip(first.values.values(), second.values.values(), strict=True):
+        assert torch.allclose(one, other, rtol=1e-4, atol=1e-9)
+    kin = {kin.name: kin.distance for kin in zoo.near(nk.task("digits?parity&limit=200"), "logme")}
+    assert kin["added"] == pytest.approx(kin["plain"], abs=1e-6)
+
+
+def test_preprocessing_is_that_of_the_model(zoo: nk.Zoo) -> None:
+    module = images()
+    zoo.adopt(
+        "net", module, preprocess={"size": 8, "mean": (0.5, 0.4, 0.3), "std": 0.25, "order": "bgr"}, source="here"
+    )
+    solved = zoo.solved("net")
+    assert solved.inputs == NetworkInputs((3, 8, 8), (0.5, 0.4, 0.3), (0.25, 0.25, 0.25))
+    task = nk.Task.from_arrays("noise", torch.rand(30, 3, 16, 16), torch.arange(30) % 3)
+    seen = solved.inputs(task)
+    x = seen.train.first(4).x
+    raw = torch.nn.functional.interpolate(
+        task.train.inputs.take(torch.arange(4)), size=(8, 8), mode="bilinear", antialias=True
+    )
+    scaled = (raw - torch.tensor([0.5, 0.4, 0.3]).view(1, 3, 1, 1)) / 0.25
+    assert torch.allclose(x, scaled, atol=1e-5)
+    assert torch.allclose(solved.model()(x), module(scaled.flip(1)), atol=1e-5)
+    shown = zoo.record("net")
+    assert (shown.trials, shown.facts["adopted"]["source"]) == (0, "here")
+
+
+def test_a_model_without_a_task_takes_no_part_in_comparisons(zoo: nk.Zoo) -> None:
+    zoo.adopt("net", images(), preprocess="size=8")
+    with pytest.raises(ZooError, match="no other task"):
+        zoo.near(nk.task(DIGITS), "logme")
+    zoo.add(nk.task(DIGITS, name="digits"), "mlp?hidden=8", trials=1)
+    assert [kin.name for kin in zoo.near(nk.task("digits?parity&limit=200"), "logme")] == ["digits"]
+    assert [record.name for record in zoo.records()] == ["digits"]
+    assert zoo.names() == ["net", "digits"]
+    answer = zoo.transfer("net", nk.task("digits?limit=200"), shots=5, baselines=False, weights="head")
+    assert 0.1 < answer.metric <= 1
+
+
+def test_named_inputs_are_adopted_with_their_task(zoo: nk.Zoo) -> None:
+    torch.manual_seed(0)
+    inputs = {"ids": torch.randint(0, 9, (60, 5)), "values": torch.randn(60, 2)}
+    task = nk.Task.from_arrays("pair", inputs, (inputs["values"][:, 0] > 0).long())
+    module = Pair().eval()
+    record = zoo.adopt("pair", module, task=task)
+    assert (record.trials, record.input_shape) == (1, (7,))
+    solved = zoo.solved("pair")
+    x = zoo.task("pair").train.first(5).x
+    ids, values = x[:, :5].long(), x[:, 5:]
+    assert torch.equal(solved.model()(x), module(ids, values))
+    assert zoo.fisher("pair").trace() > 0
+
+
+def test_features_are_the_inputs_of_the_head(zoo: nk.Zoo) -> None:
+    module = images()
+    zoo.adopt("net", module, preprocess="size=8")
+    x = torch.randn(3, 3, 8, 8)
+    network = zoo.solved("net").model()
+    assert torch.equal(features(network, x, "network.4"), module[:4](x))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({}, OptionError, "inputs of 'bad' are not known"),
+        ({"preprocess": "size=5"}, MismatchError, "cannot read inputs"),
+        ({"preprocess": "size=0"}, OptionError, "size is '0'"),
+        ({"preprocess": "width=3"}, OptionError, "preprocessing has no width"),
+        ({"preprocess": "size=8&mean=0.5"}, OptionError, "mean without std"),
+        ({"preprocess": "size=8&mean=1,2&std=1"}, OptionError, "expected 1 or 3"),
+        ({"preprocess": "size=8&order=xyz"}, OptionError, "expected one of rgb, bgr"),
+        ({"preprocess": "tokenizer=/nowhere/tokenizer.json"}, DataError, "no tokenizer"),
+        ({"preprocess": "size=8", "head": "fc"}, MismatchError, "no linear layer 'fc'"),
+        ({"preprocess": "size=8", "output": "logits"}, MismatchError, "output 'logits'"),
+        ({"preprocess": "size=8", "licence": "mit\x1b[2J"}, ZooError, "control characters"),
+        ({"preprocess": "size=8", "weights": "/nowhere.pth"}, DataError, "no file"),
+    ],
+)
+def test_bad_input_gives_one_line_and_stores_nothing(
+    zoo: nk.Zoo, options: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words) as caught:
+        zoo.adopt("bad", images(), **options)
+    assert "\n" not in str(caught.value)
+    assert zoo.names() == []
+
+
+def test_a_task_with_another_number_of_classes_is_refused(zoo: nk.Zoo) -> None:
+    with pytest.raises(MismatchError, match="has 5 outputs, 'digits"):
+        zoo.adopt("net", images(), task=nk.task(DIGITS), preprocess="size=8")
+
+
+def test_a_network_string_needs_weights_and_its_code_is_remembered(zoo: nk.Zoo, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from torch import nn\n\n\nclass Mine(nn.Module):\n    def __init__(self, width=3):\n"
+        "        super().__init__()\n"
+        "        self.body, self.last = nn.Linear(4, width), nn.Linear(width, 2)\n\n"
+        "    def forward(self, x):\n        return self.last(self.body(x).relu())\n"
+    )
+    network = f"{file}:Mine?width=6"
+    with pytest.raises(OptionError, match="without trained weights"):
+        zoo.adopt("mine", network, preprocess="shape=4")
+    from nearkin.nets.registry import create_network
+
+    module = create_network(network)
+    torch.save(module.state_dict(), tmp_path / "w.pth")
+    record = zoo.adopt("mine", network, weights=tmp_path / "w.pth", preprocess="shape=4")
+    x = torch.randn(3, 4)
+    assert torch.equal(zoo.solved("mine").model()(x), module(x))
+    assert record.facts["adopted"]["label"] == "Mine"
+    with pytest.raises(MismatchError, match="built again from its class, has other weights"):
+        zoo.adopt("copy", module, preprocess="shape=4")  # its class does not keep the width
+
+
+@pytest.mark.parametrize(
+    ("licence", "words"),
+    [("", "no licence"), ("cc-by-nc-4.0", "commercial"), ("CC BY-NC-ND", "commercial"), ("research only", "research"),
+     ("proprietary", "no right"), ("gpl-3.0", "same licence"), ("llama3", "conditions"), ("other", "conditions")],
+)  # fmt: skip
+def test_licences_that_restrict_use_are_named(licence: str, words: str) -> None:
+    assert words in licence_caution("net", licence)
+    assert not any(
+        licence_caution("net", free) for free in ("mit", "apache-2.0", "bsd-3-clause", "cc-by-4.0", "cc0-1.0")
+    )
+
+
+def test_a_licence_that_restricts_use_gives_a_warning(zoo: nk.Zoo) -> None:
+    _, warned = cautions(lambda: zoo.adopt("net", images(), preprocess="size=8", licence="cc-by-nc-4.0"))
+    assert any("forbids commercial use" in text for text in warned)
+
+
+def test_preprocessing_texts() -> None:
+    assert Preprocess.of("size=32x24&mean=0.5&std=1").size == (32, 24)
+    assert Preprocess.of(None) == Preprocess()
+    assert Preprocess.of({"size": 8, "mean": [0.1, 0.2, 0.3], "std": (1, 1, 1)}).mean == (0.1, 0.2, 0.3)
+
+
+def test_bundles_carry_adopted_models(zoo: nk.Zoo, tmp_path: Path) -> None:
+    from nearkin.store.bundle import export_bundle, import_bundle
+
+    zoo.adopt("net", images(), preprocess="size=8", licence="mit")
+    export_bundle(zoo.catalogue, tmp_path / "b.nkz")
+    with nk.Zoo(tmp_path / "other") as other:
+        import_bundle(other.catalogue, tmp_path / "b.nkz")
+        x = torch.randn(2, 3, 8, 8)
+        assert torch.equal(other.solved("net").model()(x), zoo.solved("net").model()(x))
+        assert other.record("net").facts["adopted"]["licence"] == "mit"
+
+
+class TestTransformers:
+    """A small model of the library transformers, in memory and as a folder."""
+
+    @pytest.fixture
+    def folder(self, text_folder: Path) -> Path:
+        return text_folder
+
+    def test_a_folder_is_adopted_with_tokenizer_and_licence(self, zoo: nk.Zoo, folder: Path) -> None:
+        import transformers
+
+        record = zoo.adopt("bert", str(folder))
+        assert record.facts["adopted"] | {"source": ""} == {
+            "label": "BertModel", "licence": "apache-2.0", "source": "", "features": 8, "channel_order": "rgb",
+        }  # fmt: skip
+        solved = zoo.solved("bert")
+        assert solved.inputs.tokenizer is not None
+        from nearkin.tasks.texts import text_task
+
+        task = text_task("mood", ["good a", "bad b b", "good", "bad"] * 10, ["+", "-"] * 20)
+        x = solved.inputs(task).train.first(3).x
+        ids, mask = x.split(x.shape[1] // 2, 1)
+        model = transformers.BertModel.from_pretrained(folder).eval()
+        hidden = model(input_ids=ids, attention_mask=mask).last_hidden_state
+        expected = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+        assert torch.allclose(features(solved.model(), x, "head"), expected, atol=1e-5)
+        ranking = nk.rank(task, ["zoo:bert"], sample=30, zoo=zoo)
+        assert ranking.best.num_features == 8
+
+    def test_a_module_in_memory_with_a_task(self, zoo: nk.Zoo, folder: Path) -> None:
+        import transformers
+
+        config = transformers.BertConfig.from_pretrained(folder, num_labels=2)
+        module = transformers.BertForSequenceClassification(config).eval()
+        inputs = {"input_ids": torch.randint(0, 20, (40, 6)), "attention_mask": torch.ones(40, 6, dtype=torch.int64)}
+        task = nk.Task.from_arrays("tokens", inputs, torch.arange(40) % 2)
+        record = zoo.adopt("classifier", module, task=task, output="logits", licence="mit")
+        assert (record.trials, record.facts["adopted"]["features"]) == (1, 8)
+        x = task.test.first(4).x
+        logits = module(input_ids=x[:, :6], attention_mask=x[:, 6:]).logits
+        assert torch.allclose(zoo.solved("classifier").model()(x), logits, atol=1e-6)
+
+    def test_code_in_a_configuration_is_not_run(self, zoo: nk.Zoo, folder: Path) -> None:
+        import json
+
+        config = json.loads((folder / "config.json").read_text())
+        for name in ("os.system", "PreTrainedModel", "AutoModel", "Nothing"):
+            (folder / "config.json").write_text(json.dumps(config | {"architectures": [name], "auto_map": {"x": "y"}}))
+            with pytest.raises(DataError, match="names the architecture"):
+                zoo.adopt("bad", str(folder))
+        assert zoo.names() == []
