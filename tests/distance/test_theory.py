@@ -56,6 +56,7 @@ def test_two_runs_on_one_convex_task_come_together(digits: tuple[Tensor, Tensor,
     assert late < early / 2
 
 
+@pytest.mark.soak
 def test_two_convex_tasks_settle_at_a_distance(digits: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
     """Theorem 2: the distance of two tasks goes to a constant above zero; two runs agree on it."""
     x, y, x_test, y_test = digits

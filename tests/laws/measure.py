@@ -95,6 +95,7 @@ class DistanceLaws:
             assert math.isfinite(value)
             assert all(isinstance(event, Progress | Note | Caution | Checkpoint) for event in events)
 
+    @pytest.mark.thinned(3)
     def test_it_depends_on_the_pair_alone(self, measure: Measure) -> None:
         """Neither on global random state, which it leaves as it is, nor on what was measured before."""
         for likelihood in known(measure):
@@ -105,12 +106,14 @@ class DistanceLaws:
             assert measure(shared) == measure(shared) == first
             assert torch.equal(torch.get_rng_state(), state)
 
+    @pytest.mark.thinned(3)
     def test_smaller_is_nearer(self, measure: Measure) -> None:
         if not self.ORDERED(measure.name):
             pytest.skip("theory does not order these")
         for likelihood in known(measure):
             assert measured(measure, likelihood) < measured(measure, likelihood, noise=True), likelihood
 
+    @pytest.mark.thinned(3)
     def test_it_never_reads_targets_of_the_test_set(self, measure: Measure) -> None:
         for likelihood in known(measure):
             plain = task(likelihood)
@@ -118,6 +121,7 @@ class DistanceLaws:
             object.__setattr__(hidden.test, "targets", Unreadable(plain.test.labels()))  # a new task is checked once
             assert measure(pair(likelihood, target=hidden)) == measured(measure, likelihood)
 
+    @pytest.mark.thinned(3)
     def test_it_leaves_the_source_as_it_is(self, measure: Measure) -> None:
         for likelihood in known(measure):
             params = solved(likelihood, noise=True).trials[0].params
@@ -131,6 +135,7 @@ class DistanceLaws:
                 measure(pair(likelihood))
             assert "\n" not in str(refused.value)
 
+    @pytest.mark.thinned(3)
     @pytest.mark.parametrize("need", [Need.SOURCE_DATA, Need.TARGET_NETWORK])
     def test_what_it_needs_and_does_not_have_is_refused_in_one_line(self, measure: Measure, need: Need) -> None:
         for likelihood in known(measure):

@@ -1,6 +1,7 @@
 """Near kin in a zoo: all pairs, new targets, what is kept, what is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 import nearkin as nk
-from nearkin.core.errors import NearkinError, OptionError, ZooError
+from nearkin.core.errors import NearkinError, OptionError, ZooError, require
 from nearkin.core.events import Caution, Event, Note, Progress, finish
 from nearkin.core.state import State
 from nearkin.distance.baselines.order import random_value
@@ -17,7 +18,10 @@ from nearkin.distance.fisher_based.forms import DEFAULT, FALLBACK
 from nearkin.distance.fisher_based.frechet import AGGREGATES
 from nearkin.distance.fisher_based.readings import refitted
 from nearkin.distance.matrix import DistanceMatrix
-from nearkin.distance.registry import MEASURES
+from nearkin.distance.measure import at_once
+from nearkin.distance.pair import Pair
+from nearkin.distance.questions import QUESTIONS, Question, combined
+from nearkin.distance.registry import _BY_NAME, MEASURES
 from nearkin.distance.source_on_target import SourceOnTarget
 from nearkin.store import schema
 from nearkin.store.records import NewArtifact
@@ -219,6 +223,7 @@ def test_trials_that_the_zoo_lacks_are_trained(zoo: Zoo) -> None:
     assert len(found.trials) == 3
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("measure", list(MEASURES))
 def test_every_measure_ranks_the_same_images_with_the_same_labels_first(zoo: Zoo, measure: str) -> None:
     """Those that look at the source's answers must; the others promise nothing of the kind, and must be finite."""
@@ -341,3 +346,40 @@ def test_a_pair_is_forgotten_with_either_task(tmp_path: Path) -> None:
         zoo.remove("six")
         zoo.add(nk.task(TASKS["six"], name="six"), "mlp?hidden=8", trials=1, recipe=nk.Recipe(steps=5), seed=0)
         assert not torch.equal(zoo.matrix().trials, before.trials)
+
+
+def test_a_question_combines_its_measures_by_ranks_in_every_trial(zoo: Zoo) -> None:
+    ranking = zoo.near("zero", samples=100)
+    question = QUESTIONS["final"]
+    single = {name: {kin.name: kin for kin in zoo.near("zero", name, samples=100)} for name in question.measures}
+    assert ranking.measure == "final"
+    names = ["six", "all"]
+    for trial in range(2):
+        scores = {name: [kin[source].trials[trial] for source in names] for name, kin in single.items()}
+        expected = dict(zip(names, combined(scores, question.measures), strict=True))
+        assert {kin.name: kin.trials[trial] for kin in ranking} == expected
+    for kin in ranking:
+        assert kin.beside == {name: by_source[kin.name].distance for name, by_source in single.items()}
+    assert zoo.near("zero", question="speed", samples=100).rows() == zoo.near("zero", "kin", samples=100).rows()
+
+
+def test_a_source_that_one_measure_refuses_is_left_out_and_networks_are_named_once(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "logme"
+    question = Question("both", "", {"source": 1.0, name: 1.0}, {})
+    monkeypatch.setattr("nearkin.zoo.zoo.question_named", lambda _: question)
+
+    def refuse(pair: Pair) -> float:
+        require(pair.source.name != "six", "no value")
+        return 0.0
+
+    monkeypatch.setitem(_BY_NAME, name, replace(MEASURES[name], formula=at_once(refuse)))
+    ranking, events = heard(zoo, "zero", question="both", epsilon=0.0)
+    assert [kin.name for kin in ranking] == ["all"]
+    assert ranking.refused == {"six": "no value"}
+    assert sum(isinstance(event, Caution) and "metric below" in event.text for event in events) == 1
+    with pytest.raises(NearkinError, match="got options of one measure for the question"):
+        zoo.near("zero", question="both", steps=2)
+    with pytest.raises(NearkinError, match="got the measure logme and the question both"):
+        zoo.near("zero", "logme", question="both")

@@ -20,16 +20,18 @@ from nearkin.core.text import byte_text, counted, duration
 
 if TYPE_CHECKING:
     from nearkin.core import device
+    from nearkin.distance import questions
     from nearkin.distance import registry as measures
     from nearkin.distance.matrix import DistanceMatrix
     from nearkin.distance.ranking import Ranking
     from nearkin.report import page, taskmap
     from nearkin.zoo import comparison
 else:
-    device, measures, comparison, page, taskmap = map(
+    device, questions, measures, comparison, page, taskmap = map(
         Lazy,
         (
             "nearkin.core.device",
+            "nearkin.distance.questions",
             "nearkin.distance.registry",
             "nearkin.zoo.comparison",
             "nearkin.report.page",
@@ -79,10 +81,14 @@ class MeasureHelp(TyperCommand):
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Print the help; only this imports the registry."""
         super().format_help(ctx, formatter)
-        rows = [
-            (name + (" (default)" if name == measures.DEFAULT else ""), measure.summary, ", ".join(measure.needs))
-            for name, measure in measures.MEASURES.items()
-        ]
+        rows = [(name, measure.summary, ", ".join(measure.needs)) for name, measure in measures.MEASURES.items()]
+        asked = [
+            (name + (" (default)" if name == questions.DEFAULT_QUESTION else ""), question.summary,
+             ", ".join(question.measures))
+            for name, question in questions.QUESTIONS.items()
+        ]  # fmt: skip
+        say("[bold]Questions[/bold] of near --for; several measures are combined by ranks")
+        table(["question", "first is the source with", "measures"], asked)
         say("[bold]Measures[/bold]; smaller is nearer for all of them")
         table(["measure", "value", "needs"], rows)
         for measure in measures.MEASURES.values():
@@ -98,19 +104,39 @@ def near(
         int | None, typer.Option(min=1, help="Measure only this many tasks, chosen by screening.")
     ] = None,
     epsilon: Annotated[float, typer.Option(min=0, max=1, help="Warn of networks with a metric below 1 − ε.")] = 0.2,
+    question: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="QUESTION",
+            help="final: lowest error after fine-tuning (default); speed: fastest fall of the loss. "
+            "Chooses the measures.",
+        ),
+    ] = None,
     as_json: Json = False,
     *,
     how: dict[str, Any],
 ) -> None:
     """Rank the solved tasks by their distance to a target, nearest first."""
     settings: Settings = context.obj
+    measure = how.pop("measure", None)
+    require(
+        measure is None or question is None,
+        f"got --for {question} and --measure {measure}, expected one of them; leave one out",
+    )
+    if measure is None:
+        question = questions.question_named(question or questions.DEFAULT_QUESTION).name
+        require(
+            not how["options"] and screen is None,
+            f"options of a measure need --measure, got none; the question '{question}' has its own measures",
+        )
     with settings.open_zoo(create=False) as zoo:
         compare = comparison.Comparison(
-            **{"measure": measures.DEFAULT, **how}, epsilon=epsilon, screen=screen,
+            **how, measure=measure or measures.DEFAULT, epsilon=epsilon, screen=screen,
             device=device.device(settings.device),
         )  # fmt: skip
         known = target if target in zoo else task_of(target, zoo)
-        ranking = run(zoo.near.work(known, how=compare), settings).top(top)
+        ranking = run(zoo.near.work(known, question=question, how=compare), settings).top(top)
     answer(ranking.to_dict(), as_json, lambda: _show_ranking(ranking))
 
 
@@ -218,6 +244,8 @@ def _show_ranking(ranking: "Ranking") -> None:
     table(head, rows, right=[name for name in head if name not in ("kin", "form")])
     for name, reason in ranking.refused.items():
         say(f"[dim]not compared: {escape(name)}: {escape(reason)}[/dim]")
+    if ranking.measure in questions.QUESTIONS:
+        say(f"[dim]{ranking.measure}: mean rank by {', '.join(nearest.beside)}; 0 is first by all of them[/dim]")
     passes = f", {ranking.passes:.3g} Fisher passes" if ranking.passes > 1 else ""
     say(f"[dim]{counted(len(ranking), 'source')}, {duration(ranking.seconds)}{passes}; smaller is nearer[/dim]")
 

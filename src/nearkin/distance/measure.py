@@ -130,7 +130,7 @@ class Measure:
             Need.TARGET_NETWORK not in self.needs
         ):  # a measure that needs them calls `networks`, which can train missing ones
             source.require_trials(pair.trials)
-        target.seen_as(source.input_shape)
+        target.seen_as(source.inputs)
 
     def work(self, pair: Pair) -> Work[float]:
         """The value of a pair, with events; smaller is nearer."""

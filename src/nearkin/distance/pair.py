@@ -21,7 +21,7 @@ from nearkin.distance.source_on_target import SourceOnTarget
 from nearkin.fisher.values import FisherDiagonal
 from nearkin.nets.solved import Solved
 from nearkin.tasks.likelihood import likelihood, require_one_output
-from nearkin.tasks.pixels import fitted_to
+from nearkin.tasks.network_inputs import NetworkInputs
 from nearkin.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class Source:
         load: loads the networks.
         load_task: loads the task's data; None if they are not known.
         shared_start: whether trial t started from the weights that every task's trial t starts from.
+        load_inputs: loads how inputs are prepared for the networks (default: images are fitted to `input_shape`).
     """
 
     name: str
@@ -55,6 +56,7 @@ class Source:
     load: Callable[[], Solved]
     load_task: Callable[[], Task] | None = None
     shared_start: bool = True
+    load_inputs: Callable[[], NetworkInputs] | None = None
 
     @classmethod
     def of(cls, solved: Solved, task: Task | None = None) -> "Source":
@@ -62,13 +64,14 @@ class Source:
         return cls(
             name=solved.name,
             network=solved.network,
-            input_shape=tuple(solved.facts["input_shape"]),
+            input_shape=solved.inputs.shape,
             likelihood=solved.facts["likelihood"],
             num_outputs=solved.num_outputs,
             seed=solved.seed,
             trials=len(solved.trials),
             load=lambda: solved,
             load_task=None if task is None else lambda: task,
+            load_inputs=lambda: solved.inputs,
         )
 
     @property
@@ -80,6 +83,11 @@ class Source:
     def solved(self) -> Solved:
         """The source's trained networks, loaded on first use."""
         return self.load()
+
+    @cached_property
+    def inputs(self) -> NetworkInputs:
+        """How the inputs of a task are prepared for the networks."""
+        return NetworkInputs(self.input_shape) if self.load_inputs is None else self.load_inputs()
 
     @cached_property
     def task(self) -> Task:
@@ -104,7 +112,7 @@ class Source:
 
     def embedding(self, trial: int, samples: int) -> Work[Params]:
         """Task2Vec embedding of the source's own task in its network at initialisation."""
-        return probe_embedding(fitted_to(self.task, self.input_shape), self.network, self.seed, trial, samples)
+        return probe_embedding(self.inputs(self.task), self.network, self.seed, trial, samples)
 
     @cached_property
     def _values(self) -> dict[str, float]:
@@ -130,7 +138,7 @@ class Target:
         require_one_output(task.likelihood)
         self.task, self.passes = task, 0.0
         self._solved = solved
-        self._seen: dict[tuple[int, ...], Task] = {}
+        self._seen: dict[NetworkInputs, Task] = {}
         self._informations: dict[object, FisherDiagonal] = {}
         self._embeddings: dict[object, Params] = {}
 
@@ -148,11 +156,11 @@ class Target:
         """Whether a source is the target itself."""
         return self._solved is not None and source.solved is self._solved
 
-    def seen_as(self, input_shape: tuple[int, ...]) -> Task:
-        """The task with inputs of another shape."""
-        if input_shape not in self._seen:
-            self._seen[input_shape] = fitted_to(self.task, input_shape)
-        return self._seen[input_shape]
+    def seen_as(self, inputs: NetworkInputs) -> Task:
+        """The task with its inputs prepared for a network."""
+        if inputs not in self._seen:
+            self._seen[inputs] = inputs(self.task)
+        return self._seen[inputs]
 
     def networks(self, source: Source, trials: int) -> Work[Solved]:
         """The target's own networks of the source's architecture, trained from the same initial weights."""
@@ -175,7 +183,7 @@ class Target:
         """Task2Vec embedding of the target in the source's network at initialisation, measured once."""
         key = (*source.probe, trial, samples)
         if key not in self._embeddings:
-            task = self.seen_as(source.input_shape)
+            task = self.seen_as(source.inputs)
             self._embeddings[key] = yield from probe_embedding(task, source.network, source.seed, trial, samples)
             self.passes += 1
         return self._embeddings[key]
@@ -219,8 +227,8 @@ class Pair:
 
     @property
     def task(self) -> Task:
-        """The target in the input shape of the source's network."""
-        return self.target.seen_as(self.source.input_shape)
+        """The target with its inputs prepared for the source's network."""
+        return self.target.seen_as(self.source.inputs)
 
     @cached_property
     def view(self) -> SourceOnTarget:
@@ -231,7 +239,7 @@ class Pair:
     @cached_property
     def source_features(self) -> Tensor:
         """Features of the source's network on its own training samples `[M, D]`."""
-        return self.view.features_of(self.source.task.train.fixed_subset(self.num_samples).x)
+        return self.view.features_of(self.source.inputs(self.source.task).train.fixed_subset(self.num_samples).x)
 
     @property
     def metric(self) -> float:

@@ -17,7 +17,7 @@ from nearkin.tasks.examples import Batch
 from nearkin.tasks.likelihood import Likelihood
 from nearkin.tasks.task import Task
 
-PASS = 512  # samples in one forward pass
+PASS, PASS_VALUES = 512, 2**22  # samples, and values of inputs, in one forward pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class SourceOnTarget:
     def train_outputs(self) -> Tensor:
         """Outputs of the network for the training samples."""
         with evaluation_mode(self.model):
-            outputs = torch.cat([self.model(batch) for batch in self.train.x.split(PASS)])
+            outputs = torch.cat([self.model(batch) for batch in self.train.x.split(pass_size(self.train.x))])
         require(
             bool(outputs.isfinite().all()),
             f"outputs of the source's network on '{self.task.name}' are not finite; its weights diverged: add it again",
@@ -67,4 +67,13 @@ class SourceOnTarget:
     def features_of(self, x: Tensor) -> Tensor:
         """Inputs of the head for samples `[N, ...]`, as `[N, D]`."""
         with evaluation_mode(self.model):
-            return torch.cat([features(self.model, batch, self.head) for batch in x.split(PASS)])
+            return torch.cat([features(self.model, batch, self.head) for batch in x.split(pass_size(x))])
+
+
+def pass_size(x: Tensor) -> int:
+    """Number of samples `[N, ...]` in one forward pass: fewer for large inputs, so that activations fit in memory.
+
+    >>> pass_size(torch.empty(1, 3, 224, 224)), pass_size(torch.empty(1, 1, 28, 28))
+    (27, 512)
+    """
+    return max(1, min(PASS, PASS_VALUES // max(1, x[0].numel())))

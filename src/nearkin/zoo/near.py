@@ -6,17 +6,19 @@ it is trained like the source's, from the same initial weights.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from nearkin.core.clock import now
-from nearkin.core.errors import NearkinError, ZooError, require
+from nearkin.core.errors import NearkinError, OptionError, ZooError, require
 from nearkin.core.events import Caution, Checkpoint, Progress, Work
 from nearkin.core.lazy import Lazy
 from nearkin.core.state import State
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.measure import Measure, Need
+from nearkin.distance.questions import Question, combined
 from nearkin.distance.ranking import Ranking
 from nearkin.distance.registry import require_target
 from nearkin.distance.screening import Embedding
@@ -92,6 +94,59 @@ def rank_sources(
     )  # fmt: skip
 
 
+def rank_by_question(
+    zoo: SolvedTasks,
+    task: Task | str,
+    question: Question,
+    how: Comparison,
+    sources: Sequence[TaskRecord] | None = None,
+    runner: "Runner | None" = None,
+) -> Work[Ranking]:
+    """Rank tasks of a zoo by the measures that answer a question; values of several measures are combined by ranks.
+
+    A source that one of the measures refuses is left out, with the reason. The values of each measure are in
+    `Kin.beside`. For a question with one measure, this is the ranking by that measure.
+
+    Args:
+        zoo: the zoo.
+        task: the target: a new task, or the name of one in the zoo.
+        question: the question.
+        how: options; the question's measures replace the measure.
+        sources: tasks that are compared (default: all of the zoo).
+        runner: measures several sources at the same time (default: one after the other, in this process).
+    """
+    require(
+        not how.options and how.screen is None,
+        f"got options of one measure for the question '{question.name}', which has its own measures; name a measure",
+        OptionError,
+    )
+    start = now()
+    weights = question.supported(zoo.record(task).likelihood if isinstance(task, str) else task.likelihood)
+    rankings: dict[str, Ranking] = {}
+    for number, name in enumerate(weights):  # networks below 1 − ε are named once
+        options = replace(how, measure=name, epsilon=1.0 if number else how.epsilon)
+        rankings[name] = yield from rank_sources(zoo, task, options, sources, runner)
+    first, *others = rankings.values()
+    if not others:
+        return first
+    known = {name: {kin.name: kin for kin in ranking} for name, ranking in rankings.items()}
+    refused = {source: reason for ranking in rankings.values() for source, reason in ranking.refused.items()}
+    common = [kin.name for kin in first if kin.name not in refused]
+    if not common:
+        name, reason = next(iter(refused.items()))
+        raise ZooError(f"no task of the zoo can be compared with '{first.target}'; '{name}': {reason}")
+    by_trial = [
+        combined({name: [by_source[source].trials[trial] for source in common] for name, by_source in known.items()},
+                 weights)
+        for trial in range(len(first.nearest.trials))
+    ]  # fmt: skip
+    beside = {source: {name: known[name][source].distance for name in weights} for source in common}
+    return Ranking.of(
+        first.target, question.name, dict(zip(common, zip(*by_trial, strict=True), strict=True)), beside,
+        refused=refused, weak=first.weak, seconds=now() - start, passes=sum(one.passes for one in rankings.values()),
+    )  # fmt: skip
+
+
 def _compared(
     target: StoredTarget, how: Comparison, sources: Sequence[TaskRecord] | None
 ) -> Work[tuple[Sequence[TaskRecord], int]]:
@@ -126,7 +181,7 @@ def map_names(zoo: SolvedTasks) -> Work[list[str]]:
     groups = task_groups(zoo.catalogue)
     total = sum(group.count for group in groups)
     if total <= MOST_PAIRED:
-        return zoo.names()
+        return [record.name for record in zoo.records()]
     ids: list[int] = []
     for group in sorted(groups, key=lambda group: -group.count)[:LANDMARKS]:
         embedding = Embedding(network=repr(group.probe))

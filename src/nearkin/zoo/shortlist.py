@@ -76,12 +76,13 @@ def _by_index(
         oldest = tasks_with_ids(zoo.catalogue, some_ids(zoo.catalogue, group, 1))
         if not oldest:  # they were removed meanwhile
             continue
+        source = target.source(oldest[0])
         try:
-            own = yield from target.networks(target.source(oldest[0]), trials)
+            own = yield from target.networks(source, trials)
         except NearkinError:  # the reason is given when it is measured on all samples
             last += some_ids(zoo.catalogue, group, count + 1)
             continue
-        x, y = target.seen_as(group.probe[1]).train.fixed_subset(how.samples)
+        x, y = target.seen_as(source.inputs).train.fixed_subset(how.samples)
         fishers = []
         for trial in range(trials):
             form = target.task.likelihood

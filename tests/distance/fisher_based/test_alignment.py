@@ -136,6 +136,7 @@ def test_a_permuted_copy_is_brought_back_exactly(name: str, by: str) -> None:
     assert frechet(aligned_fisher(other, found), f) == 0.0
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("by", alignment.BY)
 def test_a_permuted_copy_of_a_dense_network_is_brought_back_exactly(by: str) -> None:

@@ -33,6 +33,7 @@ def _run(seed: int, network: str = "net", offset: float = 0.0, noise: float = 0.
     )
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("size", [0, 10, 40])
 def test_the_interval_holds_on_new_targets(size: int) -> None:
     """Own runs take three times as long as shipped ones, which an empty zoo cannot know."""

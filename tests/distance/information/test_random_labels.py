@@ -80,6 +80,7 @@ def test_complexity_rises_with_replaced_labels_and_orders_the_steps_of_training(
     assert spearmanr(complexities, steps).statistic > 0.9
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_complexity_is_linear_in_added_random_labels(seed: int) -> None:
     x, y, random = digits(seed)
@@ -91,6 +92,7 @@ def test_complexity_is_linear_in_added_random_labels(seed: int) -> None:
     assert found[-1] > found[0] + 180  # at least one nat for each random label
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_second_order_loss_of_drawn_weights_is_far_below_the_sampled_one(seed: int) -> None:
     """A limit of the theory: N(w, Σ*) reaches far beyond the region in which the loss is quadratic."""

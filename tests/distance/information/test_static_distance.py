@@ -89,6 +89,7 @@ def signs(seed: int, column: int = 0, random: bool = False) -> TaskSamples:
     return TaskSamples(x, y[torch.randperm(40, generator=torch.Generator().manual_seed(3))] if random else y)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("union", ["heads", "labels"])
 def test_a_task_is_nearer_to_itself_than_an_unrelated_one_is(union: str) -> None:
     options, names = replace(OPTIONS, union=union), ("no", "yes")

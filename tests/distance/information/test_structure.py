@@ -79,6 +79,7 @@ def test_points_above_the_envelope_are_left_out_and_the_fastest_fall_is_critical
     assert math.isclose(curve.critical_beta, math.sqrt(10 * 100))
 
 
+@pytest.mark.soak
 def test_random_labels_are_given_up_above_the_critical_beta() -> None:
     """A network that must memorise random labels stores information below the critical β and next to none above."""
     rng = torch.Generator().manual_seed(0)

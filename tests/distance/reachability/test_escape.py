@@ -136,6 +136,7 @@ class TestKramers:
             slope = (math.log(times[low]) - math.log(times[high])) / (1 / low - 1 / high)
             assert 0.20 < slope < 0.28
 
+    @pytest.mark.soak
     def test_simulated_first_passages_have_the_exact_mean(self) -> None:
         """800 particles at D = 0.15; the mean of exact times is within four standard errors, Kramers' time is not."""
         start, rng = torch.full((800, 1), -1.0, dtype=torch.float64), torch.Generator().manual_seed(0)

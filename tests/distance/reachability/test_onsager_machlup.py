@@ -113,6 +113,7 @@ def test_action_is_the_onsager_machlup_integral() -> None:
     assert math.isclose(found.length, float(path.diff(dim=0).norm(dim=-1).sum()))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("diffusion", "duration"), [(0.1, 4.0), (0.05, 2.0), (0.3, 1.0)])
 def test_minimised_path_has_the_smallest_action(diffusion: float, duration: float) -> None:
     well = curved_double_well()
@@ -126,6 +127,7 @@ def test_minimised_path_has_the_smallest_action(diffusion: float, duration: floa
     assert torch.equal(from_line[[0, -1]], line[[0, -1]])
 
 
+@pytest.mark.soak
 def test_paths_of_a_network() -> None:
     """Straight line, recorded training and minimised path between the same two weight vectors."""
     torch.manual_seed(0)

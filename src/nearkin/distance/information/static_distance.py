@@ -41,7 +41,6 @@ from nearkin.distance.quasi_newton import minimise
 from nearkin.nets.functional import load
 from nearkin.nets.heads import head_name, padded_head, with_head
 from nearkin.tasks.likelihood import likelihood as likelihood_named
-from nearkin.tasks.pixels import fitted_to
 
 UNIONS = ("heads", "labels")
 KEY = "complexity 1"  # of stored values; the number changes with the values
@@ -330,7 +329,7 @@ class ComplexityDistance(StaticOptions):
         values = pair.recall(key)
         if "distance" not in values:
             model = pair.view.model
-            examples = fitted_to(source.task, source.input_shape).train.fixed_subset(count)
+            examples = source.inputs(source.task).train.fixed_subset(count)
             of_source = TaskSamples(*examples, source.likelihood)
             of_target = TaskSamples(*task.train.fixed_subset(count), task.likelihood)
             own = yield from source.measured(
