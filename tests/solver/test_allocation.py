@@ -68,6 +68,7 @@ def test_flips_are_valid_where_mirrored_images_keep_their_class() -> None:
     assert mirror_ratio(nk.Task.from_arrays("sided", sided, labels)) < 0.2
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_limited_run_trains_the_cnn_most_and_scores_only_final_models_on_the_test_set(tmp_path: Path) -> None:
     task = nk.task("digits?limit=400", name="some digits")

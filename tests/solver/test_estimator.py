@@ -63,6 +63,7 @@ CHECKS = [
 ]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("estimator", "check"), CHECKS)
 def test_scikit_learns_own_checks_pass(estimator: Any, check: Callable[[Any], None]) -> None:
     check(estimator)

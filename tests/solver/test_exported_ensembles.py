@@ -79,6 +79,7 @@ def test_kernel_machines_trees_linear_machines_and_networks_of_a_table(
     assert (run_onnx(tmp_path / "m.onnx", encoded)[0] - wanted).abs().max() <= TOLERANCE * scale
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_networks_and_machines_of_images(tmp_path: Path, run_python: RunPython) -> None:
     task = nk.task("digits?classes=0,1,2&rest=drop&limit=90", name="digits")

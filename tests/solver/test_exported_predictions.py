@@ -45,6 +45,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     ("name", "target"),
     [("logistic", "verdict"), ("svm", "verdict"), ("mlp", "verdict"), ("boosting", "spent"), ("mlp", "spent")],
@@ -69,6 +70,7 @@ def test_a_table(name: str, target: str, table: Path, tmp_path: Path, run_python
     assert json.loads(details["classes"]) == list(said.classes)
 
 
+@pytest.mark.soak
 def test_the_script_prints_predictions_and_one_line_errors(table: Path, tmp_path: Path) -> None:
     task = nk.task(f"csv:{table / 'visits.csv'}?target=verdict&drop=spent", name="visits")
     solution = solve(task, "logistic", tmp_path)
@@ -96,6 +98,7 @@ def test_the_script_prints_predictions_and_one_line_errors(table: Path, tmp_path
         assert failed.stderr.count("\n") == 1
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["cnn", "svm"])
 def test_digits(name: str, tmp_path: Path, run_python: RunPython) -> None:
     task = nk.task("digits?classes=0,1,2&rest=drop&limit=120", name="digits")
@@ -149,6 +152,7 @@ def test_a_temperature_changes_the_exported_probabilities(tmp_path: Path, run_py
     assert not torch.allclose(run_python(tmp_path / "m.py", tmp_path / "x.pt"), wanted, atol=1e-2)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 8, 8)])
 def test_a_network_of_another_image_size_takes_the_images_of_the_task(
     shape: tuple[int, ...], tmp_path: Path, run_python: RunPython

@@ -12,7 +12,9 @@ from nearkin.solver.finals import REFIT, final_model, has_time_for
 
 def contest(kind: str, left: float, focused: bool = True) -> Any:
     """The parts of a contest that decide about a final fit, with one model whose first fit took a second."""
-    contender = SimpleNamespace(kind=kind, sized=None, title="a model", task=None)
+    contender = SimpleNamespace(
+        kind=kind, sized=None, title="a model", task=None, encoder=None, whole_of=lambda task: task
+    )
     solved = SimpleNamespace(trials=[SimpleNamespace(seconds=1.0)])
     run = SimpleNamespace(contender=contender, solved=solved, settings={"samples": 7})
     return SimpleNamespace(
@@ -28,8 +30,7 @@ def test_a_second_fit_needs_time_for_more_samples(kind: str, needed: float) -> N
     assert has_time_for(contest(kind, 0.0, focused=False), "m"), "without a time limit"
 
 
-def test_without_time_the_first_model_is_the_final_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearkin.solver.finals.fitted_to", lambda task, shape: task)
+def test_without_time_the_first_model_is_the_final_one() -> None:
     late, events = contest("transfer", left=1.0), list[Event]()
     late.trained["m"][0].contender.task = SimpleNamespace(input_shape=(1,), train=range(8))
     solved, samples = finish(final_model(late, "m"), events.append)

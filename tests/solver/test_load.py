@@ -125,6 +125,7 @@ def test_the_answer_says_that_the_machine_was_busy() -> None:
     assert Quality.from_dict(stored.to_dict()) == stored
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_busy_run_keeps_to_its_limit_and_states_its_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     processor = time.process_time

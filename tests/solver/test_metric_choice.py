@@ -61,6 +61,7 @@ def zoo(tmp_path: Path) -> Iterator[nk.Zoo]:
         yield zoo
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in METRICS if name not in ("accuracy", "r2")])
 def test_every_place_names_the_chosen_metric(zoo: nk.Zoo, name: str, tmp_path: Path) -> None:
@@ -118,6 +119,7 @@ def test_a_metric_of_another_kind_is_refused_before_anything_runs(zoo: nk.Zoo) -
         plan(metric="auk")
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"metric": "balanced-accuracy"}, {"class_weight": "balanced"}], ids=str)
 def test_a_rare_class_is_found_more_often(zoo: nk.Zoo, options: dict[str, str]) -> None:

@@ -34,6 +34,7 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nk.Zoo]:
         yield zoo
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("winner", WINNERS)
 def test_every_place_tells_the_same_metric(zoo: nk.Zoo, winner: str, tmp_path: Path) -> None:
     question = "detect=0&" if winner == "boosting" else ""  # trees of ten classes take a minute

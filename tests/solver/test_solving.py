@@ -150,6 +150,7 @@ def _seen(solution: Solution, task: nk.Task) -> Any:
     return fitted_to(task, tuple(solution.solved.facts["input_shape"])).test
 
 
+@pytest.mark.soak
 def test_without_kin_and_without_images(tmp_path: Path) -> None:
     x = torch.randn(150, 5, generator=torch.Generator().manual_seed(0))
     task = nk.Task.from_arrays("table", x, (x[:, 0] + x[:, 1] > 0).long())

@@ -22,6 +22,7 @@ def table(count: int = 200) -> nk.Task:
     return nk.Task.from_arrays("sums", x[:count], y[:count], x[count:], y[count:])
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_small_table_is_cross_validated_and_stored_with_the_zoo_afterwards(tmp_path: Path) -> None:
     events: list[Event] = []

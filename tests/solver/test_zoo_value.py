@@ -40,6 +40,7 @@ def target() -> nk.Task:
     return nk.task("digits?part=2/2&parity&limit=100", name="even")
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_measured_and_estimated_values_agree_with_the_runs(zoo: nk.Zoo, target: nk.Task, tmp_path: Path) -> None:
     events: list[Event] = []

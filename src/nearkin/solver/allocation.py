@@ -12,6 +12,7 @@ from typing import Any
 from nearkin.nets.recipe import Recipe
 from nearkin.solver.simple.models import SIMPLE
 from nearkin.tasks.task import Task
+from nearkin.tasks.texts import is_text
 
 QUICK = 0.04  # share of each simple model and of closed-form transfer
 CONTINUED = 0.5  # time of the final training on all data, relative to the first training
@@ -29,6 +30,7 @@ ENOUGH_EPOCHS = 100  # of the main contender; more time goes to further contende
 LEAST_STEPS = 200  # fewer are marked as starved
 FURTHER = (
     "finetune",
+    "encoder-finetune",
     "cnn-large",
     "transfer",
     "boosting",
@@ -70,7 +72,7 @@ class Regime:
         """Role of a contender."""
         if name in self.main:
             return Role.MAIN
-        quick = (kind == "simple" and name not in SLOW) or (kind == "transfer" and self.few_labels)
+        quick = kind == "frozen" or (kind == "simple" and name not in SLOW) or (kind == "transfer" and self.few_labels)
         return Role.QUICK if quick else Role.FURTHER
 
 
@@ -81,6 +83,8 @@ def regime(task: Task) -> Regime:
     related network or better, and closed-form transfer, which is quick, was better at 10 only (`benchmarks/regime.py`).
     """
     count = len(task.train)
+    if is_text(task):
+        return Regime(("encoder",), "the inputs are texts, so networks that read texts share the time")
     if len(task.input_shape) != 3:
         return Regime((*SIMPLE, "mlp"), "the inputs are a table, so all models share the time")
     few = count <= FEW_SAMPLES

@@ -31,6 +31,7 @@ from nearkin.solver.simple.models import fit_simple
 from nearkin.solver.sizing import SizedNetwork
 from nearkin.solver.validation import ValidationOutputs, validation_outputs
 from nearkin.tasks.batches import num_batches
+from nearkin.tasks.pixels import fitted_to
 from nearkin.tasks.task import Task
 from nearkin.zoo.search import SearchDomain
 
@@ -79,6 +80,9 @@ class Contender:
         rows: positions of its validation samples in the training set (default: those of its split).
         extra: further facts for its result: genotype, search, settings.
         metric: by which a simple model chooses its settings (default: accuracy or R²).
+        whole: its task with all training data and the test set (default: the target in its input shape).
+        encoder: adopted network whose features are the inputs of its task, if any.
+        model_facts: facts of its model (default: those of its task).
     """
 
     name: str
@@ -101,6 +105,18 @@ class Contender:
     rows: Tensor | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     metric: str = ""
+    whole: Task | None = None
+    encoder: Solved | None = None
+    model_facts: Mapping[str, Any] | None = None
+
+    @property
+    def reads_target(self) -> bool:
+        """Whether its model reads the inputs of the target as they are, so that an ensemble can hold it."""
+        return self.encoder is None and self.model_facts is None
+
+    def whole_of(self, target: Task) -> Task:
+        """The target with the inputs of this contender."""
+        return fitted_to(target, self.task.input_shape) if self.whole is None else self.whole
 
     def facts(self) -> dict[str, Any]:
         """Everything that decides its training, as JSON values."""
@@ -155,17 +171,19 @@ def training_state(
     return State({**fit_state(fit).tensors, **prefixed("validation", kept)}, facts)
 
 
-def trained_network(state: State, task: Task, seed: int) -> tuple[Solved, dict[str, Any]]:
+def trained_network(state: State, contender: Contender) -> tuple[Solved, dict[str, Any]]:
     """Trained network and settings of a stored training."""
     facts = state.read(TrainingFacts)
     fit = fit_from(state, facts["fit"])
-    return Solved(task.name, facts["network"], task.facts(), seed, (fit,)), facts["settings"]
+    task, about = contender.task, contender.model_facts
+    seen = task.facts() if about is None else about
+    return Solved(task.name, facts["network"], seen, contender.seed, (fit,)), facts["settings"]
 
 
 def trained_from(state: State, contender: Contender, rows: Tensor) -> Trained:
     """The trained model of a stored training; its validation samples are at these rows of the training set."""
     task = contender.task
-    solved, settings = trained_network(state, task, contender.seed)
+    solved, settings = trained_network(state, contender)
     kept = state.section("validation")
     if kept:
         with restoring(state.origin):
@@ -185,8 +203,9 @@ def train_contender(contender: Contender, start: State | None, device: torch.dev
         )
         return training_state(*closed)
     if contender.sized is None:
+        kind = "logistic" if contender.kind == "frozen" else contender.name
         simple = yield from fit_simple.work(
-            contender.name, task, seconds=contender.seconds, seed=contender.seed, fixed=contender.fixed,
+            kind, task, seconds=contender.seconds, seed=contender.seed, fixed=contender.fixed,
             metric=contender.metric, cross_validate=contender.cross_validated,
         )  # fmt: skip
         return training_state(simple.network, simple.fit, simple.settings, simple.validation)
@@ -226,6 +245,9 @@ def result_of(
     """Result of a trained contender; `whole` is its task with the true test set, None to leave that out."""
     model, fit = solved.model(), solved.trials[0]
     parameters, work = costs(model, contender.task.input_shape)
+    if contender.encoder is not None:
+        more = costs(contender.encoder.model(), contender.encoder.inputs.shape)
+        parameters, work = parameters + more[0], work + more[1]
     return Result(
         name=contender.name,
         title=contender.title,

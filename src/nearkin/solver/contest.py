@@ -39,7 +39,6 @@ from nearkin.solver.sizing import FEWEST_STEPS, SizedNetwork, size_network, with
 from nearkin.solver.splits import Splits
 from nearkin.solver.validation import Margin, ValidationOutputs, common_rows, lead, merged
 from nearkin.tasks.metrics import metric_for
-from nearkin.tasks.pixels import fitted_to
 from nearkin.tasks.task import Task
 from nearkin.zoo.search import SearchDomain
 
@@ -93,11 +92,7 @@ class Contest:
         self.cross_validated = self.plan.cross_validates(self.task)
         seed = derived_seed(self.plan.seed, "choice")
         self.splits = Splits.of(self.task, self.plan.validation, seed, self.cross_validated)
-        self.learn = self.learn_in(self.task.input_shape)
-
-    def learn_in(self, input_shape: tuple[int, ...], number: int = 0) -> Task:
-        """The task of a split in another input shape, scaled by all training data as in the final training."""
-        return self.splits.task(fitted_to(self.task, input_shape), number)
+        self.learn = self.splits.task(self.task)
 
     @property
     def slowdown(self) -> float:
@@ -158,7 +153,7 @@ class Contest:
         alike = {
             name: self.validation(name)
             for name, runs in self.trained.items()
-            if runs[0].contender.task.input_shape == self.task.input_shape
+            if runs[0].contender.task.input_shape == self.task.input_shape and runs[0].contender.reads_target
         }
         weights = greedy_weights(alike) if len(alike) > 1 else {}
         if len(weights) < 2:
@@ -233,7 +228,7 @@ class Contest:
         if len(runs) > 1:
             settings["networks"] = len(runs)
             contender = replace(contender, title=f"average of {len(runs)} networks: {contender.title}")
-        whole = None if self.plan.focused else fitted_to(self.task, contender.task.input_shape)
+        whole = None if self.plan.focused else contender.whole_of(self.task)
         result = self._scored(result_of(contender, solved, settings, whole, self.stages.elapsed - before), solved)
         if (known := self.forecasts.get(contender.name)) and contender.sized is not None:
             history = runs[0].solved.trials[0].history
@@ -285,7 +280,7 @@ class Contest:
                 break
             one = contender
             if number:
-                task = self.learn_in(contender.task.input_shape, number)
+                task = self.splits.task(contender.whole_of(self.task), number)
                 one = replace(contender, task=task, seed=derived_seed(contender.seed, "member", number))
             state = yield from self.train(one, f"training: {contender.title}", number)
             runs.append(trained_from(state, one, self.splits.rows(number) if one.rows is None else one.rows))

@@ -10,8 +10,8 @@ from nearkin.solver.allocation import continued
 from nearkin.solver.closed import AGAIN
 from nearkin.solver.contenders import Trained, samples_learned, trained_network
 from nearkin.solver.contest import ENSEMBLE, Contest
+from nearkin.solver.encoder_head import with_linear_head
 from nearkin.solver.ensemble import Member, combined
-from nearkin.tasks.pixels import fitted_to
 
 REFIT = 1.6  # time of a fit to all data, relative to the first fit; closed-form transfer uses more samples
 LEAST_FINAL = 0.1  # share of the planned final training; with less time left the first training is the final one
@@ -25,6 +25,13 @@ class _FinalTime(TypedDict):
 
 def final_model(contest: Contest, name: str) -> Work[tuple[Solved, int]]:
     """The final model of a contender, trained on all training data; with the number of samples used."""
+    solved, count = yield from _trained_to_the_end(contest, name)
+    encoder = None if name == ENSEMBLE else contest.trained[name][0].contender.encoder
+    return solved if encoder is None else with_linear_head(encoder, solved, contest.task), count
+
+
+def _trained_to_the_end(contest: Contest, name: str) -> Work[tuple[Solved, int]]:
+    """The final model; of a contender with the features of a network as inputs, that of the features."""
     if name == ENSEMBLE:
         members, counts = [], []
         for inner, weight in contest.weights.items():
@@ -79,17 +86,17 @@ def _continued(contest: Contest, run: Trained, seconds: float, number: int) -> W
     assert old.sized is not None
     recipe = replace(continued(old.sized.recipe), seconds=seconds)
     contender = replace(
-        old, task=fitted_to(contest.task, old.task.input_shape), start=run.solved,
+        old, task=old.whole_of(contest.task), start=run.solved,
         sized=replace(old.sized, recipe=recipe), title=f"{old.title}, final training",
     )  # fmt: skip
     state = yield from contest.train(contender, f"final: {contest.trained[old.name][0].contender.title}", number)
-    solved, settings = trained_network(state, contender.task, old.seed)
+    solved, settings = trained_network(state, contender)
     return replace(run, solved=solved, settings=settings)
 
 
 def _fit_again(contest: Contest, name: str, run: Trained) -> Work[tuple[Solved, int]]:
     """Train a model again on all training data with the same settings, if the time allows for it."""
-    old, whole = run.contender, fitted_to(contest.task, run.contender.task.input_shape)
+    old, whole = run.contender, run.contender.whole_of(contest.task)
     if not has_time_for(contest, name):
         yield Note(f"no time is left to fit {old.title} to the validation data too")
         return run.solved, samples_learned(run.settings, old.task)
@@ -99,5 +106,5 @@ def _fit_again(contest: Contest, name: str, run: Trained) -> Work[tuple[Solved, 
     fixed = chosen if old.sized is None else None
     contender = replace(old, task=whole, fixed=fixed, title=f"{old.title}, final training")
     state = yield from contest.train(contender, f"final: {old.title}")
-    solved, settings = trained_network(state, whole, old.seed)
+    solved, settings = trained_network(state, contender)
     return solved, samples_learned(settings, whole)

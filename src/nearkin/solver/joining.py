@@ -18,6 +18,8 @@ from nearkin.solver.relations import Relations
 from nearkin.solver.solution import KIND, Solution
 from nearkin.store.records import TaskRecord
 from nearkin.tasks.task import Task
+from nearkin.tasks.texts import is_text
+from nearkin.zoo.adopt import store_solved
 from nearkin.zoo.best_cells import BestCells
 from nearkin.zoo.comparison import Comparison
 from nearkin.zoo.search import CELLS
@@ -26,9 +28,10 @@ from nearkin.zoo.zoo import Zoo
 MAPPED = 12  # tasks on the map of a report, the target among them
 
 
-def join_zoo(zoo: Zoo, task: Task, plan: Plan, contest: Contest, relations: Relations) -> Work[None]:
+def join_zoo(zoo: Zoo, task: Task, plan: Plan, contest: Contest, solution: Solution) -> Work[None]:
     """Add the target to the zoo; what is stored already stays unchanged."""
-    yield from _add(zoo, task, plan, relations)
+    relations = solution.relations
+    yield from _add(zoo, task, plan, solution)
     cells = _best_cells(contest)
     if cells:
         skeleton = search_skeleton(contest.learn).to_dict()
@@ -42,7 +45,7 @@ def join_zoo(zoo: Zoo, task: Task, plan: Plan, contest: Contest, relations: Rela
 @operation
 def add_solved(solution: Solution, task: Task, zoo: Zoo, plan: Plan) -> Work[None]:
     """Add the task of a short run to the zoo after its answer, in a few seconds that are not part of the budget."""
-    yield from _add(zoo, replace(task, notes=()), plan, solution.relations)
+    yield from _add(zoo, replace(task, notes=()), plan, solution)
     keep_solution(zoo, solution)
 
 
@@ -51,10 +54,18 @@ def keep_solution(zoo: Zoo, solution: Solution) -> None:
     zoo.keep(solution.name, KIND, solution.to_state(), {"chosen": solution.chosen, "metric": solution.metric})
 
 
-def _add(zoo: Zoo, task: Task, plan: Plan, relations: Relations) -> Work[None]:
-    """Train the networks that make the target comparable with others, unless it is in the zoo."""
-    if task.name not in zoo:
-        network, recipe, seed, trials = _like_kin(zoo, task, plan, relations)
+def _add(zoo: Zoo, task: Task, plan: Plan, solution: Solution) -> Work[None]:
+    """Train the networks that make the target comparable with others, unless it is in the zoo.
+
+    A task of texts is stored with the selected model, since no network reads all texts.
+    """
+    if task.name not in zoo and is_text(task):
+        encoder = next(result for result in solution.standings if result.name == solution.chosen).settings["encoder"]
+        about = zoo.record(str(encoder)).facts["adopted"]
+        yield from store_solved(zoo, task, solution.solved, {"adopted": about})
+        yield Note(f"'{task.name}' was added to the zoo with the selected model")
+    elif task.name not in zoo:
+        network, recipe, seed, trials = _like_kin(zoo, task, plan, solution.relations)
         yield from zoo.add.work(
             task, network, trials=trials, recipe=recipe, seed=seed, device=str(plan.device), from_file=True
         )

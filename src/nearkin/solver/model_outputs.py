@@ -13,6 +13,7 @@ from nearkin.solver.quality import Quality, class_quality, value_quality, with_m
 from nearkin.tasks.examples import Examples, Scaling
 from nearkin.tasks.likelihood import Gaussian, likelihood
 from nearkin.tasks.metrics import Metric
+from nearkin.tasks.network_inputs import NETWORK_INPUTS
 from nearkin.tasks.new_inputs import NewInputs
 from nearkin.tasks.pixels import fitted_to
 from nearkin.tasks.prediction import Prediction
@@ -25,7 +26,14 @@ PASS = 256  # inputs in one forward pass
 def as_seen(solved: Solved, examples: Examples) -> Examples:
     """Examples in the input shape and with the scaling of a solved task's model."""
     facts, inputs = solved.facts, Examples(examples.inputs, Values(torch.zeros(len(examples), 1)))
-    task = Task(solved.name, inputs, inputs, "gaussian", ("y0",), examples.inputs.shape)
+    about = facts.get("preprocessing", {})
+    task = Task(solved.name, inputs, inputs, "gaussian", ("y0",), examples.inputs.shape, preprocessing=about)
+    if NETWORK_INPUTS in facts:
+        one = replace(task, train=inputs.chosen(torch.arange(1)))  # only the test set is read
+        return replace(
+            solved.inputs(one).test, targets=examples.targets,
+            target_scaling=Scaling.from_dict(facts["target_scaling"]),
+        )  # fmt: skip
     return Examples(
         fitted_to(task, tuple(facts["input_shape"])).test.inputs,
         examples.targets,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nearkin.core.errors import NearkinError
-from nearkin.core.events import Caution, Note, Work
+from nearkin.core.events import Caution, Note, Work, finish
 from nearkin.core.state import State
 from nearkin.core.text import enumeration
 from nearkin.distance.registry import DEFAULT
@@ -143,6 +143,12 @@ def _compared(zoo: Zoo, task: Task, learn: Task, names: Sequence[str]) -> Work[S
             break
     facts = [{**vars(kin), "validation": list(kin.validation)} for kin in compared]
     return State({}, {"compared": facts})
+
+
+def shares_samples(zoo: Zoo, task: Task, learn: Task, name: str) -> bool:
+    """Whether the network of one task learned from validation or test samples of the target, as far as is known."""
+    stored = finish(_compared(zoo, task, learn, [name])).read(_Compared)
+    return stored.compared[0].any
 
 
 def _preferred(compared: Sequence[SharedSamples], count: int) -> SharedSamples | None:

@@ -32,7 +32,7 @@ SEARCH_SHARE = 0.5  # of an allowance; the rest is for training the best cell
 EVALUATIONS = 16  # of a search when the budget sets no limit
 LARGEST_WIDTH = 4.0  # of hand-made networks: factor on their channels
 SEARCHES = ("kin-search", "random-search", "full-search")
-CONTENDERS = (*SEARCHES, "finetune", "transfer", *TITLES, *SIMPLE)
+CONTENDERS = (*SEARCHES, "finetune", "transfer", "encoder", "encoder-finetune", *TITLES, *SIMPLE)
 ANSWERED = ("categorical", "gaussian", "heteroscedastic")
 
 

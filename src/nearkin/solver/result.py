@@ -11,6 +11,7 @@ from nearkin.tasks.metrics import gain
 KINDS = {
     "searched": "a searched architecture",
     "tuned": "a fine-tuned network of a related task",
+    "frozen": "a frozen network of other data with a new head",
     "made": "a hand-made network",
     "simple": "a simple model",
     "transfer": "closed-form transfer",

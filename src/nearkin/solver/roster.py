@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import torch
 
-from nearkin.core.errors import require
+from nearkin.core.errors import MismatchError, require
 from nearkin.core.events import Work
 from nearkin.core.state import State
+from nearkin.nets.adopted_spec import network_label
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import default_network
 from nearkin.nets.solved import Solved
@@ -23,21 +24,33 @@ from nearkin.solver.contenders import (
     hand_made_networks,
 )
 from nearkin.solver.contest import Contest
+from nearkin.solver.encoder_head import model_facts
 from nearkin.solver.flips import SAMPLES, THRESHOLD, mirror_ratio
+from nearkin.solver.frozen_encoder import encoder_contenders
 from nearkin.solver.plan import Plan
 from nearkin.solver.simple.models import simple_models
 from nearkin.solver.simple.models import title as simple_title
+from nearkin.tasks.network_inputs import NETWORK_INPUTS
 from nearkin.tasks.task import Task
+from nearkin.tasks.texts import is_text
 from nearkin.zoo.search import SearchDomain
+from nearkin.zoo.zoo import Zoo
 
 
-def contenders(contest: Contest, searches: Sequence[Contender], kin: Solved | None) -> Work[list[Contender]]:
+def contenders(contest: Contest, zoo: Zoo, searches: Sequence[Contender], kin: Solved | None) -> Work[list[Contender]]:
     """Contenders of the plan: the searches, and those with a known architecture."""
     flip = yield from _flips(contest)
-    known = [*searches, *_known(contest, kin, flip)]
+    encoders = yield from encoder_contenders(contest, zoo)
+    known = [*searches, *encoders, *_known(contest, kin, flip)]
     if contest.plan.hurried:
         known = [contender for contender in known if contender.kind == "simple"]
     contenders = [contender for contender in known if contest.plan.takes(contender.name)]
+    require(
+        bool(contenders) or not is_text(contest.task),
+        f"'{contest.task.name}' has texts as inputs, and no network that can be used here reads texts; adopt one: "
+        f"nearkin adopt NAME FOLDER, or read the texts as a table of words (without raw)",
+        MismatchError,
+    )
     require(
         bool(contenders),
         f"none of the contenders {', '.join(contest.plan.only)} is available here; choose from "
@@ -60,19 +73,24 @@ def _known(contest: Contest, kin: Solved | None, flip: bool) -> Iterator[Contend
         kept = torch.ones(len(contest.learn.test), dtype=torch.bool)
         kept[list(contest.left_out)] = False
         scored = torch.nonzero(kept).flatten()
-        learn = contest.learn_in(tuple(kin.facts["input_shape"]))
+        whole = kin.inputs(contest.task)
+        learn = contest.splits.task(whole)
         learn = replace(learn, test=learn.test.chosen(scored))
+        facts = model_facts(kin, contest.task) if NETWORK_INPUTS in kin.facts else None
+        title = f"{network_label(kin.network)} of '{kin.name}'"
         extra = {"settings": {"kin": kin.name, "left_out": len(contest.left_out)}}
         rows = contest.splits.rows()[scored]
         yield Contender(
-            name="finetune", title=f"{kin.network} of '{kin.name}', fine-tuned", kind="tuned", task=learn,
+            name="finetune", title=f"{title}, fine-tuned", kind="tuned", task=learn,
             networks=(kin.network,), recipe=_finetune_recipe(contest.plan, learn), source=kin, seed=kin.seed,
-            extra=extra, rows=rows,
+            extra=extra, rows=rows, whole=whole, model_facts=facts,
         )  # fmt: skip
         yield Contender(
-            name="transfer", title=f"{kin.network} of '{kin.name}', closed-form transfer", kind="transfer",
-            task=learn, source=kin, seed=contest.plan.seed, extra=extra, rows=rows,
+            name="transfer", title=f"{title}, closed-form transfer", kind="transfer",
+            task=learn, source=kin, seed=contest.plan.seed, extra=extra, rows=rows, whole=whole, model_facts=facts,
         )  # fmt: skip
+    if is_text(contest.task):
+        return
     if contest.images:
         for name, network in CNNS.items():
             yield Contender(

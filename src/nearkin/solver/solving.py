@@ -46,6 +46,7 @@ from nearkin.tasks.checks.data_checks import Checks, check_data
 from nearkin.tasks.derive import class_weighted
 from nearkin.tasks.sources import task as read_task
 from nearkin.tasks.task import Task
+from nearkin.tasks.texts import is_text
 from nearkin.zoo.recorded_runs import record_run, recorded_runs
 from nearkin.zoo.search import FULL, NEAREST
 from nearkin.zoo.zoo import Zoo
@@ -142,7 +143,7 @@ def prepare_contest(
     relations, contest.left_out = source.relations, source.left_out
     checks = replace(checks, findings=(*checks.findings, *source.findings))
     kin = None if relations.tuned is None else zoo.solved(relations.tuned)
-    return Prepared(contest, (yield from contenders(contest, searches, kin)), relations, checks)
+    return Prepared(contest, (yield from contenders(contest, zoo, searches, kin)), relations, checks)
 
 
 def _solve(task: Task, zoo: Zoo, plan: Plan, restart: bool, meter: LoadMeter | None) -> Work[Solution]:
@@ -179,7 +180,7 @@ def _solve(task: Task, zoo: Zoo, plan: Plan, restart: bool, meter: LoadMeter | N
         yield from add_solved.work(solution, task, zoo, plan)
     if not plan.joins:
         return solution
-    yield from stages.timed(ZOO_STAGES[0], join_zoo(zoo, replace(task, notes=()), plan, contest, relations))
+    yield from stages.timed(ZOO_STAGES[0], join_zoo(zoo, replace(task, notes=()), plan, contest, solution))
     matrix = yield from stages.timed(ZOO_STAGES[1], map_tasks(zoo, task, plan, relations))
     solution = yield from _with_times(replace(solution, matrix=matrix), contest)
     keep_solution(zoo, solution)
@@ -269,6 +270,8 @@ def _record_finetuning(zoo: Zoo, contest: Contest) -> None:
 def _why_no_search(task: Task, plan: Plan) -> str:
     if plan.hurried:
         return f"{plan.seconds:.0f} s are too few for networks: only simple models are fitted"
+    if is_text(task):
+        return "no architecture search: cells are for images, and the inputs are texts"
     if len(task.input_shape) != 3:
         return "no architecture search: cells are for images, and the inputs are a table"
     return f"no architecture search: {len(task.train)} training samples are too few to compare cells"

@@ -200,6 +200,7 @@ class TestEveryKind:
         assert said.exp().tolist() == pytest.approx([noisy.settings["noise"][0]] * len(said))
         assert 0.2 < noisy.settings["noise"][0] < 1
 
+    @pytest.mark.thinned(2)
     def test_the_same_seed_gives_the_same_model(self, kind: str) -> None:
         first, second = (fit_simple(kind, iris(), seed=4) for _ in range(2))
         assert first.settings == second.settings
@@ -212,6 +213,7 @@ class TestEveryKind:
         again = fit_simple(kind, task, fixed=first.settings)
         assert torch.equal(answers(first, task), answers(again, task))
 
+    @pytest.mark.thinned(2)
     def test_the_test_part_only_judges(self, kind: str) -> None:
         task = iris()
         other = Task(
@@ -245,6 +247,7 @@ class TestEveryKind:
             assert isinstance(event, Progress | Checkpoint | Note)
         work.close()
 
+    @pytest.mark.thinned(4)
     @pytest.mark.parametrize(
         "task",
         [blobs(10, 2), blobs(4, 4), blobs(2, 2), blobs(9, 4), blobs(26, 13)],
@@ -260,6 +263,7 @@ class TestEveryKind:
         task = Task.from_arrays("constant", x, y, x, y)
         assert fit_simple(kind, task).fit.scores.metric == 0.75
 
+    @pytest.mark.thinned(2)
     def test_no_time_is_enough_for_a_valid_model_of_fewer_samples_or_steps(self, kind: str) -> None:
         task = blobs(ALWAYS + 500, 3, columns=20)
         free = fit_simple(kind, task, fixed=fit_simple(kind, iris()).settings)

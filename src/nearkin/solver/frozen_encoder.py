@@ -1,0 +1,240 @@
+"""Adopted networks as contenders: their features, computed once, with a linear head; and the same network fine-tuned.
+
+The network is not changed, so that a fit costs one forward pass for each sample and a logistic (ridge) regression. The
+fitted weights become the head of the network, and the result is a network like all others.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TypedDict
+
+import torch
+from torch import Tensor
+
+from nearkin.core.clock import now
+from nearkin.core.errors import MismatchError, NearkinError, require
+from nearkin.core.events import Caution, Note, Progress, Work
+from nearkin.core.state import State
+from nearkin.nets.adopted_spec import network_label
+from nearkin.nets.functional import outputs_of
+from nearkin.nets.heads import features, head_name
+from nearkin.nets.solved import Solved
+from nearkin.solver.contenders import Contender
+from nearkin.solver.contest import Contest
+from nearkin.solver.encoder_head import model_facts, with_head_weights
+from nearkin.solver.overlap import shares_samples
+from nearkin.solver.simple.data import evenly
+from nearkin.store.records import TaskRecord
+from nearkin.tasks.examples import Examples, Scaling
+from nearkin.tasks.network_inputs import NETWORK_INPUTS, NetworkInputs
+from nearkin.tasks.rows import Values
+from nearkin.tasks.task import Task
+from nearkin.zoo.model_ranking import rank
+from nearkin.zoo.zoo import Zoo
+
+FROZEN, TUNED = "encoder", "encoder-finetune"
+SHARE = 0.3  # of the time that is left, for the features of all samples
+RANKED_SHARE = 0.1  # of it, for comparing several networks
+LEAST_RANKED, MOST_RANKED = 50, 500  # samples of this comparison
+PASS = 32  # samples of one forward pass
+LEAST_TRAINED = 5  # samples for each class or value
+
+
+class _Chosen(TypedDict):
+    """Name of the chosen network, empty if there is none, and lines for the user."""
+
+    name: str
+    notes: list[str]
+
+
+def encoder_contenders(contest: Contest, zoo: Zoo) -> Work[list[Contender]]:
+    """The adopted network that suits the target best: with a new head on its features, and fine-tuned."""
+    records = [record for record in zoo.models() if NETWORK_INPUTS in record.facts and record.name != contest.task.name]
+    wanted = [name for name in (FROZEN, TUNED) if contest.plan.takes(name)]
+    if not records or contest.plan.hurried or not wanted:
+        return []
+    known = [[record.name, record.fingerprint, record.network] for record in records]
+    inputs = {"data": contest.learn.fingerprint(), "zoo": known, "seed": contest.plan.seed}
+    done = yield from contest.stages.stage(
+        "adopted networks", inputs, lambda _: _chosen(contest, zoo, records), key="encoders"
+    )
+    chosen = done.read(_Chosen)
+    for line in chosen["notes"]:
+        yield Note(line)
+    if not chosen["name"]:
+        return []
+    encoder, found = zoo.solved(chosen["name"]), []
+    try:
+        if FROZEN in wanted:
+            found.append((yield from _frozen(contest, encoder)))
+    except NearkinError as error:
+        yield Caution(f"'{encoder.name}' with a new head was left out: {error}")
+    if TUNED in wanted:
+        found.append(_tuned(contest, encoder))
+    return found
+
+
+def _chosen(contest: Contest, zoo: Zoo, records: Sequence[TaskRecord]) -> Work[State]:
+    """The network with the best scores of features for some samples; those that cannot be used are left out."""
+    notes: list[str] = []
+    usable = list(_usable(contest, zoo, records, notes))
+    if len(usable) > 1:
+        try:
+            sample = _ranked_samples(contest, zoo, usable)
+            names = [f"zoo:{record.name}" for record in usable]
+            ranking = yield from rank.work(contest.learn, names, sample, zoo=zoo)
+            usable = [zoo.record(ranking.best.name)]
+            others = ", ".join(f"'{one.name}'" for one in ranking.candidates[1:])
+            notes.append(f"'{ranking.best.name}' has the best features for {ranking.samples} samples, before {others}")
+        except NearkinError as error:
+            notes.append(f"the adopted networks could not be ranked, the first one is used: {error}")
+    if usable and not usable[0].trials:
+        notes.append(f"'{usable[0].name}' was trained elsewhere; whether on samples of this task is not known")
+    return State({}, {"name": usable[0].name if usable else "", "notes": notes})
+
+
+def _usable(contest: Contest, zoo: Zoo, records: Sequence[TaskRecord], notes: list[str]) -> Iterator[TaskRecord]:
+    """Networks that read the inputs of the target and did not learn from its validation or test samples."""
+    for record in records:
+        try:
+            _seen(zoo.network_inputs(record), contest.task, _first(contest.task, 2))
+        except NearkinError:
+            continue
+        if record.trials and shares_samples(zoo, contest.task, contest.learn, record.name):
+            notes.append(f"'{record.name}' learned from validation or test samples of this task, and is not used")
+            continue
+        yield record
+
+
+def _seen(inputs: NetworkInputs, task: Task, examples: Examples) -> Tensor:
+    """Inputs of some examples of a task as a network reads them."""
+    alone = replace(examples, targets=Values(torch.zeros(len(examples), 1)), target_scaling=Scaling(), weights=None)
+    values = Task(task.name, alone, alone, "gaussian", ("y0",), task.input_shape, preprocessing=task.preprocessing)
+    return inputs(values).train.all().x
+
+
+def _first(task: Task, count: int) -> Examples:
+    """The first training samples."""
+    return task.train.chosen(torch.arange(min(count, len(task.train))))
+
+
+def _ranked_samples(contest: Contest, zoo: Zoo, records: Sequence[TaskRecord]) -> int:
+    """Number of samples by which networks are ranked."""
+    most = min(MOST_RANKED, len(contest.learn.train))
+    if contest.plan.seconds is None:
+        return most
+    each = sum(_pass_seconds(zoo.solved(record.name), contest.task) for record in records)
+    return max(min(LEAST_RANKED, most), min(most, int(RANKED_SHARE * contest.left / max(each, 1e-9))))
+
+
+def _pass_seconds(encoder: Solved, task: Task) -> float:
+    """Seconds of a forward pass for one sample; the first pass is not timed."""
+    x, model = _seen(encoder.inputs, task, _first(task, PASS)), encoder.model()
+    outputs_of(model, x)
+    begun = now()
+    outputs_of(model, x)
+    return (now() - begun) / len(x)
+
+
+def _frozen(contest: Contest, encoder: Solved) -> Work[Contender]:
+    """A contender with the features of a network as inputs."""
+    inputs = {"data": contest.task.fingerprint(), "encoder": [encoder.name, encoder.network],
+              "split": contest.learn.fingerprint(), "seconds": contest.plan.seconds}  # fmt: skip
+    stage = f"features of '{encoder.name}'"
+    done = yield from contest.stages.stage(stage, inputs, lambda _: _feature_state(contest, encoder), key="features")
+    rows, train, test = (done.tensors[name] for name in ("rows", "train", "test"))
+    whole = _feature_task(contest.task, contest.task.train.chosen(rows), train, test)
+    place = torch.full((len(contest.task.train),), -1)
+    place[rows] = torch.arange(len(rows))
+    learned, held_out = (place[part] for part in contest.splits.parts[0])
+    learned = learned[learned >= 0]
+    task = replace(whole, test=whole.train.chosen(held_out))
+    if not contest.cross_validated:
+        task = replace(task, train=whole.train.chosen(learned))
+    return Contender(
+        name=FROZEN, title=f"{network_label(encoder.network)} of '{encoder.name}', frozen, with a new head",
+        kind="frozen", task=task, whole=whole, encoder=encoder, seed=contest.plan.seed,
+        cross_validated=contest.cross_validated, metric=contest.plan.metric,
+        extra={"settings": {"encoder": encoder.name}},
+    )  # fmt: skip
+
+
+def _feature_task(task: Task, examples: Examples, train: Tensor, test: Tensor) -> Task:
+    """The task with features as inputs."""
+    parts = (
+        replace(part, inputs=Values(values), scaling=Scaling())
+        for part, values in ((examples, train), (task.test, test))
+    )
+    shape = (train.shape[1],)
+    return replace(task, train=next(parts), test=next(parts), input_shape=shape, source="", preprocessing={}, notes=())
+
+
+def _feature_state(contest: Contest, encoder: Solved) -> Work[State]:
+    """Features of the validation and test samples, and of as many training samples as time allows for."""
+    task, count = contest.task, len(contest.task.train)
+    learned, held_out = contest.splits.parts[0]
+    rows = torch.arange(count)
+    if contest.plan.focused:
+        fixed = len(task.test) + len(held_out)
+        affordable = int(SHARE * contest.left / max(_pass_seconds(encoder, task), 1e-9)) - fixed
+        least = min(len(learned), LEAST_TRAINED * len(task.classes))
+        require(
+            affordable >= (len(learned) if contest.cross_validated else least),
+            f"its features of {fixed + least:,} samples would take more than {SHARE:.0%} of the time that is left; "
+            f"give more time",
+        )
+        if affordable < len(learned):
+            labels = task.train.labels()[learned] if task.likelihood == "categorical" else None
+            kept = evenly(labels, len(learned), affordable, contest.plan.seed)
+            rows = torch.cat([learned[kept], held_out]).sort().values
+            yield Note(f"the features of '{encoder.name}' are those of {affordable:,} of {len(learned):,} samples")
+    model, head = encoder.model(), ""
+    found: list[Tensor] = []
+    chosen = task.train.chosen(rows)
+    total = len(rows) + len(task.test)
+    for part in (chosen, task.test):
+        values = []
+        for start in range(0, len(part), PASS):
+            some = part.chosen(torch.arange(start, min(start + PASS, len(part))))
+            x = _seen(encoder.inputs, task, some)
+            if not head:
+                head = head_name(model, x[:1])
+                _check_head(encoder, model, x[:2], head)
+            with torch.no_grad():
+                values.append(features(model, x, head).float())
+            yield Progress(f"features of '{encoder.name}'", sum(map(len, values)) + sum(map(len, found)), total)
+        found.append(torch.cat(values))
+    require(
+        all(bool(values.isfinite().all()) for values in found),
+        "some of its features are not finite; check its weights and its preprocessing",
+        MismatchError,
+    )
+    return State({"rows": rows, "train": found[0], "test": found[1]}, {})
+
+
+def _check_head(encoder: Solved, model: torch.nn.Module, x: Tensor, head: str) -> None:
+    """Refuse a network that changes the outputs of its head, such as by a softmax."""
+    with torch.no_grad():
+        inputs = features(model, x, head)
+    weight = torch.linspace(-1, 1, 2 * inputs.shape[1]).view(2, -1)
+    bias = torch.tensor([0.5, -0.5])
+    expected = (inputs @ weight.T + bias).log_softmax(1)
+    given = outputs_of(with_head_weights(encoder, weight, bias), x).log_softmax(1)
+    require(
+        len(inputs) == len(x) and torch.allclose(given, expected, rtol=1e-3, atol=1e-4),
+        "it changes the outputs of its head, so that a new head cannot be fitted to its features; adopt it with "
+        "head='new'",
+        MismatchError,
+    )
+
+
+def _tuned(contest: Contest, encoder: Solved) -> Contender:
+    """A contender that trains all weights of the network from a new head."""
+    whole = encoder.inputs(contest.task)
+    learn = contest.splits.task(whole)
+    return Contender(
+        name=TUNED, title=f"{network_label(encoder.network)} of '{encoder.name}', fine-tuned", kind="tuned", task=learn,
+        whole=whole, networks=(encoder.network,), recipe=contest.plan.recipe(learn), source=encoder,
+        seed=contest.plan.seed, model_facts=model_facts(encoder, contest.task),
+        extra={"settings": {"encoder": encoder.name}},
+    )  # fmt: skip

@@ -1,0 +1,127 @@
+"""Adopted networks as contenders of a run."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import nearkin as nk
+from nearkin.core.budget import Budget
+from nearkin.core.errors import MismatchError, NearkinError
+from nearkin.nets.functional import outputs_of
+from nearkin.nets.heads import features
+from nearkin.solver.plan import Plan
+from nearkin.solver.solving import kept_solution, solve
+from nearkin.tasks.task import Task
+
+ONLY = ("encoder", "encoder-finetune", "logistic")
+
+
+def ring_samples(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two classes that no linear model of the inputs tells apart, each a ring."""
+    noise = torch.Generator().manual_seed(seed)
+    angle = torch.rand(count, generator=noise) * 6.2832
+    y = torch.arange(count) // (count // 2)  # sorted: the first samples are of one class
+    radius = 1.0 + y + 0.1 * torch.randn(count, generator=noise)
+    return torch.stack([radius * angle.cos(), radius * angle.sin()], 1), y
+
+
+@pytest.fixture
+def rings() -> Task:
+    return Task.from_arrays("rings", *ring_samples(240, 0), *ring_samples(200, 1))
+
+
+def encoder(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(2, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 3)).eval()
+
+
+def adopted(folder: Path) -> nk.Zoo:
+    zoo = nk.Zoo(folder)
+    zoo.adopt("random features", encoder(), preprocess="shape=2")
+    return zoo
+
+
+@pytest.mark.parametrize(
+    "plan", [Plan(only=ONLY, budget=Budget(evaluations=2), epochs=3), Plan(only=ONLY, budget=Budget(minutes=0.4))]
+)
+def test_the_features_of_an_adopted_network_win_where_a_linear_model_cannot(
+    tmp_path: Path, rings: Task, plan: Plan
+) -> None:
+    zoo = adopted(tmp_path / "zoo")
+    solution = solve(rings, zoo, plan=plan)
+    scores = {result.name: result.validation for result in solution.standings}
+    assert scores["encoder"] is not None
+    assert scores["logistic"] is not None
+    assert scores["encoder"] > 0.9 > 0.8 > scores["logistic"]
+    assert solution.chosen in ("encoder", "encoder-finetune")
+    assert solution.quality.metric > 0.9
+    frozen = next(result for result in solution.standings if result.name == "encoder")
+    assert frozen.parameters > 64 * 2
+    assert frozen.settings["encoder"] == "random features"
+
+
+def test_the_model_is_the_network_with_the_fitted_head(tmp_path: Path, rings: Task) -> None:
+    zoo = adopted(tmp_path / "zoo")
+    solution = solve(rings, zoo, plan=Plan(only=("encoder",), budget=Budget(evaluations=2)))
+    model, own = solution.solved.model(), zoo.solved("random features").model()
+    x = rings.test.first(50).x
+    head = model.get_submodule(str(model.head_path))
+    torch.testing.assert_close(outputs_of(model, x), head(features(own, x, str(own.head_path))).detach())
+    accuracy = (outputs_of(model, rings.test.all().x).argmax(1) == rings.test.labels()).float().mean()
+    assert solution.quality.metric == pytest.approx(float(accuracy))
+    predicted = solution.predict(x)
+    assert torch.equal(torch.as_tensor(predicted.labels), outputs_of(model, x).argmax(1))
+
+
+def test_values_are_predicted_too(tmp_path: Path) -> None:
+    (x, y), (x_test, y_test) = ring_samples(240, 0), ring_samples(100, 1)
+    task = Task.from_arrays("radius", x, x.norm(dim=1) + 0 * y, x_test, x_test.norm(dim=1) + 0 * y_test)
+    solution = solve(
+        task, adopted(tmp_path / "zoo"), plan=Plan(only=("encoder", "logistic"), budget=Budget(evaluations=2))
+    )
+    assert solution.chosen == "encoder"
+    assert solution.quality.metric > 0.7
+
+
+def test_the_better_of_two_networks_is_chosen(tmp_path: Path, rings: Task) -> None:
+    zoo = nk.Zoo(tmp_path / "zoo")
+    blind = encoder()
+    with torch.no_grad():
+        blind[0].weight.mul_(1e-6)
+    zoo.adopt("blind", blind, preprocess="shape=2")
+    zoo.adopt("random features", encoder(), preprocess="shape=2")
+    zoo.adopt("images", nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), preprocess="shape=1,8,8")
+    solution = solve(rings, zoo, plan=Plan(only=("encoder",), budget=Budget(evaluations=2)))
+    assert solution.standings[0].settings["encoder"] == "random features"
+
+
+def test_a_network_that_learned_from_the_test_samples_is_not_used(tmp_path: Path, rings: Task) -> None:
+    zoo = nk.Zoo(tmp_path / "zoo")
+    leaked = Task.from_arrays("leaked", *ring_samples(200, 1), *ring_samples(50, 2))
+    torch.manual_seed(0)
+    zoo.adopt("leaked", nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2)), task=leaked, preprocess="shape=2")
+    with pytest.raises(NearkinError, match="none of the contenders"):
+        solve(rings, zoo, plan=Plan(only=("encoder",), budget=Budget(evaluations=2)))
+
+
+def test_texts_need_a_network_that_reads_them(tmp_path: Path) -> None:
+    texts = [f"{word} {number}" for number in range(20) for word in ("good", "bad")]
+    task = Task.from_texts("mood", texts, ["+", "-"] * 20)
+    with pytest.raises(MismatchError, match="reads texts; adopt one"):
+        solve(task, nk.Zoo(tmp_path / "zoo"), plan=Plan(budget=Budget(evaluations=2)))
+
+
+def test_a_task_of_texts_is_solved_and_stored_with_its_model(tmp_path: Path, text_folder: Path) -> None:
+    texts = [f"{word} {'very ' * (number % 3)}" for number in range(40) for word in ("good", "bad")]
+    task = Task.from_texts("mood", texts, ["+", "-"] * 40)
+    zoo = nk.Zoo(tmp_path / "zoo")
+    zoo.adopt("bert", str(text_folder))
+    solution = solve(task, zoo, plan=Plan(budget=Budget(evaluations=2), epochs=1))
+    assert solution.quality.metric > 0.9
+    assert "mood" in zoo
+    again = nk.Zoo(tmp_path / "zoo")
+    stored = kept_solution(again, "mood")
+    assert stored is not None
+    assert again.solved("mood").scores_on(task).metric == pytest.approx(solution.quality.metric)
