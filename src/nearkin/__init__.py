@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from nearkin.transfer.hyper import Hyper as Hyper
     from nearkin.transfer.posterior import Posterior as Posterior
     from nearkin.transfer.regressor import LinearizedRegressor as LinearizedRegressor
+    from nearkin.zoo.model_ranking import rank as rank
     from nearkin.zoo.zoo import Zoo as Zoo
 
 __version__ = "0.1.0"

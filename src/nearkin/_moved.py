@@ -62,6 +62,7 @@ MOVED = {
     "nearkin.transfer.learn": "nearkin.transfer.marginal_likelihood",
     "nearkin.transfer.linearize": "nearkin.transfer.linearized",
     "nearkin.transfer.many": "nearkin.transfer.iterative",
+    "nearkin.transfer.subset": "nearkin.nets.weight_subset",
     "nearkin.zoo.catalogue": "nearkin.store.catalogue",
     "nearkin.zoo.check": "nearkin.store.integrity",
     "nearkin.zoo.kinship": "nearkin.zoo.near",

@@ -13,11 +13,13 @@ from click.core import ParameterSource
 
 import nearkin
 from nearkin.cli import (
+    adopt,
     complexity,
     connect,
     demo,
     doctor,
     forecast,
+    hub,
     interleave,
     jobs,
     models,
@@ -47,11 +49,15 @@ app = typer.Typer(
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo.demo,
     "add": zoo.add,
+    "adopt": adopt.adopt,
+    "rank": adopt.rank,
     "list": zoo.list_,
     "show": zoo.show,
     "remove": zoo.remove,
     "export": zoo.export,
     "import": zoo.import_,
+    "push": hub.push,
+    "pull": hub.pull,
     "near": near.near,
     "matrix": near.matrix,
     "map": near.map_,

@@ -13,6 +13,7 @@ from nearkin.core.errors import require
 from nearkin.core.files import write_durably
 from nearkin.core.lazy import Lazy
 from nearkin.core.text import brief, counted, duration
+from nearkin.nets.adopted_spec import network_label
 
 if TYPE_CHECKING:
     from nearkin.report import complexity_page
@@ -87,7 +88,7 @@ def _show(result: "measuring.TaskComplexity", out: Path | None) -> None:
     found = result.found
     relative = f", given the network of [bold]{escape(result.given)}[/bold]" if result.given else ""
     say(
-        f"The weights of {escape(result.network)} store [bold]{found.information:,.0f} nats[/bold] "
+        f"The weights of {escape(network_label(result.network))} store [bold]{found.information:,.0f} nats[/bold] "
         f"({found.information_bits:,.0f} bits) about [bold]{escape(result.task)}[/bold]{relative}."
     )
     say("")

@@ -93,7 +93,9 @@ def predict(
         abstain is None or 0 <= abstain <= 1,
         f"got --abstain {abstain}, expected a probability from 0 to 1; choose one such as 0.8",
     )
-    inputs = new_inputs.read_inputs(data[0] if len(data) == 1 else data, facts, loaded.solved.name)
+    inputs = new_inputs.read_inputs(
+        data[0] if len(data) == 1 else [Path(path) for path in data], facts, loaded.solved.name
+    )
     for line in inputs.skipped:
         print(f"warning: skipped: {line}", file=sys.stderr)
     for line in inputs.notes:

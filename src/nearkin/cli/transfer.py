@@ -46,7 +46,8 @@ def transfer(
     ] = None,
     method: Annotated[str, typer.Option(help="For classification: dirichlet or laplace.")] = "dirichlet",
     weights: Annotated[
-        str, typer.Option(help="Weights that may change: all, head, norm, adapters, a layer or a regular expression.")
+        str,
+        typer.Option(help="Weights that may change: all, head, norm, lora?r=4, adapters, a layer, or a pattern."),
     ] = "all",
     probabilities: Annotated[str, typer.Option(help="Class probabilities: mean or sampled.")] = "mean",
     trial: Annotated[int, typer.Option(min=0, help="Trial of the source.")] = 0,

@@ -15,6 +15,7 @@ from nearkin.core.addresses import is_shared
 from nearkin.core.errors import NearkinError, require
 from nearkin.core.lazy import Lazy
 from nearkin.core.text import byte_text, counted, duration
+from nearkin.nets.adopted_spec import network_label
 from nearkin.nets.trusted_code import is_trusted, refusal
 from nearkin.tasks.metrics import metric_title
 
@@ -41,6 +42,7 @@ else:
     )
 
 NOT_TRUSTED = "not trusted"
+ADOPTED = "adopted"  # key of the facts of a model that was trained elsewhere
 FEW, PAGE = 1000, 100  # a longer list is shown in pages
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
@@ -179,7 +181,9 @@ def list_(
             say(f"The zoo {escape(settings.zoo_name)} is empty; add a task with nearkin add NAME DATA.")
             return
         head = ["name", "data", "network", "metric", "trials", "weights", "seconds"]
-        table(head, [_row(record) for record in records], right=head[3:])
+        adopted = any(ADOPTED in record.facts for record in records)
+        rows = [_row(record) + ([_licence(record)] if adopted else []) for record in records]
+        table(head + (["licence"] if adopted else []), rows, right=head[3:])
         if more:
             last = escape(shlex.quote(records[-1].name))
             say(f"{counted(len(records))} of {counted(total, 'task')}; the next: nearkin list --after {last}")
@@ -221,21 +225,21 @@ def show(context: typer.Context, name: Name, as_json: Json = False) -> None:
     def show_table() -> None:
         classes = ", ".join(facts["classes"][:12]) + (" …" if len(facts["classes"]) > 12 else "")
         rows = [
-            ("data", record.data or "arrays, stored in the zoo"),
+            ("data", _data_text(record)),
             ("likelihood", record.likelihood),
             ("classes", f"{record.num_classes}: {classes}"),
-            ("input", "×".join(map(str, facts["input_shape"]))),
-            ("samples", f"{counted(facts['num_train'])} for training, {counted(facts['num_test'])} for testing"),
-            ("network", f"{record.network}, {counted(record.parameters, 'weight')}"),
-            *([] if facts["trusted"] else [("", f"{NOT_TRUSTED}: {refusal(record.network)}")]),
-            (
-                metric_title(facts["metric_name"]),
-                f"{record.metric:.4f} ± {facts['metric_std']:.4f} over {counted(record.trials, 'trial')} "
-                f"({baseline_text(facts['metric_name'], facts['guess'])})",
+            ("input", "×".join(map(str, record.input_shape))),
+            *(
+                [("samples", f"{counted(facts['num_train'])} for training, {counted(facts['num_test'])} for testing")]
+                if record.trials
+                else []
             ),
-            ("ε", f"{record.epsilon:.4f}"),
+            ("network", f"{network_label(record.network)}, {counted(record.parameters, 'weight')}"),
+            *_adopted_rows(record),
+            *([] if facts["trusted"] else [("", f"{NOT_TRUSTED}: {refusal(record.network)}")]),
+            *(_metric_rows(record) if record.trials else []),
             ("seed", str(record.seed)),
-            ("added", f"{record.created}, {duration(record.seconds)} of training"),
+            ("added", f"{record.created}, {duration(record.seconds)}{'' if ADOPTED in facts else ' of training'}"),
         ]
         say(f"[bold]{escape(record.name)}[/bold]")
         table(["", ""], rows)
@@ -323,15 +327,48 @@ def _facts(record: "TaskRecord") -> dict[str, Any]:
         "seed": record.seed,
         "created": record.created,
         "trusted": is_trusted(record.network),
+        **({"licence": record.facts[ADOPTED]["licence"]} if ADOPTED in record.facts else {}),
     }
+
+
+def _data_text(record: "TaskRecord") -> str:
+    return record.data or ("arrays, stored in the zoo" if record.trials else "none: for rank and transfer only")
+
+
+def _adopted_rows(record: "TaskRecord") -> list[tuple[str, str]]:
+    """Licence, origin and preprocessing of an adopted model."""
+    about, inputs = record.facts.get(ADOPTED), record.facts.get("network_inputs")
+    if about is None:
+        return []
+    rows = [("licence", about["licence"] or "not stated"), ("origin", about["source"] or "not stated"),
+            ("features", counted(about["features"]))]  # fmt: skip
+    if inputs is not None and inputs["mean"] is not None:
+        mean, std = (", ".join(f"{value:g}" for value in inputs[key]) for key in ("mean", "std"))
+        rows.append(("scaling", f"mean {mean}; standard deviation {std}; {about['channel_order']}"))
+    if inputs is not None and "tokenizer" in inputs:
+        rows.append(("tokenizer", f"{inputs['tokenizer']['length']} tokens of a text"))
+    return rows
+
+
+def _metric_rows(record: "TaskRecord") -> list[tuple[str, str]]:
+    facts = record.facts
+    figure = f"{record.metric:.4f} ± {facts['metric_std']:.4f} over {counted(record.trials, 'trial')}"
+    return [
+        (metric_title(facts["metric_name"]), f"{figure} ({baseline_text(facts['metric_name'], facts['guess'])})"),
+        ("ε", f"{record.epsilon:.4f}"),
+    ]
+
+
+def _licence(record: "TaskRecord") -> str:
+    return (record.facts[ADOPTED]["licence"] or "not stated") if ADOPTED in record.facts else ""
 
 
 def _row(record: "TaskRecord") -> list[str]:
     return [
         record.name,
-        record.data or "(arrays)",
-        record.network + ("" if is_trusted(record.network) else f" ({NOT_TRUSTED})"),
-        f"{record.metric:.4f}",
+        record.data or ("(arrays)" if record.trials else "–"),
+        network_label(record.network) + ("" if is_trusted(record.network) else f" ({NOT_TRUSTED})"),
+        f"{record.metric:.4f}" if record.trials else "–",
         str(record.trials),
         counted(record.parameters),
         f"{record.seconds:.1f}",

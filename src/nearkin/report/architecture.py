@@ -6,6 +6,7 @@ from markupsafe import Markup
 
 from nearkin.core.errors import NearkinError
 from nearkin.core.text import plain
+from nearkin.nets.adopted_spec import network_label
 from nearkin.report.drawing.genotype_drawing import draw_genotype
 from nearkin.report.svg import svg_width
 from nearkin.search.genotypes.genotype import Genotype
@@ -47,7 +48,7 @@ def cell_drawings(solution: Solution) -> list[CellDrawing]:
             svg = draw_genotype(Genotype.parse(result.genotype), name=f"nk-cell-{len(drawings)}")
         except NearkinError:
             svg = ""
-        texts = (plain(result.genotype), plain(result.network))
+        texts = (plain(result.genotype), plain(network_label(result.network)))
         chosen = result.name == solution.chosen
         drawings.append(CellDrawing(plain(result.title), chosen, *texts, Markup(svg), svg_width(svg) if svg else 0))
     return drawings

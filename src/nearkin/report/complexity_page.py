@@ -3,6 +3,7 @@
 from nearkin import __version__
 from nearkin.core.text import brief, counted, duration, number, plain, verbatim
 from nearkin.distance.information.task_complexity import Complexity
+from nearkin.nets.adopted_spec import network_label
 from nearkin.report.axes import FONT, NARROW, WIDTH, Field, Scale, frame, scale_around
 from nearkin.report.glossary import glossary
 from nearkin.report.html import HtmlTable, figure, render
@@ -96,7 +97,7 @@ def _sentence(result: TaskComplexity) -> str:
     found = result.found
     relative = f", relative to the network of “{plain(result.given)}”" if result.given else ""
     return (
-        f"The weights of {plain(result.network)} store {number(found.information, 0)} nats "
+        f"The weights of {plain(network_label(result.network))} store {number(found.information, 0)} nats "
         f"({number(found.information_bits, 0)} bits) about {counted(found.num_samples, 'sample')} of "
         f"“{plain(result.task)}”{relative}."
     )
@@ -150,7 +151,7 @@ def _curve_table(result: TaskComplexity) -> HtmlTable:
 def _settings(result: TaskComplexity) -> HtmlTable:
     found = result.found
     rows = [
-        ("Network", plain(result.network)),
+        ("Network", plain(network_label(result.network))),
         ("Weights", counted(found.num_weights)),
         ("Samples", counted(found.num_samples)),
         ("Prior", f"around {'the weights of ' + plain(result.given) if result.given else 'zero'}, variance "

@@ -3,6 +3,7 @@
 from nearkin import __version__
 from nearkin.core.text import counted, duration, number, percent, plain, verbatim
 from nearkin.distance.reachability.string_method import BETWEEN
+from nearkin.nets.adopted_spec import network_label
 from nearkin.report.axes import WIDTH
 from nearkin.report.curves import Curve, chart
 from nearkin.report.glossary import glossary
@@ -154,7 +155,7 @@ def _tiles(connection: Connection) -> list[tuple[str, str, str]]:
         ("barrier", number(connection.barrier, 4), "on the minimised path"),
         ("straight barrier", number(connection.straight_barrier, 4), "on the straight line"),
         ("length", number(minimised, 2), f"the straight line has {number(straight, 2)}"),
-        ("parameters", counted(connection.parameters), f"of {plain(connection.network)}"),
+        ("parameters", counted(connection.parameters), f"of {plain(network_label(connection.network))}"),
         ("time", duration(connection.seconds), counted(connection.iterations, "iteration")),
     ]
 
@@ -170,7 +171,7 @@ def _images_table(connection: Connection) -> HtmlTable:
 def _settings(connection: Connection) -> HtmlTable:
     options = connection.options
     rows = [
-        ("Network", plain(connection.network)),
+        ("Network", plain(network_label(connection.network))),
         ("Trials of start and end", ", ".join(map(str, options.trials))),
         ("Loss on", " and ".join(map(plain, connection.measured_on))),
         ("Units aligned", "no" if connection.agreement is None else "yes"),

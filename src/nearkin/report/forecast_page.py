@@ -4,6 +4,7 @@ import math
 
 from nearkin import __version__
 from nearkin.core.text import brief, counted, duration, number, percent, plain, verbatim
+from nearkin.nets.adopted_spec import network_label
 from nearkin.report.curves import Curve, chart
 from nearkin.report.glossary import glossary
 from nearkin.report.html import Figure, HtmlTable, figure, render
@@ -40,7 +41,7 @@ def _tiles(found: CheckedForecast) -> list[tuple[str, str, str]]:
     forecast = found.forecast
     low, high = forecast.interval
     tiles = [
-        ("goal", f"{_goal_name(found)} {brief(forecast.goal)}", f"network {plain(forecast.network)}"),
+        ("goal", f"{_goal_name(found)} {brief(forecast.goal)}", f"network {plain(network_label(forecast.network))}"),
         ("steps", counted(round(forecast.steps)), f"80 % interval {counted(round(low))} to {_steps(high)}"),
         ("time of the steps", duration(forecast.seconds), f"{duration(1000 * forecast.step_seconds)} for 1,000 steps"),
     ]
@@ -144,7 +145,7 @@ def _settings(found: CheckedForecast) -> HtmlTable:
         ("Optimiser", plan.optimiser),
         ("Learning rate, constant", brief(plan.rate)),
         ("Batch size", counted(plan.batch_size)),
-        ("Network", plain(forecast.network)),
+        ("Network", plain(network_label(forecast.network))),
         ("Version of nearkin", __version__),
     ]
     return HtmlTable("Settings", ("Setting", "Value"), rows, sortable=False)

@@ -28,9 +28,13 @@ _RADIUS, _CHOSEN = 5.0, 6.5
 _ROW = 18.0
 _DASH = 6.0
 _NAME = 11.5
-_MARKS = {"tuned": ("D", 1.8), "made": ("s", 1.8), "simple": ("^", 2.3), "transfer": ("P", 2.4), "outlier": ("v", 2.3)}
+_MARKS = {
+    "tuned": ("D", 1.8), "frozen": ("p", 2.3), "made": ("s", 1.8), "simple": ("^", 2.3), "transfer": ("P", 2.4),
+    "outlier": ("v", 2.3),
+}  # fmt: skip
 _SHORT = {
-    "searched": "searched", "tuned": "fine-tuned", "made": "hand-made", "simple": "simple", "transfer": "closed form",
+    "searched": "searched", "tuned": "fine-tuned", "frozen": "frozen", "made": "hand-made", "simple": "simple",
+    "transfer": "closed form",
 }  # fmt: skip
 
 

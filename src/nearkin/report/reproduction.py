@@ -5,6 +5,7 @@ from typing import Any
 
 from nearkin import __version__
 from nearkin.core.text import MISSING, counted, fact_text, plain, verbatim
+from nearkin.nets.adopted_spec import network_label
 from nearkin.report.html import HtmlTable
 from nearkin.solver.solution import Solution
 from nearkin.transfer.machine import PATH
@@ -67,7 +68,7 @@ def run_table(solution: Solution) -> HtmlTable:
         rows += [(f"Version of {plain(str(name))}", plain(str(number))) for name, number in versions.items()]
     else:
         rows.append(("Version of nearkin", __version__))
-    rows.append(("Network", plain(solution.solved.network)))
+    rows.append(("Network", plain(network_label(solution.solved.network))))
     return HtmlTable("Settings and versions", ("Setting", "Value"), rows, sortable=False)
 
 

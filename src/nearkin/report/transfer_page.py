@@ -5,6 +5,7 @@ from typing import Any
 
 from nearkin import __version__
 from nearkin.core.text import counted, duration, fact_text, metric_places, number, plain, verbatim
+from nearkin.nets.adopted_spec import network_label
 from nearkin.report import transfer_methods as methods
 from nearkin.report.glossary import glossary
 from nearkin.report.html import HtmlTable, render
@@ -128,7 +129,7 @@ def _origin(transfer: Transfer) -> Section:
             f"{counted(int(known.get('num_test') or 0))} test samples. A source with a low score on its own "
             f"task, or whose task is not related to the target, helps little."
         )
-    rows = [("Task", plain(transfer.source)), ("Network", plain(transfer.network))]
+    rows = [("Task", plain(transfer.source)), ("Network", plain(network_label(transfer.network)))]
     for key, title in (
         ("parameters", "Parameters"),
         ("data", "Read from"),

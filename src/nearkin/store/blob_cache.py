@@ -31,29 +31,30 @@ class BlobCache:
     Args:
         folder: place of the copies.
         limit: total size in bytes; 0 for no copies.
+        by_content: whether the digests are those of the contents, which are then verified.
     """
 
-    def __init__(self, folder: Path, limit: int = DEFAULT_LIMIT) -> None:
-        self.folder, self.limit = folder, limit
+    def __init__(self, folder: Path, limit: int = DEFAULT_LIMIT, by_content: bool = True) -> None:
+        self.folder, self.limit, self.by_content = folder, limit, by_content
         self._bytes, self._writes = 0, 0
 
     @classmethod
-    def of_user(cls) -> "BlobCache":
+    def of_user(cls, kind: str = "blobs", by_content: bool = True) -> "BlobCache":
         """The cache in `$NEARKIN_CACHE`, or in the cache folder of the user; its limit is `$NEARKIN_CACHE_BYTES`."""
         base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "nearkin"
-        folder, limit = Path(os.environ.get(FOLDER) or base) / "blobs", os.environ.get(LIMIT, "").strip()
+        folder, limit = Path(os.environ.get(FOLDER) or base) / kind, os.environ.get(LIMIT, "").strip()
         with suppress(RuntimeError):  # there is no home folder
             folder = folder.expanduser()
         if not limit:
-            return cls(folder)
-        return cls(folder, 0 if limit == "0" else parsed_limit(limit, f"${LIMIT}"))
+            return cls(folder, by_content=by_content)
+        return cls(folder, 0 if limit == "0" else parsed_limit(limit, f"${LIMIT}"), by_content)
 
     def read(self, digest: str) -> bytes | None:
         """A copy, if there is one and its content is unchanged."""
         path = self._path(digest)
         with suppress(OSError):
             data = path.read_bytes()
-            if hashlib.sha256(data).hexdigest() == digest:
+            if not self.by_content or hashlib.sha256(data).hexdigest() == digest:
                 with suppress(OSError):
                     os.utime(path)  # the time of its last use
                 return data

@@ -210,6 +210,18 @@ class Catalogue:
             return {(name, trial): json.loads(facts) for name, trial, facts in rows}
 
     @retried
+    def pairs_to(self, target: str) -> list[tuple[str, str, int, dict[str, Any]]]:
+        """Stored facts of all measures between all sources and a target: measure, source, trial, facts."""
+        table, tasks = schema.pairs.c, schema.tasks.c
+        with self.database.reading() as connection:
+            target_id = TaskRecord.named(connection, target).id
+            query = sql.select(table.measure, tasks.name, table.trial, table.facts).join_from(
+                schema.pairs, schema.tasks, table.source_id == tasks.id
+            )
+            rows = connection.execute(query.where(table.target_id == target_id))
+            return [(measure, name, trial, json.loads(facts)) for measure, name, trial, facts in rows]
+
+    @retried
     def keep_pair(self, measure: str, source: str, target: str, trial: int, facts: Mapping[str, Any]) -> None:
         """Store facts of a measure between two tasks, in place of earlier ones, until one of the tasks is removed."""
         table = schema.pairs

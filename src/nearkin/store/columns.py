@@ -40,10 +40,10 @@ class TaskGroup:
 
 
 def task_groups(catalogue: Catalogue) -> list[TaskGroup]:
-    """All groups of a zoo, in the order of their oldest tasks."""
+    """All groups of a zoo, in the order of their oldest tasks; models without a task are in none."""
     table = schema.tasks.c
     same = (table.network, table.input_shape, table.seed)
-    query = sql.select(*same, sql.func.count(), sql.func.min(table.trials)).group_by(*same)
+    query = sql.select(*same, sql.func.count(), sql.func.min(table.trials)).where(table.trials > 0).group_by(*same)
     return [TaskGroup(*row) for row in _rows(catalogue, query.order_by(sql.func.min(table.id)))]
 
 

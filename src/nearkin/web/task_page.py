@@ -9,6 +9,7 @@ from markupsafe import Markup
 from nearkin.core.errors import NearkinError
 from nearkin.core.state import State
 from nearkin.core.text import MISSING, counted, duration, number, plain
+from nearkin.nets.adopted_spec import network_label
 from nearkin.nets.trusted_code import refusal
 from nearkin.report.drawing.genotype_drawing import draw_genotype
 from nearkin.report.glossary import glossary
@@ -84,7 +85,7 @@ def _facts(task: TaskRecord) -> list[tuple[str, str]]:
     train, test = (task.facts.get(key) for key in ("num_train", "num_test"))
     facts = [
         ("data", plain(task.data) or "arrays, stored in the zoo"),
-        ("network", plain(task.network)),
+        ("network", plain(network_label(task.network))),
         ("parameters", counted(task.parameters)),
         ("likelihood", plain(task.likelihood)),
         ("input", " × ".join(map(str, task.input_shape))),

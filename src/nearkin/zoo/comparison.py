@@ -116,6 +116,7 @@ class StoredSource(Source):
             load=lambda: zoo.solved(record.name),
             load_task=lambda: zoo.task(record.name),
             shared_start=shares_start(record),
+            load_inputs=lambda: zoo.network_inputs(record),
             zoo=zoo,
             record=record,
             device=device,
@@ -191,7 +192,7 @@ class StoredTarget(Target):
     def networks(self, source: Source, trials: int) -> Work[Solved]:
         """The target's own networks of the source's architecture, from the same initial weights and trained equally."""
         assert isinstance(source, StoredSource)
-        task, facts, record = self.seen_as(source.input_shape), source.record.facts, self.record
+        task, facts, record = self.seen_as(source.inputs), source.record.facts, self.record
         stored = record is not None and (record.network, record.input_shape, record.seed) == source.probe
         if record is not None and stored and shares_start(record):
             recipe = Recipe(**record.facts["recipe"])

@@ -137,7 +137,7 @@ def measure_complexity(
     solved = given or (yield from _solved(zoo, task, how, seed, device))
     if given is not None:
         _require_same(given, data, how.network if not isinstance(task, str) else zoo.record(task).network)
-    start, model = now(), solved.model(how.trial)
+    start, model, data = now(), solved.model(how.trial), solved.inputs(data)
     centre = None if given is None else {name: value.detach().clone() for name, value in model.named_parameters()}
     samples = TaskSamples(*data.train.fixed_subset(how.samples), data.likelihood)
     variance = WeightPrior(how.decay).variance_of(len(samples.x))

@@ -27,6 +27,7 @@ from nearkin.nets.functional import load, view
 from nearkin.nets.heads import head_name
 from nearkin.run.checkpoints import facts_digest, resume
 from nearkin.tasks.examples import Batch
+from nearkin.tasks.network_inputs import NETWORK_INPUTS
 from nearkin.tasks.task import Task
 from nearkin.zoo.solved_tasks import SolvedTasks
 
@@ -153,8 +154,11 @@ def connect_solutions(zoo: SolvedTasks, start: str, end: str, how: ConnectOption
     begun = now()
     models = _models(zoo, start, end, how)
     tasks = {name: zoo.task(name) for name in _measured_on(start, end, how.data)}
+    inputs = zoo.network_inputs(zoo.record(start))
+    if NETWORK_INPUTS in zoo.record(start).facts:
+        tasks = {name: inputs(task) for name, task in tasks.items()}
     for task in tasks.values():
-        shape = tuple(zoo.solved(start).facts["input_shape"])
+        shape = inputs.shape
         require(
             task.input_shape == shape,
             f"'{task.name}' has inputs {task.input_shape}, expected {shape}",
@@ -218,7 +222,7 @@ def _models(zoo: SolvedTasks, start: str, end: str, how: ConnectOptions) -> tupl
     )
     for kind, own, other in (
         ("network", first.network, last.network),
-        ("input shape", tuple(first.facts["input_shape"]), tuple(last.facts["input_shape"])),
+        ("input shape", first.inputs.shape, last.inputs.shape),
     ):
         require(
             own == other,

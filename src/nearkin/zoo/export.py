@@ -6,6 +6,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from nearkin.nets.functional import evaluation_mode
 from nearkin.nets.solved import Solved
 from nearkin.search.networks.named import PATH, parse_network
 from nearkin.tasks.likelihood import likelihood
+from nearkin.tasks.network_inputs import NETWORK_INPUTS
 from nearkin.tasks.new_inputs import is_inverted
 from nearkin.tasks.table_examples import TABLE, column_titles
 from nearkin.transfer.machine import TangentMachine
@@ -85,6 +87,8 @@ def exported(
         f"'{solved.name}' has trials 0 to {len(solved.trials) - 1}, got {trial}; choose one of these",
     )
     model, facts = solved.model(trial), dict(task or solved.facts)
+    if to != "torch":
+        solved = _with_network_inputs(solved, to)
     require(
         not as_bytes or (to == "onnx" and len(facts["input_shape"]) == 3),
         f"got --bytes for {to} and inputs of shape {tuple(facts['input_shape'])}; use it for images and --to onnx",
@@ -111,6 +115,21 @@ def exported(
     )
     State(predictor.state_dict(), {**about, "invert": is_inverted(facts)}).save(weights)
     return {"files": [str(file), str(weights)], "error": error}
+
+
+def _with_network_inputs(solved: Solved, to: str) -> Solved:
+    """A solved task whose facts have the input shape and the scaling of its network, if it has its own."""
+    if NETWORK_INPUTS not in solved.facts:
+        return solved
+    inputs = solved.inputs
+    require(
+        to == "onnx" and inputs.tokenizer is None,
+        f"'{solved.name}' was adopted, so that a file for {to} would need code or a tokenizer of others; use "
+        f"{'nearkin push' if inputs.tokenizer else '--to onnx, or nearkin push'}",
+        MismatchError,
+    )
+    own = {} if inputs.mean is None else {"scaling": {"mean": inputs.mean, "std": inputs.std}}
+    return replace(solved, facts={**solved.facts, "input_shape": list(inputs.shape), **own})
 
 
 def preprocessing_options(solved: Solved, facts: Mapping[str, Any]) -> Preprocessing:

@@ -151,7 +151,7 @@ def goal_of(text: str, signals: Signals, task: Task) -> tuple[Goal, str]:
 
 def _below_own(zoo: SolvedTasks, target: StoredTarget, loss: float) -> Work[None]:
     """Warn of a loss that the target's own training did not reach."""
-    if target.record is None:
+    if target.record is None or "adopted" in target.record.facts:
         return
     reached = min(float(fit.history.losses.min()) for fit in zoo.solved(target.name).trials)
     if loss < reached:

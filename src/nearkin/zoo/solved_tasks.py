@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import version
@@ -21,7 +21,7 @@ from nearkin.distance.screening import Embedding
 from nearkin.fisher.diagonals import diagonal
 from nearkin.fisher.values import FisherDiagonal
 from nearkin.nets.recipe import Recipe
-from nearkin.nets.solved import Solved, fit_facts, fit_from, fit_state, solved_from, task_facts
+from nearkin.nets.solved import Solved, TaskFacts, fit_facts, fit_from, fit_state, solved_from, task_facts
 from nearkin.run.checkpoints import Checkpoints, MemoryCheckpoints, ObjectCheckpoints
 from nearkin.run.jobs import JobPlace
 from nearkin.run.stages import StageCache
@@ -30,6 +30,7 @@ from nearkin.store.catalogue import Catalogue
 from nearkin.store.columns import TaskGroup, artifact_digests, tasks_with_ids
 from nearkin.store.records import NewArtifact, NewTask, TaskRecord
 from nearkin.tasks.datastring import DataString
+from nearkin.tasks.network_inputs import NETWORK_INPUTS, NetworkInputs
 from nearkin.tasks.packed import PROBE_SAMPLES, packed, unpacked
 from nearkin.tasks.sample_digests import sample_digests
 from nearkin.tasks.sources import task as read_task
@@ -44,6 +45,9 @@ else:  # it imports the search package, which most commands do not need
 FISHER_SAMPLES = 2048  # of the test set, a fixed subset
 DIGESTS = "digests"
 """Kind under which the digests of a task's training samples are stored, 8 bytes for each sample."""
+
+TOKENIZER = "tokenizer"
+"""Kind under which the tokenizer of an adopted network is stored, and its key among the inputs of the network."""
 
 
 class SolvedTasks:
@@ -86,31 +90,46 @@ class SolvedTasks:
         return iter(self.names())
 
     def records(self) -> list[TaskRecord]:
-        """Rows of all tasks, oldest first."""
+        """Rows of all tasks, oldest first; models without a task are left out."""
+        return [record for record in self.catalogue.tasks() if record.trials]
+
+    def models(self) -> list[TaskRecord]:
+        """Rows of all trained networks, with a task or without, oldest first."""
         return self.catalogue.tasks()
 
     def record(self, name: str) -> TaskRecord:
         """Row of a task, without its weights."""
         return self.catalogue.task(name)
 
-    def store(self, task: Task, solved: Solved, recipe: Recipe, runs: Sequence[NewArtifact] = ()) -> Work[TaskRecord]:
+    def store(
+        self,
+        task: Task,
+        solved: Solved,
+        recipe: Recipe | None,
+        files: Sequence[NewArtifact] = (),
+        *,
+        seen: Task | None = None,
+        facts: Mapping[str, Any] | None = None,
+    ) -> Work[TaskRecord]:
         """Store a solved task: its row, weights, Fisher information, digests of its samples, and arrays as data.
 
         Args:
             task: the task.
             solved: its trained networks.
-            recipe: of their training.
-            runs: the trainings, for forecasts (`zoo.recorded_runs`).
+            recipe: of their training; None for a network that was trained elsewhere.
+            files: further ones, such as the trainings for forecasts (`zoo.recorded_runs`).
+            seen: the task with its inputs prepared for the networks (default: the task itself).
+            facts: further ones for the row.
         """
         artifacts = [
             NewArtifact("weights", trial, fit_state(fit).to_bytes(), fit_facts(fit))
             for trial, fit in enumerate(solved.trials)
         ]
-        x, y = task.test.fixed_subset(FISHER_SAMPLES)
+        x, y = (seen or task).test.fixed_subset(FISHER_SAMPLES)
         for trial in range(len(solved.trials)):
             fisher = yield from diagonal.work(solved.model(trial), x, y, likelihood=task.likelihood)
-            facts = {"labels": fisher.labels, "num_samples": fisher.num_samples, "trace": fisher.trace()}
-            artifacts.append(NewArtifact("fisher", trial, fisher.to_state().to_bytes(), facts))
+            about = {"labels": fisher.labels, "num_samples": fisher.num_samples, "trace": fisher.trace()}
+            artifacts.append(NewArtifact("fisher", trial, fisher.to_state().to_bytes(), about))
         if not task.source:
             data = packed(task)
             if not data.facts["whole"]:
@@ -120,15 +139,29 @@ class SolvedTasks:
                 )
             artifacts.append(NewArtifact("data", 0, data.to_bytes(), dict(data.facts)))
         artifacts.append(NewArtifact(DIGESTS, 0, _digests(task).to_bytes(), {}))
-        artifacts.extend(runs)
-        return self.catalogue.add(_row(task, solved, recipe), artifacts)
+        artifacts.extend(files)
+        return self.catalogue.add(_row(task, solved, recipe, facts or {}), artifacts)
 
     def solved(self, name: str) -> Solved:
         """A task with the weights of its trials."""
         record = self.catalogue.task(name)
         weights = self.catalogue.artifacts(name, kind="weights")
         fits = tuple(fit_from(State.from_bytes(self.catalogue.blob(item), name), item.facts) for item in weights)
-        return Solved(name, record.network, task_facts(record.facts, name), record.seed, fits)
+        return Solved(name, record.network, self._network_facts(record), record.seed, fits)
+
+    def network_inputs(self, record: TaskRecord) -> NetworkInputs:
+        """How the inputs of a task are prepared for the network of a row."""
+        return NetworkInputs.of(self._network_facts(record))
+
+    def _network_facts(self, record: TaskRecord) -> TaskFacts:
+        """Facts of a network, with the content of its tokenizer if it has one."""
+        facts, own = record.facts, record.facts.get(NETWORK_INPUTS)
+        if isinstance(own, dict) and TOKENIZER in own:
+            state = self.kept(record.name, TOKENIZER)
+            if state is None:
+                raise ZooError(f"the tokenizer of '{record.name}' is missing in the zoo; adopt the model again")
+            facts = {**facts, NETWORK_INPUTS: {**own, TOKENIZER: dict(state.facts)}}
+        return task_facts(facts, record.name)
 
     def task(self, name: str) -> Task:
         """The task itself; its data are read again from their source, or from the zoo for tasks made of arrays."""
@@ -148,7 +181,10 @@ class SolvedTasks:
             state = State.from_bytes(self.catalogue.blob(item), name)
             with restoring(f"the data of '{name}'"):
                 return unpacked(name, task_facts(record.facts, name), state)
-        raise ZooError(f"'{name}' was added without its data; add it again")
+        reason = (
+            "was added without its data; add it again" if record.trials else "is a model without a task; name a task"
+        )
+        raise ZooError(f"'{name}' {reason}")
 
     def train_digests(self, name: str) -> Tensor:
         """Sorted digests of a task's training samples (`nearkin.tasks.sample_digests`).
@@ -266,14 +302,14 @@ def _digests(task: Task) -> State:
     return State({"train": sample_digests(task.train.inputs).unique()})
 
 
-def _row(task: Task, solved: Solved, recipe: Recipe) -> NewTask:
+def _row(task: Task, solved: Solved, recipe: Recipe | None, facts: Mapping[str, Any]) -> NewTask:
     return NewTask(
         name=task.name,
         network=solved.network,
         likelihood=task.likelihood,
         data=task.source,
         num_classes=len(task.classes),
-        input_shape=task.input_shape,
+        input_shape=solved.inputs.shape,
         metric=solved.metric,
         epsilon=solved.epsilon,
         trials=len(solved.trials),
@@ -287,7 +323,8 @@ def _row(task: Task, solved: Solved, recipe: Recipe) -> NewTask:
             "metric_std": solved.spread,
             "guess": task.majority_baseline(),
             "best_constant": task.best_constant(),
-            "recipe": recipe.to_dict(),
+            **({} if recipe is None else {"recipe": recipe.to_dict()}),
+            **facts,
             "versions": {"nearkin": version("nearkin"), "torch": torch.__version__},
         },
     )

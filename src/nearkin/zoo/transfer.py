@@ -20,9 +20,9 @@ from nearkin.nets.functional import num_parameters
 from nearkin.nets.history import History
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.solved import Solved
+from nearkin.nets.weight_subset import Weights, checked_weights
 from nearkin.run.stages import StageCache
 from nearkin.tasks.derive import limited
-from nearkin.tasks.pixels import fitted_to
 from nearkin.tasks.rows import subset_index
 from nearkin.tasks.task import Task
 from nearkin.transfer.classify import NUMBERS
@@ -31,7 +31,6 @@ from nearkin.transfer.finetune import ALL_WEIGHTS, STEPS, run_baselines, run_eac
 from nearkin.transfer.labels.classes import Classes, Method
 from nearkin.transfer.labels.probabilities import How
 from nearkin.transfer.outcome import TransferScores
-from nearkin.transfer.subset import Weights
 from nearkin.zoo.recorded_runs import SAMPLES, record_finetuning
 from nearkin.zoo.solved_tasks import SolvedTasks
 
@@ -45,7 +44,8 @@ class TransferOptions:
     Attributes:
         shots: labels per class, for values samples in all (default: all, but at most 2,000).
         method: for classes, `dirichlet` or `laplace`.
-        weights: that are fitted: `all`, `head`, `norm`, `adapters`, names or a regular expression.
+        weights: that are fitted: `all`, `head`, `norm`, `lora?r=4`, `adapters`, names or a regular expression. If they
+            are not all, fine-tuning of the same weights is one more baseline.
         how: class probabilities are computed: `mean` or `sampled`.
         trial: whose network is the source.
         samples: maximal number of test samples.
@@ -65,6 +65,7 @@ class TransferOptions:
     def __post_init__(self) -> None:
         require(self.shots is None or self.shots >= 1, f"shots must be 1 or more, got {self.shots}")
         Classes(method=self.method, how=self.how)  # checks both
+        checked_weights(self.weights)
         require(self.samples >= 1, f"samples must be 1 or more, got {self.samples}")
         require(self.steps >= 1, f"steps must be 1 or more, got {self.steps}")
 
@@ -168,7 +169,7 @@ def transfer_network(
     require_classes_or_values(target)
     if target.name == source:
         yield Caution(f"'{source}' is its own source: its network was trained on these labels")
-    task = fitted_to(target, tuple(solved.facts["input_shape"]))
+    task = solved.inputs(target)
     if task is not target:
         yield Note(f"'{target.name}': inputs of shape {target.input_shape} are converted to {task.input_shape}")
     few = yield from _with_few_labels(task, how.shots, seed)
@@ -185,7 +186,9 @@ def transfer_network(
     yield Note(f"{outcome.name}: {task.form.metric} {outcome.metric:.4f} in {outcome.seconds:.1f} s")
     baselines: tuple[TransferScores, ...] = ()
     if how.baselines:
-        baselines = yield from run_baselines(model, few, how.steps, derived_seed(seed, "baselines"), means, run)
+        baselines = yield from run_baselines(
+            model, few, how.steps, derived_seed(seed, "baselines"), means, run, how.weights
+        )
         yield from _record(zoo, solved, model, few, baselines)
     return Transfer(
         source, target.name, solved.network, task.form.metric, how.shots, len(few.train), len(few.test),
@@ -231,7 +234,7 @@ def _origin(solved: Solved, trial: int, model: nn.Module) -> dict[str, Any]:
     return {
         "data": facts.get("source"),
         "num_train": facts.get("num_train"),
-        "input_shape": list(facts["input_shape"]),
+        "input_shape": list(solved.inputs.shape),
         "num_outputs": solved.num_outputs,
         "classes": len(facts["classes"]) if facts["likelihood"] == "categorical" else None,
         "trial": trial,

@@ -1,6 +1,6 @@
 """Zoo: solved tasks in a folder or a shared zoo, and the long operations on them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +14,7 @@ from nearkin.core.errors import ZooError, require
 from nearkin.core.events import Caution, Note, Work, operation
 from nearkin.core.lazy import Lazy
 from nearkin.distance.matrix import DistanceMatrix
+from nearkin.distance.questions import DEFAULT_QUESTION, question_named
 from nearkin.distance.ranking import Ranking
 from nearkin.distance.registry import DEFAULT, STRUCTURE
 from nearkin.nets.data_parallel import ALONE, DataParallel
@@ -27,7 +28,7 @@ from nearkin.run.stages import StageCache
 from nearkin.store.records import TaskRecord
 from nearkin.tasks.task import Task
 from nearkin.zoo.comparison import Comparison
-from nearkin.zoo.near import MOST_PAIRED, compare_all, map_names, rank_sources
+from nearkin.zoo.near import MOST_PAIRED, compare_all, map_names, rank_by_question, rank_sources
 from nearkin.zoo.recorded_runs import training_runs
 from nearkin.zoo.solved_tasks import SolvedTasks
 from nearkin.zoo.trials import TrialCache
@@ -37,14 +38,20 @@ if TYPE_CHECKING:
     from nearkin.run.queued import QueueRunner
     from nearkin.run.runner import Runner
     from nearkin.search.networks.build import Skeleton
+    from nearkin.zoo import adopt as adoption
     from nearkin.zoo import best_cells, search_jobs, zoo_jobs, zoo_runner
     from nearkin.zoo import complexity as task_complexity
     from nearkin.zoo import connect as mode_connectivity
     from nearkin.zoo import forecast as finetuning_forecast
     from nearkin.zoo import interleaving as shared_architecture
+    from nearkin.zoo import preprocess as preprocessing
+    from nearkin.zoo import pull_model as pulling
+    from nearkin.zoo import push_model as pushing
     from nearkin.zoo import search as architecture_search
     from nearkin.zoo import transfer as closed_form_transfer
 else:  # they import packages that the other operations do not need
+    adoption, preprocessing = Lazy("nearkin.zoo.adopt"), Lazy("nearkin.zoo.preprocess")
+    pushing, pulling = Lazy("nearkin.zoo.push_model"), Lazy("nearkin.zoo.pull_model")
     architecture_search, closed_form_transfer = Lazy("nearkin.zoo.search"), Lazy("nearkin.zoo.transfer")
     finetuning_forecast = Lazy("nearkin.zoo.forecast")
     shared_architecture = Lazy("nearkin.zoo.interleaving")
@@ -186,11 +193,84 @@ class Zoo(SolvedTasks):
         return record
 
     @operation
+    def adopt(
+        self,
+        name: str,
+        model: torch.nn.Module | str,
+        *,
+        weights: "str | Path | torch.nn.Module | None" = None,
+        head: str | None = None,
+        task: Task | str | None = None,
+        preprocess: "Mapping[str, Any] | str | None" = None,
+        licence: str = "",
+        source: str = "",
+        output: str = "",
+        pool: str = "",
+        from_file: bool = False,
+    ) -> Work[TaskRecord]:
+        """Store a trained model, without training.
+
+        Args:
+            name: of the model in the zoo.
+            model: a module in memory, a network string `package.module:factory?option=value`, or a folder in the
+                layout of the Hugging Face hub (`config.json` and safetensors).
+            weights: a safetensors file, a file of `torch.save`, a folder, or a module with these weights; needed for a
+                network string.
+            head: name of the last linear layer (default: found), or `new` if the model returns features.
+            task: that it was trained on, or the name of one in the zoo; with it the model takes part in all
+                comparisons (default: only in `rank`).
+            preprocess: of raw inputs, as `nearkin.zoo.preprocess.Preprocess`: size, mean, std, order, tokenizer, …
+            licence: of the model; one that restricts use gives a warning.
+            source: where it comes from.
+            output: name or position of the output to use, if the model returns several.
+            pool: of a sequence of outputs: `mean`, `first` or `max`.
+            from_file: the network string was read from a file: code that it names must be trusted already.
+        """
+        how = adoption.AdoptOptions(
+            weights=weights, head=head, preprocess=preprocessing.Preprocess.of(preprocess), output=output, pool=pool,
+            licence=licence, source=source,
+        )  # fmt: skip
+        known = self.task(task) if isinstance(task, str) else task
+        return adoption.adopt_model(self, name, model, known, how, from_file)
+
+    @operation
+    def push(
+        self, name: str, folder: str | Path, *, trial: int = 0, overwrite: bool = False, licence: str = ""
+    ) -> "Work[pushing.PushedModel]":
+        """Write a trained network to a folder in the layout of the Hugging Face hub; nothing is uploaded.
+
+        Args:
+            name: of a task or model of the zoo.
+            folder: to write; it must be empty or absent.
+            trial: which of its networks.
+            overwrite: replace the files of a model in the folder; other files stay.
+            licence: of the model (default: the stored one).
+        """
+        return pushing.push_model(self, name, folder, trial=trial, overwrite=overwrite, licence=licence)
+
+    @operation
+    def pull(
+        self, folder: str | Path, name: str | None = None, *, task: Task | str | None = None, code: str = ""
+    ) -> Work[TaskRecord]:
+        """Store the model of a folder that `push` wrote, with the same weights; code of the folder is never run.
+
+        Args:
+            folder: the folder.
+            name: of the model in the zoo (default: the name in the folder).
+            task: that it was trained on, or the name of one in the zoo; with it the model takes part in all
+                comparisons (default: only in `rank`, `transfer` and `predict`).
+            code: module or `.py` file of its class on this machine, if the folder names another one; it is trusted.
+        """
+        known = self.task(task) if isinstance(task, str) else task
+        return pulling.pull_model(self, folder, name, known, code)
+
+    @operation
     def near(
         self,
         target: Task | str,
-        measure: str = DEFAULT,
+        measure: str | None = None,
         *,
+        question: str | None = None,
         top: int | None = None,
         device: str = "auto",
         how: Comparison | None = None,
@@ -200,14 +280,24 @@ class Zoo(SolvedTasks):
 
         Args:
             target: a new task, or the name of one in the zoo.
-            measure: a name of `nearkin.distance.registry`.
+            measure: a name of `nearkin.distance.registry`; or give a question.
+            question: a name of `nearkin.distance.questions`, whose measures are used: `final` for the lowest error
+                after fine-tuning (default), `speed` for the fastest fall of the loss.
             top: number of tasks (default: all).
             device: where missing networks are trained.
             how: replaces measure, device and options.
             **options: of `nearkin.zoo.comparison.Comparison` (samples, trials, epsilon, screen) and of the measure.
         """
-        how = how or Comparison.of(measure, device=chosen_device(device), **options)
+        require(
+            question is None or measure is None,
+            f"got the measure {measure} and the question {question}, expected one of them; leave one out",
+        )
+        asked = question is not None or (measure is None and how is None)
+        how = how or Comparison.of(measure or DEFAULT, device=chosen_device(device), **options)
         yield from self._cautions()
+        if asked:
+            chosen = question_named(question or DEFAULT_QUESTION)
+            return (yield from rank_by_question(self, target, chosen, how, runner=self.runner)).top(top)
         return (yield from rank_sources(self, target, how, runner=self.runner)).top(top)
 
     @operation
@@ -232,7 +322,7 @@ class Zoo(SolvedTasks):
             f"the tasks, or draw a sample with nearkin map",
             ZooError,
         )
-        chosen = list(names) if names else self.names()
+        chosen = list(names) if names else [record.name for record in self.records()]
         return (yield from compare_all(self, chosen, how, self.runner))
 
     @operation
