@@ -29,9 +29,10 @@ def _seeded() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Use an empty configuration folder, also in commands that tests start, instead of that of the user."""
+    """Use empty folders of configuration and cache, also in commands that tests start, instead of the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("configuration")))
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.delenv(trusted_code.VARIABLE, raising=False)
         yield
 

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import zlib
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -98,8 +100,18 @@ def mapped_file() -> Callable[[Tensor], str]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test of `SLOW`, on real data or for `make soak` as slow; `make quick` leaves them out."""
+    """Mark tests that `make test` or `make quick` leave out.
+
+    Of a test with the mark `thinned(n)`, every n-th set of parameters stays and at least one, beginning at another one
+    for each test; the others are for `make soak`. Every test of `SLOW`, on real data or for `make soak` is slow.
+    """
+    sets, seen = Counter(item.nodeid.split("[")[0] for item in items), Counter[str]()
     for item in items:
+        if thinned := item.get_closest_marker("thinned"):
+            test = item.nodeid.split("[")[0]
+            if (zlib.crc32(test.encode()) + seen[test]) % min(thinned.args[0], sets[test]):
+                item.add_marker(pytest.mark.soak)
+            seen[test] += 1
         marked = any(item.get_closest_marker(name) for name in ("realdata", "soak"))
         if marked or item.nodeid.removeprefix("tests/").startswith(SLOW):
             item.add_marker(pytest.mark.slow)
@@ -126,3 +138,23 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         failed = sum("tests/faults" in report.nodeid for report in terminalreporter.stats.get("failed", []))
         found = f"damage in {failed} tests, which are not in this table" if failed else "no damage found"
         terminalreporter.write_line(f"{'all':<44} {total:>6} faults, {found}")
+
+
+@pytest.fixture
+def text_folder(tmp_path: Path) -> Path:
+    """A small, untrained text encoder in the layout of the Hugging Face hub."""
+    transformers = pytest.importorskip("transformers", reason="needs the extra text")
+    tokenizers = pytest.importorskip("tokenizers", reason="needs the extra text")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+        max_position_embeddings=16,
+    )  # fmt: skip
+    folder = tmp_path / "bert"
+    transformers.BertModel(config).save_pretrained(folder)
+    words = {word: number for number, word in enumerate(["[PAD]", "[UNK]", "a", "b", "good", "bad"])}
+    encoder = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    encoder.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    encoder.save(str(folder / "tokenizer.json"))
+    (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n# A model\n")
+    return folder

@@ -44,6 +44,7 @@ def role(server: PostgresServer, name: str, password: str) -> str:
     return server.address(schema=SCHEMA, user=name, password=password)
 
 
+@pytest.mark.soak
 def test_no_command_repeats_a_password_and_a_reader_changes_nothing(
     call: Call, server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(demo, constant, value)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_a_zoo_is_built_and_a_seventh_task_solved(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

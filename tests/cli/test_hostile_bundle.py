@@ -173,6 +173,7 @@ print("imported", {module!r} in sys.modules)
 """
 
 
+@pytest.mark.soak
 def test_a_process_of_its_own_imports_nothing_but_with_trust_it_does(call: Call, canary: Canary) -> None:
     code = PROCESS.format(data=DATA, module=MODULE)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

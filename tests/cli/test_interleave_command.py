@@ -75,6 +75,7 @@ def test_a_person_reads_the_same_figures(call: Call) -> None:
     assert f"{100 * facts['active_fraction']:.0f} % of the pairs" in said.out.replace("\n", " ")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.usefixtures("zoo")
 @pytest.mark.parametrize("kind", ["l2-weights", "none"])
 def test_the_kind_of_transfer_is_chosen(kind: str, call: Call) -> None:

@@ -145,6 +145,7 @@ def digests(folder: Path) -> list[str]:
         return [item.digest for item in catalogue.artifacts("all")]
 
 
+@pytest.mark.soak
 def test_interrupted_it_says_how_to_go_on_and_does(tmp_path: Path) -> None:
     command = [Path(sys.executable).parent / "nearkin", "add", "all", "digits", "--network", "mlp", "--trials", "1"]
     slow = [*command, "--epochs", "4000"]

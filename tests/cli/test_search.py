@@ -27,6 +27,7 @@ def four(call: Call) -> None:
     assert call("add", "four", "digits?classes=0,1,2,3&rest=other&limit=150", *QUICK, "--json").code == 0
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("four")
 def test_a_searched_network_leaves_the_house(call: Call, tmp_path: Path) -> None:
     said = call("search", "four", "--method", "random", "--space", "general?nodes=3", "--evaluations", "2", *SMALL,
@@ -132,6 +133,7 @@ def test_bad_questions_end_in_one_line(call: Call, tmp_path: Path) -> None:
     assert "torch, onnx, python" in call("export-model", "four", "--to", "c").err
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_the_selected_model_of_a_solution_is_exported(call: Call, tmp_path: Path) -> None:
     data = "digits?classes=0,1,2&rest=drop&limit=150"
@@ -173,6 +175,7 @@ def test_a_simple_model_leaves_the_house(call: Call, tmp_path: Path) -> None:
     assert "is not a model file of nearkin" in call("export-model", "strange.safetensors").err
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["logistic", "svm", "boosting"])
 def test_simple_models_are_written_as_onnx(kind: str, tmp_path: Path) -> None:
@@ -216,6 +219,7 @@ def test_the_options_of_a_method_are_listed_without_a_target(call: Call) -> None
     assert "unknown method 'evolve'" in call("search", "--method", "evolve", "--options").err
 
 
+@pytest.mark.soak
 def test_without_seed_cells_the_control_is_pure_and_says_so(call: Call) -> None:
     words = ("--cell", "--cell-evaluations", "2", "--cell-method", "fuse", "--option", "candidates=2",
              "--option", "alternations=2", "--json")  # fmt: skip
@@ -246,6 +250,7 @@ def test_cells_that_cannot_be_searched_are_refused_before_the_training(call: Cal
         assert not (tmp_path / "nearkin-zoo").exists()
 
 
+@pytest.mark.soak
 def test_an_architecture_for_images_as_outputs_goes_the_whole_way(call: Call, tmp_path: Path) -> None:
     data = "digits?dense=edges&limit=100"
     said = call("search", data, "--space", "full", "--option", "candidates=2", "--option", "alternations=2",

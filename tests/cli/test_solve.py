@@ -179,6 +179,7 @@ def test_interrupted_in_every_stage_it_goes_on_to_the_same_answer(known_zoo: Pat
         assert zoo.names() == ["low", "mine"]
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_the_installed_command_is_interrupted_from_outside(tmp_path: Path) -> None:
     command = [Path(sys.executable).parent / "nearkin", "solve", "mine", "digits", "--budget", "5", "--json"]

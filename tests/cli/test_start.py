@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HEAVY = ("sklearn", "pandas", "matplotlib", "scipy.stats", "scipy.optimize", "gpytorch", "starlette")
 
 PROGRAM = """
@@ -19,6 +21,7 @@ print("loaded:", [name for name in {heavy} if name in sys.modules])
 """
 
 
+@pytest.mark.soak
 def test_a_training_imports_no_library_that_it_does_not_use(tmp_path: Path) -> None:
     program = PROGRAM.format(heavy=HEAVY)
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)

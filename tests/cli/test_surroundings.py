@@ -70,6 +70,7 @@ def without_rights(tmp_path: Path, *words: str) -> Said:
     return Said(process.exitcode, (tmp_path / "out").read_text(), (tmp_path / "err").read_text())
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 @pytest.mark.parametrize(
     "words",
@@ -107,6 +108,7 @@ def test_a_read_only_zoo_refuses_changes_in_one_line(read_only: Path, tmp_path: 
     assert "is read-only; nothing was changed" in said.err
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("encoding", "words"),
     [
@@ -124,6 +126,7 @@ def test_a_terminal_without_unicode_is_no_error(zoo: Path, encoding: str, words:
     assert b"unexpected" not in done.stderr
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_signals_outside_of_long_work_end_in_one_line(tmp_path: Path, number: signal.Signals) -> None:
     """The command waits for a pipe to be opened at its other end: no work has begun."""

@@ -208,7 +208,7 @@ def test_no_message_repeats_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestFaultsOfS3:
     """One line for each, from a real driver and a real server."""
 
-    @pytest.mark.parametrize("failures", [1, 3])
+    @pytest.mark.parametrize("failures", [1, pytest.param(3, marks=pytest.mark.soak)])  # it waits for seconds
     def test_server_errors_that_pass(self, server: Faulty, failures: int) -> None:
         objects = objects_at(f"s3://{BUCKET}/faults/{next(NUMBERS)}")
         objects.write("a", b"content")

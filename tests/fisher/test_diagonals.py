@@ -345,6 +345,7 @@ def expected(model: nn.Module, x: Tensor, form: str) -> dict[str, Tensor]:
     return total
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("form", ["categorical", "gaussian", "heteroscedastic", "dense", "language"])
 def test_every_likelihood(form: str) -> None:
     model, x, y = case(form)

@@ -378,6 +378,7 @@ ODD: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], bool]] = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ODD)
 def test_what_has_no_formula_is_left_to_autograd_and_right(name: str) -> None:
     torch.manual_seed(1)

@@ -3,6 +3,7 @@
 States are mutated without their checksum, as files of an older version are: with it, every mutation is refused at once.
 """
 
+import base64
 import hashlib
 import io
 import json
@@ -12,6 +13,7 @@ import stat
 import tempfile
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,7 +28,9 @@ from fuzz.structure import mutated_json, mutated_state
 from nearkin.core.budget import Budget
 from nearkin.core.errors import DataError
 from nearkin.core.events import Checkpoint, Note, Progress, Work, finish
+from nearkin.core.plain import CHECKSUM, sealed
 from nearkin.core.state import State
+from nearkin.nets.adopted_spec import ADOPTED, AdoptedSpec
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
 from nearkin.nets.training_loop import fit
@@ -38,7 +42,7 @@ from nearkin.search.methods.random_search import random_search
 from nearkin.search.objective import Objective, ObjectiveValue
 from nearkin.search.searcher import SearchResult, run_search
 from nearkin.search.spaces.general import GeneralSpace
-from nearkin.solver.contenders import trained_network
+from nearkin.solver.contenders import Contender, trained_network
 from nearkin.solver.solution import Solution
 from nearkin.store.bundle import MANIFEST, export_bundle, import_bundle
 from nearkin.store.read_only import ReadOnlyStore
@@ -130,11 +134,11 @@ def test_checkpoints_of_training(toy: Task, count_inputs: Count) -> None:
 def test_stages(solved: State, toy: Task, tmp_path: Path, count_inputs: Count) -> None:
     """A stage that cannot be read is done again; what follows reads it as the contest does."""
     facts = {"network": NETWORK, "fit": dict(solved.facts["fit"]), "settings": {}}
-    done = State(solved.tensors, facts)
+    done, contender = State(solved.tensors, facts), Contender("toy", "toy", "searched", toy)
 
     def work(start: State | None) -> Work[State]:
         if start is not None:
-            trained_network(start, toy, 0)
+            trained_network(start, contender)
         yield Note("done anew")
         return done
 
@@ -151,7 +155,7 @@ def test_stages(solved: State, toy: Task, tmp_path: Path, count_inputs: Count) -
         (file if place else part).write_bytes(content)
         cache = StageCache(FolderCheckpoints(tmp_path))
         state = finish(cache.stage("train", {}, work))
-        trained_network(state, toy, 0)[0].model()
+        trained_network(state, contender)[0].model()
         assert cache.seconds >= 0
 
     read((True, data))
@@ -307,3 +311,65 @@ def test_bundles(toy: Task, memory_folder: Path, count_inputs: Count) -> None:
         read(data)
         count_inputs(fuzz("bundles", make, read))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["from", "mutated.zoo", "to", "toy.zoo"]
+
+
+def test_pushed_models(toy: Task, memory_folder: Path, count_inputs: Count) -> None:
+    """Folders whose manifest or weights are changed; checksums are those of the changed files."""
+    with nk.Zoo(memory_folder / "from") as zoo:
+        layers = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+        zoo.adopt("layers", layers, task=toy, licence="mit")
+        zoo.add(toy, NETWORK, trials=1, recipe=RECIPE)
+        for name in ("layers", "toy"):
+            zoo.push(name, memory_folder / name)
+    manifests = {name: json.loads((memory_folder / name / "nearkin.json").read_text()) for name in ("layers", "toy")}
+    weights = {name: (memory_folder / name / "model.safetensors").read_bytes() for name in manifests}
+    x = torch.zeros(2, *toy.input_shape)
+
+    def make(rng: random.Random) -> tuple[str, bytes, bytes]:
+        name = rng.choice(("layers", "toy"))
+        facts, content = {key: value for key, value in manifests[name].items() if key != CHECKSUM}, weights[name]
+        match rng.randrange(5):
+            case 0:
+                return name, mutated(sealed(facts), rng), content
+            case 1:
+                content = mutated_state(State(State.from_bytes(content).tensors).to_bytes(), rng)
+            case 2:
+                spec = AdoptedSpec.parse(manifests["layers"]["network"].partition("spec=")[2])
+                text = json.dumps(mutated_json({**asdict(spec), "fields": []}, rng)).encode()
+                packed = base64.urlsafe_b64encode(zlib.compress(text)).decode().rstrip("=")
+                name, content = "layers", weights["layers"]
+                facts = {**manifests[name], "network": f"{ADOPTED}?spec={packed}"}
+                del facts[CHECKSUM]
+            case _:
+                facts = mutated_json(facts, rng)
+        files = facts.get("files") if isinstance(facts, dict) else None
+        if isinstance(files, dict):
+            digest = hashlib.sha256(content).hexdigest()
+            facts = {**facts, "files": {**files, "model.safetensors": {"bytes": len(content), "sha256": digest}}}
+        try:
+            return name, sealed(facts), content
+        except (TypeError, ValueError):  # NaN
+            return name, json.dumps(facts).encode(), content
+
+    with nk.Zoo(memory_folder / "to") as zoo:
+
+        def read(made: object) -> None:
+            name, manifest, content = made  # type: ignore[misc]
+            (memory_folder / name / "nearkin.json").write_bytes(manifest)
+            (memory_folder / name / "model.safetensors").write_bytes(content)
+            try:
+                record = zoo.pull(memory_folder / name)
+            except Exception:
+                assert not zoo.models(), "a refused folder left a model"
+                assert not list(zoo.catalogue.blobs.digests()), "a refused folder left blobs"
+                raise
+            try:
+                json.dumps(record.to_dict())
+                zoo.solved(record.name).model()(x)
+                zoo.push(record.name, memory_folder / "again", overwrite=True)
+            finally:
+                zoo.remove(record.name)
+
+        for name in manifests:
+            read((name, json.dumps(manifests[name]).encode(), weights[name]))
+        count_inputs(fuzz("pushed models", make, read))

@@ -165,6 +165,7 @@ def largest(tensors: Tensors) -> float:
     return max(float(value.abs().max()) for value in tensors.values())
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("num_rounds", [1, 2, 3])
 @pytest.mark.parametrize("num_tasks", [1, 2, 3])

@@ -71,6 +71,7 @@ class TestLaws(SearcherLaws):
 PLASTIC = ForgettingOptions(watched=2, plasticity=True, plasticity_warmup=0)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "options",
     [
@@ -86,6 +87,7 @@ def test_killed_and_resumed_other_forms_end_the_same_bit_for_bit(options: Interl
     laws.check_resumed(lambda: Interleave([ONE, TWO], SPACE, options))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("guards", [Guards(entropy=0.0), Guards(growth=1.01, window=1)])
 def test_for_one_task_and_one_round_it_is_pc_darts_bit_for_bit(order: int, guards: Guards) -> None:

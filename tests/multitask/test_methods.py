@@ -21,6 +21,7 @@ SHORT = replace(GRADIENT, epochs=2)
 FEW = {"num_sets": "8", "num_augmentations": "3"}
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", MULTITASK_METHODS)
 def test_every_method_searches(name: str) -> None:
     method = multitask_method(name)

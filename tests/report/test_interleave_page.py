@@ -186,6 +186,7 @@ def test_a_pass_without_transfer_has_no_arrows_between_turns() -> None:
     assert "from the encoder" not in without
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("case", CASES)
 def test_it_fits_every_width(case: str, shown: Callable[[Path], Any], tmp_path: Path) -> None:
     file = tmp_path / "report.html"

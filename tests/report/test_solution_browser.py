@@ -27,6 +27,7 @@ def page(shown: Callable[[Path], Any], file: Path) -> Any:
     return shown(file)
 
 
+@pytest.mark.thinned(3)
 def test_it_fits_every_width(page: Any) -> None:
     for width in (320, 390, 768, 1200):
         page.set_viewport_size({"width": width, "height": 800})
@@ -37,12 +38,14 @@ def test_it_fits_every_width(page: Any) -> None:
         assert pictures == figures
 
 
+@pytest.mark.thinned(3)
 def test_on_a_phone_the_test_column_is_visible(page: Any) -> None:
     page.set_viewport_size({"width": 390, "height": 800})
     edges = "[...document.querySelectorAll('.results tr')].map(row => row.cells[2].getBoundingClientRect().right)"
     assert max(page.evaluate(edges)) <= 390
 
 
+@pytest.mark.thinned(3)
 def test_on_paper_all_is_open_and_nothing_is_cut(page: Any) -> None:
     page.set_viewport_size({"width": PAPER, "height": 1000})
     page.emulate_media(media="print", color_scheme="dark")
@@ -56,6 +59,7 @@ def test_on_paper_all_is_open_and_nothing_is_cut(page: Any) -> None:
     assert page.locator("details:not([open])").count() == closed
 
 
+@pytest.mark.thinned(3)
 def test_the_dark_scheme_is_dark_and_numbers_with_commas_are_sorted(page: Any) -> None:
     page.emulate_media(color_scheme="dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 24, 31)"

@@ -88,6 +88,7 @@ def svgs(page: str) -> list[ElementTree.Element]:
     return [ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", page, re.DOTALL)]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("case", CASES)
 def test_one_file_that_fetches_nothing(case: str) -> None:
     page, outline = page_of(case), outline_of(case)

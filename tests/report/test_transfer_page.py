@@ -167,6 +167,7 @@ def test_hostile_names_are_text() -> None:
         assert name in words
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("case", ["classes", "values", "hostile"])
 def test_it_fits_every_width_and_runs_without_complaint(
     shown: Callable[[Path], Any], case: str, tmp_path: Path

@@ -16,7 +16,7 @@ from nearkin.zoo.zoo_runner import open_runner, serve_jobs
 
 pytest.importorskip("ray")
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.soak,
     pytest.mark.filterwarnings("ignore"),  # Ray and its dependencies have warnings of their own
 ]
 
@@ -41,7 +41,6 @@ def test_a_cluster_with_another_nearkin_is_said() -> None:
         on_ray._serve(serve_jobs, JobPlace("nowhere"), "name", "group", "0.0.1", {})
 
 
-@pytest.mark.soak
 def test_an_unreachable_cluster_is_one_line() -> None:
     script = (
         "from nearkin.run.on_ray import RayStaff; from nearkin.run.jobs import JobPlace\n"

@@ -33,6 +33,7 @@ SPACES: dict[str, tuple[Space, dict[str, object]]] = {
 CONV3 = Genotype.parse("normal(0): 1 = conv3(0); out = 1")
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", SPACES)
 @settings(max_examples=8)
 @given(st.integers(0, 10**6), st.integers(2, 5), st.integers(3, 20), st.integers(3, 20), st.sampled_from([1, 2, 4]))

@@ -173,6 +173,7 @@ def test_the_bests_of_nasbench201_are_those_published(nasbench: ArchitectureTabl
     assert bests == [94.37, 73.51, 47.31]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.realdata
 @pytest.mark.parametrize(
     ("make", "published"),
@@ -194,6 +195,7 @@ def test_cifar100_from_its_kin_cifar10_within_10_queries(nasbench: ArchitectureT
     assert mean_regret(nasbench, warm_start_search(nasbench.space, objective, kin), "cifar100_test", 10, 20) <= 0.4
 
 
+@pytest.mark.soak
 @pytest.mark.realdata
 def test_far_kin_costs_nothing_in_the_mean_over_the_pairs_of_tasks(transnas: ArchitectureTable) -> None:
     """At 50 queries; benchmarks/tables.py has every pair of both tables by itself."""
@@ -208,6 +210,7 @@ def test_far_kin_costs_nothing_in_the_mean_over_the_pairs_of_tasks(transnas: Arc
         assert statistics.fmean(from_kin) <= 1.05 * alone
 
 
+@pytest.mark.soak
 @pytest.mark.realdata
 def test_a_warm_start_costs_little_from_far_kin_and_gains_much_from_near_kin(tables: Path) -> None:
     """Regret ÷ that of evolution, on four of the 48 pairs; it is not so on all: see docs/figures/warm-start.md."""

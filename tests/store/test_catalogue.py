@@ -164,6 +164,7 @@ def test_the_catalogue_needs_neither_torch_nor_numpy() -> None:
     assert result.stdout.strip() == "[]"
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("limit", [0, 4096, 40_000, 200_000, 400_000, 2_000_000])
 def test_a_full_disk_leaves_the_zoo_as_it_was(tmp_path: Path, limit: int) -> None:
     """A limit on the size of files stops, as it grows, SQLite's shared memory, the second blob, SQLite's log."""

@@ -85,6 +85,7 @@ ADDING = """
 """
 
 
+@pytest.mark.thinned(2)
 def test_many_add_at_once_to_a_zoo_that_is_not_there_yet(place: Place) -> None:
     at_once(*(started(ADDING, place, me) for me in range(4)))
     with place.opened() as zoo:
@@ -95,6 +96,7 @@ def test_many_add_at_once_to_a_zoo_that_is_not_there_yet(place: Place) -> None:
         assert health.orphans == health.leftovers == ()
 
 
+@pytest.mark.thinned(2)
 def test_of_two_that_want_one_name_one_gets_it(place: Place) -> None:
     racing = """
         with Catalogue(path, blobs=blobs) as zoo:
@@ -116,6 +118,7 @@ def test_of_two_that_want_one_name_one_gets_it(place: Place) -> None:
         assert examine(zoo).sound
 
 
+@pytest.mark.thinned(2)
 def test_readers_see_whole_tasks_only(place: Place) -> None:
     writing = """
         with Catalogue(path, blobs=blobs) as zoo:
@@ -132,6 +135,7 @@ def test_readers_see_whole_tasks_only(place: Place) -> None:
     at_once(started(writing, place, "w"), started(reading, place, "r"))
 
 
+@pytest.mark.thinned(2)
 def test_a_clean_up_takes_nothing_from_those_who_add(place: Place) -> None:
     adding = """
         with Catalogue(path, blobs=blobs) as zoo:
@@ -158,6 +162,7 @@ def test_a_clean_up_takes_nothing_from_those_who_add(place: Place) -> None:
         assert examine(zoo).sound
 
 
+@pytest.mark.thinned(2)
 def test_of_many_that_upgrade_at_once_one_does_it(place: Place) -> None:
     Catalogue(place.path, migrations=MIGRATIONS[:1], blobs=place.blobs).close()
     upgrading = """

@@ -324,25 +324,28 @@ def test_a_restarted_server_loses_nothing(
         laws = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(laws)
         from nearkin.store.catalogue import Catalogue
-        address, me, stop = sys.argv[1], sys.argv[2], Path(sys.argv[3])
-        with Catalogue(address, create=False) as zoo:
+        address, me, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+        with Catalogue(address, create=False) as zoo, open(folder / me, "w") as confirmed:
             number = 0
-            while not stop.exists():
+            while not (folder / "stop").exists():
                 name = f"{{me}} {{number}}"
                 zoo.add(laws.new_task(name), laws.weights(name))
-                print(name, flush=True)
+                print(name, file=confirmed, flush=True)
                 number += 1
                 assert zoo.task(name).name == name
     """
     processes = [
         subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", textwrap.dedent(script), shared_address, me, str(tmp_path / "stop")],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [sys.executable, "-W", "error", "-c", textwrap.dedent(script), shared_address, me, str(tmp_path)],
+            stderr=subprocess.PIPE, text=True,
         )
         for me in "ab"
     ]  # fmt: skip
+    files = [tmp_path / me for me in "ab"]
     try:
-        first = [process.stdout.readline().strip() for process in processes]
+        while not all(file.exists() and file.stat().st_size for file in files):
+            assert [process.poll() for process in processes] == [None, None], "both add without end"
+            time.sleep(0.02)
         for _ in range(3):
             postgres_server.restart()
             before = zoo.count()
@@ -355,7 +358,7 @@ def test_a_restarted_server_loses_nothing(
             process.kill()
             process.communicate()
     assert [process.returncode for process in processes] == [0, 0], said
-    confirmed = {*first, *(name for out, _ in said for name in out.splitlines())}
+    confirmed = {name for file in files for name in file.read_text().splitlines()}
     assert set(zoo.names()) == confirmed
     for name in confirmed:
         assert [zoo.blob(item) for item in zoo.artifacts(name)] == [file.data for file in laws.weights(name)]

@@ -114,6 +114,7 @@ def test_hostile_names_are_words(visit: Open) -> None:
         expect(page.get_by_role("rowheader", name=name, exact=True).first).to_be_attached()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_page_fits_is_named_and_follows_the_scheme(visit: Open, view: str) -> None:
     page = visit("/", "404", **VIEWS[view])

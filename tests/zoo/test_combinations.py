@@ -72,6 +72,7 @@ def zoo(tmp_path_factory: pytest.TempPathFactory, tasks: dict[str, nk.Task]) -> 
     return zoo
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 @pytest.mark.parametrize("method", METHODS)

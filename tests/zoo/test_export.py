@@ -89,6 +89,7 @@ def test_weights_of_any_network_have_their_names(plain: Solved, tmp_path: Path) 
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["searched", "plain"])
 def test_onnx_is_written_of_any_network(

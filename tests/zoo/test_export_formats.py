@@ -154,6 +154,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", CASES)
 def test_the_python_file_gives_our_outputs_where_nearkin_is_not(elsewhere: Path, name: str) -> None:
     model, _, _, shape = made(name)
@@ -290,6 +291,7 @@ def test_onnx_says_what_it_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         export_onnx(nn.Linear(2, 1), tmp_path / "a.onnx", (2,))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TINY)
 def test_onnx_takes_batches_of_any_size(name: str, tmp_path: Path) -> None:

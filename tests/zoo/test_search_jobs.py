@@ -41,6 +41,7 @@ def task() -> nk.Task:
     return nk.task("digits?classes=0,1,2&rest=drop&limit=80")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("method", OPTIONS)
 def test_genotypes_are_evaluated_ahead(tmp_path: Path, task: nk.Task, method: str) -> None:
     alone = Zoo(tmp_path / "alone").search(task, how(method))

@@ -52,18 +52,21 @@ def ranked(zoo: Zoo, task: nk.Task, measure: str, **options: Any) -> tuple[objec
     return tuple((kin.name, kin.trials, dict(kin.beside), kin.form) for kin in ranking)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("measure", list(MEASURES))
 def test_every_measure_is_the_same_bit_for_bit_with_other_test_labels(zoo: Zoo, measure: str) -> None:
     task = images()
     assert ranked(zoo, task, measure) == ranked(zoo, with_test_targets(task, permuted), measure)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("measure", [name for name, known in MEASURES.items() if "gaussian" in known.targets])
 def test_so_it_is_for_values(zoo: Zoo, measure: str) -> None:
     task = values()
     assert ranked(zoo, task, measure) == ranked(zoo, with_test_targets(task, permuted), measure)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("reading", ["auto", *READINGS])
 def test_the_frechet_distance_is_the_same_with_other_test_labels(zoo: Zoo, reading: str) -> None:
     task = images()

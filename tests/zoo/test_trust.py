@@ -20,10 +20,11 @@ from hostile import MODULE, Canary, canary_in
 from nearkin.core.errors import NearkinError, OptionError
 from nearkin.core.events import Caution, finish
 from nearkin.nets import trusted_code
+from nearkin.nets.adopted_spec import ADOPTED
 from nearkin.nets.registry import build, path_of
 from nearkin.nets.trusted_code import OWN, TrustError, is_trusted, refusal, remember, trust, trust_network
 from nearkin.search.networks.named import PATH as SEARCHED
-from nearkin.solver.contenders import trained_network, training_state
+from nearkin.solver.contenders import Contender, trained_network, training_state
 from nearkin.solver.ensemble import Ensemble
 from nearkin.solver.plan import Plan
 from nearkin.solver.relations import Relations
@@ -121,7 +122,7 @@ def readers(canary: Canary, folder: Path) -> dict[str, Callable[[], Any]]:
         "architecture": lambda: zoo.architecture("zero").model(),  # type: ignore[union-attr]
         "model file": lambda: modelfile.loaded(folder / "model.safetensors").model(),
         "solution": lambda: Solution.load(folder / "solution.safetensors").model,
-        "stage": lambda: trained_network(stage, task(), 0)[0].model(),
+        "stage": lambda: trained_network(stage, Contender("own", "own", "searched", task()))[0].model(),
         "adding": lambda: zoo.add(task("new"), network, trials=1, recipe=recipe, from_file=True),
         "joining": near_kin,
         "probe": lambda: nk.distance.screening.Probe(network=network).fisher(task()),
@@ -146,7 +147,7 @@ def test_own_networks_need_no_trust_and_nothing_else_of_the_package_has_it() -> 
         TangentMachine(nn.Linear(1, 1), "mlp", one[None], one[None], one[None], one),
         Ensemble(nn.ModuleList([nn.Linear(1, 1)]), ["mlp"], one, one, classes=False),
     )
-    written = {machine.network.partition("?")[0] for machine in machines} | {SEARCHED, TANGENT}
+    written = {machine.network.partition("?")[0] for machine in machines} | {SEARCHED, TANGENT, ADOPTED}
     assert written == OWN.keys()
     assert all(is_trusted(machine.network) for machine in machines)
     for network in (machine.network for machine in machines):

@@ -49,6 +49,7 @@ def weights(zoo: Zoo, name: str) -> list[torch.Tensor]:
     return [trial.params[key] for trial in zoo.solved(name).trials for key in sorted(trial.params)]
 
 
+@pytest.mark.soak
 def test_jobs_train_and_measure_what_the_operation_then_reads(tmp_path: Path, plain: Zoo) -> None:
     runner = CountingRunner(tmp_path / "zoo")
     with Zoo(tmp_path / "zoo", runner=runner) as zoo:
@@ -85,6 +86,7 @@ def measured_here(runner: CountingRunner, monkeypatch: pytest.MonkeyPatch) -> li
     return sources
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("target", "options", "jobs"),
     [
@@ -158,6 +160,7 @@ def test_a_ranking_measures_what_jobs_cannot(tmp_path: Path, plain: Zoo) -> None
     assert sum(isinstance(event, Caution) and "are others in this worker" in event.text for event in heard) == 2
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_worker_processes_end_in_the_same_bits(tmp_path: Path, plain: Zoo) -> None:
     with Zoo(tmp_path / "zoo", workers=2) as zoo:

@@ -87,6 +87,7 @@ def compare(found: AveragePrecision, expected: list[float | None]) -> None:
         assert value is None or abs(got - value) < 1e-6, (name, got, value)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("ties", [False, True], ids=["scores", "ties"])
 @pytest.mark.parametrize("classes", [1, 3, 40])
 def test_equal_to_pycocotools(classes: int, ties: bool) -> None:

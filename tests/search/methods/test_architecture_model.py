@@ -142,6 +142,7 @@ def test_the_decoder_reproduces_its_input_sequences(space: Space) -> None:
             assert float(same.double().mean()) >= 0.99
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_the_predictor_ranks_new_genotypes_by_their_scores() -> None:
     """Trained on 80 genotypes, measured on 100 others."""

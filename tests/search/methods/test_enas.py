@@ -238,6 +238,7 @@ def test_the_search_learns_on_digits_and_the_best_is_far_above_chance() -> None:
     assert list(result.found) == sorted(result.found, key=lambda scored: -scored.score)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_the_search_learns_a_song_and_its_score_is_the_scaled_inverse_perplexity(song: nk.Task) -> None:
     result, _ = searched(tiny(song, epochs=30, reward_scale=4.0), Budget())

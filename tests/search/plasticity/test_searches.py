@@ -165,6 +165,7 @@ def test_the_reported_differences_are_those_of_errors_measured_from_outside(digi
     assert list(searcher.forgetting(state)) == [measure_forgetting(list(first.values()), last)]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("method", MAKERS)
 def test_a_strength_of_zero_changes_nothing(method: str, digits: nk.Task) -> None:
     make = MAKERS[method]

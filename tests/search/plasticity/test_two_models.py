@@ -83,6 +83,7 @@ def test_plasticity_prevents_the_forgetting_of_the_same_data(digits: Data) -> No
     assert min(values) > 0.8
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_plasticity_prevents_most_of_the_forgetting_of_other_data(digits: Data) -> None:
     """More than 0.8 in the mean; this is harder than the same data, and single runs were 0.76 to 1.0."""

@@ -309,6 +309,7 @@ def test_a_tight_limit_on_the_full_mobile_space_looks_at_few_chains(share: float
     assert all(log_weight(layout, weights, other) < value for other in drawn if limited.contains(other))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("share", [0.9, 0.7, 0.5])
 def test_the_chain_within_a_limit_is_near_the_strongest_one(share: float) -> None:
     """Against enumeration: most of the time the same, and never far from it."""

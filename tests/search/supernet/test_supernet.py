@@ -160,6 +160,7 @@ def test_operations_of_ones_own_run_as_they_are() -> None:
         del OPERATIONS["own"], OPERATIONS["own2"]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
 @pytest.mark.parametrize(
     "space", [DartsSpace(num_nodes=2), nasbench201(), GeneralSpace()], ids=lambda space: space.name
