@@ -23,19 +23,20 @@ demo: $(CORE)    ## solve a small task on data that ships with the dependencies
 	$(BIN)/nearkin demo
 
 test: $(DEV) lint types imports ## lint, types, imports between packages, doctests and tests
-	$(TESTS) -m "not soak"
+	$(TESTS) -m "not soak" --ignore=tests/test_language.py
 
 quick: $(DEV) lint types imports ## lint, types, imports and the tests that are not slow, in less than three minutes
 	$(TESTS) -m "not slow" tests
 
 # long stochastic tests, SOAK_KILLS kills of each command, and fuzzing with more inputs than in `make test`: SOAK_INPUTS
-# for each format, from SOAK_SEED
+# for each format, from SOAK_SEED; SOAK_TESTS chooses some of the tests, as -k of pytest does
 SOAK_INPUTS ?= 10000
 SOAK_SEED   ?= 1
 SOAK_KILLS  ?= 50
+SOAK_TESTS  ?=
 soak: $(DEV)     ## long stochastic tests, series of faults, long fuzzing of all readers of files and strings
 	NEARKIN_FUZZ_INPUTS=$(SOAK_INPUTS) NEARKIN_FUZZ_SEED=$(SOAK_SEED) $(TESTS) tests/fuzz
-	NEARKIN_SOAK_KILLS=$(SOAK_KILLS) $(TESTS) -m soak tests
+	NEARKIN_SOAK_KILLS=$(SOAK_KILLS) $(TESTS) -m soak -k "$(SOAK_TESTS)" tests
 
 lint: $(DEV)     ## style, formatting, plain language
 	$(BIN)/ruff check .
