@@ -134,7 +134,7 @@ def test_checkpoints_of_training(toy: Task, count_inputs: Count) -> None:
 def test_stages(solved: State, toy: Task, tmp_path: Path, count_inputs: Count) -> None:
     """A stage that cannot be read is done again; what follows reads it as the contest does."""
     facts = {"network": NETWORK, "fit": dict(solved.facts["fit"]), "settings": {}}
-    done, contender = State(solved.tensors, facts), Contender("toy", "toy", "searched", toy)
+    done, contender = State(solved.tensors, facts), Contender(name="toy", title="toy", kind="searched", task=toy)
 
     def work(start: State | None) -> Work[State]:
         if start is not None:

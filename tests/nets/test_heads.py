@@ -4,8 +4,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nearkin.core.errors import MismatchError, OptionError
+from nearkin.fisher.tangent import tangent_kernel
 from nearkin.nets.functional import blank, view
-from nearkin.nets.heads import HEAD_START, HEAD_STARTS, features, head_name, padded_head, split, with_head, with_start
+from nearkin.nets.heads import (
+    HEAD_START,
+    HEAD_STARTS,
+    features,
+    head_name,
+    padded_head,
+    split,
+    with_fewer_outputs,
+    with_head,
+    with_start,
+)
 from nearkin.nets.recurrent import RecurrentLanguageModel
 from nearkin.nets.registry import NETWORKS, build
 
@@ -175,6 +186,21 @@ def test_a_start_leaves_statistics_modes_and_the_network_as_they_were() -> None:
     assert made[2].weight.requires_grad
     with pytest.raises(OptionError, match="a head's start must be one of zero, drawn, scaled, got 'ones'"):
         with_start(model, 4, 0, torch.randn(20, 3), "ones")  # type: ignore[arg-type]
+
+
+def test_fewer_outputs_have_the_same_mean_kernel() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 40)).double(), torch.randn(7, 5).double()
+    wanted = tangent_kernel(model, x, outputs="sum") / 40
+
+    def kernel(count: int, seed: int) -> torch.Tensor:
+        return tangent_kernel(with_fewer_outputs(model, count, seed, "2"), x, outputs="sum") / count
+
+    assert torch.allclose(kernel(40, 0), wanted)  # a rotation
+    mean = torch.stack([kernel(4, seed) for seed in range(300)]).mean(0)
+    assert (mean - wanted).abs().max() < 0.05 * wanted.abs().max()
+    single = tangent_kernel(with_fewer_outputs(model, 1, 0, "2"), x, outputs="sum", params=["2.weight", "2.bias"])
+    assert torch.allclose(single, tangent_kernel(model, x, outputs="sum", params=["2.weight", "2.bias"]) / 40)
 
 
 def test_a_padded_head_answers_as_before_and_zero_beyond() -> None:

@@ -84,4 +84,4 @@ def test_lenet_learns_digits_in_seconds() -> None:
                 F.cross_entropy(model(x[batch]), y[batch]).backward()
                 optimiser.step()
                 cycle.step()
-    assert (model(x_test).argmax(1) == y_test).double().mean() >= 0.97
+    assert (model(x_test).argmax(1) == y_test).double().mean() >= 0.95  # 0.964 to 0.981 on different processors

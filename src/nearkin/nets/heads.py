@@ -160,6 +160,31 @@ def with_start(model: nn.Module, num_outputs: int, seed: int, x: Tensor, start: 
     return changed
 
 
+def with_fewer_outputs(model: nn.Module, num_outputs: int, seed: int, head: str) -> nn.Module:
+    r"""A copy of a network whose M outputs are random combinations of its C outputs; M is at most C.
+
+    The head's W `[C, D]` and b become $Q W$ and $Q b$, where the rows of Q `[M, C]` are orthonormal and drawn
+    uniformly. So $\mathbb E\, \frac1M (QW)^⊤ QW = \frac1C W^⊤ W$: a mean over outputs, such as that of their tangent
+    kernels, stays the same on average, and exactly so for M = C.
+
+    >>> few = with_fewer_outputs(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 100)), 2, 0, "1")
+    >>> few(torch.zeros(1, 4)).shape
+    torch.Size([1, 2])
+    """
+    old = _linear(model, head)
+    require(num_outputs <= old.out_features, f"got {num_outputs} combinations of {old.out_features} outputs")
+    generator = torch.Generator().manual_seed(seed % 2**63)
+    drawn = torch.randn(old.out_features, num_outputs, generator=generator, dtype=torch.float64)
+    basis = torch.linalg.qr(drawn).Q.T.to(old.weight)
+    changed = with_head(model, num_outputs, seed, head)
+    new = _linear(changed, head)
+    with torch.no_grad():
+        new.weight.copy_(basis @ old.weight)
+        if old.bias is not None:
+            new.bias.copy_(basis @ old.bias)
+    return changed
+
+
 def padded_head(params: Mapping[str, Tensor], head: str, num_outputs: int) -> Params:
     """Weights whose head is padded with rows of zeros, so that the networks of several tasks have one width.
 

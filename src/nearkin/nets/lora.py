@@ -23,7 +23,7 @@ from nearkin.core.rng import Streams
 
 Adapted: TypeAlias = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 ADAPTED = (nn.Linear, NonDynamicallyQuantizableLinear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-"""Classes of layers that get an adapter; subclasses do not, because they may compute something else."""
+"""Classes of layers that get an adapter; a subclass does if it passes `fits_adapter`."""
 
 RANK = 4
 
@@ -94,13 +94,14 @@ class LoraLayer(nn.Module):
         size, like = base.weight[0].numel(), {"device": base.weight.device, "dtype": base.weight.dtype}
         rank = min(options.rank, size)
         groups = 1 if isinstance(base, nn.Linear) else base.groups
+        down: Any = _without_weights(base)  # the same class, since a subclass may pad in its own way
+        down.weight = nn.Parameter(base.weight.new_empty(rank * groups, *base.weight.shape[1:]))
         if isinstance(base, nn.Linear):
-            down: Any = nn.utils.skip_init(nn.Linear, size, rank, bias=False, **like)
+            down.out_features = rank
             up: Any = nn.utils.skip_init(nn.Linear, rank, base.out_features, bias=False, **like)
         else:
-            kind, shape = type(base), (base.kernel_size, base.stride, base.padding, base.dilation)
-            down = nn.utils.skip_init(kind, base.in_channels, rank * groups, *shape, groups, False,
-                                      padding_mode=base.padding_mode, **like)  # fmt: skip
+            down.out_channels = rank * groups
+            kind = next(kind for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d) if isinstance(base, kind))
             up = nn.utils.skip_init(kind, rank * groups, base.out_channels, 1, groups=groups, bias=False, **like)
         self.base, self.down, self.up = base, down.train(base.training), up.train(base.training)
         with torch.no_grad():
@@ -131,12 +132,52 @@ class LoraLayer(nn.Module):
             return getattr(self.base, name)
 
 
+def _without_weights(base: Adapted) -> nn.Module:
+    """A copy of a layer without its weight and bias."""
+    kept = {id(value): None for value in (base.weight, base.bias)}
+    layer = copy.deepcopy(base, kept)
+    layer.bias = None
+    return layer
+
+
+def fits_adapter(layer: nn.Module) -> bool:
+    """Whether an adapter beside this layer computes what the layer would compute with B A added to its weight.
+
+    This is so for layers of `ADAPTED`. A subclass, such as a convolution that pads in its own way, is tried on random
+    inputs; what its weight has beside it, or a parametrization, leaves it out.
+
+    >>> fits_adapter(nn.Linear(2, 3)), fits_adapter(nn.ReLU()), fits_adapter(nn.ConvTranspose1d(1, 1, 1))
+    (True, False, False)
+    """
+    if type(layer) in ADAPTED:
+        return True
+    if not isinstance(layer, ADAPTED) or {name for name, _ in layer.named_parameters()} - {"weight", "bias"}:
+        return False
+    generator = torch.Generator().manual_seed(0)
+    shape: tuple[int, ...] = (layer.in_features,) if isinstance(layer, nn.Linear) else (
+        layer.in_channels, *(2 * d * (k - 1) + 2 for k, d in zip(layer.kernel_size, layer.dilation, strict=True)),
+    )  # fmt: skip
+    changed = copy.deepcopy(layer).eval()
+    try:
+        adapted = LoraLayer(copy.deepcopy(changed), Lora(rank=2), generator)
+        with torch.no_grad():
+            up = cast(Adapted, adapted.up).weight
+            up.copy_(torch.randn(up.shape, generator=generator))
+            changed.weight.copy_(adapted.weight)
+            x = torch.randn(3, *shape, generator=generator).to(changed.weight)
+            outputs = changed(x)
+            return bool(torch.allclose(adapted(x), outputs, rtol=1e-3, atol=1e-4 * float(outputs.abs().max())))
+    except Exception:  # code of others
+        return False
+
+
 def with_lora(model: nn.Module, options: Lora | None = None, *, skip: Collection[str] = (), seed: int = 0) -> nn.Module:
     """A copy of a network with adapters, which gives the same outputs.
 
     Linear layers and convolutions get one. Left out are: layers in `skip`, layers whose weight is shared with another
-    layer (merging would separate them), subclasses and parametrized layers, transposed convolutions, and the weights
-    `in_proj_weight` of `nn.MultiheadAttention`, which belong to no linear layer.
+    layer (merging would separate them), parametrized layers, subclasses that compute something else (`fits_adapter`),
+    transposed convolutions, and the weights `in_proj_weight` of `nn.MultiheadAttention`, which belong to no linear
+    layer.
 
     Args:
         model: the network; it is not changed.
@@ -157,7 +198,7 @@ def with_lora(model: nn.Module, options: Lora | None = None, *, skip: Collection
     names = {
         name: module
         for name, module in changed.named_modules()
-        if type(module) in ADAPTED and name not in skip and uses.get(id(module._parameters.get("weight"))) == 1
+        if name not in skip and uses.get(id(module._parameters.get("weight"))) == 1 and fits_adapter(module)
     }
     require(
         bool(names),

@@ -11,6 +11,7 @@ from nearkin.core.errors import DataError, require
 from nearkin.core.events import Note, Work
 from nearkin.core.state import copied
 from nearkin.nets.evaluate import evaluate
+from nearkin.nets.heads import SCALE_SAMPLES
 from nearkin.nets.history import History
 from nearkin.nets.solved import Solved
 from nearkin.nets.training_loop import Fit
@@ -21,7 +22,7 @@ from nearkin.transfer.closed_form import source_means
 from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.hyper import Hyper
 from nearkin.transfer.labels.classes import Classes
-from nearkin.transfer.linearized import Linearized, linearize
+from nearkin.transfer.linearized import Linearized, linearize, transfer_source
 from nearkin.transfer.machine import TangentMachine, as_machine, with_constant_outputs
 
 MOST = 2000  # training samples
@@ -49,7 +50,10 @@ def fit_closed_form(
         fixed: settings of an earlier fit; nothing is chosen.
     """
     classes, begun = task.likelihood == "categorical", now()
-    flat = linearize(source.model(), dtype=None if classes else torch.float64, means=source_means(source))
+    model, means = source.model(), source_means(source)
+    if means is None:
+        model = transfer_source(model, task.train.first(SCALE_SAMPLES).x, len(task.classes), seed=seed)
+    flat = linearize(model, dtype=None if classes else torch.float64, means=means)
     settings = {name: value for name, value in (fixed or {}).items() if name != "samples"}
     size = _size(flat, task, seconds) if fixed is None else min(MOST, len(task.train), AGAIN * int(fixed["samples"]))
     if size < len(task.train):

@@ -203,10 +203,10 @@ def train_contender(contender: Contender, start: State | None, device: torch.dev
         )
         return training_state(*closed)
     if contender.sized is None:
-        kind = "logistic" if contender.kind == "frozen" else contender.name
+        frozen = contender.kind == "frozen"
         simple = yield from fit_simple.work(
-            kind, task, seconds=contender.seconds, seed=contender.seed, fixed=contender.fixed,
-            metric=contender.metric, cross_validate=contender.cross_validated,
+            "logistic" if frozen else contender.name, task, seconds=contender.seconds, seed=contender.seed,
+            fixed=contender.fixed, metric=contender.metric, cross_validate=contender.cross_validated, features=frozen,
         )  # fmt: skip
         return training_state(simple.network, simple.fit, simple.settings, simple.validation)
     model, recipe = _initial_model(contender, contender.sized.network), contender.sized.recipe

@@ -119,7 +119,7 @@ def _side_seconds(contender: Contender, limit: float) -> float:
     few = limited(task, PROBE, contender.seed)
     x, y = few.train.all()
     classes = task.likelihood == "categorical"
-    context = FitContext(contender.title, task.form, len(task.classes), images=True, seed=contender.seed)
+    context = FitContext(contender.title, task.form, len(task.classes), shared_scale=True, seed=contender.seed)
     return predicted_seconds(Sample(x.flatten(1).float(), y if classes else y.float()), len(task.train), context)
 
 

@@ -105,7 +105,7 @@ class LinearizedClassifier(ClassifierMixin, TransferEstimator):  # type: ignore[
         )
         self.classes_: Array = seen if classes is None else np.unique(classes)
         numbers, size, seed = self._numbers(labels), len(self.classes_), self._seed()
-        linearized = self._linearize(x, seed)
+        linearized = self._linearize(x, size, seed)
         self.classified_ = finish(fit_classes.work(linearized, x, numbers, size, options, seed), self.listen)
         return self
 

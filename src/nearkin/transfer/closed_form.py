@@ -15,7 +15,7 @@ from nearkin.transfer.classify import Classified, classify
 from nearkin.transfer.gaussian_process import gaussian
 from nearkin.transfer.labels.classes import DIRICHLET, Classes
 from nearkin.transfer.labels.laplace import LaplaceClassified, laplace
-from nearkin.transfer.linearized import Linearized, linearize
+from nearkin.transfer.linearized import Linearized, linearize, transfer_source
 from nearkin.transfer.outcome import TransferScores, score_classes, score_values
 
 
@@ -45,6 +45,8 @@ def closed_form(
     (x, y), (x_test, y_test) = task.train.all(), task.test.all()
     classes = task.likelihood == "categorical"
     dtype = None if classes else torch.float64  # the noise of classes, log 2 or more, exceeds rounding errors
+    if means is None:
+        model = transfer_source(model, x, len(task.classes), weights, seed)
     flat = linearize(model, weights, x=x[:1], dtype=dtype, means=means, seed=seed)
     if not classes:
         posterior = yield from gaussian.work(flat, x, y, seed=seed)

@@ -30,12 +30,14 @@ from nearkin.fisher.tangent_features import TangentPlan, features
 from nearkin.fisher.tape import detached_weights
 from nearkin.fisher.vectors import unflat
 from nearkin.nets.functional import outputs_of
+from nearkin.nets.heads import head_name, with_fewer_outputs, with_start
 from nearkin.nets.lora import unmoved_names
 from nearkin.nets.weight_subset import Weights, free_weights, layers_of
 
 BATCH = 256  # samples in one forward pass
 BLOCK = 64  # samples in one block of the kernel, of which only the diagonal is used
 DENSE_BYTES = 2**30  # largest dense Jacobian
+MOST_OUTPUTS = 8  # of a source whose classes are not those of the target
 
 
 class LeadingOutputs(nn.Module):
@@ -242,6 +244,36 @@ def linearize(
     broken = [name for name, value in model.named_parameters() if not bool(value.isfinite().all())]
     require(not broken, f"the weights of {', '.join(broken[:1])} are not finite; fix or train the network", DataError)
     return Linearized(model, names, outputs)
+
+
+def transfer_source(
+    model: nn.Module, x: Tensor, num_targets: int, weights: Weights = "all", seed: int = 0
+) -> nn.Module:
+    """The network that is linearized for targets of its own width or another one; mostly the given one.
+
+    A kernel that is a mean over outputs takes one backward pass for each. A network of many outputs gets
+    `MOST_OUTPUTS` random combinations of them; if only the head is free, where all outputs have one kernel, a single
+    one. A head of zeros, as that of an adopted network without a trained head, would leave no kernel of the other
+    weights; it is drawn as at the start of fine-tuning.
+
+    Args:
+        model: the network; it is not changed.
+        x: inputs of the targets, at most 256 of which scale a drawn head.
+        num_targets: classes, or columns of values.
+        weights: the ones that are free to move.
+        seed: of what is drawn.
+    """
+    try:
+        head = head_name(model, x[:1])
+    except MismatchError:
+        return model
+    layer = model.get_submodule(head)
+    assert isinstance(layer, nn.Linear)
+    if not bool(layer.weight.any()):
+        return with_start(model, 1 if weights == "head" else min(num_targets, MOST_OUTPUTS), seed, x)
+    if layer.out_features in range(MOST_OUTPUTS + 1) or layer.out_features == num_targets:
+        return model
+    return with_fewer_outputs(model, 1 if weights == "head" else MOST_OUTPUTS, seed, head)
 
 
 def chosen_outputs(outputs: Outputs, size: int) -> range:

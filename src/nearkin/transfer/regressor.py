@@ -67,7 +67,7 @@ class LinearizedRegressor(RegressorMixin, TransferEstimator):  # type: ignore[mi
         x, targets = self._points(X, y, reset=True)
         known = None if noise is None else as_tensor(noise)
         seed, hyper = self._seed(), self._fixed_hyper()
-        linearized = self._linearize(x, seed)
+        linearized = self._linearize(x, targets[0].numel(), seed)
         if hyper is None:
             how = Learning(mean=self.mean, layers=self.layers, seed=seed)
             hyper = finish(learn.work(linearized, x, targets, noise=known, how=how), self.listen)

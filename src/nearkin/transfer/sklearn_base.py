@@ -15,8 +15,9 @@ from nearkin.core.errors import MismatchError, require
 from nearkin.core.events import Listener
 from nearkin.core.rng import derived_seed
 from nearkin.fisher.tangent import Outputs
+from nearkin.nets.heads import SCALE_SAMPLES
 from nearkin.nets.weight_subset import Weights
-from nearkin.transfer.linearized import Linearized, linearize
+from nearkin.transfer.linearized import Linearized, linearize, transfer_source
 
 Array: TypeAlias = NDArray[Any]
 SEEDS = 2**31 - 1
@@ -42,15 +43,19 @@ class TransferEstimator(BaseEstimator):  # type: ignore[misc]
 
     KERNEL_DTYPE: ClassVar[torch.dtype | None] = torch.float64  # None keeps the dtype of the network
 
-    def _linearize(self, x: Tensor, seed: int) -> Linearized:
+    def _linearize(self, x: Tensor, num_targets: int, seed: int) -> Linearized:
         require(
             isinstance(self.model, nn.Module),
             f"model is a trained network, an nn.Module, got a {type(self.model).__name__}",
         )
         like = next((weight for weight in self.model.parameters()), x)
-        sample = x[:1].to(like) if x.is_floating_point() else x[:1].to(like.device)
+        some = x[:SCALE_SAMPLES]
+        some = some.to(like) if x.is_floating_point() else some.to(like.device)
         try:
-            linearized = linearize(self.model, self.weights, self.outputs, x=sample, dtype=self.KERNEL_DTYPE, seed=seed)
+            model = self.model
+            if self.outputs == "sum":
+                model = transfer_source(model, some, num_targets, self.weights, seed)
+            linearized = linearize(model, self.weights, self.outputs, x=some[:1], dtype=self.KERNEL_DTYPE, seed=seed)
             linearized.num_outputs(x)
         except MismatchError as error:
             raise InputsError(str(error)) from error

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.core.clock import now
-from nearkin.core.errors import MismatchError, OptionError, require
+from nearkin.core.errors import DataError, MismatchError, OptionError, require
 from nearkin.core.events import Caution, Note, Work
 from nearkin.core.state import State
 from nearkin.nets.adopted import inner_network
@@ -23,7 +23,7 @@ from nearkin.nets.adoption import NEW, AdoptedModel, adopt_module, described, pr
 from nearkin.nets.evaluate import Scores, evaluate
 from nearkin.nets.heads import head_name
 from nearkin.nets.history import History
-from nearkin.nets.hub_folder import HubFolder, is_hub_folder
+from nearkin.nets.hub_folder import TOKENIZER_FILE, HubFolder, is_hub_folder
 from nearkin.nets.registry import build, create_network
 from nearkin.nets.solved import Solved, fit_facts, fit_state
 from nearkin.nets.spec import NETWORKS, NetworkSpec
@@ -102,6 +102,11 @@ def adopt_model(
     module = _module(model, folder, how, inputs, task)
     seen = None if task is None else task if inputs is None else inputs(task)
     shape = inputs.shape if inputs is not None else None if seen is None else seen.input_shape
+    if shape is None and folder is not None and "vocab_size" in folder.config:
+        raise DataError(
+            f"{folder.path} has no {TOKENIZER_FILE}, which a model of texts needs; add the file, or give "
+            f"tokenizer=FILE among the preprocessing, or a task of tokens"
+        )
     if shape is None:
         raise OptionError(
             f"the inputs of '{name}' are not known; give the task it was trained on, or its preprocessing, such as "

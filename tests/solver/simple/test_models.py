@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from nearkin.solver.simple import boosting, forest, linear, models, svm
 from nearkin.solver.simple.data import FitContext, Sample, evenly, folds_of, standard
 from nearkin.solver.simple.models import ALWAYS, SIMPLE, SimpleFit, fit_simple, title
 from nearkin.solver.simple.svm import sharpness
+from nearkin.tasks.examples import Scaling
 from nearkin.tasks.likelihood import likelihood
 from nearkin.tasks.task import Task
 from nearkin.zoo.model_file import loaded, saved
@@ -75,8 +77,8 @@ def answers(done: SimpleFit, task: Task) -> Tensor:
         return module(done, task)(task.test.all().x)
 
 
-def context_of(images: bool, scaled: bool = False) -> FitContext:
-    return FitContext("", likelihood("categorical"), 2, images, 0, scaled=scaled)
+def context_of(shared_scale: bool, scaled: bool = False) -> FitContext:
+    return FitContext("", likelihood("categorical"), 2, shared_scale, 0, scaled=scaled)
 
 
 def parts(task: Task) -> tuple[np.ndarray, ...]:
@@ -355,13 +357,13 @@ def test_sharpness_finds_the_temperature_that_labels_were_drawn_with() -> None:
 
 def test_pixels_share_one_deviation_and_constant_columns_keep_their_unit() -> None:
     x = torch.tensor([[0.0, 5.0, 0.0], [2.0, 5.0, 4.0]])
-    assert standard(x, context_of(images=False))[1].tolist() == [1.0, 1.0, 2.0]
-    assert standard(x, context_of(images=True))[1].tolist() == pytest.approx([(5 / 3) ** 0.5] * 3)
+    assert standard(x, context_of(shared_scale=False))[1].tolist() == [1.0, 1.0, 2.0]
+    assert standard(x, context_of(shared_scale=True))[1].tolist() == pytest.approx([(5 / 3) ** 0.5] * 3)
 
 
 def test_the_columns_of_a_scaled_table_are_only_centred() -> None:
     x = torch.tensor([[0.0, 5.0], [2.0, 5.0]])
-    mean, std = standard(x, context_of(images=False, scaled=True))
+    mean, std = standard(x, context_of(shared_scale=False, scaled=True))
     assert (mean.tolist(), std.tolist()) == ([1.0, 5.0], [1.0, 1.0])
 
 
@@ -403,3 +405,17 @@ class TestWeights:
         }.get(kind, {"trees": 20, "least": 5, "columns": 2})  # fmt: skip
         score = fit_simple(kind, task, fixed=fixed).fit.scores.metric
         assert score > (0.6 if values else 0.85)
+
+
+def test_a_feature_that_is_nearly_constant_in_training_does_no_harm() -> None:
+    """A unit of a network may be almost always zero for the training samples, and not for new ones."""
+    rng = torch.Generator().manual_seed(0)
+    x, y = torch.rand(200, 8, generator=rng), torch.arange(200) % 2
+    x[:, 0] += y
+    x[:100, 1] = 1e-6 * torch.rand(100, generator=rng)
+    task = Task.from_arrays("units", x[:100], y[:100], x[100:], y[100:])
+    plain = replace(
+        task, train=replace(task.train, scaling=Scaling()), test=replace(task.test, scaling=Scaling())
+    )  # features are not scaled by the task
+    assert fit_simple("logistic", plain, features=True).fit.scores.metric > 0.95
+    assert fit_simple("logistic", plain).fit.scores.metric < 0.9  # so the test can fail

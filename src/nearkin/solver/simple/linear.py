@@ -54,12 +54,12 @@ class LinearLearner:
         return ("C",) if self.context.classes else ("alpha",)
 
     def default(self, sample: Sample) -> dict[str, Any]:
-        """Default of scikit-learn for tables; stronger regularisation for images."""
+        """Default of scikit-learn for tables; stronger regularisation for images and features."""
         return self._grid()[0]
 
     def _grid(self) -> list[dict[str, float]]:
         """Settings to try, in this order; alpha of ridge regression is 1 / C."""
-        strengths = STRENGTHS_OF_IMAGES if self.context.images else STRENGTHS
+        strengths = STRENGTHS_OF_IMAGES if self.context.shared_scale else STRENGTHS
         return [{"C": value} if self.context.classes else {"alpha": 1 / value} for value in strengths]
 
     def affordable_size(self, draw: Callable[[int], Sample], count: int, clock: Clock) -> Work[int]:

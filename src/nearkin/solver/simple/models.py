@@ -107,6 +107,7 @@ def fit_simple(
     fixed: Mapping[str, Any] | None = None,
     metric: str = "",
     cross_validate: bool = False,
+    features: bool = False,
 ) -> Work[SimpleFit]:
     """Fit one kind of simple model to a task.
 
@@ -120,6 +121,7 @@ def fit_simple(
         fixed: `settings` of an earlier fit; nothing is chosen, and all training data is used.
         metric: by which settings are chosen (default: accuracy or R²).
         cross_validate: score the model by five-fold cross-validation on the training data instead of the test data.
+        features: whether the inputs are features of a network, which share one scale as pixels do.
 
     >>> x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
     >>> toy = Task.from_arrays("toy", x, (x[:, 0] > 0).long(), x, (x[:, 0] > 0).long())
@@ -129,8 +131,8 @@ def fit_simple(
     """
     words, clock = title(kind, task.likelihood), Clock(seconds)
     _check(kind, words, task, seconds)
-    images, scaled = len(task.input_shape) == 3, task.train.scaling.mean is not None
-    context = FitContext(words, task.form, len(task.classes), images, seed, metric, scaled)
+    shared, scaled = features or len(task.input_shape) == 3, task.train.scaling.mean is not None
+    context = FitContext(words, task.form, len(task.classes), shared, seed, metric, scaled)
     learner = LEARNERS[kind](context)
     _check_fixed(kind, fixed, learner)
     labels = task.train.labels() if context.classes else None
