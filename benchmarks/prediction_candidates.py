@@ -16,9 +16,11 @@ from nearkin.core.rng import Streams, derived_seed
 from nearkin.distance import baselines
 from nearkin.distance.short_finetune import DRAWN_HEADS, SCHEDULE, short_finetune_losses
 from nearkin.fisher.diagonals import diagonal
+from nearkin.fisher.tangent import tangent_kernel
 from nearkin.fisher.values import FisherDiagonal
 from nearkin.nets.heads import HeadStart, with_start
 from prediction_measures import (
+    KERNEL_SAMPLES,
     Pair,
     drawn_number,
     padded_frechet,
@@ -76,6 +78,18 @@ def held_out_run(steps: int) -> Value:
     return value
 
 
+def tangent_error(pair: Pair) -> float:
+    """Leave-one-out error of ridge regression with the tangent kernel of one output."""
+    x, y = pair.x[:KERNEL_SAMPLES], pair.y[:KERNEL_SAMPLES]
+    values, vectors = torch.linalg.eigh(tangent_kernel(pair.with_drawn_head(), x, outputs=0).double())
+    return baselines.ridge_loo(vectors * values.clamp_min(0).sqrt(), y)
+
+
+def source_samples(pair: Pair) -> float:
+    """Minus the number of training samples of the source."""
+    return -float(len(pair.source.source[0]) if pair.source is not None else 0)
+
+
 def weights_of(pair: Pair) -> float:
     """Minus the number of weights without the head: larger networks first."""
     return -float(sum(value.numel() for name, value in pair.module.named_parameters() if not name.startswith("head")))
@@ -84,8 +98,10 @@ def weights_of(pair: Pair) -> float:
 FEATURE_MEASURES: dict[str, Value] = {
     "logme": lambda pair: -baselines.logme(pair.features, pair.y, pair.part.num_outputs),
     "hscore": lambda pair: -baselines.hscore(pair.features, pair.y, shrinkage=True),
+    "hscore-adjusted": lambda pair: -baselines.hscore(pair.features, pair.y, shrinkage=True, adjusted=True),
     "knn": lambda pair: -baselines.knn_accuracy(pair.features, pair.y),
     "cka": lambda pair: 1 - baselines.cka(pair.features, pair.y),
+    "cka-adjusted": lambda pair: 1 - baselines.cka(pair.features, pair.y, adjusted=True),
     "ridge, leave one out": lambda pair: baselines.ridge_loo(pair.features, pair.y),
     "feature norm": lambda pair: -float(pair.features.norm(dim=1).mean()),
 }
@@ -94,6 +110,7 @@ MEASURES: dict[str, Value] = {
     "leep": lambda pair: -baselines.leep(pair.probabilities, pair.y, pair.part.num_outputs),
     "nce": lambda pair: -baselines.nce(pair.probabilities.argmax(1), pair.y),
     "evidence": lambda pair: tangent_evidence(pair.with_drawn_head(), pair),
+    "tangent, leave one out": tangent_error,
     "short-finetune": short_run("zero"),
     "short-finetune, end": short_run("zero", END),
     "short-finetune-drawn": short_run("drawn"),
@@ -101,14 +118,14 @@ MEASURES: dict[str, Value] = {
     "short-finetune-scaled": short_run("scaled"),
     "short-finetune-scaled, end": short_run("scaled", END),
     "16 steps, held-out loss": held_out_run(16),
-    "32 steps, held-out loss": held_out_run(32),
     "task2vec": task2vec,
     "frechet": padded_frechet,
     "size": weights_of,
     "source accuracy": lambda pair: -pair.accuracy,
+    "source samples": source_samples,
     "random": drawn_number,
 }
-BASELINES = ("size", "source accuracy", "random")
+BASELINES = ("size", "source accuracy", "source samples", "random")
 
 
 @functools.cache
@@ -143,13 +160,12 @@ def pairs(cache: Path, network: str, target: int) -> list[Pair]:
 
 
 def measured(cache: Path, network: str, target: int) -> dict[str, Tensor]:
-    """Value and seconds `[S, 2]` of every measure for the sources of a target, from the cache if it has them."""
+    """Value and seconds `[S, 2]` of every measure for the sources of a target; the cache keeps each of them."""
+    folder = cache / "questions" / "measures" / f"{network}-{target}"
+    rows: list[Pair] = []
 
-    def compute() -> dict[str, Tensor]:
-        rows = pairs(cache, network, target)
-        return {
-            name: torch.tensor([pair.timed(measure) for pair in rows], dtype=torch.float64)
-            for name, measure in MEASURES.items()
-        }
+    def compute(name: str) -> dict[str, Tensor]:
+        rows.extend(() if rows else pairs(cache, network, target))
+        return {"": torch.tensor([pair.timed(MEASURES[name]) for pair in rows], dtype=torch.float64)}
 
-    return kept(cache / "questions" / "measures" / f"{network}-{target}.pt", compute)
+    return {name: kept(folder / f"{name}.pt", functools.partial(compute, name))[""] for name in MEASURES}

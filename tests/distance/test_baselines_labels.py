@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -137,6 +138,23 @@ def test_with_as_many_features_as_samples_only_shrinkage_tells_good_from_noise()
     noise = normal(40, 80, seed=2)
     assert hscore(good, y) == pytest.approx(3) == hscore(noise, y)
     assert hscore(good, y, shrinkage=True) > 1.2 * hscore(noise, y, shrinkage=True)
+
+
+@pytest.mark.parametrize("shrinkage", [False, True])
+@pytest.mark.parametrize("width", [3, 30, 200])
+def test_the_adjusted_hscore_is_zero_on_average_over_permutations(width: int, shrinkage: bool) -> None:
+    count = 60
+    f, y = normal(count, width) * torch.logspace(0, 1, width, dtype=torch.float64), torch.arange(count) % 5
+    generator = torch.Generator().manual_seed(0)
+    draws = [
+        hscore(f, y[torch.randperm(count, generator=generator)], shrinkage=shrinkage, adjusted=True) for _ in range(300)
+    ]
+    deviation = float(np.std(draws))
+    assert abs(np.mean(draws)) < 4 * deviation / 300**0.5 + 1e-9
+    good = torch.cat([F.one_hot(y).double(), f[:, :0]], 1)
+    assert hscore(good, y, adjusted=True) == pytest.approx(1)
+    if shrinkage and width == 200:
+        assert hscore(f, y, shrinkage=True) > 1  # of at most 4: this is what the adjustment is for
 
 
 @given(st.integers(5, 40), st.integers(1, 50), st.integers(0, 200))

@@ -3,6 +3,7 @@
 import math
 from itertools import combinations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -49,6 +50,16 @@ def test_cka_is_that_of_the_gram_matrices(count: int, width: int, other: int, se
     assert found == pytest.approx(dense_cka(a, b), abs=1e-10)
     assert found == pytest.approx(cka(b, a), abs=1e-12)
     assert 0 <= found <= 1
+
+
+@pytest.mark.parametrize("width", [2, 20, 300])
+def test_the_adjusted_cka_is_zero_on_average_over_permutations(width: int) -> None:
+    a, b = normal(40, width), normal(40, 3, seed=1)
+    generator = torch.Generator().manual_seed(0)
+    draws = [cka(a, b[torch.randperm(40, generator=generator)], adjusted=True) for _ in range(300)]
+    assert abs(np.mean(draws)) < 4 * float(np.std(draws)) / 300**0.5
+    assert cka(a, a, adjusted=True) == pytest.approx(1)
+    assert cka(torch.ones(40, 2), b, adjusted=True) == 0
 
 
 def test_cka_knows_no_rotation_no_scale_and_no_shift() -> None:

@@ -33,9 +33,9 @@ def test_every_question_supports_every_likelihood_of_a_target() -> None:
             assert all(likelihood in MEASURES[name].targets for name in names)
         for likelihood in ("categorical", "gaussian"):
             assert all(likelihood in MEASURES[name].targets for name in question.supported(likelihood, True))
-    assert QUESTIONS["final"].supported("gaussian", features_only=True) == {"knn": 1.0}
+    assert QUESTIONS["final"].supported("gaussian", features_only=True) == {"knn": 0.12, "cka-adjusted": 0.16}
     with pytest.raises(MismatchError, match="no measure of the question 'q' supports dense targets"):
-        Question("q", "", {"logme": 1.0}, {}).supported("dense")
+        Question("q", "", {"logme": 1.0}, {}, "knn").supported("dense")
 
 
 @given(numbers)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from nearkin.core.errors import MismatchError, OptionError, require
 from nearkin.distance.registry import measure_named
 
-FALLBACK = "logme"  # measure of features for targets that a question's own do not support
+FEATURE_FALLBACK = "logme"  # measure of features for targets that a question's own do not support
 
 
 @dataclass(frozen=True)
@@ -25,25 +25,28 @@ class Question:
         summary: the question in one line.
         measures: names of measures with their weights, to compare trained networks of a zoo.
         features: the same for measures that need only features and labels, to compare any networks.
+        fallback: measure for targets that none of `measures` supports, such as images.
     """
 
     name: str
     summary: str
     measures: Mapping[str, float]
     features: Mapping[str, float]
+    fallback: str = "short-finetune"
 
     def supported(self, likelihood: str, features_only: bool = False) -> dict[str, float]:
         """The measures that support targets of a likelihood, with their weights.
 
-        Of measures of features only, `logme` is used for a likelihood that none of the question's supports.
+        A fallback is used for a likelihood that none of them supports; of measures of features only, this is `logme`.
 
-        >>> sorted(QUESTIONS["speed"].supported("dense"))
-        ['short-finetune']
+        >>> sorted(QUESTIONS["final"].supported("dense"))
+        ['short-finetune-drawn']
         """
         weights = self.features if features_only else self.measures
         names = {name: w for name, w in weights.items() if likelihood in measure_named(name).targets}
-        if features_only and not names and likelihood in measure_named(FALLBACK).targets:
-            return {FALLBACK: 1.0}
+        fallback = FEATURE_FALLBACK if features_only else self.fallback
+        if not names and likelihood in measure_named(fallback).targets:
+            return {fallback: 1.0}
         require(
             bool(names),
             f"no measure of the question '{self.name}' supports {likelihood} targets; name a measure that does",
@@ -58,11 +61,15 @@ QUESTIONS: Mapping[str, Question] = {
         Question(
             "final",
             "lowest error after ordinary fine-tuning",
-            {"hscore": 1.0, "knn": 1.0, "short-finetune-drawn": 1.0},
-            {"hscore": 1.0, "knn": 1.0},
+            {"hscore": 1.0, "knn": 1.0, "evidence": 1.0},
+            {"hscore-adjusted": 0.26, "knn": 0.12, "cka-adjusted": 0.16},
+            fallback="short-finetune-drawn",
         ),
         Question(
-            "speed", "fastest fall of the loss at the start of fine-tuning", {"short-finetune": 1.0}, {"cka": 1.0}
+            "speed",
+            "fastest fall of the loss at the start of fine-tuning",
+            {"short-finetune": 1.0},
+            {"cka-adjusted": 1.0},
         ),
     )
 }

@@ -143,6 +143,15 @@ MEASURES: Mapping[str, Measure] = {
             of_view(_evidence), TUNED, LABELLED, VALUES,
         ),
         Measure(
+            "hscore-adjusted", "− H-score, covariance shrunk, adjusted for chance, for features of any width",
+            of_view(lambda view: -hscore(view.train_features, view.train.y, shrinkage=True, adjusted=True)),
+            PROBED, CLASSES, VALUES,
+        ),
+        Measure(
+            "cka-adjusted", "1 − alignment of features and labels, adjusted for chance, for features of any width",
+            of_view(lambda view: 1 - cka(view.train_features, view.train.y, adjusted=True)), PROBED, LABELLED, VALUES,
+        ),
+        Measure(
             "cka", "1 − centred alignment of features and labels (Kornblith et al. 2019)",
             of_view(lambda view: 1 - cka(view.train_features, view.train.y)), PROBED, LABELLED, VALUES,
         ),

@@ -4,6 +4,7 @@ Notation: N samples, D features F, P columns of targets Y. Targets are real `[N,
 which stand for the indicators of the classes present; two classes or more.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -18,7 +19,7 @@ TIMES = (10.0, 100.0, 1000.0)
 ASYMMETRY = 1e-4  # of a kernel, beside its largest entry; single precision stays well below
 
 
-def cka(features_a: Tensor, features_b: Tensor) -> float:
+def cka(features_a: Tensor, features_b: Tensor, *, adjusted: bool = False) -> float:
     r"""Linear centred kernel alignment of two sets of features of the same samples; symmetric, larger is more similar.
 
     $$\frac{\|A^\top B\|^2}{\|A^\top A\|\,\|B^\top B\|}, \quad A, B \text{ centred}$$
@@ -26,9 +27,13 @@ def cka(features_a: Tensor, features_b: Tensor) -> float:
     (Kornblith, Norouzi, Lee, Hinton 2019, "Similarity of Neural Network Representations Revisited".) In [0, 1];
     invariant to rotations and to scale; 0 if one side is constant. With labels as B: source -> target.
 
+    Noise has an alignment that grows with D and E. Adjusted for chance, each $\|X^\top Y\|^2$ is reduced by its mean
+    over all permutations of the samples of one side, $\|X\|^2 \|Y\|^2 / (N - 1)$; then noise has 0 on average.
+
     Args:
         features_a: `[N, D]`.
         features_b: `[N, E]`, or labels `[N]`.
+        adjusted: whether to adjust for chance.
 
     >>> a = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
     >>> round(cka(a, 3 * a[:, [1, 0]] + 5), 9), cka(a, torch.ones(3, 2))
@@ -36,8 +41,18 @@ def cka(features_a: Tensor, features_b: Tensor) -> float:
     """
     table = rows(features_a)
     a, b = centred(table), centred(columns(features_b, len(table)))
+    if adjusted:
+        joint, one, two = (_above_chance(*sides) for sides in ((a, b), (a, a), (b, b)))
+        return joint / math.sqrt(one * two) if min(one, two) > 0 else 0.0
     size = _product_norm(a, a) * _product_norm(b, b)
     return min(1.0, _product_norm(a, b) ** 2 / size) if size > 0 else 0.0
+
+
+def _above_chance(a: Tensor, b: Tensor) -> float:
+    r"""$\|A^\top B\|^2$ less its mean over permutations; 0 if the rest is a rounding error."""
+    chance = float(a.square().sum() * b.square().sum()) / max(len(a) - 1, 1)
+    rest = _product_norm(a, b) ** 2 - chance
+    return rest if abs(rest) > 1e-9 * chance else 0.0
 
 
 def _product_norm(a: Tensor, b: Tensor) -> float:

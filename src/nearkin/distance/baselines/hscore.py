@@ -11,7 +11,7 @@ from nearkin.distance.baselines.inputs import centred, classes, one_hot, rows, s
 SMALLEST_NOISE = 1e-7  # relative; with less in the features, squares would lose digits that count
 
 
-def hscore(features: Tensor, labels: Tensor, *, shrinkage: bool = False) -> float:
+def hscore(features: Tensor, labels: Tensor, *, shrinkage: bool = False, adjusted: bool = False) -> float:
     r"""The H-score of features for labels; source -> target, larger is better.
 
     $$H = \mathrm{tr}\left(\mathrm{cov}(f)^+\,\mathrm{cov}(\mathbb E[f \mid y])\right)$$
@@ -25,10 +25,20 @@ def hscore(features: Tensor, labels: Tensor, *, shrinkage: bool = False) -> floa
 
     with α of Ledoit and Wolf (2004). Features that are all constant have score 0.
 
+    Noise has a score that grows with D, so scores of networks of different widths cannot be compared. Adjusted for
+    chance, as the Rand index is (Hubert and Arabie 1985), noise has 0 on average and perfect features have 1:
+
+    $$\frac{H - \mathbb E H}{M - \mathbb E H}, \quad \mathbb E H = \frac{C - 1}{N - 1} \sum_k w_k, \quad
+    M = \min\left(C - 1, \sum_k w_k\right)$$
+
+    with the expectation over all permutations of the labels. $w_k$ is 1 for every direction of the features, with
+    shrinkage the share of its variance in $\Sigma_\alpha$.
+
     Args:
         features: `[N, D]`.
         labels: classes `[N]`, two or more.
         shrinkage: whether to shrink the covariance.
+        adjusted: whether to adjust for chance.
 
     >>> f, y = torch.tensor([[0.0], [0.0], [1.0], [1.0]]), torch.tensor([0, 0, 1, 1])
     >>> round(hscore(f, y), 9), round(hscore(torch.tensor([[0.0], [1.0], [0.0], [1.0]]), y), 9)
@@ -41,11 +51,15 @@ def hscore(features: Tensor, labels: Tensor, *, shrinkage: bool = False) -> floa
     kept = sigma > noise * sigma.max()
     variance = sigma[kept].square() / len(table)
     between = ((basis[:, kept].T @ hot).square() / hot.sum(0)).sum(1)  # class means in units of the deviation
-    if not shrinkage or not bool(kept.any()):
-        return float(between.sum())
-    alpha = ledoit_wolf(table)
-    shrunk = (1 - alpha) * variance + alpha * variance.sum() / table.shape[1]
-    return float(((1 - alpha) * variance / shrunk * between).sum())
+    share = torch.ones_like(variance)
+    if shrinkage and bool(kept.any()):
+        alpha = ledoit_wolf(table)
+        share = (1 - alpha) * variance / ((1 - alpha) * variance + alpha * variance.sum() / table.shape[1])
+    score, free = float((share * between).sum()), hot.shape[1] - 1
+    if not adjusted:
+        return score
+    chance, most = float(share.sum()) * free / (len(table) - 1), min(float(free), float(share.sum()))
+    return (score - chance) / (most - chance) if most - chance > 1e-9 * most else 0.0
 
 
 def _spectrum(table: Tensor, exact: bool) -> tuple[Tensor, Tensor]:
