@@ -398,6 +398,64 @@ def weight_subsets(figures: dict[str, Any]) -> Summary:
     )
 
 
+def model_ranking(figures: dict[str, Any]) -> Summary:
+    """Ranking of pretrained image networks."""
+    parts = []
+    for data, title in (("cifar10", "CIFAR-10"), ("mnist", "MNIST")):
+        rows, agreement = figures[data]["rows"], figures[data]["agreement"]
+        first = figures[data]["ranking"]["candidates"][0]["name"]
+        best = max(rows, key=lambda name: rows[name]["linear"])
+        parts.append(
+            f"{title}: first is `{first}` ({rows[first]['linear']:.3f} with a linear head), best is `{best}` "
+            f"({rows[best]['linear']:.3f}); Spearman correlation {agreement['linear']['rank']['spearman']:.2f}"
+        )
+    tuned = figures["cifar10"]["agreement"]["tuned"]["rank"]
+    return Summary(
+        "`rank` puts networks with pretrained weights before their twins with random weights, small networks and raw "
+        "pixels, in the order of the accuracy that each then reaches.",
+        f"{'; '.join(parts)}. After fine-tuning on CIFAR-10 the correlation is {tuned['spearman']:.2f}, and the first "
+        f"choice loses {tuned['regret']:.3f} of accuracy to the best.",
+        "None: one draw of samples and one run of fine-tuning.",
+        "`python benchmarks/model_ranking.py` with MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100 in `$NEARKIN_DATA`; "
+        "about an hour.",
+    )
+
+
+def text_models(figures: dict[str, Any]) -> Summary:
+    """A pretrained text encoder and words."""
+    names = {"ours": "solve, frozen MiniLM", "words": "TF-IDF and logistic regression"}
+    parts, holds = [], True
+    for count, runs in figures["runs"].items():
+        ours, words = ([run[names[key]]["accuracy"] for run in runs] for key in ("ours", "words"))
+        holds &= all(a > b for a, b in zip(ours, words, strict=True))
+        parts.append(f"{statistics.fmean(ours):.3f} against {statistics.fmean(words):.3f} with {count} labels a topic")
+    one = figures["ranking"]["candidates"][0]["name"]
+    return Summary(
+        "`rank` puts a pretrained text encoder before its twin with random weights, and `solve` with its features "
+        "beats TF-IDF of words with logistic regression.",
+        f"{'Holds' if holds and one == 'minilm' else 'Does not hold'}: first is `{one}`; test accuracy "
+        f"{', '.join(parts)}.",
+        f"Every draw of {len(runs)} had this order." if holds else "Not in every draw.",
+        "`python benchmarks/text_models.py` with Debian's fortunes; about 10 minutes.",
+    )
+
+
+def adoption(figures: dict[str, Any]) -> Summary:
+    """Cost of adopting and ranking."""
+    ten, one = figures["ten"], figures["one"]
+    ratio, same = ((ten["seconds"] - 2) / ten[name] for name in ("plain", "same"))
+    holds = ratio <= 1.1 and figures["adopt"] <= 10 and ten["peak"] <= 1.1 * one["peak"]
+    return Summary(
+        "`rank` of ten networks takes at most 1.1 plain forward passes of each and 2 s, in the memory of one; `adopt` "
+        "of 22.7 million weights takes at most 10 s.",
+        f"{'Holds' if holds else 'Does not hold'}: {ratio:.2f} passes in batches of 64, {same:.2f} in the smaller "
+        f"batches that `rank` uses; peak memory {ten['peak']:,} MiB with ten networks, {one['peak']:,} MiB with the "
+        f"largest alone; `adopt` {figures['adopt']:.1f} s.",
+        "None: one run, on a machine with other work.",
+        "`python benchmarks/adoption.py` with CIFAR-10 in `$NEARKIN_DATA`; about 10 minutes.",
+    )
+
+
 def fuse(figures: dict[str, Any]) -> Summary:
     """FUSE and its control."""
     triples = figures["triples"]
@@ -755,6 +813,9 @@ SUMMARIES: dict[str, tuple[str, Callable[[dict[str, Any]], Summary]]] = {
     "transfer-scaling": ("transfer_scaling", transfer_scaling),
     "transfer-speed": ("transfer_speed", transfer_speed),
     "weight-subsets": ("weight_subsets", weight_subsets),
+    "model-ranking": ("model_ranking", model_ranking),
+    "text-models": ("text_models", text_models),
+    "adoption": ("adoption", adoption),
     "fuse-benchmark": ("fuse", fuse),
     "supernet-benchmark": ("supernet", supernet),
     "shared-weights": ("shared_weights", shared_weights),

@@ -68,10 +68,11 @@ def adopt(
             ),
             settings,
         )  # fmt: skip
-    answer(_facts(record), as_json, lambda: _say_adopted(record))
+    answer(adopted_facts(record), as_json, lambda: say_adopted(record))
 
 
-def _facts(record: "TaskRecord") -> dict[str, Any]:
+def adopted_facts(record: "TaskRecord") -> dict[str, Any]:
+    """The answer of `adopt` and `pull` as plain JSON values."""
     about = record.facts["adopted"]
     return {
         "name": record.name,
@@ -86,7 +87,8 @@ def _facts(record: "TaskRecord") -> dict[str, Any]:
     }
 
 
-def _say_adopted(record: "TaskRecord") -> None:
+def say_adopted(record: "TaskRecord") -> None:
+    """The same for a terminal."""
     about = record.facts["adopted"]
     say(
         f"[bold]{escape(record.name)}[/bold]: {escape(about['label'])} with {counted(record.parameters, 'weight')} and "
@@ -96,7 +98,7 @@ def _say_adopted(record: "TaskRecord") -> None:
     if record.trials:
         say(f"  {record.facts['metric_name']} {record.metric:.4f} on the test set of its task")
     else:
-        say("  without a task: it takes part in nearkin rank and transfer")
+        say("  without a task: it takes part in nearkin rank, transfer and predict")
 
 
 def rank(

@@ -1,11 +1,12 @@
 """`push` and `pull`: a model as a folder in the layout of the Hugging Face hub."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 import nearkin as nk
+from nearkin.cli.adopt import adopted_facts, say_adopted
 from nearkin.cli.console import Settings, answer, escape, run, say
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.text import byte_text, counted
@@ -64,25 +65,4 @@ def pull(
     known = None if task is None else nk.task(task, name=name or "the task")
     with settings.open_zoo() as zoo:
         record = run(zoo.pull.work(folder, name, task=known, code=code), settings)
-    about = record.facts["adopted"]
-    facts: dict[str, Any] = {
-        "name": record.name,
-        "network": about["label"],
-        "parameters": record.parameters,
-        "features": about["features"],
-        "licence": about["licence"],
-        "source": about["source"],
-        "task": record.data if record.trials else None,
-        "metric": record.metric if record.trials else None,
-        "seconds": record.seconds,
-    }
-
-    def show() -> None:
-        say(
-            f"[bold]{escape(record.name)}[/bold]: {escape(about['label'])} with "
-            f"{counted(record.parameters, 'weight')}, licence {escape(about['licence'] or 'not stated')}"
-        )
-        if not record.trials:
-            say("  without a task: it takes part in nearkin rank, transfer and predict")
-
-    answer(facts, as_json, show)
+    answer(adopted_facts(record), as_json, lambda: say_adopted(record))

@@ -16,6 +16,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from nearkin.core.errors import NearkinError, OptionError, require
 from nearkin.core.rng import derived_seed, seeded
+from nearkin.nets.adopted_spec import ADOPTED
 from nearkin.nets.functional import blank, load_common, outputs_of
 from nearkin.nets.heads import head_name, with_head
 from nearkin.nets.size_limit import require_size
@@ -219,6 +220,9 @@ def build(
     _require_size(spec, shape, max(num_outputs, REFERENCE_OUTPUTS))
     factory = _factory(spec.name)  # before the seed is set: a module may draw random numbers when it is imported
     head_seed = derived_seed(seed, "head", trial, num_outputs)
+    if spec.name == ADOPTED:  # its weights are stored, so nothing is drawn for comparison with other tasks
+        with seeded(head_seed):
+            return _create(spec, factory, shape, num_outputs)
     with seeded(derived_seed(seed, "init", trial)):
         first = _create(spec, factory, shape, REFERENCE_OUTPUTS)
     if spec.name in HEADED:

@@ -15,6 +15,7 @@ from nearkin.core.clock import now
 from nearkin.core.errors import MismatchError, NearkinError, require
 from nearkin.core.events import Caution, Note, Progress, Work
 from nearkin.core.state import State
+from nearkin.distance.source_on_target import pass_size
 from nearkin.nets.adopted_spec import network_label
 from nearkin.nets.functional import outputs_of
 from nearkin.nets.heads import features, head_name
@@ -36,7 +37,7 @@ FROZEN, TUNED = "encoder", "encoder-finetune"
 SHARE = 0.3  # of the time that is left, for the features of all samples
 RANKED_SHARE = 0.1  # of it, for comparing several networks
 LEAST_RANKED, MOST_RANKED = 50, 500  # samples of this comparison
-PASS = 32  # samples of one forward pass
+PASS = 32  # samples whose inputs are prepared together
 LEAST_TRAINED = 5  # samples for each class or value
 
 
@@ -130,6 +131,7 @@ def _ranked_samples(contest: Contest, zoo: Zoo, records: Sequence[TaskRecord]) -
 def _pass_seconds(encoder: Solved, task: Task) -> float:
     """Seconds of a forward pass for one sample; the first pass is not timed."""
     x, model = _seen(encoder.inputs, task, _first(task, PASS)), encoder.model()
+    x = x[: pass_size(x)]
     outputs_of(model, x)
     begun = now()
     outputs_of(model, x)
@@ -193,7 +195,7 @@ def _feature_state(contest: Contest, encoder: Solved) -> Work[State]:
     chosen = task.train.chosen(rows)
     total = len(rows) + len(task.test)
     for part in (chosen, task.test):
-        values = []
+        values: list[Tensor] = []
         for start in range(0, len(part), PASS):
             some = part.chosen(torch.arange(start, min(start + PASS, len(part))))
             x = _seen(encoder.inputs, task, some)
@@ -201,7 +203,7 @@ def _feature_state(contest: Contest, encoder: Solved) -> Work[State]:
                 head = head_name(model, x[:1])
                 _check_head(encoder, model, x[:2], head)
             with torch.no_grad():
-                values.append(features(model, x, head).float())
+                values.extend(features(model, few, head).float() for few in x.split(pass_size(x)))
             yield Progress(f"features of '{encoder.name}'", sum(map(len, values)) + sum(map(len, found)), total)
         found.append(torch.cat(values))
     require(

@@ -112,14 +112,7 @@ def rank(
     key = hashlib.sha256(f"{task.fingerprint()} {sample}".encode()).hexdigest()
     store = cache if cache is not None else feature_cache()
     listed = list(read_candidates(candidates, task, zoo, Preprocess.of(preprocess)))
-    measured: list[_Measured] = []
-    refused: dict[str, str] = {}
-    for number, candidate in enumerate(listed, 1):
-        try:
-            measured.append((yield from _measure(candidate, small, measures, store, key)))
-        except NearkinError as error:
-            refused[candidate.name] = str(error)
-        yield Progress("candidates", number, len(listed))
+    measured, refused = yield from _measure_all(listed, small, measures, store, key)
     if not measured:
         name, reason = next(iter(refused.items()))
         raise MismatchError(f"no candidate can be ranked for '{task.name}'; '{name}': {reason}")
@@ -150,6 +143,25 @@ def _small(task: Task, sample: int) -> tuple[Task, Tensor]:
             DataError,
         )
     return replace(task, train=train, test=task.test.chosen(torch.arange(1))), index
+
+
+def _measure_all(
+    candidates: Sequence[Candidate], task: Task, measures: Sequence[Measure], store: BlobCache, key: str
+) -> Work[tuple[list[_Measured], dict[str, str]]]:
+    """Scores of the candidates, one after the other, and why others were refused."""
+    measured: list[_Measured] = []
+    refused: dict[str, str] = {}
+    gc.freeze()  # so that collecting the networks that were ranked does not visit everything else
+    try:
+        for number, candidate in enumerate(candidates, 1):
+            try:
+                measured.append((yield from _measure(candidate, task, measures, store, key)))
+            except NearkinError as error:
+                refused[candidate.name] = str(error)
+            yield Progress("candidates", number, len(candidates))
+    finally:
+        gc.unfreeze()
+    return measured, refused
 
 
 def _measure(

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from nearkin.distance.baselines.inputs import centred, classes, one_hot, rows, several
 
+LEAST_SHRINKAGE = 1e-6  # below it the shrunk covariance may be singular
 SMALLEST_NOISE = 1e-7  # relative; with less in the features, squares would lose digits that count
 
 
@@ -46,20 +47,45 @@ def hscore(features: Tensor, labels: Tensor, *, shrinkage: bool = False, adjuste
     """
     table = centred(rows(features))
     hot = one_hot(several(classes(labels, len(table))))
-    noise = max(table.shape) * torch.finfo(features.dtype if features.is_floating_point() else torch.float64).eps
+    alpha = ledoit_wolf(table) if shrinkage else 0.0
+    single = features.dtype if features.is_floating_point() else torch.float64
+    noise = max(table.shape) * torch.finfo(single).eps
+    if alpha > LEAST_SHRINKAGE:
+        score, directions = _shrunk(table, hot, alpha)
+    else:
+        score, directions = _spectral(table, hot, alpha, noise)
+    if not adjusted:
+        return score
+    free = hot.shape[1] - 1
+    chance, most = directions * free / (len(table) - 1), min(float(free), directions)
+    return (score - chance) / (most - chance) if most - chance > 1e-9 * most else 0.0
+
+
+def _shrunk(table: Tensor, hot: Tensor, alpha: float) -> tuple[float, float]:
+    """H and the sum of w, by a Cholesky factorisation of the smaller of both products; the covariance is shrunk."""
+    count, width = table.shape
+    level = alpha * float(table.square().sum()) / count / width  # of the identity in the shrunk covariance
+    wide = width > count
+    product = table @ table.T if wide else table.T @ table
+    sums = hot if wide else table.T @ hot
+    shrunk = product * ((1 - alpha) / count)
+    shrunk.diagonal().add_(level)
+    factor = torch.linalg.cholesky(shrunk)
+    solved = torch.cholesky_solve(sums, factor)
+    inverse = float(torch.cholesky_inverse(factor).diagonal().sum())
+    each = (sums * (product @ solved if wide else solved)).sum(0) * (1 - alpha) / count
+    return float((each / hot.sum(0)).sum()), len(shrunk) - level * inverse
+
+
+def _spectral(table: Tensor, hot: Tensor, alpha: float, noise: float) -> tuple[float, float]:
+    """H and the sum of w, by the spectrum of the features; also without shrinkage."""
     basis, sigma = _spectrum(table, exact=noise < SMALLEST_NOISE)
     kept = sigma > noise * sigma.max()
     variance = sigma[kept].square() / len(table)
     between = ((basis[:, kept].T @ hot).square() / hot.sum(0)).sum(1)  # class means in units of the deviation
-    share = torch.ones_like(variance)
-    if shrinkage and bool(kept.any()):
-        alpha = ledoit_wolf(table)
-        share = (1 - alpha) * variance / ((1 - alpha) * variance + alpha * variance.sum() / table.shape[1])
-    score, free = float((share * between).sum()), hot.shape[1] - 1
-    if not adjusted:
-        return score
-    chance, most = float(share.sum()) * free / (len(table) - 1), min(float(free), float(share.sum()))
-    return (score - chance) / (most - chance) if most - chance > 1e-9 * most else 0.0
+    level = alpha * variance.sum() / table.shape[1]
+    share = (1 - alpha) * variance / ((1 - alpha) * variance + level)
+    return float((share * between).sum()), float(share.sum())
 
 
 def _spectrum(table: Tensor, exact: bool) -> tuple[Tensor, Tensor]:
