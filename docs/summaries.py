@@ -451,7 +451,7 @@ def adoption(figures: dict[str, Any]) -> Summary:
         f"{'Holds' if holds else 'Does not hold'}: {ratio:.2f} passes in batches of 64, {same:.2f} in the smaller "
         f"batches that `rank` uses; peak memory {ten['peak']:,} MiB with ten networks, {one['peak']:,} MiB with the "
         f"largest alone; `adopt` {figures['adopt']:.1f} s.",
-        "None: one run, on a machine with other work.",
+        "None: one run; processor time of one thread.",
         "`python benchmarks/adoption.py` with CIFAR-10 in `$NEARKIN_DATA`; about 10 minutes.",
     )
 
