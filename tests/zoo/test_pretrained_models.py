@@ -121,6 +121,25 @@ class TestImages:
             assert result.metric > 0.6  # 0.25 by chance
 
 
+FOOD = (
+    "the soup needs more salt", "bake bread for forty minutes", "ripe tomatoes taste sweet", "she fried two eggs",
+    "cheese melts over pasta", "chop an onion finely", "rice with beans and pepper", "grandmother's apple pie recipe",
+    "a cup of strong coffee", "grilled fish for dinner", "he peeled some potatoes", "chocolate cake was delicious",
+    "boil water, then add noodles", "fresh vegetables from our garden", "butter and honey on toast",
+    "they ordered pizza last night",
+)  # fmt: skip
+SPORT = (
+    "our goalkeeper saved three shots", "a tennis player lost his racket", "the marathon starts at dawn",
+    "coach praised every defender", "swimmers dived into lane four", "he scored twice before half-time",
+    "referees showed a red card", "cyclists climbed that mountain", "her team won gold medals",
+    "basketball final tonight",
+    "runners stretched their legs", "an olympic record was broken", "fans cheered in the stadium",
+    "kick it towards goal",
+    "boxing match ended by knockout", "they train hard all season",
+)  # fmt: skip
+"""Texts of two topics with few words in common, so that words alone do not tell the topic."""
+
+
 class TestTexts:
     """MiniLM: 22.7 million weights, a folder of the hub with tokenizer and pooling."""
 
@@ -153,17 +172,8 @@ class TestTexts:
         assert near[0] > near[1] + 0.4
 
     def test_a_few_texts_are_ranked_and_solved(self, zoo: nk.Zoo, folder: Path) -> None:
-        parts = {
-            "food": (["soup", "bread", "an apple", "rice", "cheese"], ["is cooked", "tastes sweet", "was eaten"]),
-            "sport": (["the goalkeeper", "a tennis player", "the coach", "our team", "the referee"],
-                      ["won the match", "ran fast", "scored twice"]),
-        }  # fmt: skip
-        texts = {
-            topic: [f"{start} {end} {when}" for start in starts for end in ends for when in ("today", "on Sunday")]
-            for topic, (starts, ends) in parts.items()
-        }
-        x = [text for some in texts.values() for text in some]
-        task = nk.Task.from_texts("topics", x, [topic for topic, some in texts.items() for _ in some])
+        x = [*FOOD, *SPORT]
+        task = nk.Task.from_texts("topics", x, ["food"] * len(FOOD) + ["sport"] * len(SPORT))
         zoo.adopt("minilm", str(folder))
         with seeded(0):
             twin = inner_network(HubFolder.read(folder).spec())
@@ -171,7 +181,7 @@ class TestTexts:
         ranking = nk.rank(task, ["zoo:random", "zoo:minilm"], zoo=zoo)
         assert ranking.best.name == "minilm"
         solution = nk.solve(task, zoo, plan=Plan(budget=Budget(evaluations=1), only=("encoder",), join=False))
-        assert solution.quality.metric == 1.0
+        assert solution.quality.metric > 0.8
 
     def test_a_folder_without_its_tokenizer_is_refused(self, zoo: nk.Zoo, folder: Path, tmp_path: Path) -> None:
         copy = tmp_path / "copy"
