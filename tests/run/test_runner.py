@@ -152,6 +152,16 @@ def test_a_job_that_the_queue_has_lost_is_submitted_again(tmp_path: Path, monkey
         assert job.result(30).facts["square"] == 25.0
 
 
+@pytest.mark.slow
+def test_the_end_of_a_job_is_taken_although_its_change_was_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a failure of the queue's machine, the numbers of lost changes are used again."""
+    with local_runner(tmp_path, 1) as runner:
+        monkeypatch.setattr(runner.queue, "changes", lambda since: (since, []))
+        assert runner.submit(spec(2.0)).result(60).facts["square"] == 4.0
+
+
 def test_workers_that_join_by_hand_take_the_same_jobs(tmp_path: Path) -> None:
     class NoStaff(ThreadStaff):
         def start(self, name: str, group: str) -> None:

@@ -145,13 +145,20 @@ class QueueRunner:
             return damaged
         return JobError(f"the result of {record.key} was removed; run the command again") if stored is None else stored
 
-    def put_missing(self) -> None:
-        """Submit open jobs again that are not in the queue: a failure of its machine may lose the last ones."""
+    def compare_open(self) -> None:
+        """Compare the open jobs with the queue: a failure of its machine may lose the last changes.
+
+        Jobs that are not in the queue are submitted again. Jobs that have ended there are taken: after such a failure
+        the numbers of lost changes are used again, and `JobQueue.changes` does not tell those that follow.
+        """
         with self._lock:
-            known = {record.key for record in self.queue.jobs()}
-            missing = [jobs[0].spec for key, jobs in self._open.items() if key not in known]
+            records = {record.key: record for record in self.queue.jobs()}
+            missing = [jobs[0].spec for key, jobs in self._open.items() if key not in records]
+            ended = [records[key] for key in self._open if key in records and records[key].state in ENDED]
             if missing:
                 self.queue.put([record_of(spec, self.group) for spec in missing])
+        for record in ended:
+            self.take(record)
 
     def end_all(self, error: NearkinError | None) -> None:
         """End all open jobs with an error; without one, as cancelled."""
@@ -212,7 +219,7 @@ class _Watch(threading.Thread):
         if time.monotonic() - self.looked > LEASE_SECONDS / 10:
             self.looked = time.monotonic()
             self.leases.put_back_lost(runner.queue)
-            runner.put_missing()
+            runner.compare_open()
         return any(record.state in ENDED for record in changed)
 
     def _start(self) -> None:
