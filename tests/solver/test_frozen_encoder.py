@@ -62,6 +62,22 @@ def test_the_features_of_an_adopted_network_win_where_a_linear_model_cannot(
     assert frozen.settings["encoder"] == "random features"
 
 
+def test_a_feature_that_is_nearly_zero_in_training_does_no_harm(tmp_path: Path) -> None:
+    """Divided by its own deviation, the third feature would decide all predictions of new samples."""
+    noise, y = torch.Generator().manual_seed(0), torch.arange(400) % 2
+    x = torch.randn(400, 3, generator=noise) + 4 * y[:, None]
+    x[:200, 2] = 1e-6 * torch.rand(200, generator=noise)
+    task = Task.from_arrays("rare unit", x[:200], y[:200], x[200:], y[200:])
+    network = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+    with torch.no_grad():
+        network[0].weight.copy_(torch.eye(3))
+        network[0].bias.zero_()
+    zoo = nk.Zoo(tmp_path / "zoo")
+    zoo.adopt("units", network, preprocess={"shape": (3,), "mean": (0.0,), "std": (1.0,)})
+    solution = solve(task, zoo, plan=Plan(only=("encoder",), budget=Budget(evaluations=1)))
+    assert solution.quality.metric > 0.9
+
+
 def test_the_model_is_the_network_with_the_fitted_head(tmp_path: Path, rings: Task) -> None:
     zoo = adopted(tmp_path / "zoo")
     solution = solve(rings, zoo, plan=Plan(only=("encoder",), budget=Budget(evaluations=2)))
