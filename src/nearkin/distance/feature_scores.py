@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from nearkin.core.errors import MismatchError, OptionError, require
 from nearkin.core.events import Work
+from nearkin.distance.baselines.feature_table import Features, FeatureTable
 from nearkin.distance.measure import Measure, Need
 from nearkin.distance.pair import Pair, Source, Target
 from nearkin.distance.source_on_target import SourceOnTarget
@@ -36,17 +37,22 @@ class KnownFeatures(SourceOnTarget):
         y: targets of the samples.
     """
 
-    known: Tensor = field(kw_only=True)
+    known: FeatureTable = field(kw_only=True)
     y: Tensor = field(kw_only=True)
 
     @property
     def train(self) -> Batch:
         """Features in place of inputs, and targets."""
-        return Batch(self.known, self.y)
+        return Batch(self.known.values, self.y)
 
     @property
     def train_features(self) -> Tensor:
         """The features."""
+        return self.known.values
+
+    @property
+    def feature_table(self) -> FeatureTable:
+        """The features, with what several scores compute from them."""
         return self.known
 
 
@@ -78,7 +84,7 @@ def require_feature_measure(measure: Measure) -> None:
     )
 
 
-def feature_score(measure: Measure, features: Tensor, y: Tensor, task: Task) -> Work[float]:
+def feature_score(measure: Measure, features: Features, y: Tensor, task: Task) -> Work[float]:
     """The value of a measure for features `[N, D]` of training samples; smaller is better."""
     require_feature_measure(measure)
     require(
@@ -87,7 +93,7 @@ def feature_score(measure: Measure, features: Tensor, y: Tensor, task: Task) -> 
         f"use another measure",
         MismatchError,
     )
-    view = KnownFeatures(nn.Identity(), task, task.form, len(y), known=features, y=y)
+    view = KnownFeatures(nn.Identity(), task, task.form, len(y), known=FeatureTable.of(features), y=y)
     pair = FeaturePair(_NO_SOURCE, Target(task), samples=len(y), known_view=view)
     value = yield from measure.formula(pair)
     require(
@@ -124,15 +130,16 @@ def feature_scores(measures: Sequence[Measure], features: Tensor, y: Tensor, tas
         MismatchError,
     )
     groups = sample_groups(y if task.likelihood == "categorical" else None, len(features))
-    values, without = {}, {}
+    table = FeatureTable.of(features)
+    values, without = {}, {measure.name: list[float]() for measure in measures}
     for measure in measures:
-        values[measure.name] = yield from feature_score(measure, features, y, task)
-        left = []
-        for group in range(GROUPS):
-            kept = groups != group
-            left.append((yield from feature_score(measure, features[kept], y[kept], task)))
-        without[measure.name] = tuple(left)
-    return FeatureScores(values, without)
+        values[measure.name] = yield from feature_score(measure, table, y, task)
+    for group in range(GROUPS):
+        kept = groups != group
+        part = table.chosen(kept)
+        for measure in measures:
+            without[measure.name].append((yield from feature_score(measure, part, y[kept], task)))
+    return FeatureScores(values, {name: tuple(scores) for name, scores in without.items()})
 
 
 def sample_groups(labels: Tensor | None, count: int) -> Tensor:

@@ -45,7 +45,7 @@ def _logme(pair: Pair) -> float:
 
 def _knn(view: SourceOnTarget) -> float:
     score = knn_accuracy if view.task.likelihood == "categorical" else knn_r2
-    return -score(view.train_features, view.train.y)
+    return -score(view.feature_table, view.train.y)
 
 
 def _evidence(view: SourceOnTarget) -> float:
@@ -115,7 +115,7 @@ MEASURES: Mapping[str, Measure] = {
         ),
         Measure(
             "hscore", "− H-score (Bao et al. 2019), covariance shrunk",
-            of_view(lambda view: -hscore(view.train_features, view.train.y, shrinkage=True)), PROBED, CLASSES, VALUES,
+            of_view(lambda view: -hscore(view.feature_table, view.train.y, shrinkage=True)), PROBED, CLASSES, VALUES,
         ),
         Measure(
             "knn", "− leave-one-out accuracy (R²) of five neighbours in the features",
@@ -144,16 +144,16 @@ MEASURES: Mapping[str, Measure] = {
         ),
         Measure(
             "hscore-adjusted", "− H-score, covariance shrunk, adjusted for chance, for features of any width",
-            of_view(lambda view: -hscore(view.train_features, view.train.y, shrinkage=True, adjusted=True)),
+            of_view(lambda view: -hscore(view.feature_table, view.train.y, shrinkage=True, adjusted=True)),
             PROBED, CLASSES, VALUES,
         ),
         Measure(
             "cka-adjusted", "1 − alignment of features and labels, adjusted for chance, for features of any width",
-            of_view(lambda view: 1 - cka(view.train_features, view.train.y, adjusted=True)), PROBED, LABELLED, VALUES,
+            of_view(lambda view: 1 - cka(view.feature_table, view.train.y, adjusted=True)), PROBED, LABELLED, VALUES,
         ),
         Measure(
             "cka", "1 − centred alignment of features and labels (Kornblith et al. 2019)",
-            of_view(lambda view: 1 - cka(view.train_features, view.train.y)), PROBED, LABELLED, VALUES,
+            of_view(lambda view: 1 - cka(view.feature_table, view.train.y)), PROBED, LABELLED, VALUES,
         ),
         Measure(
             "mmd", "squared maximum mean discrepancy of the features of both data sets (Gretton et al. 2012)",

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.core.errors import MismatchError, require
+from nearkin.distance.baselines.feature_table import FeatureTable
 from nearkin.nets.functional import evaluation_mode
 from nearkin.nets.heads import features, head_name
 from nearkin.tasks.examples import Batch
@@ -52,6 +53,11 @@ class SourceOnTarget:
     def train_features(self) -> Tensor:
         """Inputs of the head for the training samples `[N, D]`."""
         return self.features_of(self.train.x)
+
+    @cached_property
+    def feature_table(self) -> FeatureTable:
+        """The same features, with what several scores compute from them."""
+        return FeatureTable.of(self.train_features)
 
     @cached_property
     def train_outputs(self) -> Tensor:

@@ -5,7 +5,7 @@ Hooks are removed after one forward pass; nothing is left on the modules.
 
 import copy
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
@@ -66,13 +66,14 @@ def split(params: Mapping[str, Tensor], head: str) -> tuple[Params, Params]:
 
 
 def _linear(model: nn.Module, head: str) -> nn.Linear:
-    layer = dict(model.named_modules()).get(head)
-    if not isinstance(layer, nn.Linear):
-        names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-        raise MismatchError(
-            f"{type(model).__name__} has no linear layer {head!r}; its linear layers are {', '.join(names) or 'none'}"
-        )
-    return layer
+    with suppress(AttributeError):
+        layer = model.get_submodule(head)
+        if isinstance(layer, nn.Linear):
+            return layer
+    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    raise MismatchError(
+        f"{type(model).__name__} has no linear layer {head!r}; its linear layers are {', '.join(names) or 'none'}"
+    )
 
 
 def features(model: nn.Module, x: Tensor, head: str) -> Tensor:

@@ -76,9 +76,12 @@ class NetworkInputs:
         if self.tokenizer is not None:
             return tokenised(task, self.tokenizer)
         require_no_text(task, "the network, which has no tokenizer,")
-        seen = fitted_to(task, self.shape)
         if self.mean is None or self.std is None:
-            return seen
-        scaling = Scaling(torch.tensor(self.mean), torch.tensor(self.std))
-        train, test = (replace(examples, scaling=scaling) for examples in (seen.train, seen.test))
-        return replace(seen, train=train, test=test)
+            return fitted_to(task, self.shape)
+        unscaled = _with_scaling(task, Scaling())  # so that statistics of converted images are not computed
+        return _with_scaling(fitted_to(unscaled, self.shape), Scaling(torch.tensor(self.mean), torch.tensor(self.std)))
+
+
+def _with_scaling(task: Task, scaling: Scaling) -> Task:
+    train, test = (replace(examples, scaling=scaling) for examples in (task.train, task.test))
+    return replace(task, train=train, test=test)

@@ -213,23 +213,26 @@ column 1.'
         return task.standardised() if standardise else task
 
     def rescaled(self) -> "Task":
-        """The same task with its scaling computed again, if it has one."""
-        scaled = self.train.scaling.mean is not None or self.train.target_scaling.mean is not None
-        return self.standardised() if scaled else self
+        """The same task with the scalings that it has computed again."""
+        train = self.train
+        return self._scaled(train.scaling.mean is not None, train.target_scaling.mean is not None)
 
     def standardised(self) -> "Task":
         """The same task, scaled by mean and standard deviation of its training set; marks in tables keep theirs.
 
         Boxes stay in pixels.
         """
+        return self._scaled(inputs=True, targets=self.likelihood != "detection")
+
+    def _scaled(self, inputs: bool, targets: bool) -> "Task":
+        """The same task, inputs and targets scaled by the statistics of its training set, or not scaled."""
         unscaled = mark_positions(self.preprocessing, self.name)
-        inputs = Scaling.of(self.train.inputs, unscaled)
-        targets = Scaling() if self.likelihood == "detection" else Scaling.of(self.train.targets)
-        return replace(
-            self,
-            train=replace(self.train, scaling=inputs, target_scaling=targets),
-            test=replace(self.test, scaling=inputs, target_scaling=targets),
+        scaling = Scaling.of(self.train.inputs, unscaled) if inputs else Scaling()
+        target_scaling = Scaling.of(self.train.targets) if targets else Scaling()
+        train, test = (
+            replace(examples, scaling=scaling, target_scaling=target_scaling) for examples in (self.train, self.test)
         )
+        return replace(self, train=train, test=test)
 
     @classmethod
     def from_arrays(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from nearkin.core.errors import DataError, MismatchError, require
+from nearkin.distance.baselines.feature_table import Features, FeatureTable
 from nearkin.distance.baselines.gaussian_evidence import largest_evidence, of_kernel
 from nearkin.distance.baselines.inputs import centred, columns, rows
 
@@ -19,7 +20,7 @@ TIMES = (10.0, 100.0, 1000.0)
 ASYMMETRY = 1e-4  # of a kernel, beside its largest entry; single precision stays well below
 
 
-def cka(features_a: Tensor, features_b: Tensor, *, adjusted: bool = False) -> float:
+def cka(features_a: Features, features_b: Features, *, adjusted: bool = False) -> float:
     r"""Linear centred kernel alignment of two sets of features of the same samples; symmetric, larger is more similar.
 
     $$\frac{\|A^\top B\|^2}{\|A^\top A\|\,\|B^\top B\|}, \quad A, B \text{ centred}$$
@@ -39,27 +40,34 @@ def cka(features_a: Tensor, features_b: Tensor, *, adjusted: bool = False) -> fl
     >>> round(cka(a, 3 * a[:, [1, 0]] + 5), 9), cka(a, torch.ones(3, 2))
     (1.0, 0.0)
     """
-    table = rows(features_a)
-    a, b = centred(table), centred(columns(features_b, len(table)))
+    a = FeatureTable.of(features_a)
+    b = features_b if isinstance(features_b, FeatureTable) else FeatureTable.of(columns(features_b, len(a)))
+    joint, one, two = _product_square(a, b), float(a.gram.square().sum()), float(b.gram.square().sum())
     if adjusted:
-        joint, one, two = (_above_chance(*sides) for sides in ((a, b), (a, a), (b, b)))
+        trace_a, trace_b = (float(table.gram.diagonal().sum()) for table in (a, b))
+        chances = (trace_a * trace_b, trace_a**2, trace_b**2)
+        joint, one, two = (
+            _above(value, chance / max(len(a) - 1, 1)) for value, chance in zip((joint, one, two), chances, strict=True)
+        )
         return joint / math.sqrt(one * two) if min(one, two) > 0 else 0.0
-    size = _product_norm(a, a) * _product_norm(b, b)
-    return min(1.0, _product_norm(a, b) ** 2 / size) if size > 0 else 0.0
+    size = math.sqrt(one * two)
+    return min(1.0, joint / size) if size > 0 else 0.0
 
 
-def _above_chance(a: Tensor, b: Tensor) -> float:
-    r"""$\|A^\top B\|^2$ less its mean over permutations; 0 if the rest is a rounding error."""
-    chance = float(a.square().sum() * b.square().sum()) / max(len(a) - 1, 1)
-    rest = _product_norm(a, b) ** 2 - chance
+def _above(value: float, chance: float) -> float:
+    """A value less its mean by chance; 0 if the rest is a rounding error."""
+    rest = value - chance
     return rest if abs(rest) > 1e-9 * chance else 0.0
 
 
-def _product_norm(a: Tensor, b: Tensor) -> float:
-    r"""$\|A^\top B\|$, from $A^\top B$ or from the two Gram matrices, whichever are smaller."""
-    if a.shape[1] * b.shape[1] <= len(a) * max(a.shape[1], b.shape[1]):
-        return float((a.T @ b).norm())
-    return float(((a @ a.T) * (b @ b.T)).sum().clamp_min(0).sqrt())
+def _product_square(a: FeatureTable, b: FeatureTable) -> float:
+    r"""$\|A^\top B\|^2$, from the Gram matrices that are there."""
+    if a.wide and b.wide:
+        return max(0.0, float((a.gram * b.gram).sum()))
+    if a.wide or b.wide:
+        wide, narrow = (a, b) if a.wide else (b, a)
+        return max(0.0, float((narrow.centred * (wide.gram @ narrow.centred)).sum()))
+    return float((a.centred.T @ b.centred).square().sum())
 
 
 def ridge_loo(features: Tensor, targets: Tensor) -> float:

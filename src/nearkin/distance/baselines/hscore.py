@@ -6,13 +6,14 @@ Notation: N samples, D features, C classes, n_c samples of class c.
 import torch
 from torch import Tensor
 
-from nearkin.distance.baselines.inputs import centred, classes, one_hot, rows, several
+from nearkin.distance.baselines.feature_table import Features, FeatureTable
+from nearkin.distance.baselines.inputs import classes, one_hot, several
 
 LEAST_SHRINKAGE = 1e-6  # below it the shrunk covariance may be singular
 SMALLEST_NOISE = 1e-7  # relative; with less in the features, squares would lose digits that count
 
 
-def hscore(features: Tensor, labels: Tensor, *, shrinkage: bool = False, adjusted: bool = False) -> float:
+def hscore(features: Features, labels: Tensor, *, shrinkage: bool = False, adjusted: bool = False) -> float:
     r"""The H-score of features for labels; source -> target, larger is better.
 
     $$H = \mathrm{tr}\left(\mathrm{cov}(f)^+\,\mathrm{cov}(\mathbb E[f \mid y])\right)$$
@@ -45,15 +46,13 @@ def hscore(features: Tensor, labels: Tensor, *, shrinkage: bool = False, adjuste
     >>> round(hscore(f, y), 9), round(hscore(torch.tensor([[0.0], [1.0], [0.0], [1.0]]), y), 9)
     (1.0, 0.0)
     """
-    table = centred(rows(features))
+    table = FeatureTable.of(features)
     hot = one_hot(several(classes(labels, len(table))))
     alpha = ledoit_wolf(table) if shrinkage else 0.0
-    single = features.dtype if features.is_floating_point() else torch.float64
-    noise = max(table.shape) * torch.finfo(single).eps
     if alpha > LEAST_SHRINKAGE:
         score, directions = _shrunk(table, hot, alpha)
     else:
-        score, directions = _spectral(table, hot, alpha, noise)
+        score, directions = _spectral(table.centred, hot, alpha, max(table.values.shape) * table.noise)
     if not adjusted:
         return score
     free = hot.shape[1] - 1
@@ -61,20 +60,23 @@ def hscore(features: Tensor, labels: Tensor, *, shrinkage: bool = False, adjuste
     return (score - chance) / (most - chance) if most - chance > 1e-9 * most else 0.0
 
 
-def _shrunk(table: Tensor, hot: Tensor, alpha: float) -> tuple[float, float]:
-    """H and the sum of w, by a Cholesky factorisation of the smaller of both products; the covariance is shrunk."""
-    count, width = table.shape
-    level = alpha * float(table.square().sum()) / count / width  # of the identity in the shrunk covariance
-    wide = width > count
-    product = table @ table.T if wide else table.T @ table
-    sums = hot if wide else table.T @ hot
-    shrunk = product * ((1 - alpha) / count)
+def _shrunk(table: FeatureTable, hot: Tensor, alpha: float) -> tuple[float, float]:
+    """H and the sum of w, by a Cholesky factorisation of the Gram matrix; the covariance is shrunk."""
+    count, width = table.values.shape
+    level = alpha * float(_squares(table).sum()) / count / width  # of the identity in the shrunk covariance
+    sums = hot if table.wide else table.centred.T @ hot
+    shrunk = table.gram * ((1 - alpha) / count)
     shrunk.diagonal().add_(level)
     factor = torch.linalg.cholesky(shrunk)
     solved = torch.cholesky_solve(sums, factor)
     inverse = float(torch.cholesky_inverse(factor).diagonal().sum())
-    each = (sums * (product @ solved if wide else solved)).sum(0) * (1 - alpha) / count
+    each = (sums * (table.gram @ solved if table.wide else solved)).sum(0) * (1 - alpha) / count
     return float((each / hot.sum(0)).sum()), len(shrunk) - level * inverse
+
+
+def _squares(table: FeatureTable) -> Tensor:
+    """Squared lengths `[N]` of the centred samples."""
+    return table.gram.diagonal() if table.wide else table.centred.square().sum(1)
 
 
 def _spectral(table: Tensor, hot: Tensor, alpha: float, noise: float) -> tuple[float, float]:
@@ -102,8 +104,8 @@ def _spectrum(table: Tensor, exact: bool) -> tuple[Tensor, Tensor]:
     return (vectors if wide else table @ vectors / sigma.clamp_min(torch.finfo(sigma.dtype).tiny)), sigma
 
 
-def ledoit_wolf(table: Tensor) -> float:
-    r"""The weight α in [0, 1] of the identity in the best shrunk covariance of centred samples `[N, D]`.
+def ledoit_wolf(features: Features) -> float:
+    r"""The weight α in [0, 1] of the identity in the best shrunk covariance of features `[N, D]`.
 
     $\alpha = \min(1, b^2/d^2)$, $d^2 = \|S - mI\|^2$, $b^2 = \frac{1}{N^2}\sum_n \|x_n x_n^\top - S\|^2$, S the
     covariance, m its mean eigenvalue (Ledoit and Wolf 2004, "A well-conditioned estimator for large-dimensional
@@ -112,10 +114,11 @@ def ledoit_wolf(table: Tensor) -> float:
     >>> ledoit_wolf(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]).double())
     0.0
     """
-    count, width = table.shape
-    gram = table.T @ table if width <= count else table @ table.T
-    square = float(gram.square().sum()) / count**2  # ‖S‖²
-    mean = float(table.square().sum()) / count / width
+    table = FeatureTable.of(features)
+    count, width = table.values.shape
+    lengths = _squares(table)
+    square = float(table.gram.square().sum()) / count**2  # ‖S‖²
+    mean = float(lengths.sum()) / count / width
     away = square - width * mean**2
-    spread = (float(table.square().sum(1).square().sum()) / count - square) / count
+    spread = (float(lengths.square().sum()) / count - square) / count
     return min(1.0, max(0.0, spread / away)) if away > 1e-14 * square else 0.0

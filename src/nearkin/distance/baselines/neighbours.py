@@ -8,6 +8,7 @@ all others (leave-one-out). Neighbours that tie for the last of the k places sha
 order of samples does not matter. With fewer than k samples, all are neighbours.
 """
 
+from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
 import torch
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nearkin.core.errors import MismatchError, require
+from nearkin.distance.baselines.feature_table import Features, FeatureTable
 from nearkin.distance.baselines.inputs import classes, rows
 from nearkin.tasks.likelihood import Gaussian
 
@@ -25,7 +27,7 @@ ROWS = 1024  # samples in a block
 
 
 def knn_accuracy(
-    features_train: Tensor,
+    features_train: Features,
     labels_train: Tensor,
     features_test: Tensor | None = None,
     labels_test: Tensor | None = None,
@@ -63,7 +65,7 @@ def knn_accuracy(
 
 
 def knn_r2(
-    features_train: Tensor,
+    features_train: Features,
     targets_train: Tensor,
     features_test: Tensor | None = None,
     targets_test: Tensor | None = None,
@@ -99,14 +101,14 @@ def knn_r2(
     return form.score(form.tally(_neighbour_mean(train, y, test, k, metric), wanted))
 
 
-def _both(features_train: Tensor, features_test: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def _both(features_train: Features, features_test: Tensor | None) -> tuple[FeatureTable, Tensor | None]:
     if features_test is None:
-        return rows(features_train, "training features"), None
-    train, test = rows(features_train, "training features", 1), rows(features_test, "test features", 1)
+        return FeatureTable.of(features_train, "training features"), None
+    train, test = FeatureTable.of(features_train, "training features", 1), rows(features_test, "test features", 1)
+    columns = train.values.shape[1]
     require(
-        train.shape[1] == test.shape[1],
-        f"training features have {train.shape[1]} columns, test features {test.shape[1]}; compute both with one "
-        f"network",
+        columns == test.shape[1],
+        f"training features have {columns} columns, test features {test.shape[1]}; compute both with one network",
         MismatchError,
     )
     return train, test
@@ -118,25 +120,16 @@ def _require_targets(targets: Tensor | None) -> Tensor:
     return targets
 
 
-def _neighbour_mean(train: Tensor, values: Tensor, test: Tensor | None, k: int, metric: Metric) -> Tensor:
+def _neighbour_mean(train: FeatureTable, values: Tensor, test: Tensor | None, k: int, metric: Metric) -> Tensor:
     """Mean of the values `[N, P]` over the k nearest training samples of every test sample: `[M, P]`.
 
     Without test samples it is computed for the training samples, none of which is its own neighbour.
     """
     require(k >= 1, f"k is the number of neighbours and must be 1 or more, got {k}")
     require(metric in ("euclidean", "cosine"), f"metric must be euclidean or cosine, got {metric!r}")
-    leave_one_out = test is None
-    test = train if test is None else test
-    if metric == "cosine":
-        train, test = F.normalize(train, dim=1), F.normalize(test, dim=1)
-    centre, k = train.mean(0), min(k, len(train) - leave_one_out)
-    train, test = train - centre, test - centre  # smaller rounding errors near 0
-    length = train.square().sum(1)
-    slack = TIE * float(length.max() + test.square().sum(1).max())
-    means = []
-    for start in range(0, len(test), ROWS):
-        block = test[start : start + ROWS]
-        apart = length + block.square().sum(1, keepdim=True) - 2 * block @ train.T
+    leave_one_out, means = test is None, []
+    k = min(k, len(train) - leave_one_out)
+    for start, apart, slack in _squared_distances(train, test, metric):
         if leave_one_out:
             apart.diagonal(start).fill_(torch.inf)
         last = apart.topk(k, largest=False).values.amax(1, keepdim=True)
@@ -144,3 +137,25 @@ def _neighbour_mean(train: Tensor, values: Tensor, test: Tensor | None, k: int, 
         left = (k - inside.sum(1, keepdim=True)) / tied.sum(1, keepdim=True)
         means.append((inside + left * tied) @ values / k)
     return torch.cat(means)
+
+
+def _squared_distances(train: FeatureTable, test: Tensor | None, metric: Metric) -> Iterator[tuple[int, Tensor, float]]:
+    """Blocks of squared distances `[B, N]` of test to training samples, with their first row and their precision.
+
+    Without test samples, they are those of the training samples.
+    """
+    if test is None and metric == "euclidean" and train.wide:
+        length = train.gram.diagonal()
+        lengths, products = length, train.gram.split(ROWS)
+    else:
+        known, asked = train.values, train.values if test is None else test
+        if metric == "cosine":
+            known, asked = F.normalize(known, dim=1), F.normalize(asked, dim=1)
+        centre = known.mean(0)
+        known, asked = known - centre, asked - centre  # smaller rounding errors near 0
+        length, lengths = known.square().sum(1), asked.square().sum(1)
+        products = (block @ known.T for block in asked.split(ROWS))
+    slack, start = TIE * float(length.max() + lengths.max()), 0
+    for product, own in zip(products, lengths.split(ROWS), strict=True):
+        yield start, length + own[:, None] - 2 * product, slack
+        start += ROWS
