@@ -61,7 +61,8 @@ def test_the_gram_matrix_is_computed_once_and_is_the_smaller_product(width: int)
     middle = f - f.mean(0)
     dense = middle @ middle.T if width > 10 else middle.T @ middle
     torch.testing.assert_close(table.gram, dense, rtol=1e-12, atol=1e-12)
-    assert table.gram is table.gram and len(table.gram) == min(width, 10)
+    assert table.gram is table.gram
+    assert len(table.gram) == min(width, 10)
     assert FeatureTable.of(table) is table
 
 
