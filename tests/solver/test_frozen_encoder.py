@@ -9,8 +9,10 @@ from torch import nn
 import nearkin as nk
 from nearkin.core.budget import Budget
 from nearkin.core.errors import MismatchError, NearkinError
+from nearkin.core.events import Caution
 from nearkin.nets.functional import outputs_of
 from nearkin.nets.heads import features
+from nearkin.solver import frozen_encoder
 from nearkin.solver.plan import Plan
 from nearkin.solver.solving import kept_solution, solve
 from nearkin.tasks.task import Task
@@ -141,3 +143,37 @@ def test_a_task_of_texts_is_solved_and_stored_with_its_model(tmp_path: Path, tex
     stored = kept_solution(again, "mood")
     assert stored is not None
     assert again.solved("mood").scores_on(task).metric == pytest.approx(solution.quality.metric)
+
+
+@pytest.mark.parametrize("side", [8, 6])
+def test_a_network_adopted_with_its_task_needs_no_preprocessing(tmp_path: Path, side: int) -> None:
+    """Its inputs are scaled by the statistics of the whole task, also where images are resized a few at a time."""
+    zoo = nk.Zoo(tmp_path / "zoo")
+    low = nk.task(f"digits?classes=0,1,2,3,4&rest=drop&limit=200&size={side}", name="low")
+    torch.manual_seed(0)
+    width = 16 * (side - 2) ** 2
+    network = nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(width, 5))
+    zoo.adopt("low", network, task=low)
+    high = nk.task("digits?classes=5,6,7,8,9&rest=drop&limit=200", name="high")
+    solution = solve(high, zoo, plan=Plan(only=("encoder",), budget=Budget(evaluations=2)))
+    assert solution.chosen == "encoder"
+    assert solution.quality.metric > 0.8
+    known, few = zoo.solved("low"), high.train.chosen(torch.arange(4))
+    alone = frozen_encoder._seen(frozen_encoder._inputs(known, high), high, few)
+    torch.testing.assert_close(alone, known.inputs(high).train.first(4).x)
+
+
+def test_with_a_time_limit_only_the_selected_model_reads_the_test_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large test set leaves the network in the contest, as long as there is time to predict it once."""
+    task = Task.from_arrays("rings", *ring_samples(120, 0), *ring_samples(600, 1))
+    plan, zoo = Plan(only=("encoder", "logistic"), budget=Budget(minutes=0.5)), adopted(tmp_path / "zoo")
+    monkeypatch.setattr(frozen_encoder, "_pass_seconds", lambda *_: 0.02)  # 12 s for the test samples
+    solution = solve(task, zoo, plan=plan)
+    assert solution.chosen == "encoder"
+    assert solution.standings[0].test is None
+    assert solution.solved.metric == pytest.approx(solution.quality.metric)
+    monkeypatch.setattr(frozen_encoder, "_pass_seconds", lambda *_: 0.04)  # 24 s
+    warnings = [event.text for event in solve.work(task, zoo, plan=plan, restart=True) if isinstance(event, Caution)]
+    assert any("its features of 600 samples would take 24 s, more than 50%" in text for text in warnings)

@@ -82,6 +82,7 @@ class Contender:
         metric: by which a simple model chooses its settings (default: accuracy or R²).
         whole: its task with all training data and the test set (default: the target in its input shape).
         encoder: adopted network whose features are the inputs of its task, if any.
+        encoder_seconds: seconds of that network for one sample, if time is limited.
         model_facts: facts of its model (default: those of its task).
     """
 
@@ -107,6 +108,7 @@ class Contender:
     metric: str = ""
     whole: Task | None = None
     encoder: Solved | None = None
+    encoder_seconds: float = 0.0
     model_facts: Mapping[str, Any] | None = None
 
     @property
@@ -188,10 +190,10 @@ def trained_from(state: State, contender: Contender, rows: Tensor) -> Trained:
     if kept:
         with restoring(state.origin):
             validation = ValidationOutputs(kept["rows"], kept["outputs"], kept["targets"], task.form)
-        return Trained(contender, solved, settings, validation)
+        return Trained(contender, solved, settings, validation, contender.encoder_seconds)
     model, begun = solved.model(), now()
     validation = validation_outputs(model, task.test, rows, task.form)
-    return Trained(contender, solved, settings, validation, (now() - begun) / len(rows))
+    return Trained(contender, solved, settings, validation, contender.encoder_seconds + (now() - begun) / len(rows))
 
 
 def train_contender(contender: Contender, start: State | None, device: torch.device) -> Work[State]:

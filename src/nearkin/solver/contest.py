@@ -43,7 +43,7 @@ from nearkin.tasks.task import Task
 from nearkin.zoo.search import SearchDomain
 
 ENSEMBLE = "ensemble"
-TEST_PASSES = 2  # over the test set: at the end of the final training, and for the report
+TEST_PASSES = 2  # over the test set: at the end of the final training, and for the report; a frozen encoder has one
 
 
 @dataclass
@@ -104,8 +104,12 @@ class Contest:
         """Seconds left of a run with a time limit, without those for the test set, the report and the zoo."""
         best = next((result.name for result in ordered(self.results) if result.name in self.trained), None)
         scored = list(self.weights) or ([] if best is None else [best])
-        each = sum(run.pass_seconds for name in scored for run in self.trained[name])
-        reserved = self.plan.reserved(self.slowdown) + self.plan.elapsed + TEST_PASSES * len(self.task.test) * each
+        passes = sum(
+            run.pass_seconds * (TEST_PASSES if run.contender.encoder is None else 1)
+            for name in scored
+            for run in self.trained[name]
+        )
+        reserved = self.plan.reserved(self.slowdown) + self.plan.elapsed + len(self.task.test) * passes
         return (self.plan.seconds or 0.0) - reserved - self.stages.elapsed
 
     def validation(self, name: str) -> ValidationOutputs:

@@ -28,7 +28,9 @@ def with_linear_head(encoder: Solved, linear: Solved, task: Task) -> Solved:
 
 def model_facts(encoder: Solved, task: Task) -> dict[str, Any]:
     """Facts of a model that reads the raw inputs of a task as an adopted network does."""
-    return {**task.facts(), NETWORK_INPUTS: encoder.facts[NETWORK_INPUTS]}
+    if NETWORK_INPUTS in encoder.facts:
+        return {**task.facts(), NETWORK_INPUTS: encoder.facts[NETWORK_INPUTS]}
+    return encoder.inputs(task).facts()
 
 
 def with_head_weights(encoder: Solved, weight: Tensor, bias: Tensor) -> torch.nn.Module:

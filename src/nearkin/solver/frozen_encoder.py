@@ -27,14 +27,15 @@ from nearkin.solver.overlap import shares_samples
 from nearkin.solver.simple.data import evenly
 from nearkin.store.records import TaskRecord
 from nearkin.tasks.examples import Examples, Scaling
-from nearkin.tasks.network_inputs import NETWORK_INPUTS, NetworkInputs
+from nearkin.tasks.network_inputs import NetworkInputs
 from nearkin.tasks.rows import Values
 from nearkin.tasks.task import Task
 from nearkin.zoo.model_ranking import rank
 from nearkin.zoo.zoo import Zoo
 
 FROZEN, TUNED = "encoder", "encoder-finetune"
-SHARE = 0.3  # of the time that is left, for the features of all samples
+SHARE = 0.3  # of the time that is left, for the features of training and validation samples
+TEST_SHARE = 0.5  # of it, for the predictions of the test samples
 RANKED_SHARE = 0.1  # of it, for comparing several networks
 LEAST_RANKED, MOST_RANKED = 50, 500  # samples of this comparison
 PASS = 32  # samples whose inputs are prepared together
@@ -48,9 +49,15 @@ class _Chosen(TypedDict):
     notes: list[str]
 
 
+class _FeatureFacts(TypedDict):
+    """Seconds of the network for one sample; 0 without a time limit."""
+
+    seconds: float
+
+
 def encoder_contenders(contest: Contest, zoo: Zoo) -> Work[list[Contender]]:
     """The adopted network that suits the target best: with a new head on its features, and fine-tuned."""
-    records = [record for record in zoo.models() if NETWORK_INPUTS in record.facts and record.name != contest.task.name]
+    records = [record for record in zoo.models() if "adopted" in record.facts and record.name != contest.task.name]
     wanted = [name for name in (FROZEN, TUNED) if contest.plan.takes(name)]
     if not records or contest.plan.hurried or not wanted:
         return []
@@ -114,6 +121,17 @@ def _seen(inputs: NetworkInputs, task: Task, examples: Examples) -> Tensor:
     return inputs(values).train.all().x
 
 
+def _inputs(encoder: Solved, task: Task) -> NetworkInputs:
+    """Inputs of a network, with the scaling of the task if it has none of its own."""
+    inputs = encoder.inputs
+    if inputs.tokenizer is not None or inputs.mean is not None:
+        return inputs
+    scaling = inputs(task).train.scaling
+    if scaling.mean is None or scaling.std is None:
+        return inputs
+    return replace(inputs, mean=tuple(scaling.mean.tolist()), std=tuple(scaling.std.tolist()))
+
+
 def _first(task: Task, count: int) -> Examples:
     """The first training samples."""
     return task.train.chosen(torch.arange(min(count, len(task.train))))
@@ -130,7 +148,7 @@ def _ranked_samples(contest: Contest, zoo: Zoo, records: Sequence[TaskRecord]) -
 
 def _pass_seconds(encoder: Solved, task: Task) -> float:
     """Seconds of a forward pass for one sample; the first pass is not timed."""
-    x, model = _seen(encoder.inputs, task, _first(task, PASS)), encoder.model()
+    x, model = _seen(_inputs(encoder, task), task, _first(task, PASS)), encoder.model()
     x = x[: pass_size(x)]
     outputs_of(model, x)
     begun = now()
@@ -144,74 +162,90 @@ def _frozen(contest: Contest, encoder: Solved) -> Work[Contender]:
               "split": contest.learn.fingerprint(), "seconds": contest.plan.seconds}  # fmt: skip
     stage = f"features of '{encoder.name}'"
     done = yield from contest.stages.stage(stage, inputs, lambda _: _feature_state(contest, encoder), key="features")
-    rows, train, test = (done.tensors[name] for name in ("rows", "train", "test"))
-    whole = _feature_task(contest.task, contest.task.train.chosen(rows), train, test)
+    rows, train, test = done.tensors["rows"], done.tensors["train"], done.tensors.get("test")
+    known = _with_features(contest.task.train.chosen(rows), train)
     place = torch.full((len(contest.task.train),), -1)
     place[rows] = torch.arange(len(rows))
     learned, held_out = (place[part] for part in contest.splits.parts[0])
-    learned = learned[learned >= 0]
-    task = replace(whole, test=whole.train.chosen(held_out))
+    validation = known.chosen(held_out)
+    whole = replace(
+        contest.task, train=known, test=validation if test is None else _with_features(contest.task.test, test),
+        input_shape=(train.shape[1],), source="", preprocessing={}, notes=(),
+    )  # fmt: skip
+    task = replace(whole, test=validation)
     if not contest.cross_validated:
-        task = replace(task, train=whole.train.chosen(learned))
+        task = replace(task, train=known.chosen(learned[learned >= 0]))
     return Contender(
         name=FROZEN, title=f"{network_label(encoder.network)} of '{encoder.name}', frozen, with a new head",
         kind="frozen", task=task, whole=whole, encoder=encoder, seed=contest.plan.seed,
         cross_validated=contest.cross_validated, metric=contest.plan.metric,
-        extra={"settings": {"encoder": encoder.name}},
+        extra={"settings": {"encoder": encoder.name}}, encoder_seconds=done.read(_FeatureFacts)["seconds"],
     )  # fmt: skip
 
 
-def _feature_task(task: Task, examples: Examples, train: Tensor, test: Tensor) -> Task:
-    """The task with features as inputs."""
-    parts = (
-        replace(part, inputs=Values(values), scaling=Scaling())
-        for part, values in ((examples, train), (task.test, test))
-    )
-    shape = (train.shape[1],)
-    return replace(task, train=next(parts), test=next(parts), input_shape=shape, source="", preprocessing={}, notes=())
+def _with_features(examples: Examples, features: Tensor) -> Examples:
+    """Examples with features as inputs."""
+    return replace(examples, inputs=Values(features), scaling=Scaling())
 
 
 def _feature_state(contest: Contest, encoder: Solved) -> Work[State]:
-    """Features of the validation and test samples, and of as many training samples as time allows for."""
-    task, count = contest.task, len(contest.task.train)
-    learned, held_out = contest.splits.parts[0]
-    rows = torch.arange(count)
-    if contest.plan.focused:
-        fixed = len(task.test) + len(held_out)
-        affordable = int(SHARE * contest.left / max(_pass_seconds(encoder, task), 1e-9)) - fixed
-        least = min(len(learned), LEAST_TRAINED * len(task.classes))
-        require(
-            affordable >= (len(learned) if contest.cross_validated else least),
-            f"its features of {fixed + least:,} samples would take more than {SHARE:.0%} of the time that is left; "
-            f"give more time",
-        )
-        if affordable < len(learned):
-            labels = task.train.labels()[learned] if task.likelihood == "categorical" else None
-            kept = evenly(labels, len(learned), affordable, contest.plan.seed)
-            rows = torch.cat([learned[kept], held_out]).sort().values
-            yield Note(f"the features of '{encoder.name}' are those of {affordable:,} of {len(learned):,} samples")
-    model, head = encoder.model(), ""
-    found: list[Tensor] = []
-    chosen = task.train.chosen(rows)
-    total = len(rows) + len(task.test)
-    for part in (chosen, task.test):
+    """Features of the training and validation samples, of fewer ones if time is short.
+
+    Without a time limit those of the test samples too, as every contender is then tested. With one, only the selected
+    model is.
+    """
+    task, limited = contest.task, contest.plan.focused
+    rows, each = torch.arange(len(task.train)), 0.0
+    if limited:
+        each = max(_pass_seconds(encoder, task), 1e-9)
+        rows = yield from _affordable_rows(contest, encoder.name, each)
+    model, reads, head = encoder.model(), _inputs(encoder, task), ""
+    found: dict[str, Tensor] = {}
+    parts = {"train": task.train.chosen(rows), **({} if limited else {"test": task.test})}
+    total = sum(map(len, parts.values()))
+    for name, part in parts.items():
         values: list[Tensor] = []
         for start in range(0, len(part), PASS):
             some = part.chosen(torch.arange(start, min(start + PASS, len(part))))
-            x = _seen(encoder.inputs, task, some)
+            x = _seen(reads, task, some)
             if not head:
                 head = head_name(model, x[:1])
                 _check_head(encoder, model, x[:2], head)
             with torch.no_grad():
                 values.extend(features(model, few, head).float() for few in x.split(pass_size(x)))
-            yield Progress(f"features of '{encoder.name}'", sum(map(len, values)) + sum(map(len, found)), total)
-        found.append(torch.cat(values))
+            yield Progress(
+                f"features of '{encoder.name}'", sum(map(len, values)) + sum(map(len, found.values())), total
+            )
+        found[name] = torch.cat(values)
     require(
-        all(bool(values.isfinite().all()) for values in found),
+        all(bool(values.isfinite().all()) for values in found.values()),
         "some of its features are not finite; check its weights and its preprocessing",
         MismatchError,
     )
-    return State({"rows": rows, "train": found[0], "test": found[1]}, {})
+    return State({"rows": rows, **found}, {"seconds": each})
+
+
+def _affordable_rows(contest: Contest, name: str, each: float) -> Work[Tensor]:
+    """Positions of the training and validation samples for whose features there is time; `each` is that of one.
+
+    There must also be time to predict the test samples once.
+    """
+    learned, held_out = contest.splits.parts[0]
+    task, left = contest.task, contest.left
+    least = len(learned) if contest.cross_validated else min(len(learned), LEAST_TRAINED * len(task.classes))
+    for samples, share in ((least + len(held_out), SHARE), (len(task.test), TEST_SHARE)):
+        require(
+            each * samples <= share * left,
+            f"its features of {samples:,} samples would take {each * samples:.0f} s, more than {share:.0%} of the "
+            f"{left:.0f} s that are left; give more time",
+        )
+    affordable = int(SHARE * left / each) - len(held_out)
+    if affordable >= len(learned):
+        return torch.arange(len(task.train))
+    labels = task.train.labels()[learned] if task.likelihood == "categorical" else None
+    kept = evenly(labels, len(learned), affordable, contest.plan.seed)
+    yield Note(f"the features of '{name}' are those of {affordable:,} of {len(learned):,} samples")
+    return torch.cat([learned[kept], held_out]).sort().values
 
 
 def _check_head(encoder: Solved, model: torch.nn.Module, x: Tensor, head: str) -> None:

@@ -21,7 +21,7 @@ from nearkin.tasks.task import Task
 from nearkin.tasks.texts import is_text
 from nearkin.zoo.adopt import store_solved
 from nearkin.zoo.best_cells import BestCells
-from nearkin.zoo.comparison import Comparison
+from nearkin.zoo.comparison import Comparison, shares_start
 from nearkin.zoo.search import CELLS
 from nearkin.zoo.zoo import Zoo
 
@@ -101,8 +101,8 @@ def _comparable(first: TaskRecord, second: TaskRecord) -> bool:
 
 
 def _like_kin(zoo: Zoo, task: Task, plan: Plan, relations: Relations) -> tuple[str, Recipe, int, int]:
-    """Network, recipe, seed and trials of the nearest task, which make the target comparable with it."""
-    nearest = next(iter(relations.nearest.values()), None)
+    """Network, recipe, seed and trials of the nearest trained task, which make the target comparable with it."""
+    nearest = next((name for name in relations.nearest.values() if shares_start(zoo.record(name))), None)
     if nearest is None:
         trials = plan.trials if plan.unhurried else 1
         return default_network(task), _limited(plan.recipe(task), plan, trials), plan.seed, trials

@@ -108,29 +108,33 @@ def metric_on_test(task: Task, solved: Solved, metric: Metric) -> float:
     return metric.compute(outputs_on(solved, task.test), task.test.labels())
 
 
-def quality_on_test(task: Task, solved: Solved, temperature: float, metric: Metric | None = None) -> Quality:
-    """Quality of a solved task's model on the test set (default: by the usual metric of its likelihood)."""
-    quality = _usual_quality(task, solved, temperature)
+def quality_on_test(
+    task: Task, solved: Solved, temperature: float, metric: Metric | None = None
+) -> tuple[Quality, Scores]:
+    """Quality of a solved task's model on the test set (default: by the usual metric of its likelihood), and scores."""
+    quality, scores = _usual_quality(task, solved, temperature)
     if metric is None or metric.name == quality.name:
-        return quality
+        return quality, scores
     labels = task.train.labels()
     if metric.of_classes:
         shares = torch.bincount(labels, minlength=len(task.classes)) / len(labels)
         constant = shares.clamp_min(torch.finfo(shares.dtype).tiny).log()
     else:
         constant = labels.mean(0)
-    return with_metric(quality, metric, outputs_on(solved, task.test, temperature), task.test.labels(), constant)
+    outputs = outputs_on(solved, task.test, temperature)
+    return with_metric(quality, metric, outputs, task.test.labels(), constant), scores
 
 
-def _usual_quality(task: Task, solved: Solved, temperature: float) -> Quality:
-    """Quality by accuracy or R²."""
+def _usual_quality(task: Task, solved: Solved, temperature: float) -> tuple[Quality, Scores]:
+    """Quality by accuracy or R², and scores."""
     outputs = _outputs(solved, task.test)
     predicted, scores = _as_prediction(solved, outputs, temperature), _scores(task, solved, outputs)
     labels = task.test.labels()
     if predicted.probabilities is not None:
-        return class_quality(
+        quality = class_quality(
             predicted.probabilities, labels, task.classes, loss=scores.loss, guess=task.majority_baseline(),
             best_constant=task.best_constant(), predicted=predicted.labels,
         )  # fmt: skip
+        return quality, scores
     scaling = Scaling.from_dict(solved.facts["target_scaling"])
-    return value_quality(predicted.mean, labels, loss=scores.loss, metric=scores.metric, scaling=scaling)
+    return value_quality(predicted.mean, labels, loss=scores.loss, metric=scores.metric, scaling=scaling), scores

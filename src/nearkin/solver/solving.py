@@ -288,7 +288,8 @@ def _solution(
 ) -> Work[Solution]:
     best = next(result for result in contest.results if result.name == chosen)
     (solved, _), temperature = finals[chosen], contest.temperature(chosen)
-    quality = quality_on_test(task, solved, temperature, contest.metric)
+    quality, scores = quality_on_test(task, solved, temperature, contest.metric)
+    solved = replace(solved, trials=(replace(solved.trials[0], scores=scores), *solved.trials[1:]))
     quality = with_run_noise(quality, run_noise(contest, chosen, quality.metric))
     quality = replace(quality, load=(yield from _load_effect(contest, chosen, quality)))
     rows = torch.tensor([mistake.row for mistake in quality.mistakes], dtype=torch.int64)
