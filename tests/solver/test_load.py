@@ -99,6 +99,8 @@ def test_the_prediction_for_an_idle_machine_is_better_and_wider_with_more_load(i
     assert widest is not None
     assert widest[1] - widest[0] > wider[1] - wider[0]
     assert load_effect(3.0, "auc", 0.6, interval, images) == LoadEffect(3.0)
+    fitted = load_effect(3.0, "accuracy", 0.6, interval, images, trained=False)
+    assert fitted == (LoadEffect(3.0) if images else load_effect(3.0, "accuracy", 0.6, interval, images))
     top = load_effect(3.0, "accuracy", 0.999, (0.99, 1.0), images)
     assert top is not None
     assert top.interval is not None

@@ -33,13 +33,14 @@ class LoadEffect:
 
 
 def load_effect(
-    slowdown: float, name: str, metric: float, interval: tuple[float, float], images: bool
+    slowdown: float, name: str, metric: float, interval: tuple[float, float], images: bool, trained: bool = True
 ) -> LoadEffect | None:
     r"""Predict the test metric on an idle machine; None if the machine was not busy.
 
     With s times the processor time, the error $e = 1 - m$ of a metric m becomes about $e s^{-\beta}$. The interval
     contains the interval of the metric and the spread of $\beta$ over tasks, whose effect is $\log(s) e s^{-\beta}$
-    times its standard deviation. Only accuracy and R² are predicted.
+    times its standard deviation. Only accuracy and R² are predicted, and for images only those of a trained network:
+    more time does not change a model that is fitted in closed form or on features.
 
     Args:
         slowdown: wall time divided by processor time.
@@ -47,6 +48,7 @@ def load_effect(
         metric: of the selected model on the test set.
         interval: its 95 % interval.
         images: whether the inputs are images, or a table.
+        trained: whether the model is a network that was trained by gradients.
 
     >>> load_effect(1.1, "accuracy", 0.8, (0.78, 0.82), images=True) is None
     True
@@ -56,7 +58,7 @@ def load_effect(
     """
     if slowdown < BUSY:
         return None
-    if name not in (ACCURACY, R2):
+    if name not in (ACCURACY, R2) or (images and not trained):
         return LoadEffect(slowdown)
     exponent, deviation = EXPONENTS[images]
     error = (1 - metric) * slowdown**-exponent

@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from nearkin.distance.source_on_target import pass_size
 from nearkin.nets.evaluate import Scores
 from nearkin.nets.functional import evaluation_mode
 from nearkin.nets.solved import Solved
@@ -20,7 +21,7 @@ from nearkin.tasks.prediction import Prediction
 from nearkin.tasks.rows import Values
 from nearkin.tasks.task import Task
 
-PASS = 256  # inputs in one forward pass
+PASS = 256  # inputs in one forward pass, fewer if they are large
 
 
 def as_seen(solved: Solved, examples: Examples) -> Examples:
@@ -68,7 +69,8 @@ def _outputs(solved: Solved, examples: Examples, model: nn.Module | None = None)
     """Logits, or values in scaled units, of a solved task's model for raw inputs."""
     scaled, model = as_seen(solved, examples), solved.model() if model is None else model
     with evaluation_mode(model), torch.inference_mode():
-        batches = (scaled.inputs.take(index).contiguous() for index in torch.arange(len(scaled)).split(PASS))
+        size = min(PASS, pass_size(scaled.inputs.take(torch.arange(1)))) if len(scaled) else PASS
+        batches = (scaled.inputs.take(index).contiguous() for index in torch.arange(len(scaled)).split(size))
         outputs = torch.cat([model(scaled.scaling(x)).float() for x in batches])
     return outputs.clone()
 

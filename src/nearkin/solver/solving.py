@@ -344,7 +344,8 @@ def _load_effect(contest: Contest, chosen: str, quality: Quality) -> Work[LoadEf
 
     inputs = {"chosen": chosen, "seconds": plan.seconds, "seed": plan.seed, "metric": quality.metric}
     slowdown = (yield from contest.stages.stage(OTHER_WORK, inputs, work, key="load")).read(_Slowdown)["slowdown"]
-    return load_effect(slowdown, quality.name, quality.metric, quality.interval, contest.images)
+    trained = any(contender.networks or contender.domain for contender in contest.contenders_of(chosen))
+    return load_effect(slowdown, quality.name, quality.metric, quality.interval, contest.images, trained)
 
 
 def _with_times(solution: Solution, contest: Contest) -> Work[Solution]:
