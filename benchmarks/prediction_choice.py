@@ -39,9 +39,11 @@ from prediction_runs import (
     HELD_OUT_DATA,
     NETWORKS,
     ORDINARY,
+    REFERENCES,
     RUNS,
     TARGETS,
     curves,
+    references,
     second_data,
     target_data,
 )
@@ -109,12 +111,14 @@ def read_column(cache: Path, network: str, target: int) -> Column:
     truths["final"] = np.mean([truths[f"final @{end}"] for end in ENDS], 0)
     truths["speed"] = truths[f"zero, adam, area @{ENDS[0]}"]
     scores = {name: rows.numpy() for name, rows in measured(cache, network, target).items()}
+    instead = references(cache, network, target)
     reference = float(np.median(scores["logme"][:, 1]))
     costs = {name: float(np.median(rows[:, 1])) / reference for name, rows in scores.items()}
+    costs |= {name: seconds / reference for name, (_, seconds) in instead.items()}
     samples = [len(target_data(target).held_out[0])]
     if second:
         samples.append(len(second_data(target).held_out[0]))
-    values = {name: rows[:, 0] for name, rows in scores.items()}
+    values = {name: rows[:, 0] for name, rows in scores.items()} | {name: value for name, (value, _) in instead.items()}
     return Column(target, network, truths, values, costs, tuple(samples))
 
 
@@ -272,8 +276,9 @@ def answered(columns: Sequence[Column], inputs: tuple[str, ...], names: Sequence
     used = dict.fromkeys(chosen, 1.0)
     if cv["regression"]["mean"] > cv["rank mean"]["mean"] + REGRESSION_MARGIN:
         ours, used = ridge, {name: weight for name, weight in weights.items() if weight}
-    costs = {name: float(np.mean([column.costs[name] for column in columns])) for name in names}
-    rows = {name: judged(judges, rank_mean((name,)), question) for name in names}
+    instead = REFERENCES[question]
+    costs = {name: float(np.mean([column.costs[name] for column in columns])) for name in (*names, *instead)}
+    rows = {name: judged(judges, rank_mean((name,)), question) for name in (*names, *instead)}
     differences = {
         name: judges["held out"].mean(
             judges["held out"].correlations(ours, question)
@@ -289,7 +294,8 @@ def answered(columns: Sequence[Column], inputs: tuple[str, ...], names: Sequence
         "cross-validated": cv,
         "combination": judged(judges, ours, question),
         "regression": judged(judges, ridge, question),
-        "measures": {name: {**row, "cost": round(costs[name], 2)} for name, row in rows.items()},
+        "measures": {name: {**rows[name], "cost": round(costs[name], 2)} for name in names},
+        "instead": {name: {**rows[name], "cost": round(costs[name])} for name in instead},
         "combination less measure, held out": differences,
     }
 

@@ -40,6 +40,7 @@ def listed(weights: dict[str, float]) -> str:
 def rows_of(answer: dict[str, Any]) -> list[list[str]]:
     """One row for each measure, the best on the targets of the choice first; the combination and the regression too."""
     rows = {name: (row, f"{row['cost']:.2g}") for name, row in answer["measures"].items()}
+    rows |= {f"*{name}*": (row, f"{row['cost']}") for name, row in answer["instead"].items()}
     if len(answer["chosen"]) > 1:
         rows[f"**{listed(answer['chosen'])}**"] = (answer["combination"], f"{answer['cost']:.2g}")
     if len(set(answer["chosen"].values())) == 1:

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 import nearkin as nk
 from nearkin.core.rng import Streams
 from nearkin.tasks.derive import limited
+from prediction_score import Array
 from prediction_tasks import NAMES, SHAPE, Name, Parts, pools
 from prediction_truth import WIDEST, Run, Stack, fine_tuned, kept, trained_sources
 
@@ -198,6 +199,34 @@ def folded(cache: Path, network: str, target: int, name: str) -> dict[str, Tenso
         }
 
     return kept(cache / "questions" / "folds" / name.replace(", ", "-") / f"{network}-{target}.pt", compute)
+
+
+def references(cache: Path, network: str, target: int) -> dict[str, tuple[Array, float]]:
+    """What a user could do instead of a measure: values `[S]` and process seconds for a source.
+
+    `60 steps` is the run of `speed` itself, with all labels: its training loss, since it leaves none to judge it.
+    """
+    folds = [folded(cache, network, target, name) for name in ORDINARY]
+    speed, run = folded(cache, network, target, SPEED_RUN), curves(cache, network, target, SPEED_RUN, 0)
+    seconds, short = float(sum(fold["seconds"] for fold in folds)), float(speed["seconds"])
+    steps = torch.tensor(GRID[: speed["loss"].shape[1]], dtype=torch.float64)
+    area = torch.trapezoid(speed["loss"].double(), steps, dim=1) / steps[-1]
+    training = run["training"][:-1, : ENDS[0]].double().mean(1)
+    values = {
+        "3 folds, error": (torch.stack([1 - fold["accuracy"].double() for fold in folds]).mean((0, 2)), seconds),
+        "3 folds, loss": (torch.stack([fold["loss"].double() for fold in folds]).mean((0, 2)), seconds),
+        "3 folds, area": (area, short),
+        "60 steps, training loss": (training, short / FOLDS),
+        "60 steps and 3 folds, loss": (training + area, short + short / FOLDS),
+    }
+    return {name: (value.numpy(), cost) for name, (value, cost) in values.items()}
+
+
+REFERENCES = {
+    "final": ("3 folds, error", "3 folds, loss"),
+    "speed": ("3 folds, area", "60 steps, training loss", "60 steps and 3 folds, loss"),
+}
+"""Names of `references` that answer each question."""
 
 
 def all_runs() -> Iterator[tuple[int, int, str, str]]:
