@@ -10,16 +10,34 @@ from typing import Any, NotRequired, TypedDict
 
 import torch
 
+from nearkin.core.errors import MismatchError, require
 from nearkin.core.plain import typed
 from nearkin.tasks.examples import Scaling
 from nearkin.tasks.input_fields import InputField
-from nearkin.tasks.named_inputs import require_fields, stored_fields
+from nearkin.tasks.named_inputs import described_fields, require_fields, stored_fields
 from nearkin.tasks.pixels import fitted_to
 from nearkin.tasks.task import Task
-from nearkin.tasks.texts import Tokenizer, require_no_text, tokenised
+from nearkin.tasks.texts import Tokenizer, is_text, require_no_text, tokenised
 
 NETWORK_INPUTS = "network_inputs"
 """Key among the facts of a task under which a network has preprocessing of its own."""
+
+
+def needs_adopted_network(task: Task) -> bool:
+    """Whether only adopted networks read the inputs of a task: texts, and named inputs."""
+    return is_text(task) or bool(stored_fields(task.preprocessing))
+
+
+def require_plain_inputs(task: Task, what: str) -> None:
+    """Refuse a task of texts or of named inputs for a network or model that reads one tensor of numbers."""
+    require_no_text(task, what)
+    fields = stored_fields(task.preprocessing)
+    require(
+        not fields,
+        f"'{task.name}' has {described_fields(fields)}, {what} reads one tensor; use a network that takes these inputs "
+        f"by name (zoo.adopt)",
+        MismatchError,
+    )
 
 
 class InputFacts(TypedDict):
