@@ -99,7 +99,7 @@ def test_other_inputs_of_the_same_width_are_refused(
         lambda: nk.rank(other, ["zoo:reader"], sample=40, zoo=zoo),
     ]
     for use in uses:
-        with pytest.raises(NearkinError, match="'other' has the inputs .* the network reads the inputs ids") as caught:
+        with pytest.raises(NearkinError, match=r"'other' has the inputs .* the network reads the inputs ids") as caught:
             use()
         assert "\n" not in str(caught.value)
 
@@ -131,7 +131,7 @@ def test_networks_that_read_numbers_are_refused_in_one_line(zoo: nk.Zoo, network
 
 
 def test_a_default_network_reads_no_named_inputs(zoo: nk.Zoo) -> None:
-    with pytest.raises(MismatchError, match="has the inputs ids .*, a default network reads one tensor"):
+    with pytest.raises(MismatchError, match=r"has the inputs ids .*, a default network reads one tensor"):
         zoo.add(task("target"), trials=1)
     with pytest.raises(MismatchError, match="which Linear cannot read as one packed row; adopt a network"):
         nk.fit(nn.Linear(2 * LENGTH, 2), task("target"), nk.Recipe(steps=1))

@@ -46,9 +46,8 @@ def contenders(contest: Contest, zoo: Zoo, searches: Sequence[Contender], kin: S
     if contest.plan.hurried:
         known = [contender for contender in known if contender.kind == "simple"]
     contenders = [contender for contender in known if contest.plan.takes(contender.name)]
-    require(
-        bool(contenders) or not needs_adopted_network(contest.task), _no_network_reads(contest.task), MismatchError
-    )
+    if not contenders and needs_adopted_network(contest.task):
+        raise MismatchError(_no_network_reads(contest.task))
     require(
         bool(contenders),
         f"none of the contenders {', '.join(contest.plan.only)} is available here; choose from "
