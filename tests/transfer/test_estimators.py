@@ -199,3 +199,78 @@ def test_constant_values_are_learned_as_such(net: nn.Module, x: Array) -> None:
     mean, std = found.predict(x[:5], return_std=True)
     assert np.allclose(mean, 3.0, atol=1e-3)
     assert np.isfinite(std).all()
+
+
+class MaskedWords(nn.Module):
+    """A network with two named inputs: tokens, and weights of the words or their mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.norm = nn.Embedding(12, 8), nn.LayerNorm(8)
+        self.mix, self.head = nn.Linear(8, 8), nn.Linear(8, 2)
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        hidden = self.mix(self.norm(self.words(ids))).tanh() * mask[:, :, None]
+        return self.head(hidden.sum(1))
+
+
+class PackedWords(nn.Module):
+    """The same network, wrapped by hand: it takes tokens and mask in one row."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        ids, mask = x.chunk(2, 1)
+        return self.network(ids.long(), mask)
+
+
+def named_inputs(kind: type) -> tuple[dict[str, NDArray[np.generic]], NDArray[np.generic], NDArray[np.int64]]:
+    """Named inputs with a mask of whole or real numbers, the same inputs as rows, and classes."""
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 12, (24, 4))
+    mask = rng.integers(0, 4, (24, 4)).astype(kind)
+    return {"mask": mask, "ids": ids}, np.concatenate([ids.astype(kind), mask], 1), ids[:, 0] // 6
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.float32])
+@pytest.mark.parametrize("weights", ["head", "norm", "lora?r=2", "all"])
+def test_named_inputs_give_the_predictions_of_a_network_wrapped_by_hand(kind: type, weights: str) -> None:
+    torch.manual_seed(0)
+    net = MaskedWords().eval()
+    inputs, rows, labels = named_inputs(kind)
+    classifier = nk.LinearizedClassifier(net, weights=weights).fit(inputs, labels)
+    wanted = nk.LinearizedClassifier(PackedWords(net), weights=weights).fit(rows, labels)
+    assert np.array_equal(classifier.predict_proba(inputs), wanted.predict_proba(rows))
+    assert np.array_equal(classifier.predict(inputs), wanted.predict(rows))
+    classifier.partial_fit(inputs, labels)
+    wanted.partial_fit(rows, labels)
+    reversed_order = dict(reversed(inputs.items()))
+    assert np.array_equal(classifier.predict_proba(reversed_order), wanted.predict_proba(rows))
+    again = pickle.loads(pickle.dumps(classifier))
+    assert np.array_equal(again.predict_proba(inputs), wanted.predict_proba(rows))
+    fixed = {"noise": 0.1, "scale": 1.0, "weights": weights}
+    mean, std = nk.LinearizedRegressor(net, **fixed).fit(inputs, labels).predict(inputs, return_std=True)
+    expected, spread = nk.LinearizedRegressor(PackedWords(net), **fixed).fit(rows, labels).predict(rows, True)
+    assert np.array_equal(mean, expected)
+    assert np.array_equal(std, spread)
+
+
+def test_weights_have_the_names_of_the_network_with_named_inputs() -> None:
+    inputs, _, labels = named_inputs(np.int64)
+    classifier = nk.LinearizedClassifier(MaskedWords(), weights=["mix", r"norm\.b.*"]).fit(inputs, labels)
+    free = classifier.classified_.posterior.linearized.names
+    assert [name.removeprefix("network.") for name in free] == ["norm.bias", "mix.weight", "mix.bias"]
+
+
+def test_other_named_inputs_are_refused(net: nn.Module, x: Array, names: NDArray[np.str_]) -> None:
+    inputs, _, labels = named_inputs(np.int64)
+    classifier = nk.LinearizedClassifier(MaskedWords()).fit(inputs, labels)
+    with pytest.raises(ValueError, match="got the inputs ids, expected ids, mask") as caught:
+        classifier.predict({"ids": inputs["ids"]})
+    assert isinstance(caught.value, NearkinError)
+    with pytest.raises(ValueError, match=r"got the inputs ids .*, the network reads one array; give an array"):
+        nk.LinearizedClassifier(net).fit(x, names).predict(inputs)
+    with pytest.raises(ValueError, match="cannot read tokens"):
+        nk.LinearizedClassifier(net).fit(inputs, labels)

@@ -88,7 +88,7 @@ def test_preprocessing_is_that_of_the_model(zoo: nk.Zoo) -> None:
         "net", module, preprocess={"size": 8, "mean": (0.5, 0.4, 0.3), "std": 0.25, "order": "bgr"}, source="here"
     )
     solved = zoo.solved("net")
-    assert solved.inputs == NetworkInputs((3, 8, 8), (0.5, 0.4, 0.3), (0.25, 0.25, 0.25))
+    assert solved.inputs == NetworkInputs((3, 8, 8), (0.5, 0.4, 0.3), (0.25, 0.25, 0.25), fields=())
     task = nk.Task.from_arrays("noise", torch.rand(30, 3, 16, 16), torch.arange(30) % 3)
     seen = solved.inputs(task)
     x = seen.train.first(4).x
@@ -263,7 +263,7 @@ class TestTransformers:
         record = zoo.adopt("classifier", module, task=task, output="logits", licence="mit")
         assert (record.trials, record.facts["adopted"]["features"]) == (1, 8)
         x = task.test.first(4).x
-        logits = module(input_ids=x[:, :6], attention_mask=x[:, 6:]).logits
+        logits = module(attention_mask=x[:, :6], input_ids=x[:, 6:]).logits  # in the order of their names
         assert torch.allclose(zoo.solved("classifier").model()(x), logits, atol=1e-6)
 
     def test_code_in_a_configuration_is_not_run(self, zoo: nk.Zoo, folder: Path) -> None:

@@ -31,8 +31,8 @@ from nearkin.nets.trusted_code import (
     trust_network,
 )
 from nearkin.tasks.likelihood import require_one_output
+from nearkin.tasks.network_inputs import require_plain_inputs
 from nearkin.tasks.task import Task
-from nearkin.tasks.texts import require_no_text
 
 Factory: TypeAlias = Callable[..., nn.Module]
 
@@ -238,7 +238,7 @@ def build(
 def default_network(task: Task) -> str:
     """The default network of a task: a small one that fits its inputs and outputs; detection has none."""
     require_one_output(task.likelihood)
-    require_no_text(task, "a default network")
+    require_plain_inputs(task, "a default network")
     by_likelihood = {"dense": "autoencoder", "language": "recurrent"}
     return by_likelihood.get(task.likelihood, "lenet" if len(task.input_shape) == 3 else "mlp")
 

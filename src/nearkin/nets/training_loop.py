@@ -8,14 +8,14 @@ import torch
 from torch import nn
 
 from nearkin.core.clock import now
-from nearkin.core.errors import require
+from nearkin.core.errors import MismatchError, require
 from nearkin.core.events import Checkpoint, Note, Progress, Work, operation
 from nearkin.core.rng import derived_seed
 from nearkin.core.state import State, copied
 from nearkin.core.types import Buffers, Params
 from nearkin.nets.data_parallel import ALONE, DataParallel
 from nearkin.nets.evaluate import Scores, evaluate
-from nearkin.nets.functional import load, view
+from nearkin.nets.functional import load, outputs_of, view
 from nearkin.nets.history import History, Measurement
 from nearkin.nets.lora import merge_lora
 from nearkin.nets.recipe import Recipe
@@ -24,6 +24,7 @@ from nearkin.nets.weight_subset import Weights, free_weights
 from nearkin.tasks.augment import augmentation
 from nearkin.tasks.batches import epoch_batches, epoch_index, num_batches, ordered_batches, part_of
 from nearkin.tasks.examples import Examples
+from nearkin.tasks.named_inputs import described_fields, stored_fields
 from nearkin.tasks.split import split_index
 from nearkin.tasks.task import Task
 from nearkin.tasks.texts import require_no_text
@@ -80,7 +81,7 @@ def fit(
     >>> done.scores.metric > 0.95, done.history.steps_to(0.3) < 60
     (True, True)
     """
-    require_no_text(task, type(model).__name__)
+    _require_inputs(model, task)
     recipe = recipe or Recipe.suited(task)
     if weights is None:
         return (yield from _train(model, task, recipe, seed, device, resume, stage, parallel))
@@ -94,6 +95,20 @@ def fit(
     merged = view(merge_lora(free.model))
     load(model.to(device or torch.device("cpu")), merged.params, merged.buffers)
     return replace(done, params=copied(merged.params), buffers=copied(merged.buffers))
+
+
+def _require_inputs(model: nn.Module, task: Task) -> None:
+    """Refuse texts, and named inputs whose packed rows the network cannot read."""
+    network, fields = type(model).__name__, stored_fields(task.preprocessing)
+    require_no_text(task, network)
+    if fields:
+        try:
+            outputs_of(model, task.train.first(1).x)
+        except MismatchError as error:
+            raise MismatchError(
+                f"'{task.name}' has {described_fields(fields)}, which {network} cannot read as one packed row; adopt "
+                f"a network that takes these inputs by name (zoo.adopt)"
+            ) from error
 
 
 def _train(

@@ -8,6 +8,8 @@
 | `lora?r=4&alpha=4` | adapters of rank r beside linear layers and convolutions, and the head; see `nearkin.nets.lora` |
 | `adapters` | parameters of the network itself with "adapter" or "lora" in their name |
 | others | names of parameters or layers, or a regular expression for whole names |
+
+Names in an adopted network are those in the adopted module: `encoder.0` also selects `network.encoder.0`.
 """
 
 import difflib
@@ -20,6 +22,7 @@ from typing import TypeAlias
 from torch import Tensor, nn
 
 from nearkin.core.errors import MismatchError, OptionError, require
+from nearkin.nets.adopted import AdoptedNetwork
 from nearkin.nets.heads import head_name
 from nearkin.nets.lora import Lora, LoraLayer, with_lora
 
@@ -28,6 +31,7 @@ Weights: TypeAlias = str | Collection[str]
 
 KINDS = ("all", "head", "norm", "lora", "adapters")
 ADAPTERS = ("adapter", "lora")
+INNER = "network."  # before the names of the module in an adopted network
 NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
@@ -162,10 +166,12 @@ def _matching(model: nn.Module, known: list[str], pattern: str, x: Tensor | None
         chosen = _of_kind(model, known, pattern.partition("?")[0], x)
         require(bool(chosen), f"{network} has no weights of the kind {pattern!r}; its layers are {some}")
         return chosen
-    chosen = {name for name in known if name == pattern or name.startswith(f"{pattern}.")}
+    prefix = INNER if isinstance(model, AdoptedNetwork) else ""
+    names = [(name, text) for name in known for text in {name, name.removeprefix(prefix)}]
+    chosen = {name for name, text in names if text == pattern or text.startswith(f"{pattern}.")}
     if not chosen:
         with suppress(re.error):
-            chosen = {name for name in known if re.fullmatch(pattern, name)}
+            chosen = {name for name, text in names if re.fullmatch(pattern, text)}
     if not chosen:
         near = difflib.get_close_matches(pattern, [*KINDS, *layers, *known], n=2, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else f"its layers are {some}"

@@ -11,6 +11,7 @@ from typing import Any
 
 from nearkin.nets.recipe import Recipe
 from nearkin.solver.simple.models import SIMPLE
+from nearkin.tasks.network_inputs import needs_adopted_network
 from nearkin.tasks.task import Task
 from nearkin.tasks.texts import is_text
 
@@ -83,8 +84,9 @@ def regime(task: Task) -> Regime:
     related network or better, and closed-form transfer, which is quick, was better at 10 only (`benchmarks/regime.py`).
     """
     count = len(task.train)
-    if is_text(task):
-        return Regime(("encoder",), "the inputs are texts, so networks that read texts share the time")
+    if needs_adopted_network(task):
+        inputs = "texts" if is_text(task) else "named"
+        return Regime(("encoder",), f"the inputs are {inputs}, so adopted networks share the time")
     if len(task.input_shape) != 3:
         return Regime((*SIMPLE, "mlp"), "the inputs are a table, so all models share the time")
     few = count <= FEW_SAMPLES

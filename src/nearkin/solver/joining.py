@@ -6,8 +6,11 @@ from nearkin.core.errors import NearkinError
 from nearkin.core.events import Caution, Note, Work, operation
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.registry import STRUCTURE
+from nearkin.nets.heads import SCALE_SAMPLES, with_start
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import default_network
+from nearkin.nets.solved import Solved
+from nearkin.nets.training_loop import fit
 from nearkin.search.searcher import NUM_BEST, ScoredGenotype
 from nearkin.solver.allocation import JOINING, JOINING_LATER
 from nearkin.solver.contenders import search_skeleton
@@ -17,8 +20,8 @@ from nearkin.solver.plan import Plan
 from nearkin.solver.relations import Relations
 from nearkin.solver.solution import KIND, Solution
 from nearkin.store.records import TaskRecord
+from nearkin.tasks.network_inputs import NETWORK_INPUTS, needs_adopted_network
 from nearkin.tasks.task import Task
-from nearkin.tasks.texts import is_text
 from nearkin.zoo.adopt import store_solved
 from nearkin.zoo.best_cells import BestCells
 from nearkin.zoo.comparison import Comparison, shares_start
@@ -55,21 +58,36 @@ def keep_solution(zoo: Zoo, solution: Solution) -> None:
 
 
 def _add(zoo: Zoo, task: Task, plan: Plan, solution: Solution) -> Work[None]:
-    """Train the networks that make the target comparable with others, unless it is in the zoo.
+    """Train the networks that make the target comparable with others, unless it is in the zoo."""
+    if task.name in zoo:
+        return
+    if needs_adopted_network(task):
+        yield from _add_adopted(zoo, task, plan, solution)
+        return
+    network, recipe, seed, trials = _like_kin(zoo, task, plan, solution.relations)
+    yield from zoo.add.work(
+        task, network, trials=trials, recipe=recipe, seed=seed, device=str(plan.device), from_file=True
+    )
+    yield Note(f"'{task.name}' was added to the zoo, with its Fisher information")
 
-    A task of texts is stored with the selected model, since no network reads all texts.
+
+def _add_adopted(zoo: Zoo, task: Task, plan: Plan, solution: Solution) -> Work[None]:
+    """Add a task that few networks read, with the selected model.
+
+    A model that has no gradients, such as that of closed-form transfer, is replaced by its source, fine-tuned.
     """
-    if task.name not in zoo and is_text(task):
-        encoder = next(result for result in solution.standings if result.name == solution.chosen).settings["encoder"]
-        about = zoo.record(str(encoder)).facts["adopted"]
-        yield from store_solved(zoo, task, solution.solved, {"adopted": about})
-        yield Note(f"'{task.name}' was added to the zoo with the selected model")
-    elif task.name not in zoo:
-        network, recipe, seed, trials = _like_kin(zoo, task, plan, solution.relations)
-        yield from zoo.add.work(
-            task, network, trials=trials, recipe=recipe, seed=seed, device=str(plan.device), from_file=True
-        )
-        yield Note(f"'{task.name}' was added to the zoo, with its Fisher information")
+    results = sorted(solution.standings, key=lambda result: result.name != solution.chosen)
+    sources = (result.settings.get("encoder") or result.settings.get("kin") for result in results)
+    name = str(next(filter(None, sources)))
+    source, solved = zoo.solved(name), solution.solved
+    if solved.network != source.network:
+        seen, own = source.inputs(task), {key: source.facts[key] for key in (NETWORK_INPUTS,) if key in source.facts}
+        model = with_start(source.model(), task.num_outputs, plan.seed, seen.train.fixed_subset(SCALE_SAMPLES).x)
+        recipe = _limited(plan.recipe(seen), plan, 1)
+        trained = yield from fit.work(model, seen, recipe, seed=plan.seed, device=plan.device)
+        solved = Solved(task.name, source.network, {**task.facts(), **own}, source.seed, (trained,))
+    yield from store_solved(zoo, task, solved, {"adopted": zoo.record(name).facts.get("adopted", {})})
+    yield Note(f"'{task.name}' was added to the zoo with the network of '{name}'")
 
 
 def map_tasks(zoo: Zoo, task: Task, plan: Plan, relations: Relations) -> Work[DistanceMatrix | None]:
@@ -102,11 +120,11 @@ def _comparable(first: TaskRecord, second: TaskRecord) -> bool:
 
 def _like_kin(zoo: Zoo, task: Task, plan: Plan, relations: Relations) -> tuple[str, Recipe, int, int]:
     """Network, recipe, seed and trials of the nearest trained task, which make the target comparable with it."""
-    nearest = next((name for name in relations.nearest.values() if shares_start(zoo.record(name))), None)
-    if nearest is None:
+    nearest = (zoo.record(name) for name in relations.nearest.values())
+    record = next(filter(shares_start, nearest), None)  # networks that were trained elsewhere have no recipe
+    if record is None:
         trials = plan.trials if plan.unhurried else 1
         return default_network(task), _limited(plan.recipe(task), plan, trials), plan.seed, trials
-    record = zoo.record(nearest)
     recipe = Recipe(**record.facts["recipe"]).like(record.facts["num_train"], len(task.train))
     rows = next(iter(relations.rankings.values()))
     return record.network, _limited(recipe, plan, len(rows[0]["trials"])), record.seed, len(rows[0]["trials"])

@@ -30,7 +30,8 @@ from nearkin.solver.frozen_encoder import encoder_contenders
 from nearkin.solver.plan import Plan
 from nearkin.solver.simple.models import simple_models
 from nearkin.solver.simple.models import title as simple_title
-from nearkin.tasks.network_inputs import NETWORK_INPUTS
+from nearkin.tasks.named_inputs import described_fields, stored_fields
+from nearkin.tasks.network_inputs import NETWORK_INPUTS, needs_adopted_network
 from nearkin.tasks.task import Task
 from nearkin.tasks.texts import is_text
 from nearkin.zoo.search import SearchDomain
@@ -45,18 +46,28 @@ def contenders(contest: Contest, zoo: Zoo, searches: Sequence[Contender], kin: S
     if contest.plan.hurried:
         known = [contender for contender in known if contender.kind == "simple"]
     contenders = [contender for contender in known if contest.plan.takes(contender.name)]
-    require(
-        bool(contenders) or not is_text(contest.task),
-        f"'{contest.task.name}' has texts as inputs, and no network that can be used here reads texts; adopt one: "
-        f"nearkin adopt NAME FOLDER, or read the texts as a table of words (without raw)",
-        MismatchError,
-    )
+    if not contenders and needs_adopted_network(contest.task):
+        raise MismatchError(_no_network_reads(contest.task))
     require(
         bool(contenders),
         f"none of the contenders {', '.join(contest.plan.only)} is available here; choose from "
         f"{', '.join(contender.name for contender in known)}",
     )
     return contenders
+
+
+def _no_network_reads(task: Task) -> str:
+    """Why no contender is available for a task whose inputs only adopted networks read."""
+    if is_text(task):
+        return (
+            f"'{task.name}' has texts as inputs, and no network that can be used here reads texts; adopt one: nearkin "
+            f"adopt NAME FOLDER, or read the texts as a table of words (without raw)"
+        )
+    fields = described_fields(stored_fields(task.preprocessing))
+    return (
+        f"'{task.name}' has {fields}, and no network that can be used here reads them; adopt one with a task that has "
+        f"the same inputs: zoo.adopt(name, model, task=task)"
+    )
 
 
 def search_contender(contest: Contest, name: str, title: str, domain: SearchDomain, method: str) -> Contender:
@@ -89,7 +100,7 @@ def _known(contest: Contest, kin: Solved | None, flip: bool) -> Iterator[Contend
             name="transfer", title=f"{title}, closed-form transfer", kind="transfer",
             task=learn, source=kin, seed=contest.plan.seed, extra=extra, rows=rows, whole=whole, model_facts=facts,
         )  # fmt: skip
-    if is_text(contest.task):
+    if needs_adopted_network(contest.task):
         return
     if contest.images:
         for name, network in CNNS.items():

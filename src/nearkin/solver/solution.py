@@ -180,7 +180,7 @@ class Solution:
         Args:
             x: raw inputs `[N, ...]`; for a task from a table also a DataFrame, a list of dicts or a csv file; for
                 images also a folder, an image file or a list of them (unreadable files are skipped with a warning, up
-                to a tenth); or an npy or npz file.
+                to a tenth); for named inputs a dictionary; or an npy or npz file.
         """
         inputs = read_inputs(x, self.task, self.name)
         if inputs.skipped and inputs is not x:

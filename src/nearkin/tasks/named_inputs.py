@@ -1,4 +1,4 @@
-"""Named inputs, such as tokens and their mask, packed into one tensor with one row for each sample."""
+"""Named inputs, such as tokens and their mask, packed in the order of their names into one row for each sample."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from nearkin.core.errors import DataError, MismatchError, require
+from nearkin.core.plain import typed
 from nearkin.tasks.input_fields import InputField
 from nearkin.tasks.rows import Values
 
@@ -28,32 +29,42 @@ def pack_inputs(inputs: Mapping[str, Tensor], fields: Sequence[InputField]) -> T
         f"got the inputs {', '.join(sorted(inputs))}, expected {', '.join(sorted(names))}; give these",
         MismatchError,
     )
+    whole = all(field.dtype == "int64" for field in fields)
     for field in fields:
-        shape = tuple(inputs[field.name].shape[1:])
+        values = inputs[field.name]
+        shape, integers = tuple(values.shape[1:]), field.dtype == "int64"
         require(
             shape == field.shape,
             f"the input {field.name} has shape {shape} for one sample, expected {field.shape}; pad or cut it",
             MismatchError,
         )
-    whole = all(field.dtype == "int64" for field in fields)
+        require(
+            not integers or not values.is_floating_point(),
+            f"the input {field.name} has real numbers, expected whole numbers; convert it",
+            MismatchError,
+        )
+        require(
+            whole or not integers or not bool(((values > LARGEST_EXACT) | (values < -LARGEST_EXACT)).any()),
+            f"the input {field.name} has numbers beyond ±{LARGEST_EXACT:,}, which are not exact beside inputs of real "
+            f"numbers; renumber it",
+            MismatchError,
+        )
     dtype = torch.int64 if whole else torch.float32
-    if not whole:
-        large = [f.name for f in fields if f.dtype == "int64" and int(inputs[f.name].abs().max()) > LARGEST_EXACT]
-        require(not large, f"the input {', '.join(large)} has numbers above {LARGEST_EXACT:,}, which is too large here")
-    return torch.cat([inputs[name].reshape(len(inputs[name]), -1).to(dtype) for name in names], 1)
+    return torch.cat([inputs[field.name].reshape(-1, field.size).to(dtype) for field in fields], 1)
 
 
 def unpack_inputs(x: Tensor, fields: Sequence[InputField]) -> dict[str, Tensor]:
-    """The inverse of `pack_inputs`."""
+    """The inverse of `pack_inputs`; real numbers keep their precision, such as float64."""
+    real = x.dtype if x.is_floating_point() else torch.float32
     columns = x.split([field.size for field in fields], 1)
     return {
-        field.name: part.reshape(len(x), *field.shape).to(getattr(torch, field.dtype))
-        for field, part in zip(fields, columns, strict=True)
+        field.name: values.reshape(len(x), *field.shape).to(torch.int64 if field.dtype == "int64" else real)
+        for field, values in zip(fields, columns, strict=True)
     }
 
 
 def fields_of(inputs: Mapping[str, Any], name: str) -> tuple[tuple[InputField, ...], dict[str, Tensor]]:
-    """Fields and tensors of named inputs; whole numbers become int64, others float32.
+    """Fields, in the order of their names, and tensors of named inputs; whole numbers become int64, others float32.
 
     Args:
         inputs: arrays or tensors `[N, ...]` by name.
@@ -64,7 +75,7 @@ def fields_of(inputs: Mapping[str, Any], name: str) -> tuple[tuple[InputField, .
     """
     require(bool(inputs), f"{name}: got a dictionary without inputs; give some", DataError)
     fields, tensors = [], {}
-    for key, values in inputs.items():
+    for key, values in sorted(inputs.items(), key=lambda item: str(item[0])):  # dictionaries are equal in any order
         try:
             tensor = torch.as_tensor(values).detach().cpu()
         except (TypeError, ValueError, RuntimeError) as wrong:
@@ -102,4 +113,30 @@ def stored_fields(preprocessing: Mapping[str, Any]) -> tuple[InputField, ...]:
     """The named inputs of a task, from its preprocessing; empty if it has none."""
     if preprocessing.get(KIND) != NAMED:
         return ()
-    return tuple(InputField(item["name"], tuple(item["shape"]), item["dtype"]) for item in preprocessing["fields"])
+    return typed(tuple[InputField, ...], preprocessing.get("fields"), "the description of the named inputs")
+
+
+def require_fields(task_fields: Sequence[InputField], fields: Sequence[InputField], name: str) -> None:
+    """Refuse a task whose named inputs are not those of a network.
+
+    Args:
+        task_fields: named inputs of the task; empty if it has one input without a name.
+        fields: those of the network, likewise.
+        name: of the task, for the error.
+    """
+    require(
+        tuple(task_fields) == tuple(fields),
+        f"'{name}' has {described_fields(task_fields)}, the network reads {described_fields(fields)}; use a task with "
+        f"the inputs of the network",
+        MismatchError,
+    )
+
+
+def described_fields(fields: Sequence[InputField]) -> str:
+    """Names, shapes and types of named inputs as text.
+
+    >>> described_fields([InputField("ids", (6,)), InputField("age", (), "float32")])
+    'the inputs ids (6,) int64, age () float32'
+    """
+    listed = ", ".join(f"{field.name} {field.shape} {field.dtype}" for field in fields)
+    return f"the inputs {listed}" if listed else "one input without a name"

@@ -1,4 +1,4 @@
-"""New inputs for a trained model, in the form that its task was made from: arrays, tables or image files."""
+"""New inputs for a trained model, in the form that its task was made from: arrays, tables, files or named inputs."""
 
 import os
 import sys
@@ -15,6 +15,7 @@ from nearkin.core.opening import local_path, require_bytes
 from nearkin.tasks.arrays import input_rows
 from nearkin.tasks.datastring import DataString, flag
 from nearkin.tasks.frames import frame_cells, is_frame, is_records, record_cells
+from nearkin.tasks.named_inputs import fields_of, pack_inputs, stored_fields
 from nearkin.tasks.packed_texts import COLUMN, KIND, pack_texts
 from nearkin.tasks.packed_texts import TEXT as RAW
 from nearkin.tasks.readers.documents import TEXT, document_cells, document_paths
@@ -64,7 +65,8 @@ def read_inputs(x: Any, facts: Mapping[str, Any], name: str) -> NewInputs:
     Args:
         x: an array or tensor `[N, ...]`; for a task from a table a DataFrame, a list of dicts or a csv file; for images
             a folder, an image file, a Pillow image or a list of them, and for text likewise; an npy or npz file of
-            inputs; for a task of texts a list of texts, or the path of a csv file, text file or folder.
+            inputs; for a task of texts a list of texts, or the path of a csv file, text file or folder; for a task of
+            named inputs a dictionary of them.
         facts: stored facts of the task (`Task.facts`).
         name: name of the task, for errors.
     """
@@ -72,6 +74,8 @@ def read_inputs(x: Any, facts: Mapping[str, Any], name: str) -> NewInputs:
         return x
     if facts.get("preprocessing", {}).get(KIND) == RAW:
         return _texts(x, facts, name)
+    if isinstance(x, Mapping) and (fields := stored_fields(facts.get("preprocessing", {}))):
+        return _numbered(Values(pack_inputs(fields_of(x, name)[1], fields)))
     paths = _paths(x)
     encoding = _encoding(facts, name)
     if is_frame(x) and encoding is not None:

@@ -110,7 +110,7 @@ class LinearizedClassifier(ClassifierMixin, TransferEstimator):  # type: ignore[
         return self
 
     def _points(self, X: Any, y: Any, reset: bool) -> tuple[Tensor, Array]:
-        tokens = self._are_tokens(X)
+        X, tokens = self._packed(X, reset)
         X, y = validate_data(self, X, y, allow_nd=True, reset=reset, dtype=np.float64)
         check_classification_targets(y)
         return as_tensor(X, tokens), np.asarray(y)

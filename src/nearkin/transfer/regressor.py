@@ -130,7 +130,7 @@ class LinearizedRegressor(RegressorMixin, TransferEstimator):  # type: ignore[mi
         return Hyper(noise=self.noise, scale=self.scale, mean="constant" if self.mean == "auto" else self.mean)
 
     def _points(self, X: Any, y: Any, reset: bool) -> tuple[Tensor, Tensor]:
-        tokens = self._are_tokens(X)
+        X, tokens = self._packed(X, reset)
         X, y = validate_data(
             self, X, y, allow_nd=True, multi_output=True, y_numeric=True, reset=reset, dtype=np.float64
         )
