@@ -15,12 +15,13 @@ from nearkin.search.searcher import NUM_BEST, ScoredGenotype
 from nearkin.solver.allocation import JOINING, JOINING_LATER
 from nearkin.solver.contenders import search_skeleton
 from nearkin.solver.contest import Contest
+from nearkin.solver.encoder_head import model_facts
 from nearkin.solver.kin import GAIN
 from nearkin.solver.plan import Plan
 from nearkin.solver.relations import Relations
 from nearkin.solver.solution import KIND, Solution
 from nearkin.store.records import TaskRecord
-from nearkin.tasks.network_inputs import NETWORK_INPUTS, needs_adopted_network
+from nearkin.tasks.network_inputs import needs_adopted_network
 from nearkin.tasks.task import Task
 from nearkin.zoo.adopt import store_solved
 from nearkin.zoo.best_cells import BestCells
@@ -81,11 +82,11 @@ def _add_adopted(zoo: Zoo, task: Task, plan: Plan, solution: Solution) -> Work[N
     name = str(next(filter(None, sources)))
     source, solved = zoo.solved(name), solution.solved
     if solved.network != source.network:
-        seen, own = source.inputs(task), {key: source.facts[key] for key in (NETWORK_INPUTS,) if key in source.facts}
+        seen = source.inputs(task)
         model = with_start(source.model(), task.num_outputs, plan.seed, seen.train.fixed_subset(SCALE_SAMPLES).x)
         recipe = _limited(plan.recipe(seen), plan, 1)
         trained = yield from fit.work(model, seen, recipe, seed=plan.seed, device=plan.device)
-        solved = Solved(task.name, source.network, {**task.facts(), **own}, source.seed, (trained,))
+        solved = Solved(task.name, source.network, model_facts(source, task), source.seed, (trained,))
     yield from store_solved(zoo, task, solved, {"adopted": zoo.record(name).facts.get("adopted", {})})
     yield Note(f"'{task.name}' was added to the zoo with the network of '{name}'")
 

@@ -44,6 +44,7 @@ from nearkin.solver.solution import KIND, ZOO_STAGES, Solution
 from nearkin.solver.without_zoo import estimate, measure_zoo_value
 from nearkin.tasks.checks.data_checks import Checks, check_data
 from nearkin.tasks.derive import class_weighted
+from nearkin.tasks.network_inputs import needs_adopted_network
 from nearkin.tasks.sources import task as read_task
 from nearkin.tasks.task import Task
 from nearkin.tasks.texts import is_text
@@ -270,8 +271,9 @@ def _record_finetuning(zoo: Zoo, contest: Contest) -> None:
 def _why_no_search(task: Task, plan: Plan) -> str:
     if plan.hurried:
         return f"{plan.seconds:.0f} s are too few for networks: only simple models are fitted"
-    if is_text(task):
-        return "no architecture search: cells are for images, and the inputs are texts"
+    if needs_adopted_network(task):
+        inputs = "texts" if is_text(task) else "named"
+        return f"no architecture search: cells are for images, and the inputs are {inputs}"
     if len(task.input_shape) != 3:
         return "no architecture search: cells are for images, and the inputs are a table"
     return f"no architecture search: {len(task.train)} training samples are too few to compare cells"
