@@ -18,8 +18,8 @@ from nearkin.nets.heads import with_head
 from nearkin.nets.layer_tree import build_layers
 from nearkin.nets.registry import create_network
 from nearkin.tasks.named_inputs import unpack_inputs
+from nearkin.tasks.texts import MASK
 
-MASK = "attention_mask"
 HEAD = "head"
 
 

@@ -19,7 +19,7 @@ from nearkin.solver.solution import KIND, Solution
 from nearkin.store.records import TaskRecord
 from nearkin.tasks.task import Task
 from nearkin.tasks.texts import is_text
-from nearkin.zoo.adopt import store_solved
+from nearkin.zoo.adopted_rows import store_solved
 from nearkin.zoo.best_cells import BestCells
 from nearkin.zoo.comparison import Comparison
 from nearkin.zoo.search import CELLS

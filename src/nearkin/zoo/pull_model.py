@@ -17,7 +17,7 @@ from nearkin.core.errors import DataError, MismatchError, NearkinError, require
 from nearkin.core.events import Caution, Note, Work
 from nearkin.core.state import State
 from nearkin.nets.adopted import AdoptedNetwork
-from nearkin.nets.adopted_spec import ADOPTED, adopted_spec, network_label
+from nearkin.nets.adopted_spec import ADOPTED, ADOPTED_FACTS, adopted_spec, network_label
 from nearkin.nets.adoption import AdoptedModel, probe_inputs
 from nearkin.nets.evaluate import Scores
 from nearkin.nets.functional import blank, differences, outputs_of
@@ -34,7 +34,7 @@ from nearkin.tasks.likelihood import likelihood
 from nearkin.tasks.network_inputs import NETWORK_INPUTS, NetworkInputs
 from nearkin.tasks.task import Task
 from nearkin.tasks.texts import Tokenizer
-from nearkin.zoo.adopt import LONGEST_TEXT, model_row, store_with_task
+from nearkin.zoo.adopted_rows import LONGEST_TEXT, model_row, store_with_task
 from nearkin.zoo.licences import licence_caution
 from nearkin.zoo.preprocess import ORDERS
 from nearkin.zoo.push_model import PREFIX, PULLED
@@ -71,7 +71,7 @@ def pull_model(
     if warning := licence_caution(name, pushed["licence"]):
         yield Caution(warning)
     facts = {
-        "adopted": {
+        ADOPTED_FACTS: {
             "label": adopted.label, "licence": pushed["licence"], "source": pushed["source"],
             "features": adopted.num_features, "channel_order": pushed["channel_order"],
         },

@@ -23,14 +23,14 @@ from nearkin.core.plain import typed
 from nearkin.core.text import byte_text
 from nearkin.distance.fisher_based.forms import DEFAULT, FALLBACK
 from nearkin.nets.adopted import AdoptedNetwork
-from nearkin.nets.adopted_spec import AdoptedSpec, adopted_spec, network_label
+from nearkin.nets.adopted_spec import ADOPTED_FACTS, AdoptedSpec, adopted_spec, network_label
 from nearkin.nets.hub_folder import CARD, CONFIG, TOKENIZER_FILE
 from nearkin.nets.solved import Solved, fit_facts
 from nearkin.nets.training_loop import Fit
 from nearkin.nets.weight_files import WHOLE_FILE
 from nearkin.store.records import TaskRecord, require_plain
 from nearkin.tasks.network_inputs import NetworkInputs
-from nearkin.zoo.adopt import LONGEST_TEXT, without_tokenizer
+from nearkin.zoo.adopted_rows import LONGEST_TEXT, without_tokenizer
 from nearkin.zoo.licences import licence_caution
 from nearkin.zoo.model_card import model_card
 from nearkin.zoo.pushed_files import (
@@ -119,7 +119,7 @@ def push_model(
 
 
 def _facts(zoo: SolvedTasks, record: TaskRecord, solved: Solved, trial: int, licence: str) -> PushedFacts:
-    about, pulled = record.facts.get("adopted", {}), record.facts.get(PULLED, {})
+    about, pulled = record.facts.get(ADOPTED_FACTS, {}), record.facts.get(PULLED, {})
     task = without_tokenizer(solved.facts)
     return PushedFacts(
         name=record.name,
