@@ -167,6 +167,24 @@ def test_a_task_with_another_number_of_classes_is_refused(zoo: nk.Zoo) -> None:
         zoo.adopt("net", images(), task=nk.task(DIGITS), preprocess="size=8")
 
 
+def test_weights_of_a_file_do_not_change_the_module_of_the_caller(zoo: nk.Zoo, tmp_path: Path) -> None:
+    module = images()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    torch.save({name: value + 1 for name, value in before.items()}, tmp_path / "w.pth")
+    zoo.adopt("net", module, weights=tmp_path / "w.pth", preprocess="size=8")
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert torch.equal(zoo.solved("net").trials[0].params["network.4.bias"], before["4.bias"] + 1)
+
+
+def test_weights_of_a_data_parallel_run_tell_the_number_of_outputs(zoo: nk.Zoo, tmp_path: Path) -> None:
+    from nearkin.nets.registry import build
+
+    model = build("lenet?width=0.25", (1, 8, 8), 5, seed=0)
+    torch.save({f"module.{name}": value for name, value in model.state_dict().items()}, tmp_path / "w.pth")
+    zoo.adopt("net", "lenet?width=0.25", weights=tmp_path / "w.pth", preprocess="size=8&channels=1")
+    assert zoo.solved("net").num_outputs == 5
+
+
 def test_a_network_string_needs_weights_and_its_code_is_remembered(zoo: nk.Zoo, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(

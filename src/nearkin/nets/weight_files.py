@@ -8,7 +8,7 @@ import pickle
 import struct
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,6 @@ def read_weights(location: str | Path) -> dict[str, Tensor]:
     else:
         tensors = _torch(path)
     require(bool(tensors), f"{path} holds no weights; expected a state_dict", DataError)
-    if all(name.startswith(PREFIX) for name in tensors):
-        tensors = {name.removeprefix(PREFIX): value for name, value in tensors.items()}
     return {name: value.float() if value.dtype in HALF else value for name, value in tensors.items()}
 
 
@@ -103,10 +101,24 @@ def _torch(path: Path) -> dict[str, Tensor]:
     return {str(name): value.detach() for name, value in tensors.items()}
 
 
+def without_prefix(tensors: Mapping[str, Tensor], names: Container[str]) -> Mapping[str, Tensor]:
+    """Tensors without the prefix of DataParallel, if all have it and the network has none of these names.
+
+    >>> list(without_prefix({"module.weight": torch.ones(1)}, ["weight"]))
+    ['weight']
+    >>> list(without_prefix({"module.weight": torch.ones(1)}, ["module.weight"]))
+    ['module.weight']
+    """
+    if any(not name.startswith(PREFIX) or name in names for name in tensors):
+        return tensors
+    return {name.removeprefix(PREFIX): value for name, value in tensors.items()}
+
+
 def load_weights(network: nn.Module, tensors: Mapping[str, Tensor], origin: str) -> None:
     """Copy tensors of a file into a network; every weight must be there, with its shape, under one of its names.
 
-    Weights that are tied in the network stay tied. Buffers that can be computed again may be absent.
+    Weights that are tied in the network stay tied. Buffers that can be computed again may be absent. After an error the
+    network is as before.
 
     Args:
         network: the network.
@@ -121,7 +133,7 @@ def load_weights(network: nn.Module, tensors: Mapping[str, Tensor], origin: str)
         for name, value in listed(remove_duplicate=False)
     }
     values: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
+    for name, tensor in without_prefix(tensors, names).items():
         if name not in names and name.endswith(DERIVED):
             continue
         first = names.get(name, name)
@@ -144,13 +156,14 @@ def load_weights(network: nn.Module, tensors: Mapping[str, Tensor], origin: str)
         f"{origin} does not fit {type(network).__name__}: {wrong}; use the network and options it was trained with",
         MismatchError,
     )
+    for name in needed:
+        require(
+            bool(values[name].isfinite().all()) if values[name].is_floating_point() else True,
+            f"{origin}: {name} has values that are not finite; fetch the file again",
+            DataError,
+        )
     with torch.no_grad():
         for name, value in needed.items():
-            require(
-                bool(values[name].isfinite().all()) if values[name].is_floating_point() else True,
-                f"{origin}: {name} has values that are not finite; fetch the file again",
-                DataError,
-            )
             value.copy_(values[name])
 
 

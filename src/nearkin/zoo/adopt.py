@@ -4,6 +4,7 @@ With the task it was trained on, its metric and Fisher information are measured,
 Without one it is a candidate of `rank`.
 """
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from nearkin.nets.hub_folder import TOKENIZER_FILE, HubFolder, is_hub_folder
 from nearkin.nets.registry import build, create_network
 from nearkin.nets.spec import NETWORKS, NetworkSpec
 from nearkin.nets.trusted_code import remember, trust_network
-from nearkin.nets.weight_files import load_weights, read_weights
+from nearkin.nets.weight_files import load_weights, read_weights, without_prefix
 from nearkin.store.records import TaskRecord, require_plain
 from nearkin.tasks.input_fields import InputField
 from nearkin.tasks.named_inputs import stored_fields
@@ -180,9 +181,11 @@ def _module(
 ) -> nn.Module:
     """The module with its trained weights."""
     if isinstance(model, nn.Module):
-        if how.weights is not None:
-            _load(model, how.weights)
-        return model
+        if how.weights is None:
+            return model
+        module = copy.deepcopy(model)  # that of the caller is not changed
+        _load(module, how.weights)
+        return module
     if folder is not None:
         module = inner_network(folder.spec())
         _load(module, how.weights or folder.path)
@@ -204,7 +207,7 @@ def _own_network(spec: NetworkSpec, how: AdoptOptions, inputs: NetworkInputs | N
         raise OptionError(f"the input shape of {spec} is not known; give a task, or preprocess='shape=1,28,28'")
     first = build(spec, shape, 2, seed=0)
     head = f"{head_name(first, probe_inputs(shape, False))}.weight"
-    tensors = _tensors(how.weights)
+    tensors = without_prefix(_tensors(how.weights), first.state_dict())
     return build(spec, shape, len(tensors[head]) if head in tensors else 2, seed=0)
 
 
