@@ -106,7 +106,7 @@ def test_statistics_of_averaged_weights_restore_modes_and_momenta(net: nn.Module
         yield toy.train.first(32)
         raise OSError
 
-    with pytest.raises(OSError, match="^$"):
+    with pytest.raises(OSError, match=r"^$"):
         run.load_final_weights(broken())
     assert net.batch.momentum == 0.1
     assert not net.plain.training

@@ -1,6 +1,7 @@
 """Trained models as members of a zoo: what is stored, what is equal, what is refused."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 import nearkin as nk
-from nearkin.core.errors import DataError, MismatchError, OptionError, ZooError
+from nearkin.core.errors import DataError, MismatchError, NearkinError, OptionError, ZooError
 from nearkin.core.events import Caution
+from nearkin.nets.adopted_spec import AdoptedSpec
 from nearkin.nets.heads import features
+from nearkin.nets.registry import build
 from nearkin.tasks.network_inputs import NetworkInputs
 from nearkin.zoo.licences import licence_caution
 from nearkin.zoo.preprocess import Preprocess
@@ -177,8 +180,6 @@ def test_weights_of_a_file_do_not_change_the_module_of_the_caller(zoo: nk.Zoo, t
 
 
 def test_weights_of_a_data_parallel_run_tell_the_number_of_outputs(zoo: nk.Zoo, tmp_path: Path) -> None:
-    from nearkin.nets.registry import build
-
     model = build("lenet?width=0.25", (1, 8, 8), 5, seed=0)
     torch.save({f"module.{name}": value for name, value in model.state_dict().items()}, tmp_path / "w.pth")
     zoo.adopt("net", "lenet?width=0.25", weights=tmp_path / "w.pth", preprocess="size=8&channels=1")
@@ -284,9 +285,102 @@ class TestTransformers:
         logits = module(input_ids=x[:, :6], attention_mask=x[:, 6:]).logits
         assert torch.allclose(zoo.solved("classifier").model()(x), logits, atol=1e-6)
 
-    def test_code_in_a_configuration_is_not_run(self, zoo: nk.Zoo, folder: Path) -> None:
-        import json
+    @pytest.mark.parametrize("kind", ["ViT", "ResNet", "DeiT", "Swin", "Dinov2"])
+    def test_a_folder_of_images(
+        self, zoo: nk.Zoo, image_folder: Callable[[str], Path], tmp_path: Path, kind: str
+    ) -> None:
+        import transformers
 
+        name = f"{kind}ForImageClassification"
+        folder = image_folder(name)
+        zoo.adopt("net", str(folder), licence="mit")
+        model = getattr(transformers, name).from_pretrained(folder).eval()
+        seen: list[Tensor] = []
+        model.get_submodule("classifier.1" if kind == "ResNet" else "classifier").register_forward_pre_hook(
+            lambda layer, inputs: seen.append(inputs[0])
+        )
+        solved, x = zoo.solved("net"), torch.randn(2, 3, 16, 16)
+        with torch.no_grad():
+            assert torch.allclose(solved.model()(x), model(x).logits, atol=1e-6)
+            found = features(solved.model(), x, solved.model().head_path)
+        assert torch.allclose(found, seen[0], atol=1e-6)
+        assert solved.inputs == NetworkInputs((3, 16, 16), (0.5, 0.4, 0.3), (0.25, 0.25, 0.5))
+        zoo.push("net", tmp_path / "pushed")
+        zoo.pull(tmp_path / "pushed", "again")
+        assert torch.equal(zoo.solved("again").model()(x), solved.model()(x))
+        read = getattr(transformers, name).from_pretrained(tmp_path / "pushed").eval()
+        assert torch.allclose(read(x).logits, model(x).logits, atol=1e-6)
+
+    def test_images_in_the_order_blue_green_red(self, zoo: nk.Zoo, image_folder: Callable[[str], Path]) -> None:
+        import transformers
+
+        folder = image_folder("ViTModel")
+        zoo.adopt("net", str(folder), preprocess="size=16&mean=0.5&std=0.5&order=bgr", licence="mit")
+        x, network = torch.randn(2, 3, 16, 16), zoo.solved("net").model()
+        hidden = transformers.ViTModel.from_pretrained(folder).eval()(x.flip(1)).last_hidden_state
+        assert torch.allclose(features(network, x, "head"), hidden.mean(1), atol=1e-6)
+
+    def test_weights_that_do_not_fit_are_named_in_one_line(
+        self, zoo: nk.Zoo, image_folder: Callable[[str], Path], capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        import safetensors.torch
+
+        file = image_folder("ViTForImageClassification") / "model.safetensors"
+        weights = safetensors.torch.load_file(file)
+        capfd.readouterr()
+        name = "vit.encoder.layer.0.attention.attention.key.weight"
+        assert name in weights
+        for changed, words in (
+            ({key: value for key, value in weights.items() if key != name}, r"k_proj\.weight is missing"),
+            ({**weights, "extra": torch.zeros(1)}, "extra is unexpected"),
+            ({**weights, name: torch.zeros(2, 2)}, r"k_proj\.weight is mismatched"),
+            ({**weights, name: weights[name] * torch.nan}, r"k_proj\.weight has values that are not finite"),
+        ):
+            safetensors.torch.save_file(changed, file)
+            with pytest.raises(NearkinError, match=words) as caught:
+                zoo.adopt("net", str(file.parent))
+            assert "\n" not in str(caught.value)
+        assert zoo.names() == []
+        assert capfd.readouterr().err == "", "the library is silent"
+
+    def test_weights_in_several_files(self, zoo: nk.Zoo, image_folder: Callable[[str], Path]) -> None:
+        import transformers
+
+        folder = image_folder("ViTForImageClassification")
+        model = transformers.ViTForImageClassification.from_pretrained(folder).eval()
+        (folder / "model.safetensors").unlink()
+        model.save_pretrained(folder, max_shard_size="3KB")
+        assert len(list(folder.glob("model-*.safetensors"))) > 1
+        zoo.adopt("net", str(folder), licence="mit")
+        x = torch.randn(2, 3, 16, 16)
+        assert torch.allclose(zoo.solved("net").model()(x), model(x).logits, atol=1e-6)
+
+    @pytest.mark.parametrize(
+        "config",
+        [
+            {"architectures": ["DetrForObjectDetection"], "use_timm_backbone": False},
+            {"architectures": ["UperNetForSemanticSegmentation"]},
+            {"architectures": ["DPTForDepthEstimation"]},
+            {"architectures": ["EncoderDecoderModel"], "model_type": "encoder-decoder",
+             "encoder": {"model_type": "dpt", "backbone": "org/repo"}, "decoder": {"model_type": "bert"}},
+        ],
+    )  # fmt: skip
+    def test_a_configuration_cannot_reach_the_network(
+        self, zoo: nk.Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any]
+    ) -> None:
+        calls: list[Any] = []
+        monkeypatch.setattr("socket.getaddrinfo", lambda *words, **options: calls.append(words))
+        monkeypatch.setattr("socket.socket.connect", lambda *words: calls.append(words))
+        config = {"backbone": "org/repo", "use_pretrained_backbone": True, **config}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        with pytest.raises(DataError, match="refers to another model on the Hugging Face hub, which is not") as caught:
+            zoo.adopt("net", str(tmp_path), preprocess="size=16")
+        with pytest.raises(DataError, match="refers to another model"):
+            build(AdoptedSpec(label="x", config=config, width=3).network_string, (3, 8, 8), 2, seed=0)
+        assert "\n" not in str(caught.value)
+        assert not calls
+
+    def test_code_in_a_configuration_is_not_run(self, zoo: nk.Zoo, folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text())
         for name in ("os.system", "PreTrainedModel", "AutoModel", "Nothing"):
             (folder / "config.json").write_text(json.dumps(config | {"architectures": [name], "auto_map": {"x": "y"}}))

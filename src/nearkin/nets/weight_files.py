@@ -21,6 +21,7 @@ from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.opening import local_path, open_regular, read_file, require_bytes
 from nearkin.core.plain import json_object
 from nearkin.nets.functional import differences
+from nearkin.nets.library_models import is_library_model, renamed_weights
 
 HALF = (torch.float16, torch.bfloat16)
 WHOLE_FILE = "model.safetensors"
@@ -117,8 +118,9 @@ def without_prefix(tensors: Mapping[str, Tensor], names: Container[str]) -> Mapp
 def load_weights(network: nn.Module, tensors: Mapping[str, Tensor], origin: str) -> None:
     """Copy tensors of a file into a network; every weight must be there, with its shape, under one of its names.
 
-    Weights that are tied in the network stay tied. Buffers that can be computed again may be absent. After an error the
-    network is as before.
+    Weights that are tied in the network stay tied. Buffers that can be computed again may be absent. Models of the
+    library transformers may have other names in files, as the library reads them. After an error the network is as
+    before.
 
     Args:
         network: the network.
@@ -132,8 +134,11 @@ def load_weights(network: nn.Module, tensors: Mapping[str, Tensor], origin: str)
         for listed in (network.named_parameters, network.named_buffers)
         for name, value in listed(remove_duplicate=False)
     }
+    tensors = without_prefix(tensors, names)
+    if is_library_model(network) and any(name not in names and not name.endswith(DERIVED) for name in tensors):
+        tensors = renamed_weights(network, tensors, origin, DERIVED)
     values: dict[str, Tensor] = {}
-    for name, tensor in without_prefix(tensors, names).items():
+    for name, tensor in tensors.items():
         if name not in names and name.endswith(DERIVED):
             continue
         first = names.get(name, name)
