@@ -148,7 +148,7 @@ def test_wrong_heads_are_refused_in_one_line(module: Callable[[], nn.Module], he
 def test_outputs_that_are_no_tensor_name_their_parts() -> None:
     spec = AdoptedSpec(**{**vars(described(Tokens())), "fields": FIELDS})
     with pytest.raises(MismatchError, match="output=…, one of 'logits', 'hidden'"):
-        adopt_module(Tokens(), probe_inputs((10,), True), spec, head=None, num_outputs=None)
+        adopt_module(Tokens(), probe_inputs(None, (10,), FIELDS), spec, head=None, num_outputs=None)
 
 
 def test_a_class_that_keeps_no_arguments_needs_a_network_string() -> None:

@@ -380,6 +380,74 @@ class TestTransformers:
         assert "\n" not in str(caught.value)
         assert not calls
 
+    @pytest.mark.parametrize("own", [True, False])
+    @pytest.mark.parametrize("direction", ["left", "right"])
+    def test_the_padding_token_is_that_of_the_model(
+        self, zoo: nk.Zoo, tmp_path: Path, own: bool, direction: str
+    ) -> None:
+        """GPT-2 finds the last token of a text by the padding token."""
+        import tokenizers
+        import transformers
+
+        torch.manual_seed(0)
+        folder = tmp_path / "gpt2"
+        config = transformers.GPT2Config(
+            vocab_size=9, n_embd=8, n_layer=1, n_head=2, n_positions=6, pad_token_id=4, num_labels=3
+        )
+        model = transformers.GPT2ForSequenceClassification(config).eval()
+        model.save_pretrained(folder)
+        words = {word: number for number, word in enumerate(["a", "b", "c", "d", "<p>", "[UNK]"])}
+        encoder = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+        encoder.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        if own:
+            encoder.enable_padding(direction=direction, pad_id=4, pad_token="<p>")
+        encoder.save(str(folder / "tokenizer.json"))
+        zoo.adopt("gpt2", str(folder), head="new", licence="mit")
+        solved = zoo.solved("gpt2")
+        tokenizer = solved.inputs.tokenizer
+        assert tokenizer is not None
+        assert (tokenizer.length, tokenizer.pad_id) == (6, 4)
+        read = transformers.PreTrainedTokenizerFast(
+            tokenizer_file=str(folder / "tokenizer.json"), pad_token="<p>", padding_side=direction if own else "right"
+        )
+        texts = ["a b", "c c d", "d"]
+        tokens = read(texts, padding="max_length", max_length=6, return_tensors="pt", return_token_type_ids=False)
+        x = tokenizer(texts)
+        assert torch.equal(x, torch.cat([tokens["input_ids"], tokens["attention_mask"]], 1))
+        found = features(solved.model(), x, "head")
+        assert torch.allclose(found, model(**tokens).logits, atol=1e-6)
+        zoo.push("gpt2", tmp_path / "pushed")
+        again = transformers.AutoTokenizer.from_pretrained(tmp_path / "pushed")
+        assert (again.pad_token_id, again.padding_side) == (4, read.padding_side)
+        zoo.pull(tmp_path / "pushed", "again")
+        assert zoo.solved("again").inputs == solved.inputs
+
+    def test_positions_that_start_after_the_padding_token(self, zoo: nk.Zoo, folder: Path) -> None:
+        import transformers
+
+        config = transformers.RobertaConfig(
+            vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+            max_position_embeddings=16, type_vocab_size=1,
+        )  # fmt: skip
+        transformers.RobertaModel(config).save_pretrained(folder)
+        zoo.adopt("roberta", str(folder), licence="mit")
+        solved = zoo.solved("roberta")
+        tokenizer = solved.inputs.tokenizer
+        assert tokenizer is not None
+        assert (tokenizer.length, tokenizer.pad_id) == (14, 1)
+        assert solved.model()(tokenizer(["good " * 40, "bad", ""])).shape == (3, 1)
+        with pytest.raises(MismatchError, match=r"cannot read inputs of shape .*length=64"):
+            zoo.adopt("long", str(folder), preprocess={"tokenizer": str(folder), "length": 15}, licence="mit")
+
+    def test_the_padding_token_of_special_tokens(self, zoo: nk.Zoo, folder: Path) -> None:
+        file = folder / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "pad_token_id": None}))
+        (folder / "special_tokens_map.json").write_text(json.dumps({"pad_token": {"content": "bad"}}))
+        zoo.adopt("bert", str(folder), licence="mit")
+        tokenizer = zoo.solved("bert").inputs.tokenizer
+        assert tokenizer is not None
+        assert tokenizer(["a"])[0, :3].tolist() == [2, 5, 5]
+
     def test_code_in_a_configuration_is_not_run(self, zoo: nk.Zoo, folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text())
         for name in ("os.system", "PreTrainedModel", "AutoModel", "Nothing"):

@@ -24,6 +24,8 @@ from nearkin.nets.layer_tree import describe
 from nearkin.nets.registry import build, path_of
 from nearkin.nets.spec import NETWORKS, NetworkSpec, text_of, value_of
 from nearkin.nets.weight_files import HALF
+from nearkin.tasks.input_fields import InputField
+from nearkin.tasks.network_inputs import NetworkInputs
 
 NEW = "new"
 """Name of the head for a network that returns features: a new linear layer follows it."""
@@ -166,7 +168,7 @@ def _outputs(network: nn.Module, probe: Tensor) -> Tensor:
         label = network.spec.label if isinstance(network, AdoptedNetwork) else type(network).__name__
         raise MismatchError(
             f"{label} cannot read inputs of shape {tuple(probe.shape[1:])} ({reason}); give its preprocessing, such as "
-            f"size=224, or the task it was trained on"
+            f"size=224 or, for texts, length=64, or the task it was trained on"
         ) from failed
     require(
         bool(outputs.isfinite().all()),
@@ -223,9 +225,17 @@ def _stored_form(
     return text, (params, buffers)
 
 
-def probe_inputs(shape: Sequence[int], whole: bool) -> Tensor:
-    """A few random inputs: standard normal, or zeros and ones for tokens and masks."""
+def probe_inputs(inputs: NetworkInputs | None, shape: Sequence[int], fields: Sequence[InputField] = ()) -> Tensor:
+    """A few random inputs: standard normal, tokens of texts, or zeros and ones for named inputs of whole numbers.
+
+    Args:
+        inputs: of the network, if they are known.
+        shape: of its inputs.
+        fields: its named inputs.
+    """
+    if inputs is not None and inputs.tokenizer is not None:
+        return inputs.tokenizer.probe(PROBES)
     rng = torch.Generator().manual_seed(0)
-    if whole:
+    if fields and all(item.dtype == "int64" for item in fields):
         return torch.randint(0, 2, (PROBES, *shape), generator=rng)
     return torch.randn(PROBES, *shape, generator=rng)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from nearkin.core.clock import now
@@ -90,6 +91,7 @@ def adopt_model(
     inputs = preprocess.inputs(task)
     spec = _spec(model, folder, how, preprocess, _fields(inputs, task))
     module = _module(model, folder, how, inputs, task)
+    inputs = _with_padding(inputs, module, folder)
     seen = None if task is None else task if inputs is None else inputs(task)
     shape = inputs.shape if inputs is not None else None if seen is None else seen.input_shape
     if shape is None and folder is not None and "vocab_size" in folder.config:
@@ -102,7 +104,7 @@ def adopt_model(
             f"the inputs of '{name}' are not known; give the task it was trained on, or its preprocessing, such as "
             f"size=224&mean=0.5&std=0.5 for images or shape=16 for tables"
         )
-    probe = _probe(seen, shape, spec)
+    probe = _probe(seen, inputs, shape, spec)
     head = how.head if how.head is not None else NEW if folder is not None and folder.returns_features else None
     adopted = adopt_module(module, probe, spec, head=head, num_outputs=None if task is None else task.num_outputs)
     if task is not None and adopted.num_outputs != task.num_outputs:
@@ -206,7 +208,7 @@ def _own_network(spec: NetworkSpec, how: AdoptOptions, inputs: NetworkInputs | N
     if shape is None:
         raise OptionError(f"the input shape of {spec} is not known; give a task, or preprocess='shape=1,28,28'")
     first = build(spec, shape, 2, seed=0)
-    head = f"{head_name(first, probe_inputs(shape, False))}.weight"
+    head = f"{head_name(first, probe_inputs(inputs, shape))}.weight"
     tensors = without_prefix(_tensors(how.weights), first.state_dict())
     return build(spec, shape, len(tensors[head]) if head in tensors else 2, seed=0)
 
@@ -223,8 +225,21 @@ def _load(module: nn.Module, weights: str | Path | nn.Module) -> None:
     load_weights(module, _tensors(weights), origin)
 
 
-def _probe(seen: Task | None, shape: tuple[int, ...], spec: AdoptedSpec) -> Tensor:
-    """A few inputs of the network: samples of the task, or random ones."""
-    if seen is not None:
-        return seen.train.first(8).x
-    return probe_inputs(shape, bool(spec.fields) and all(item.dtype == "int64" for item in spec.fields))
+def _with_padding(inputs: NetworkInputs | None, module: nn.Module, folder: HubFolder | None) -> NetworkInputs | None:
+    """The inputs with the padding token of the model, for a tokenizer that has none of its own."""
+    if inputs is None or inputs.tokenizer is None:
+        return inputs
+    number = getattr(getattr(module, "config", None), "pad_token_id", None)
+    if type(number) is not int or number < 0:
+        token = None if folder is None else folder.pad_token
+        number = None if token is None else inputs.tokenizer.id_of(token)
+    return replace(inputs, tokenizer=replace(inputs.tokenizer, pad_id=number))
+
+
+def _probe(seen: Task | None, inputs: NetworkInputs | None, shape: tuple[int, ...], spec: AdoptedSpec) -> Tensor:
+    """A few inputs of the network: samples of the task, or random ones; of texts, one that has all tokens."""
+    if seen is None:
+        return probe_inputs(inputs, shape, spec.fields)
+    samples = seen.train.first(8).x
+    tokenizer = None if inputs is None else inputs.tokenizer
+    return samples if tokenizer is None else torch.cat([samples, tokenizer.probe(1)])

@@ -82,7 +82,7 @@ def without_tokenizer(known: Mapping[str, Any]) -> dict[str, Any]:
     if facts is None or TOKENIZER not in facts:
         return dict(known)
     tokenizer = Tokenizer.from_facts(facts[TOKENIZER])
-    short = {"digest": tokenizer.digest, "length": tokenizer.length, "fields": list(tokenizer.fields)}
+    short = {"digest": tokenizer.digest, **tokenizer.short_facts()}
     return {**known, NETWORK_INPUTS: {**facts, TOKENIZER: short}}
 
 

@@ -157,8 +157,7 @@ def _tokenizer(stored: Any, content: bytes, origin: str) -> dict[str, Any]:
     """Facts of a tokenizer with its content."""
     valid = isinstance(stored, dict) and isinstance(stored.get("fields"), list) and type(stored.get("length")) is int
     require(valid, f"{origin}: its tokenizer is not described; push it again", DataError)
-    facts = {"content": content.decode("utf-8", "replace"), "length": stored["length"], "fields": stored["fields"]}
-    return Tokenizer.from_facts(facts).facts()
+    return Tokenizer.from_facts({**stored, "content": content.decode("utf-8", "replace")}).facts()
 
 
 def _adopted(solved: Solved, origin: str) -> AdoptedModel:
@@ -171,21 +170,20 @@ def _adopted(solved: Solved, origin: str) -> AdoptedModel:
         solved.network,
         network_label(solved.network),
         solved.num_outputs,
-        _num_features(model, solved.inputs.shape),
+        _num_features(model, solved.inputs),
         {key: tensors[key] for key in params},
         {key: tensors[key] for key in buffers},
     )
 
 
-def _num_features(model: nn.Module, shape: tuple[int, ...]) -> int:
+def _num_features(model: nn.Module, inputs: NetworkInputs) -> int:
     """Number of inputs of the head; 0 for a network that does not end in a linear layer."""
     if isinstance(model, AdoptedNetwork):
-        fields = model.spec.fields
-        outputs_of(model, probe_inputs(shape, bool(fields) and all(item.dtype == "int64" for item in fields)))
+        outputs_of(model, probe_inputs(inputs, inputs.shape, model.spec.fields))
         path = model.head_path
     else:
         try:
-            path = head_name(model, blank(model, shape))
+            path = head_name(model, blank(model, inputs.shape))
         except NearkinError:
             return 0
     head = dict(model.named_modules()).get(path)
