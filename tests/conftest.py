@@ -1,5 +1,6 @@
 """What all tests share: one thread, the real data sets, and a look at what lies behind a tensor."""
 
+import json
 import os
 import shutil
 import zlib
@@ -138,6 +139,32 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         failed = sum("tests/faults" in report.nodeid for report in terminalreporter.stats.get("failed", []))
         found = f"damage in {failed} tests, which are not in this table" if failed else "no damage found"
         terminalreporter.write_line(f"{'all':<44} {total:>6} faults, {found}")
+
+
+@pytest.fixture
+def image_folder(tmp_path: Path) -> Callable[[str], Path]:
+    """A function that makes a small, untrained model of images in the layout of the Hugging Face hub."""
+    transformers = pytest.importorskip("transformers", reason="needs the extra text")
+    vit = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 16, "patch_size": 8}
+    options = {
+        "ViT": {**vit, "intermediate_size": 8}, "DeiT": {**vit, "intermediate_size": 8},
+        "Dinov2": {**vit, "mlp_ratio": 1},
+        "Swin": {"image_size": 16, "patch_size": 2, "embed_dim": 4, "depths": [1, 1], "num_heads": [1, 2],
+                 "window_size": 2},
+        "ResNet": {"embedding_size": 4, "hidden_sizes": [4, 8], "depths": [1, 1], "layer_type": "basic"},
+    }  # fmt: skip
+
+    def made(kind: str) -> Path:
+        torch.manual_seed(0)
+        name = next(name for name in options if kind.startswith(name))
+        folder = tmp_path / kind
+        config = getattr(transformers, f"{name}Config")(num_labels=3, **options[name])
+        getattr(transformers, kind)(config).save_pretrained(folder)
+        facts = {"size": {"height": 16, "width": 16}, "image_mean": [0.5, 0.4, 0.3], "image_std": [0.25, 0.25, 0.5]}
+        (folder / "preprocessor_config.json").write_text(json.dumps(facts))
+        return folder
+
+    return made
 
 
 @pytest.fixture

@@ -30,6 +30,8 @@ def test_adopt_list_show_rank(call: Call, weights: Path) -> None:
     shown = call("show", "net").out
     assert "a paper" in shown
     assert "mean 0.3" in shown
+    assert "0.0000" not in shown, "nothing was measured"
+    assert "–" in next(line for line in shown.splitlines() if line.strip().startswith("weights"))
     ranked = call("rank", "digits?limit=200", "--json").json
     assert {one["name"] for one in ranked["candidates"]} == {"net", "low", "pixels"}
     said = call("rank", "digits?limit=200", "net", "pixels", "--for", "speed")

@@ -1,5 +1,6 @@
 """A module becomes an adopted network, which gives the same outputs after it was built again from data alone."""
 
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,7 @@ def test_wrong_heads_are_refused_in_one_line(module: Callable[[], nn.Module], he
 def test_outputs_that_are_no_tensor_name_their_parts() -> None:
     spec = AdoptedSpec(**{**vars(described(Tokens())), "fields": FIELDS})
     with pytest.raises(MismatchError, match="output=…, one of 'logits', 'hidden'"):
-        adopt_module(Tokens(), probe_inputs((10,), True), spec, head=None, num_outputs=None)
+        adopt_module(Tokens(), probe_inputs(None, (10,), FIELDS), spec, head=None, num_outputs=None)
 
 
 def test_a_class_that_keeps_no_arguments_needs_a_network_string() -> None:
@@ -284,8 +285,20 @@ class TestWeightFiles:
             load_weights(network, weights, "w.pth")
         with pytest.raises(MismatchError, match=r"0\.weight has shape \(4, 2\), expected \(4, 3\)"):
             load_weights(network, {**network.state_dict(), "0.weight": torch.zeros(4, 2)}, "w.pth")
+
+    def test_a_network_is_as_before_after_an_error(self, network: nn.Module) -> None:
+        before = {name: value.clone() for name, value in network.state_dict().items()}
+        weights = {name: value + 1 for name, value in before.items()} | {"2.bias": torch.full((2,), torch.nan)}
         with pytest.raises(DataError, match="not finite"):
-            load_weights(network, {**network.state_dict(), "0.bias": torch.full((4,), torch.nan)}, "w.pth")
+            load_weights(network, weights, "w.pth")
+        assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+    @pytest.mark.parametrize("prefix", ["", "module."])
+    def test_a_network_whose_only_child_is_called_module(self, tmp_path: Path, prefix: str) -> None:
+        network, fresh = (nn.Sequential(OrderedDict(module=nn.Linear(3, 2))) for _ in range(2))
+        torch.save({prefix + name: value for name, value in network.state_dict().items()}, tmp_path / "w.pth")
+        load_weights(fresh, read_weights(tmp_path / "w.pth"), "w")
+        assert torch.equal(fresh.module.weight, network.module.weight)
 
     def test_tied_weights_may_have_either_name(self) -> None:
         module, fresh = Tokens(), Tokens()

@@ -15,6 +15,7 @@ from nearkin.nets.training import Training
 from nearkin.nets.training_loop import fit
 from nearkin.nets.weight_subset import checked_weights, chosen_names, free_weights
 from nearkin.tasks.batches import ordered_batches
+from nearkin.tasks.examples import Batch
 from nearkin.tasks.task import Task
 
 
@@ -91,6 +92,24 @@ def test_averaged_weights_get_the_statistics_of_torch(net: nn.Module, toy: Task)
     net.drop.p = 0.0  # it follows all batch normalisation
     torch.optim.swa_utils.update_bn((batch.x for batch in ordered_batches(toy.train, 32)), net)
     assert all(torch.equal(value, own[name]) for name, value in net.named_buffers())
+
+
+def test_statistics_of_averaged_weights_restore_modes_and_momenta(net: nn.Module, toy: Task) -> None:
+    run = Training(net, toy.form, Recipe(averaging=0.5), 2, 0, torch.device("cpu"), frozen_norms=[net.plain])
+    run.train_mode()
+    for _ in range(2):
+        run.step(toy.train.first(32))
+    run.load_final_weights(ordered_batches(toy.train, 32))
+    assert (net.training, net.batch.training, net.plain.training) == (True, True, False)
+
+    def broken() -> Iterator[Batch]:
+        yield toy.train.first(32)
+        raise OSError
+
+    with pytest.raises(OSError, match=r"^$"):
+        run.load_final_weights(broken())
+    assert net.batch.momentum == 0.1
+    assert not net.plain.training
 
 
 def test_the_optimiser_stores_moments_of_moving_weights_only(net: nn.Module, toy: Task) -> None:

@@ -1,6 +1,7 @@
 """Trained models as members of a zoo: what is stored, what is equal, what is refused."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 import nearkin as nk
-from nearkin.core.errors import DataError, MismatchError, OptionError, ZooError
+from nearkin.core.errors import DataError, MismatchError, NearkinError, OptionError, ZooError
 from nearkin.core.events import Caution
+from nearkin.nets.adopted_spec import AdoptedSpec
 from nearkin.nets.heads import features
+from nearkin.nets.registry import build
 from nearkin.tasks.network_inputs import NetworkInputs
 from nearkin.zoo.licences import licence_caution
 from nearkin.zoo.preprocess import Preprocess
@@ -167,6 +170,22 @@ def test_a_task_with_another_number_of_classes_is_refused(zoo: nk.Zoo) -> None:
         zoo.adopt("net", images(), task=nk.task(DIGITS), preprocess="size=8")
 
 
+def test_weights_of_a_file_do_not_change_the_module_of_the_caller(zoo: nk.Zoo, tmp_path: Path) -> None:
+    module = images()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    torch.save({name: value + 1 for name, value in before.items()}, tmp_path / "w.pth")
+    zoo.adopt("net", module, weights=tmp_path / "w.pth", preprocess="size=8")
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert torch.equal(zoo.solved("net").trials[0].params["network.4.bias"], before["4.bias"] + 1)
+
+
+def test_weights_of_a_data_parallel_run_tell_the_number_of_outputs(zoo: nk.Zoo, tmp_path: Path) -> None:
+    model = build("lenet?width=0.25", (1, 8, 8), 5, seed=0)
+    torch.save({f"module.{name}": value for name, value in model.state_dict().items()}, tmp_path / "w.pth")
+    zoo.adopt("net", "lenet?width=0.25", weights=tmp_path / "w.pth", preprocess="size=8&channels=1")
+    assert zoo.solved("net").num_outputs == 5
+
+
 def test_a_network_string_needs_weights_and_its_code_is_remembered(zoo: nk.Zoo, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
@@ -266,9 +285,170 @@ class TestTransformers:
         logits = module(attention_mask=x[:, :6], input_ids=x[:, 6:]).logits  # in the order of their names
         assert torch.allclose(zoo.solved("classifier").model()(x), logits, atol=1e-6)
 
-    def test_code_in_a_configuration_is_not_run(self, zoo: nk.Zoo, folder: Path) -> None:
-        import json
+    @pytest.mark.parametrize("kind", ["ViT", "ResNet", "DeiT", "Swin", "Dinov2"])
+    def test_a_folder_of_images(
+        self, zoo: nk.Zoo, image_folder: Callable[[str], Path], tmp_path: Path, kind: str
+    ) -> None:
+        import transformers
 
+        name = f"{kind}ForImageClassification"
+        folder = image_folder(name)
+        zoo.adopt("net", str(folder), licence="mit")
+        model = getattr(transformers, name).from_pretrained(folder).eval()
+        seen: list[Tensor] = []
+        model.get_submodule("classifier.1" if kind == "ResNet" else "classifier").register_forward_pre_hook(
+            lambda layer, inputs: seen.append(inputs[0])
+        )
+        solved, x = zoo.solved("net"), torch.randn(2, 3, 16, 16)
+        with torch.no_grad():
+            assert torch.allclose(solved.model()(x), model(x).logits, atol=1e-6)
+            found = features(solved.model(), x, solved.model().head_path)
+        assert torch.allclose(found, seen[0], atol=1e-6)
+        assert solved.inputs == NetworkInputs((3, 16, 16), (0.5, 0.4, 0.3), (0.25, 0.25, 0.5))
+        zoo.push("net", tmp_path / "pushed")
+        zoo.pull(tmp_path / "pushed", "again")
+        assert torch.equal(zoo.solved("again").model()(x), solved.model()(x))
+        read = getattr(transformers, name).from_pretrained(tmp_path / "pushed").eval()
+        assert torch.allclose(read(x).logits, model(x).logits, atol=1e-6)
+
+    def test_images_in_the_order_blue_green_red(self, zoo: nk.Zoo, image_folder: Callable[[str], Path]) -> None:
+        import transformers
+
+        folder = image_folder("ViTModel")
+        zoo.adopt("net", str(folder), preprocess="size=16&mean=0.5&std=0.5&order=bgr", licence="mit")
+        x, network = torch.randn(2, 3, 16, 16), zoo.solved("net").model()
+        hidden = transformers.ViTModel.from_pretrained(folder).eval()(x.flip(1)).last_hidden_state
+        assert torch.allclose(features(network, x, "head"), hidden.mean(1), atol=1e-6)
+
+    def test_weights_that_do_not_fit_are_named_in_one_line(
+        self, zoo: nk.Zoo, image_folder: Callable[[str], Path], capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        import safetensors.torch
+
+        file = image_folder("ViTForImageClassification") / "model.safetensors"
+        weights = safetensors.torch.load_file(file)
+        capfd.readouterr()
+        name = "vit.encoder.layer.0.attention.attention.key.weight"
+        assert name in weights
+        for changed, words in (
+            ({key: value for key, value in weights.items() if key != name}, r"k_proj\.weight is missing"),
+            ({**weights, "extra": torch.zeros(1)}, "extra is unexpected"),
+            ({**weights, name: torch.zeros(2, 2)}, r"k_proj\.weight is mismatched"),
+            ({**weights, name: weights[name] * torch.nan}, r"k_proj\.weight has values that are not finite"),
+        ):
+            safetensors.torch.save_file(changed, file)
+            with pytest.raises(NearkinError, match=words) as caught:
+                zoo.adopt("net", str(file.parent))
+            assert "\n" not in str(caught.value)
+        assert zoo.names() == []
+        assert capfd.readouterr().err == "", "the library is silent"
+
+    def test_weights_in_several_files(self, zoo: nk.Zoo, image_folder: Callable[[str], Path]) -> None:
+        import transformers
+
+        folder = image_folder("ViTForImageClassification")
+        model = transformers.ViTForImageClassification.from_pretrained(folder).eval()
+        (folder / "model.safetensors").unlink()
+        model.save_pretrained(folder, max_shard_size="3KB")
+        assert len(list(folder.glob("model-*.safetensors"))) > 1
+        zoo.adopt("net", str(folder), licence="mit")
+        x = torch.randn(2, 3, 16, 16)
+        assert torch.allclose(zoo.solved("net").model()(x), model(x).logits, atol=1e-6)
+
+    @pytest.mark.parametrize(
+        "config",
+        [
+            {"architectures": ["DetrForObjectDetection"], "use_timm_backbone": False},
+            {"architectures": ["UperNetForSemanticSegmentation"]},
+            {"architectures": ["DPTForDepthEstimation"]},
+            {"architectures": ["EncoderDecoderModel"], "model_type": "encoder-decoder",
+             "encoder": {"model_type": "dpt", "backbone": "org/repo"}, "decoder": {"model_type": "bert"}},
+        ],
+    )  # fmt: skip
+    def test_a_configuration_cannot_reach_the_network(
+        self, zoo: nk.Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any]
+    ) -> None:
+        calls: list[Any] = []
+        monkeypatch.setattr("socket.getaddrinfo", lambda *words, **options: calls.append(words))
+        monkeypatch.setattr("socket.socket.connect", lambda *words: calls.append(words))
+        config = {"backbone": "org/repo", "use_pretrained_backbone": True, **config}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        with pytest.raises(DataError, match="refers to another model on the Hugging Face hub, which is not") as caught:
+            zoo.adopt("net", str(tmp_path), preprocess="size=16")
+        with pytest.raises(DataError, match="refers to another model"):
+            build(AdoptedSpec(label="x", config=config, width=3).network_string, (3, 8, 8), 2, seed=0)
+        assert "\n" not in str(caught.value)
+        assert not calls
+
+    @pytest.mark.parametrize("own", [True, False])
+    @pytest.mark.parametrize("direction", ["left", "right"])
+    def test_the_padding_token_is_that_of_the_model(
+        self, zoo: nk.Zoo, tmp_path: Path, own: bool, direction: str
+    ) -> None:
+        """GPT-2 finds the last token of a text by the padding token."""
+        import tokenizers
+        import transformers
+
+        torch.manual_seed(0)
+        folder = tmp_path / "gpt2"
+        config = transformers.GPT2Config(
+            vocab_size=9, n_embd=8, n_layer=1, n_head=2, n_positions=6, pad_token_id=4, num_labels=3
+        )
+        model = transformers.GPT2ForSequenceClassification(config).eval()
+        model.save_pretrained(folder)
+        words = {word: number for number, word in enumerate(["a", "b", "c", "d", "<p>", "[UNK]"])}
+        encoder = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+        encoder.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        if own:
+            encoder.enable_padding(direction=direction, pad_id=4, pad_token="<p>")
+        encoder.save(str(folder / "tokenizer.json"))
+        zoo.adopt("gpt2", str(folder), head="new", licence="mit")
+        solved = zoo.solved("gpt2")
+        tokenizer = solved.inputs.tokenizer
+        assert tokenizer is not None
+        assert (tokenizer.length, tokenizer.pad_id) == (6, 4)
+        read = transformers.PreTrainedTokenizerFast(
+            tokenizer_file=str(folder / "tokenizer.json"), pad_token="<p>", padding_side=direction if own else "right"
+        )
+        texts = ["a b", "c c d", "d"]
+        tokens = read(texts, padding="max_length", max_length=6, return_tensors="pt", return_token_type_ids=False)
+        x = tokenizer(texts)
+        assert torch.equal(x, torch.cat([tokens["input_ids"], tokens["attention_mask"]], 1))
+        found = features(solved.model(), x, "head")
+        assert torch.allclose(found, model(**tokens).logits, atol=1e-6)
+        zoo.push("gpt2", tmp_path / "pushed")
+        again = transformers.AutoTokenizer.from_pretrained(tmp_path / "pushed")
+        assert (again.pad_token_id, again.padding_side) == (4, read.padding_side)
+        zoo.pull(tmp_path / "pushed", "again")
+        assert zoo.solved("again").inputs == solved.inputs
+
+    def test_positions_that_start_after_the_padding_token(self, zoo: nk.Zoo, folder: Path) -> None:
+        import transformers
+
+        config = transformers.RobertaConfig(
+            vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+            max_position_embeddings=16, type_vocab_size=1,
+        )  # fmt: skip
+        transformers.RobertaModel(config).save_pretrained(folder)
+        zoo.adopt("roberta", str(folder), licence="mit")
+        solved = zoo.solved("roberta")
+        tokenizer = solved.inputs.tokenizer
+        assert tokenizer is not None
+        assert (tokenizer.length, tokenizer.pad_id) == (14, 1)
+        assert solved.model()(tokenizer(["good " * 40, "bad", ""])).shape == (3, 1)
+        with pytest.raises(MismatchError, match=r"cannot read inputs of shape .*length=64"):
+            zoo.adopt("long", str(folder), preprocess={"tokenizer": str(folder), "length": 15}, licence="mit")
+
+    def test_the_padding_token_of_special_tokens(self, zoo: nk.Zoo, folder: Path) -> None:
+        file = folder / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "pad_token_id": None}))
+        (folder / "special_tokens_map.json").write_text(json.dumps({"pad_token": {"content": "bad"}}))
+        zoo.adopt("bert", str(folder), licence="mit")
+        tokenizer = zoo.solved("bert").inputs.tokenizer
+        assert tokenizer is not None
+        assert tokenizer(["a"])[0, :3].tolist() == [2, 5, 5]
+
+    def test_code_in_a_configuration_is_not_run(self, zoo: nk.Zoo, folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text())
         for name in ("os.system", "PreTrainedModel", "AutoModel", "Nothing"):
             (folder / "config.json").write_text(json.dumps(config | {"architectures": [name], "auto_map": {"x": "y"}}))

@@ -327,14 +327,24 @@ class TestWriting:
     def test_folder_with_files_is_refused_and_foreign_files_stay(self, zoo: nk.Zoo, tmp_path: Path) -> None:
         folder = tmp_path / "folder"
         folder.mkdir()
-        (folder / "mine.txt").write_text("mine")
-        (folder / "tokenizer.json").write_text("of an earlier model")
+        (folder / "README.md").write_text("my project")
         with pytest.raises(NearkinError, match="is not empty; choose another one, or add --overwrite"):
             pushed(zoo, folder)
-        zoo.push("net", folder, overwrite=True)
+        for manifest in (None, "{}", "[", '{"format": "other"}'):
+            if manifest is not None:
+                (folder / MANIFEST).write_text(manifest)
+            with pytest.raises(NearkinError, match="replaces only models that it wrote: choose another folder"):
+                zoo.push("net", folder, overwrite=True)
+        assert (folder / "README.md").read_text() == "my project"
+        (folder / MANIFEST).unlink()
+        (folder / "README.md").unlink()
+        zoo.push("net", folder)
+        (folder / "mine.txt").write_text("mine")
+        (folder / "tokenizer.json").write_text("of an earlier model")
         zoo.push("net", folder, overwrite=True)
         assert (folder / "mine.txt").read_text() == "mine"
         assert not (folder / "tokenizer.json").exists(), "the model has no tokenizer"
+        assert not (folder / pushed_files.UNFINISHED).exists()
 
     def test_bad_places_and_names(self, zoo: nk.Zoo, tmp_path: Path) -> None:
         pushed(zoo, tmp_path / "folder")
@@ -379,6 +389,8 @@ class TestWriting:
                 other.pull(place)
             with pytest.raises(NearkinError):
                 other.adopt("half", str(place), licence="mit")
+        zoo.push("net", place, overwrite=True)
+        other.pull(place, "last")
         zoo.push("net", folder, overwrite=True)
         other.pull(folder)
 

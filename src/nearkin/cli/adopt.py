@@ -12,6 +12,7 @@ from nearkin.cli.zoo import Json, task_names, zoo_exists
 from nearkin.core.errors import require
 from nearkin.core.lazy import Lazy
 from nearkin.core.text import counted, duration
+from nearkin.nets.adopted_spec import ADOPTED_FACTS
 
 if TYPE_CHECKING:
     from nearkin.distance.candidate_ranking import CandidateRanking
@@ -73,7 +74,7 @@ def adopt(
 
 def adopted_facts(record: "TaskRecord") -> dict[str, Any]:
     """The answer of `adopt` and `pull` as plain JSON values."""
-    about = record.facts["adopted"]
+    about = record.facts[ADOPTED_FACTS]
     return {
         "name": record.name,
         "network": about["label"],
@@ -89,7 +90,7 @@ def adopted_facts(record: "TaskRecord") -> dict[str, Any]:
 
 def say_adopted(record: "TaskRecord") -> None:
     """The same for a terminal."""
-    about = record.facts["adopted"]
+    about = record.facts[ADOPTED_FACTS]
     say(
         f"[bold]{escape(record.name)}[/bold]: {escape(about['label'])} with {counted(record.parameters, 'weight')} and "
         f"{counted(about['features'], 'feature')}, licence {escape(about['licence'] or 'not stated')}, "

@@ -15,7 +15,7 @@ from nearkin.core.addresses import is_shared
 from nearkin.core.errors import NearkinError, require
 from nearkin.core.lazy import Lazy
 from nearkin.core.text import byte_text, counted, duration
-from nearkin.nets.adopted_spec import network_label
+from nearkin.nets.adopted_spec import ADOPTED_FACTS, network_label
 from nearkin.nets.trusted_code import is_trusted, refusal
 from nearkin.tasks.metrics import metric_title
 
@@ -42,7 +42,6 @@ else:
     )
 
 NOT_TRUSTED = "not trusted"
-ADOPTED = "adopted"  # key of the facts of a model that was trained elsewhere
 FEW, PAGE = 1000, 100  # a longer list is shown in pages
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
@@ -181,7 +180,7 @@ def list_(
             say(f"The zoo {escape(settings.zoo_name)} is empty; add a task with nearkin add NAME DATA.")
             return
         head = ["name", "data", "network", "metric", "trials", "weights", "seconds"]
-        adopted = any(ADOPTED in record.facts for record in records)
+        adopted = any(ADOPTED_FACTS in record.facts for record in records)
         rows = [_row(record) + ([_licence(record)] if adopted else []) for record in records]
         table(head + (["licence"] if adopted else []), rows, right=head[3:])
         if more:
@@ -223,6 +222,7 @@ def show(context: typer.Context, name: Name, as_json: Json = False) -> None:
     facts = {**_facts(record), **record.facts, "artifacts": stored}
 
     def show_table() -> None:
+        took = "" if ADOPTED_FACTS in facts else " of training"
         classes = ", ".join(facts["classes"][:12]) + (" …" if len(facts["classes"]) > 12 else "")
         rows = [
             ("data", _data_text(record)),
@@ -239,7 +239,7 @@ def show(context: typer.Context, name: Name, as_json: Json = False) -> None:
             *([] if facts["trusted"] else [("", f"{NOT_TRUSTED}: {refusal(record.network)}")]),
             *(_metric_rows(record) if record.trials else []),
             ("seed", str(record.seed)),
-            ("added", f"{record.created}, {duration(record.seconds)}{'' if ADOPTED in facts else ' of training'}"),
+            ("added", f"{record.created}, {duration(record.seconds)}{took}"),
         ]
         say(f"[bold]{escape(record.name)}[/bold]")
         table(["", ""], rows)
@@ -250,7 +250,7 @@ def show(context: typer.Context, name: Name, as_json: Json = False) -> None:
                 (
                     item["kind"],
                     str(item["trial"]),
-                    _figure(item.get("metric"), ".4f"),
+                    "–" if item.get("count") == 0 else _figure(item.get("metric"), ".4f"),
                     str(item.get("steps", "")),
                     _figure(item.get("seconds"), ".1f"),
                     byte_text(item["bytes"]),
@@ -327,7 +327,7 @@ def _facts(record: "TaskRecord") -> dict[str, Any]:
         "seed": record.seed,
         "created": record.created,
         "trusted": is_trusted(record.network),
-        **({"licence": record.facts[ADOPTED]["licence"]} if ADOPTED in record.facts else {}),
+        **({"licence": record.facts[ADOPTED_FACTS]["licence"]} if ADOPTED_FACTS in record.facts else {}),
     }
 
 
@@ -337,7 +337,7 @@ def _data_text(record: "TaskRecord") -> str:
 
 def _adopted_rows(record: "TaskRecord") -> list[tuple[str, str]]:
     """Licence, origin and preprocessing of an adopted model."""
-    about, inputs = record.facts.get(ADOPTED), record.facts.get("network_inputs")
+    about, inputs = record.facts.get(ADOPTED_FACTS), record.facts.get("network_inputs")
     if about is None:
         return []
     rows = [("licence", about["licence"] or "not stated"), ("origin", about["source"] or "not stated"),
@@ -360,7 +360,7 @@ def _metric_rows(record: "TaskRecord") -> list[tuple[str, str]]:
 
 
 def _licence(record: "TaskRecord") -> str:
-    return (record.facts[ADOPTED]["licence"] or "not stated") if ADOPTED in record.facts else ""
+    return (record.facts[ADOPTED_FACTS]["licence"] or "not stated") if ADOPTED_FACTS in record.facts else ""
 
 
 def _row(record: "TaskRecord") -> list[str]:

@@ -12,14 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nearkin.core.errors import DataError, MismatchError, NearkinError, optional, require
+from nearkin.core.errors import MismatchError, require
 from nearkin.nets.adopted_spec import AdoptedSpec
 from nearkin.nets.heads import with_head
 from nearkin.nets.layer_tree import build_layers
+from nearkin.nets.library_models import transformers_model
 from nearkin.nets.registry import create_network
 from nearkin.tasks.named_inputs import unpack_inputs
+from nearkin.tasks.texts import MASK
 
-MASK = "attention_mask"
 HEAD = "head"
 
 
@@ -114,37 +115,6 @@ def inner_network(spec: AdoptedSpec) -> nn.Module:
         return build_layers(spec.layers)
     assert spec.config is not None
     return transformers_model(spec.config)
-
-
-def transformers_model(config: Mapping[str, Any]) -> nn.Module:
-    """The model of a configuration of the library transformers; only classes of the library itself are built."""
-    library = optional("transformers", "text", "this model")
-    names = config.get("architectures")
-    name = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
-    factory = getattr(library, name, None) if name.isidentifier() else None
-    valid = (
-        isinstance(factory, type)
-        and issubclass(factory, library.PreTrainedModel)
-        and factory.__module__.startswith("transformers.models.")
-    )
-    require(
-        valid,
-        f"the configuration names the architecture {name!r}, expected a model of the library transformers "
-        f"{library.__version__}; adopt it as a network string instead",
-        DataError,
-    )
-    plain = {key: value for key, value in config.items() if key not in ("auto_map", "dtype", "torch_dtype")}
-    assert factory is not None
-    try:
-        settings = factory.config_class.from_dict(plain)
-        settings._attn_implementation = "eager"  # the others have no second derivatives
-        model: nn.Module = factory(settings)
-    except NearkinError:
-        raise
-    except Exception as wrong:  # the library checks values with exceptions of its own
-        reason = " ".join(str(wrong).split())[:160]
-        raise DataError(f"{name} cannot be built from its configuration ({reason}); fetch the folder again") from wrong
-    return model.float()
 
 
 def adopted(*, spec: str, input_shape: Sequence[int], num_outputs: int) -> AdoptedNetwork:

@@ -17,7 +17,8 @@ from nearkin.core.errors import DataError, OptionError, require
 from nearkin.core.plain import json_object, typed
 from nearkin.tasks.input_fields import MOST_VALUES, InputField
 
-ADOPTED = "nearkin.nets.adopted:adopted"
+ADOPTED = "nearkin.nets.adopted:adopted"  # as a network string names it
+ADOPTED_FACTS = "adopted"  # key among the facts of a row for label, licence and origin of an adopted model
 LARGEST_SPEC = 2**20  # bytes of JSON
 _EMPTY: tuple[Any, ...] = ("", 0, (), None, False)
 

@@ -19,15 +19,18 @@ from nearkin.core.types import Buffers, Params
 from nearkin.nets.adopted import AdoptedNetwork, adopted, wrapped
 from nearkin.nets.adopted_spec import AdoptedSpec
 from nearkin.nets.functional import evaluation_mode, load
-from nearkin.nets.heads import head_name
+from nearkin.nets.heads import head_name, linear_layer
 from nearkin.nets.layer_tree import describe
 from nearkin.nets.registry import build, path_of
 from nearkin.nets.spec import NETWORKS, NetworkSpec, text_of, value_of
 from nearkin.nets.weight_files import HALF
+from nearkin.tasks.input_fields import InputField
+from nearkin.tasks.network_inputs import NetworkInputs
 
 NEW = "new"
 """Name of the head for a network that returns features: a new linear layer follows it."""
 
+ADVICE = "if it returns features, say head='new'"
 PROBES = 3  # inputs on which outputs are compared
 TOLERANCE = 1e-4  # relative
 FOLLOWING: tuple[Callable[[Tensor], Tensor], ...] = (
@@ -88,16 +91,13 @@ def adopt_module(
             MismatchError,
         )
         spec = replace(spec, head="", width=outputs.shape[1])
-        whole, width = wrapped(module, spec, num_outputs or 1), num_outputs or 1
-        path = whole.head_path
+        width, num_features = num_outputs or 1, spec.width
+        whole = wrapped(module, spec, width)
     else:
         path = f"network.{head}" if head else head_name(bare, probe)
-        _require_head(bare, path, probe)
-        layer = bare.get_submodule(path)
-        assert isinstance(layer, nn.Linear)
+        layer = _require_head(bare, path, probe)
         spec = replace(spec, head=path.removeprefix("network").removeprefix("."))
-        whole, width = wrapped(module, spec), layer.out_features
-    num_features = _linear(whole, path).in_features
+        whole, width, num_features = wrapped(module, spec), layer.out_features, layer.in_features
     network, stored = _stored_form(whole, spec, probe, width)
     return AdoptedModel(network, spec.label, width, num_features, *stored)
 
@@ -168,7 +168,7 @@ def _outputs(network: nn.Module, probe: Tensor) -> Tensor:
         label = network.spec.label if isinstance(network, AdoptedNetwork) else type(network).__name__
         raise MismatchError(
             f"{label} cannot read inputs of shape {tuple(probe.shape[1:])} ({reason}); give its preprocessing, such as "
-            f"size=224, or the task it was trained on"
+            f"size=224 or, for texts, length=64, or the task it was trained on"
         ) from failed
     require(
         bool(outputs.isfinite().all()),
@@ -178,22 +178,11 @@ def _outputs(network: nn.Module, probe: Tensor) -> Tensor:
     return outputs
 
 
-def _linear(network: nn.Module, path: str) -> nn.Linear:
-    layer = dict(network.named_modules()).get(path)
-    if not isinstance(layer, nn.Linear):
-        names = [name.removeprefix("network.") for name, item in network.named_modules() if isinstance(item, nn.Linear)]
-        label = network.spec.label if isinstance(network, AdoptedNetwork) else type(network).__name__
-        raise MismatchError(
-            f"{label} has no linear layer {path.removeprefix('network.')!r}; its linear layers are "
-            f"{', '.join(names[-8:]) or 'none'}; if it returns features, say head='new'"
-        )
-    return layer
-
-
-def _require_head(network: AdoptedNetwork, path: str, probe: Tensor) -> None:
-    """Refuse a layer that is not the head: the network must return its outputs, or probabilities of them."""
+def _require_head(network: AdoptedNetwork, path: str, probe: Tensor) -> nn.Linear:
+    """The head; a layer whose outputs, or probabilities of them, the network does not return is refused."""
     scores: list[Tensor] = []
-    with _linear(network, path).register_forward_hook(lambda layer, inputs, outputs: scores.append(outputs)):
+    layer = linear_layer(network.network, path.removeprefix("network").removeprefix("."), ADVICE)
+    with layer.register_forward_hook(lambda layer, inputs, outputs: scores.append(outputs)):
         outputs = _outputs(network, probe)
     returned = len(scores) == 1 and scores[0].shape == outputs.shape and outputs.dim() == 2
     require(
@@ -203,6 +192,7 @@ def _require_head(network: AdoptedNetwork, path: str, probe: Tensor) -> None:
         f"if it returns features",
         MismatchError,
     )
+    return layer
 
 
 def _stored_form(
@@ -235,9 +225,17 @@ def _stored_form(
     return text, (params, buffers)
 
 
-def probe_inputs(shape: Sequence[int], whole: bool) -> Tensor:
-    """A few random inputs: standard normal, or zeros and ones for tokens and masks."""
+def probe_inputs(inputs: NetworkInputs | None, shape: Sequence[int], fields: Sequence[InputField] = ()) -> Tensor:
+    """A few random inputs: standard normal, tokens of texts, or zeros and ones for named inputs of whole numbers.
+
+    Args:
+        inputs: of the network, if they are known.
+        shape: of its inputs.
+        fields: its named inputs.
+    """
+    if inputs is not None and inputs.tokenizer is not None:
+        return inputs.tokenizer.probe(PROBES)
     rng = torch.Generator().manual_seed(0)
-    if whole:
+    if fields and all(item.dtype == "int64" for item in fields):
         return torch.randint(0, 2, (PROBES, *shape), generator=rng)
     return torch.randn(PROBES, *shape, generator=rng)

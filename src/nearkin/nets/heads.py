@@ -20,6 +20,7 @@ HeadStart: TypeAlias = Literal["zero", "drawn", "scaled"]
 HEAD_STARTS: tuple[HeadStart, ...] = get_args(HeadStart)
 HEAD_START: HeadStart = "scaled"  # lowest mean error after fine-tuning: benchmarks/head_start.py
 SCALE_SAMPLES = 256  # whose features scale a new head
+SHOWN = 8  # layers that an error names
 
 
 def head_name(model: nn.Module, x: Tensor) -> str:
@@ -65,14 +66,20 @@ def split(params: Mapping[str, Tensor], head: str) -> tuple[Params, Params]:
     return {name: value for name, value in params.items() if name not in last}, last
 
 
-def _linear(model: nn.Module, head: str) -> nn.Linear:
+def linear_layer(model: nn.Module, path: str, advice: str = "name one of them") -> nn.Linear:
+    """The linear layer at a path; the error names the last ones that the network has.
+
+    >>> linear_layer(nn.Sequential(nn.ReLU(), nn.Linear(4, 3)), "1")
+    Linear(in_features=4, out_features=3, bias=True)
+    """
     with suppress(AttributeError):
-        layer = model.get_submodule(head)
+        layer = model.get_submodule(path)
         if isinstance(layer, nn.Linear):
             return layer
     names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     raise MismatchError(
-        f"{type(model).__name__} has no linear layer {head!r}; its linear layers are {', '.join(names) or 'none'}"
+        f"{type(model).__name__} has no linear layer {path!r}; its linear layers are "
+        f"{', '.join(names[-SHOWN:]) or 'none'}; {advice}"
     )
 
 
@@ -90,7 +97,7 @@ def features(model: nn.Module, x: Tensor, head: str) -> Tensor:
     def hook(layer: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         read.append(inputs[0] if inputs else keywords["input"])
 
-    with _linear(model, head).register_forward_pre_hook(hook, with_kwargs=True):
+    with linear_layer(model, head).register_forward_pre_hook(hook, with_kwargs=True):
         model(x)
     require(
         len(read) == 1,
@@ -119,7 +126,7 @@ def with_head(model: nn.Module, num_outputs: int, seed: int, head: str | None = 
         names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
         require(bool(names), f"{type(model).__name__} has no linear layer; end it in nn.Linear", MismatchError)
         head = names[-1]
-    old = _linear(model, head)
+    old = linear_layer(model, head)
     with seeded(seed):
         fresh = nn.Linear(old.in_features, num_outputs, bias=old.bias is not None)
     fresh = fresh.to(old.weight.device, old.weight.dtype).train(old.training)
@@ -151,7 +158,7 @@ def with_start(model: nn.Module, num_outputs: int, seed: int, x: Tensor, start: 
     require(start in HEAD_STARTS, f"a head's start must be one of {', '.join(HEAD_STARTS)}, got {start!r}")
     head = head_name(model, x[:1])
     changed = with_head(model, num_outputs, seed, head)
-    layer = _linear(changed, head)
+    layer = linear_layer(changed, head)
     with evaluation_mode(changed):
         if start == "zero":
             for value in layer.parameters():
@@ -172,13 +179,13 @@ def with_fewer_outputs(model: nn.Module, num_outputs: int, seed: int, head: str)
     >>> few(torch.zeros(1, 4)).shape
     torch.Size([1, 2])
     """
-    old = _linear(model, head)
+    old = linear_layer(model, head)
     require(num_outputs <= old.out_features, f"got {num_outputs} combinations of {old.out_features} outputs")
     generator = torch.Generator().manual_seed(seed % 2**63)
     drawn = torch.randn(old.out_features, num_outputs, generator=generator, dtype=torch.float64)
     basis = torch.linalg.qr(drawn).Q.T.to(old.weight)
     changed = with_head(model, num_outputs, seed, head)
-    new = _linear(changed, head)
+    new = linear_layer(changed, head)
     with torch.no_grad():
         new.weight.copy_(basis @ old.weight)
         if old.bias is not None:

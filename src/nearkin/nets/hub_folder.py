@@ -15,6 +15,11 @@ from nearkin.nets.adopted_spec import AdoptedSpec, Pool
 
 CONFIG, CARD, TOKENIZER_FILE = "config.json", "README.md", "tokenizer.json"
 LENGTH = 128  # tokens of a text, if the model takes as many
+OFFSET = frozenset({
+    "camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "longformer", "luke", "markuplm", "mluke", "mpnet",
+    "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
+})  # fmt: skip
+"""Kinds of models that number positions from the padding token on, so that a text has fewer tokens than positions."""
 _POOLING: dict[str, Pool] = {
     "pooling_mode_cls_token": "first",
     "pooling_mode_mean_tokens": "mean",
@@ -66,10 +71,23 @@ class HubFolder:
     @property
     def length(self) -> int:
         """Number of tokens of a text: that of the model, at most 128."""
-        most = self.config.get("max_position_embeddings")
+        most = self.config.get("max_position_embeddings", self.config.get("n_positions"))
+        if type(most) is int and self.config.get("model_type") in OFFSET:
+            pad = self.config.get("pad_token_id", 1)
+            most -= 1 + (pad if type(pad) is int else 1)
         known = _json(self.path / "sentence_bert_config.json").get("max_seq_length")
         given = [value for value in (most, known) if type(value) is int and value >= 1]
         return min([LENGTH, *given])
+
+    @property
+    def pad_token(self) -> str | None:
+        """Name of the token that fills short texts; None if the folder does not say."""
+        for file in ("tokenizer_config.json", "special_tokens_map.json"):
+            token = _json(self.path / file).get("pad_token")
+            token = token.get("content") if isinstance(token, dict) else token
+            if isinstance(token, str):
+                return token
+        return None
 
     @property
     def pool(self) -> Pool:

@@ -159,14 +159,16 @@ class Training:
             return
         mode = self.model.training
         self.train_mode()
-        for norm in momenta:
-            norm.reset_running_stats()
-            norm.momentum = None
-        for x in batches:
-            self.model(x)
-        for norm, momentum in momenta.items():
-            norm.momentum = momentum
-        self.model.train(mode)
+        try:
+            for norm in momenta:
+                norm.reset_running_stats()
+                norm.momentum = None
+            for x in batches:
+                self.model(x)
+        finally:
+            for norm, momentum in momenta.items():
+                norm.momentum = momentum
+            self.train_mode() if mode else self.model.eval()
 
     def capture(self) -> State:
         """A copy of everything that the rest of the run depends on."""

@@ -8,7 +8,7 @@ import pickle
 import struct
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.opening import local_path, open_regular, read_file, require_bytes
 from nearkin.core.plain import json_object
 from nearkin.nets.functional import differences
+from nearkin.nets.library_models import is_library_model, renamed_weights
 
 HALF = (torch.float16, torch.bfloat16)
 WHOLE_FILE = "model.safetensors"
@@ -45,8 +46,6 @@ def read_weights(location: str | Path) -> dict[str, Tensor]:
     else:
         tensors = _torch(path)
     require(bool(tensors), f"{path} holds no weights; expected a state_dict", DataError)
-    if all(name.startswith(PREFIX) for name in tensors):
-        tensors = {name.removeprefix(PREFIX): value for name, value in tensors.items()}
     return {name: value.float() if value.dtype in HALF else value for name, value in tensors.items()}
 
 
@@ -103,10 +102,25 @@ def _torch(path: Path) -> dict[str, Tensor]:
     return {str(name): value.detach() for name, value in tensors.items()}
 
 
+def without_prefix(tensors: Mapping[str, Tensor], names: Container[str]) -> Mapping[str, Tensor]:
+    """Tensors without the prefix of DataParallel, if all have it and the network has none of these names.
+
+    >>> list(without_prefix({"module.weight": torch.ones(1)}, ["weight"]))
+    ['weight']
+    >>> list(without_prefix({"module.weight": torch.ones(1)}, ["module.weight"]))
+    ['module.weight']
+    """
+    if any(not name.startswith(PREFIX) or name in names for name in tensors):
+        return tensors
+    return {name.removeprefix(PREFIX): value for name, value in tensors.items()}
+
+
 def load_weights(network: nn.Module, tensors: Mapping[str, Tensor], origin: str) -> None:
     """Copy tensors of a file into a network; every weight must be there, with its shape, under one of its names.
 
-    Weights that are tied in the network stay tied. Buffers that can be computed again may be absent.
+    Weights that are tied in the network stay tied. Buffers that can be computed again may be absent. Models of the
+    library transformers may have other names in files, as the library reads them. After an error the network is as
+    before.
 
     Args:
         network: the network.
@@ -120,6 +134,9 @@ def load_weights(network: nn.Module, tensors: Mapping[str, Tensor], origin: str)
         for listed in (network.named_parameters, network.named_buffers)
         for name, value in listed(remove_duplicate=False)
     }
+    tensors = without_prefix(tensors, names)
+    if is_library_model(network) and any(name not in names and not name.endswith(DERIVED) for name in tensors):
+        tensors = renamed_weights(network, tensors, origin, DERIVED)
     values: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name not in names and name.endswith(DERIVED):
@@ -144,13 +161,14 @@ def load_weights(network: nn.Module, tensors: Mapping[str, Tensor], origin: str)
         f"{origin} does not fit {type(network).__name__}: {wrong}; use the network and options it was trained with",
         MismatchError,
     )
+    for name in needed:
+        require(
+            bool(values[name].isfinite().all()) if values[name].is_floating_point() else True,
+            f"{origin}: {name} has values that are not finite; fetch the file again",
+            DataError,
+        )
     with torch.no_grad():
         for name, value in needed.items():
-            require(
-                bool(values[name].isfinite().all()) if values[name].is_floating_point() else True,
-                f"{origin}: {name} has values that are not finite; fetch the file again",
-                DataError,
-            )
             value.copy_(values[name])
 
 

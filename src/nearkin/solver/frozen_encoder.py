@@ -16,7 +16,7 @@ from nearkin.core.errors import MismatchError, NearkinError, require
 from nearkin.core.events import Caution, Note, Progress, Work
 from nearkin.core.state import State
 from nearkin.distance.source_on_target import pass_size
-from nearkin.nets.adopted_spec import network_label
+from nearkin.nets.adopted_spec import ADOPTED_FACTS, network_label
 from nearkin.nets.functional import outputs_of
 from nearkin.nets.heads import features, head_name
 from nearkin.nets.solved import Solved
@@ -57,7 +57,7 @@ class _FeatureFacts(TypedDict):
 
 def encoder_contenders(contest: Contest, zoo: Zoo) -> Work[list[Contender]]:
     """The adopted network that suits the target best: with a new head on its features, and fine-tuned."""
-    records = [record for record in zoo.models() if "adopted" in record.facts and record.name != contest.task.name]
+    records = [record for record in zoo.models() if ADOPTED_FACTS in record.facts and record.name != contest.task.name]
     wanted = [name for name in (FROZEN, TUNED) if contest.plan.takes(name)]
     if not records or contest.plan.hurried or not wanted:
         return []

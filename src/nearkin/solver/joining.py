@@ -6,6 +6,7 @@ from nearkin.core.errors import NearkinError
 from nearkin.core.events import Caution, Note, Work, operation
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.registry import STRUCTURE
+from nearkin.nets.adopted_spec import ADOPTED_FACTS
 from nearkin.nets.heads import SCALE_SAMPLES, with_start
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import default_network
@@ -23,7 +24,7 @@ from nearkin.solver.solution import KIND, Solution
 from nearkin.store.records import TaskRecord
 from nearkin.tasks.network_inputs import needs_adopted_network
 from nearkin.tasks.task import Task
-from nearkin.zoo.adopt import store_solved
+from nearkin.zoo.adopted_rows import store_solved
 from nearkin.zoo.best_cells import BestCells
 from nearkin.zoo.comparison import Comparison, shares_start
 from nearkin.zoo.search import CELLS
@@ -87,7 +88,7 @@ def _add_adopted(zoo: Zoo, task: Task, plan: Plan, solution: Solution) -> Work[N
         recipe = _limited(plan.recipe(seen), plan, 1)
         trained = yield from fit.work(model, seen, recipe, seed=plan.seed, device=plan.device)
         solved = Solved(task.name, source.network, model_facts(source, task), source.seed, (trained,))
-    yield from store_solved(zoo, task, solved, {"adopted": zoo.record(name).facts.get("adopted", {})})
+    yield from store_solved(zoo, task, solved, {ADOPTED_FACTS: zoo.record(name).facts.get(ADOPTED_FACTS, {})})
     yield Note(f"'{task.name}' was added to the zoo with the network of '{name}'")
 
 

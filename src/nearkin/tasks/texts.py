@@ -23,6 +23,9 @@ from nearkin.tasks.task import Task
 IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
 FIELDS = (IDS, MASK, TYPES)
 MOST_TOKENS = 8192
+MOST_IDS = 2**31
+PADS = ("[PAD]", "<pad>")
+"""Usual names of the token that fills short texts."""
 
 
 def is_text(task: Task) -> bool:
@@ -67,25 +70,37 @@ class Tokenizer:
         content: of the file `tokenizer.json`.
         length: number of tokens of a text; longer texts are cut, shorter ones are filled.
         fields: names of the network's inputs, of `FIELDS`.
+        pad_id: number of the token that fills short texts, if the content does not say how they are filled (default:
+            that of `[PAD]` or `<pad>`, else 0).
     """
 
     content: str = field(repr=False)
     length: int
     fields: tuple[str, ...] = (IDS, MASK)
+    pad_id: int | None = None
 
     def __post_init__(self) -> None:
         require(1 <= self.length <= MOST_TOKENS, f"a text has 1 to {MOST_TOKENS} tokens, got {self.length}")
         odd = [name for name in self.fields if name not in FIELDS]
         require(not odd, f"a tokenizer has no output {', '.join(odd)}; it has {', '.join(FIELDS)}")
+        require(
+            self.pad_id is None or (type(self.pad_id) is int and 0 <= self.pad_id < MOST_IDS),
+            f"the number of the padding token is {self.pad_id!r}, expected a whole number of 0 or more",
+        )
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> "Tokenizer":
         """The tokenizer of stored facts."""
-        return cls(facts["content"], int(facts["length"]), tuple(facts["fields"]))
+        return cls(facts["content"], int(facts["length"]), tuple(facts["fields"]), facts.get("pad_id"))
 
     def facts(self) -> dict[str, Any]:
         """The tokenizer as JSON values."""
-        return {"content": self.content, "length": self.length, "fields": list(self.fields)}
+        return {"content": self.content, **self.short_facts()}
+
+    def short_facts(self) -> dict[str, Any]:
+        """The facts without the content."""
+        pad = {} if self.pad_id is None else {"pad_id": self.pad_id}
+        return {"length": self.length, "fields": list(self.fields), **pad}
 
     @cached_property
     def digest(self) -> str:
@@ -97,12 +112,45 @@ class Tokenizer:
         library = optional("tokenizers", "text", "reading texts")
         try:
             encoder = library.Tokenizer.from_str(self.content)
+            padding = encoder.padding or self._padding(encoder)
+            known = {key: padding[key] for key in ("direction", "pad_id", "pad_type_id", "pad_token") if key in padding}
+            encoder.enable_padding(length=self.length, **known)
+            encoder.enable_truncation(self.length, direction=(encoder.truncation or {}).get("direction", "right"))
         except Exception as broken:  # the library raises no narrower class
             reason = " ".join(str(broken).split())[:160]
             raise DataError(f"the tokenizer cannot be read ({reason}); expected a file tokenizer.json") from None
-        encoder.enable_truncation(self.length)
-        encoder.enable_padding(length=self.length)
         return encoder
+
+    def _padding(self, encoder: Any) -> dict[str, Any]:
+        """How short texts are filled if the content does not say."""
+        known = [encoder.token_to_id(token) for token in PADS]
+        number = self.pad_id if self.pad_id is not None else next((id for id in known if id is not None), 0)
+        return {"pad_id": number, "pad_token": encoder.id_to_token(number) or PADS[0]}
+
+    @property
+    def padding(self) -> dict[str, Any]:
+        """How short texts are filled: `direction`, `pad_id`, `pad_type_id` and `pad_token`."""
+        return dict(self._encoder.padding)
+
+    def id_of(self, token: str) -> int | None:
+        """Number of a token; None if there is no such token."""
+        number: int | None = self._encoder.token_to_id(token)
+        return number
+
+    def probe(self, count: int) -> Tensor:
+        """Packed tokens of random texts, to try a network: the first has all tokens, each other one half as many."""
+        rng = torch.Generator().manual_seed(0)
+        padding, size = self.padding, self._encoder.get_vocab_size()
+        known = torch.tensor([i for i in range(min(size, 16)) if i != padding["pad_id"]] or [0])
+        ids = known[torch.randint(0, len(known), (count, self.length), generator=rng)]
+        kept = torch.arange(self.length) < torch.tensor([max(1, self.length >> row) for row in range(count)])[:, None]
+        mask = kept.flip(1) if padding["direction"] == "left" else kept
+        columns = {
+            IDS: ids.where(mask, padding["pad_id"]),
+            MASK: mask.long(),
+            TYPES: torch.zeros_like(ids).where(mask, padding["pad_type_id"]),
+        }
+        return torch.cat([columns[name] for name in self.fields], 1)
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
         """Tokens of texts, packed `[N, K L]`: the fields one after the other."""
@@ -112,7 +160,7 @@ class Tokenizer:
         return torch.cat([column.view(len(encoded), self.length) for column in columns], 1)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"content": self.content, "length": self.length, "fields": self.fields}
+        return {"content": self.content, "length": self.length, "fields": self.fields, "pad_id": self.pad_id}
 
 
 def tokenised(task: Task, tokenizer: Tokenizer) -> Task:

@@ -4,11 +4,10 @@ With the task it was trained on, its metric and Fisher information are measured,
 Without one it is a candidate of `rank`.
 """
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,32 +15,24 @@ from torch import Tensor, nn
 from nearkin.core.clock import now
 from nearkin.core.errors import DataError, MismatchError, OptionError, require
 from nearkin.core.events import Caution, Note, Work
-from nearkin.core.state import State
 from nearkin.nets.adopted import inner_network
-from nearkin.nets.adopted_spec import AdoptedSpec
-from nearkin.nets.adoption import NEW, AdoptedModel, adopt_module, described, probe_inputs
-from nearkin.nets.evaluate import Scores, evaluate
+from nearkin.nets.adopted_spec import ADOPTED_FACTS, AdoptedSpec
+from nearkin.nets.adoption import NEW, adopt_module, described, probe_inputs
 from nearkin.nets.heads import head_name
-from nearkin.nets.history import History
 from nearkin.nets.hub_folder import TOKENIZER_FILE, HubFolder, is_hub_folder
 from nearkin.nets.registry import build, create_network
-from nearkin.nets.solved import Solved, fit_facts, fit_state
 from nearkin.nets.spec import NETWORKS, NetworkSpec
-from nearkin.nets.training_loop import Fit
 from nearkin.nets.trusted_code import remember, trust_network
-from nearkin.nets.weight_files import load_weights, read_weights
-from nearkin.store.records import NewArtifact, NewTask, TaskRecord, require_plain
+from nearkin.nets.weight_files import load_weights, read_weights, without_prefix
+from nearkin.store.records import TaskRecord, require_plain
 from nearkin.tasks.input_fields import InputField
 from nearkin.tasks.named_inputs import stored_fields
 from nearkin.tasks.network_inputs import NETWORK_INPUTS, NetworkInputs
 from nearkin.tasks.task import Task
-from nearkin.tasks.texts import Tokenizer
+from nearkin.zoo.adopted_rows import LONGEST_TEXT, model_row, store_with_task
 from nearkin.zoo.licences import licence_caution
 from nearkin.zoo.preprocess import Preprocess
-from nearkin.zoo.solved_tasks import TOKENIZER, SolvedTasks
-
-LONGEST_TEXT = 500  # of licence and origin
-UNMEASURED = Scores(0.0, 0.0, 0)
+from nearkin.zoo.solved_tasks import SolvedTasks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +91,7 @@ def adopt_model(
     inputs = preprocess.inputs(task)
     spec = _spec(model, folder, how, preprocess, _fields(inputs, task))
     module = _module(model, folder, how, inputs, task)
+    inputs = _with_padding(inputs, module, folder)
     seen = None if task is None else task if inputs is None else inputs(task)
     shape = inputs.shape if inputs is not None else None if seen is None else seen.input_shape
     if shape is None and folder is not None and "vocab_size" in folder.config:
@@ -112,7 +104,7 @@ def adopt_model(
             f"the inputs of '{name}' are not known; give the task it was trained on, or its preprocessing, such as "
             f"size=224&mean=0.5&std=0.5 for images or shape=16 for tables"
         )
-    probe = _probe(seen, shape, spec)
+    probe = _probe(seen, inputs, shape, spec)
     head = how.head if how.head is not None else NEW if folder is not None and folder.returns_features else None
     adopted = adopt_module(module, probe, spec, head=head, num_outputs=None if task is None else task.num_outputs)
     if task is not None and adopted.num_outputs != task.num_outputs:
@@ -128,11 +120,11 @@ def adopt_model(
     }  # fmt: skip
     own = {} if inputs is None else {NETWORK_INPUTS: inputs.facts()}
     if task is None:
-        record = zoo.catalogue.add(*model_row(name, adopted, shape, {**own, "adopted": about}, now() - start))
+        record = zoo.catalogue.add(*model_row(name, adopted, shape, {**own, ADOPTED_FACTS: about}, now() - start))
     else:
         assert seen is not None
         record = yield from store_with_task(
-            zoo, replace(task, name=name), seen, adopted, own, {"adopted": about}, start
+            zoo, replace(task, name=name), seen, adopted, own, {ADOPTED_FACTS: about}, start
         )
     yield Note(f"'{name}': {adopted.label}, {adopted.num_features} features, adopted in {now() - start:.1f} s")
     if warning := remember(adopted.network):
@@ -179,18 +171,11 @@ def _spec(
         known = AdoptedSpec(label=network.name.rpartition(":")[2], network=str(network))
     return replace(
         known,
-        fields=fields or _image_fields(folder, preprocess),
+        fields=fields,
         output=how.output or known.output,
         pool=how.pool or known.pool,
         reversed_channels=preprocess.order == "bgr",
     )
-
-
-def _image_fields(folder: HubFolder | None, preprocess: Preprocess) -> tuple[InputField, ...]:
-    """Models of transformers take images by name."""
-    if folder is None or preprocess.size is None:
-        return ()
-    return (InputField("pixel_values", (preprocess.channels, *preprocess.size), "float32"),)
 
 
 def _module(
@@ -198,9 +183,11 @@ def _module(
 ) -> nn.Module:
     """The module with its trained weights."""
     if isinstance(model, nn.Module):
-        if how.weights is not None:
-            _load(model, how.weights)
-        return model
+        if how.weights is None:
+            return model
+        module = copy.deepcopy(model)  # that of the caller is not changed
+        _load(module, how.weights)
+        return module
     if folder is not None:
         module = inner_network(folder.spec())
         _load(module, how.weights or folder.path)
@@ -221,8 +208,8 @@ def _own_network(spec: NetworkSpec, how: AdoptOptions, inputs: NetworkInputs | N
     if shape is None:
         raise OptionError(f"the input shape of {spec} is not known; give a task, or preprocess='shape=1,28,28'")
     first = build(spec, shape, 2, seed=0)
-    head = f"{head_name(first, probe_inputs(shape, False))}.weight"
-    tensors = _tensors(how.weights)
+    head = f"{head_name(first, probe_inputs(inputs, shape))}.weight"
+    tensors = without_prefix(_tensors(how.weights), first.state_dict())
     return build(spec, shape, len(tensors[head]) if head in tensors else 2, seed=0)
 
 
@@ -238,126 +225,21 @@ def _load(module: nn.Module, weights: str | Path | nn.Module) -> None:
     load_weights(module, _tensors(weights), origin)
 
 
-def _probe(seen: Task | None, shape: tuple[int, ...], spec: AdoptedSpec) -> Tensor:
-    """A few inputs of the network: samples of the task, or random ones."""
-    if seen is not None:
-        return seen.train.first(8).x
-    return probe_inputs(shape, bool(spec.fields) and all(item.dtype == "int64" for item in spec.fields))
+def _with_padding(inputs: NetworkInputs | None, module: nn.Module, folder: HubFolder | None) -> NetworkInputs | None:
+    """The inputs with the padding token of the model, for a tokenizer that has none of its own."""
+    if inputs is None or inputs.tokenizer is None:
+        return inputs
+    number = getattr(getattr(module, "config", None), "pad_token_id", None)
+    if type(number) is not int or number < 0:
+        token = None if folder is None else folder.pad_token
+        number = None if token is None else inputs.tokenizer.id_of(token)
+    return replace(inputs, tokenizer=replace(inputs.tokenizer, pad_id=number))
 
 
-def _fit(adopted: AdoptedModel, scores: Scores, seconds: float) -> Fit:
-    return Fit(adopted.params, adopted.buffers, History(torch.zeros(0)), scores, seconds, reached=True)
-
-
-def store_with_task(
-    zoo: SolvedTasks,
-    task: Task,
-    seen: Task,
-    adopted: AdoptedModel,
-    own: Mapping[str, Any],
-    about: Mapping[str, Any],
-    start: float,
-) -> Work[TaskRecord]:
-    """Measure the model on its task, and store both.
-
-    Args:
-        zoo: the zoo.
-        task: under the name of the model.
-        seen: the task with the inputs of the network.
-        adopted: the model.
-        own: facts of the inputs of the network; empty if they are those of the task.
-        about: further facts for the row.
-        start: time at which the work began.
-    """
-    facts = {**task.facts(), **own}
-    fit = _fit(adopted, UNMEASURED, 0.0)
-    model = Solved(task.name, adopted.network, facts, 0, (fit,)).model()
-    scores = evaluate(model, seen.test, task.form)
-    fit = replace(fit, scores=scores, seconds=now() - start)
-    solved = Solved(task.name, adopted.network, facts, 0, (fit,))
-    return (yield from store_solved(zoo, task, solved, about, seen))
-
-
-def store_solved(
-    zoo: SolvedTasks, task: Task, solved: Solved, about: Mapping[str, Any], seen: Task | None = None
-) -> Work[TaskRecord]:
-    """Store a task with the trained network of an adopted model.
-
-    Args:
-        zoo: the zoo.
-        task: under the name of the model.
-        solved: its network, with the facts of its inputs.
-        about: further facts for the row.
-        seen: the task with the inputs of the network (default: prepared here).
-    """
-    own = {key: value for key, value in solved.facts.items() if key == NETWORK_INPUTS}
-    seen = solved.inputs(task) if seen is None else seen
-    facts = {**without_tokenizer(own), **about}
-    return (yield from zoo.store(task, solved, None, tokenizer_artifacts(own), seen=seen, facts=facts))
-
-
-def without_tokenizer(known: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts with a short description of the tokenizer, whose content is stored as a file."""
-    facts = known.get(NETWORK_INPUTS)
-    if facts is None or TOKENIZER not in facts:
-        return dict(known)
-    tokenizer = Tokenizer.from_facts(facts[TOKENIZER])
-    short = {"digest": tokenizer.digest, "length": tokenizer.length, "fields": list(tokenizer.fields)}
-    return {**known, NETWORK_INPUTS: {**facts, TOKENIZER: short}}
-
-
-def tokenizer_artifacts(facts: Mapping[str, Any]) -> list[NewArtifact]:
-    """The tokenizer among the facts of a network as a file; empty if there is none."""
-    stored = facts.get(NETWORK_INPUTS, {}).get(TOKENIZER)
-    return [] if stored is None else [NewArtifact(TOKENIZER, 0, State({}, dict(stored)).to_bytes(), {})]
-
-
-def model_row(
-    name: str,
-    adopted: AdoptedModel,
-    shape: tuple[int, ...],
-    facts: Mapping[str, Any],
-    seconds: float,
-    scores: Scores = UNMEASURED,
-    seed: int = 0,
-) -> tuple[NewTask, list[NewArtifact]]:
-    """Row and files of a model without a task: it has no trial, so that no comparison of tasks uses it.
-
-    Args:
-        name: of the model.
-        adopted: the model.
-        shape: of its inputs.
-        facts: for the row; what they say of a task, such as the names of classes, replaces the defaults.
-        seconds: that the work took.
-        scores: that were measured elsewhere.
-        seed: from which the network is built.
-    """
-    known = {
-        "likelihood": "categorical",
-        "classes": [str(i) for i in range(adopted.num_outputs)],
-        "input_shape": list(shape),
-        "source": "",
-        "scaling": None,
-        "target_scaling": None,
-        **without_tokenizer(facts),
-        "versions": {"nearkin": version("nearkin"), "torch": torch.__version__},
-    }
-    fit = _fit(adopted, scores, seconds)
-    row = NewTask(
-        name=name,
-        network=adopted.network,
-        likelihood=known["likelihood"],
-        data="",
-        num_classes=len(known["classes"]),
-        input_shape=shape,
-        metric=scores.metric,
-        epsilon=1 - scores.metric,
-        trials=0,
-        parameters=adopted.num_parameters,
-        seconds=seconds,
-        seed=seed,
-        fingerprint="",
-        facts=known,
-    )
-    weights = NewArtifact("weights", 0, fit_state(fit).to_bytes(), fit_facts(fit))
-    return row, [weights, *tokenizer_artifacts(facts)]
+def _probe(seen: Task | None, inputs: NetworkInputs | None, shape: tuple[int, ...], spec: AdoptedSpec) -> Tensor:
+    """A few inputs of the network: samples of the task, or random ones; of texts, one that has all tokens."""
+    if seen is None:
+        return probe_inputs(inputs, shape, spec.fields)
+    samples = seen.train.first(8).x
+    tokenizer = None if inputs is None else inputs.tokenizer
+    return samples if tokenizer is None else torch.cat([samples, tokenizer.probe(1)])

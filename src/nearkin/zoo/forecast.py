@@ -15,6 +15,7 @@ from nearkin.distance.forecasting.past_runs import Goal
 from nearkin.distance.forecasting.prior import shipped_runs
 from nearkin.distance.forecasting.signals import Signals, measure_signals
 from nearkin.distance.pair import Pair
+from nearkin.nets.adopted_spec import ADOPTED_FACTS
 from nearkin.tasks.task import Task
 from nearkin.zoo.comparison import StoredTarget
 from nearkin.zoo.finetuning import FinetunedRun, finetune_network
@@ -151,7 +152,7 @@ def goal_of(text: str, signals: Signals, task: Task) -> tuple[Goal, str]:
 
 def _below_own(zoo: SolvedTasks, target: StoredTarget, loss: float) -> Work[None]:
     """Warn of a loss that the target's own training did not reach."""
-    if target.record is None or "adopted" in target.record.facts:
+    if target.record is None or ADOPTED_FACTS in target.record.facts:
         return
     reached = min(float(fit.history.losses.min()) for fit in zoo.solved(target.name).trials)
     if loss < reached:

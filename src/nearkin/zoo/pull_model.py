@@ -17,7 +17,7 @@ from nearkin.core.errors import DataError, MismatchError, NearkinError, require
 from nearkin.core.events import Caution, Note, Work
 from nearkin.core.state import State
 from nearkin.nets.adopted import AdoptedNetwork
-from nearkin.nets.adopted_spec import ADOPTED, adopted_spec, network_label
+from nearkin.nets.adopted_spec import ADOPTED, ADOPTED_FACTS, adopted_spec, network_label
 from nearkin.nets.adoption import AdoptedModel, probe_inputs
 from nearkin.nets.evaluate import Scores
 from nearkin.nets.functional import blank, differences, outputs_of
@@ -34,7 +34,7 @@ from nearkin.tasks.likelihood import likelihood
 from nearkin.tasks.network_inputs import NETWORK_INPUTS, NetworkInputs
 from nearkin.tasks.task import Task
 from nearkin.tasks.texts import Tokenizer
-from nearkin.zoo.adopt import LONGEST_TEXT, model_row, store_with_task
+from nearkin.zoo.adopted_rows import LONGEST_TEXT, model_row, store_with_task
 from nearkin.zoo.licences import licence_caution
 from nearkin.zoo.preprocess import ORDERS
 from nearkin.zoo.push_model import PREFIX, PULLED
@@ -71,7 +71,7 @@ def pull_model(
     if warning := licence_caution(name, pushed["licence"]):
         yield Caution(warning)
     facts = {
-        "adopted": {
+        ADOPTED_FACTS: {
             "label": adopted.label, "licence": pushed["licence"], "source": pushed["source"],
             "features": adopted.num_features, "channel_order": pushed["channel_order"],
         },
@@ -157,8 +157,7 @@ def _tokenizer(stored: Any, content: bytes, origin: str) -> dict[str, Any]:
     """Facts of a tokenizer with its content."""
     valid = isinstance(stored, dict) and isinstance(stored.get("fields"), list) and type(stored.get("length")) is int
     require(valid, f"{origin}: its tokenizer is not described; push it again", DataError)
-    facts = {"content": content.decode("utf-8", "replace"), "length": stored["length"], "fields": stored["fields"]}
-    return Tokenizer.from_facts(facts).facts()
+    return Tokenizer.from_facts({**stored, "content": content.decode("utf-8", "replace")}).facts()
 
 
 def _adopted(solved: Solved, origin: str) -> AdoptedModel:
@@ -171,21 +170,20 @@ def _adopted(solved: Solved, origin: str) -> AdoptedModel:
         solved.network,
         network_label(solved.network),
         solved.num_outputs,
-        _num_features(model, solved.inputs.shape),
+        _num_features(model, solved.inputs),
         {key: tensors[key] for key in params},
         {key: tensors[key] for key in buffers},
     )
 
 
-def _num_features(model: nn.Module, shape: tuple[int, ...]) -> int:
+def _num_features(model: nn.Module, inputs: NetworkInputs) -> int:
     """Number of inputs of the head; 0 for a network that does not end in a linear layer."""
     if isinstance(model, AdoptedNetwork):
-        fields = model.spec.fields
-        outputs_of(model, probe_inputs(shape, bool(fields) and all(item.dtype == "int64" for item in fields)))
+        outputs_of(model, probe_inputs(inputs, inputs.shape, model.spec.fields))
         path = model.head_path
     else:
         try:
-            path = head_name(model, blank(model, shape))
+            path = head_name(model, blank(model, inputs.shape))
         except NearkinError:
             return 0
     head = dict(model.named_modules()).get(path)

@@ -23,14 +23,15 @@ from nearkin.core.plain import typed
 from nearkin.core.text import byte_text
 from nearkin.distance.fisher_based.forms import DEFAULT, FALLBACK
 from nearkin.nets.adopted import AdoptedNetwork
-from nearkin.nets.adopted_spec import AdoptedSpec, adopted_spec, network_label
+from nearkin.nets.adopted_spec import ADOPTED_FACTS, AdoptedSpec, adopted_spec, network_label
 from nearkin.nets.hub_folder import CARD, CONFIG, TOKENIZER_FILE
 from nearkin.nets.solved import Solved, fit_facts
 from nearkin.nets.training_loop import Fit
 from nearkin.nets.weight_files import WHOLE_FILE
 from nearkin.store.records import TaskRecord, require_plain
 from nearkin.tasks.network_inputs import NetworkInputs
-from nearkin.zoo.adopt import LONGEST_TEXT, without_tokenizer
+from nearkin.tasks.texts import Tokenizer
+from nearkin.zoo.adopted_rows import LONGEST_TEXT, without_tokenizer
 from nearkin.zoo.licences import licence_caution
 from nearkin.zoo.model_card import model_card
 from nearkin.zoo.pushed_files import (
@@ -49,7 +50,6 @@ from nearkin.zoo.solved_tasks import SolvedTasks
 
 NEAREST = 5  # kin in the model card
 PREFIX = "network."  # of the weights of the module in an adopted network
-PADS = ("[PAD]", "<pad>")
 PULLED = "pulled"
 """Key among the facts of a row for what `pull` read: figures, kin, and the data of the training."""
 
@@ -119,7 +119,7 @@ def push_model(
 
 
 def _facts(zoo: SolvedTasks, record: TaskRecord, solved: Solved, trial: int, licence: str) -> PushedFacts:
-    about, pulled = record.facts.get("adopted", {}), record.facts.get(PULLED, {})
+    about, pulled = record.facts.get(ADOPTED_FACTS, {}), record.facts.get(PULLED, {})
     task = without_tokenizer(solved.facts)
     return PushedFacts(
         name=record.name,
@@ -223,16 +223,20 @@ def _configurations(solved: Solved, facts: PushedFacts, spec: AdoptedSpec | None
         }  # fmt: skip
     files = {CONFIG: config}
     if inputs.tokenizer is not None:
-        files[TOKENIZER_CONFIG] = _tokenizer_config(inputs.tokenizer.content, inputs.tokenizer.length)
+        files[TOKENIZER_CONFIG] = _tokenizer_config(inputs.tokenizer)
     if len(inputs.shape) == 3 and inputs.mean is not None:
         files[IMAGE_CONFIG] = _image_config(inputs)
     return files
 
 
-def _tokenizer_config(content: str, length: int) -> dict[str, Any]:
-    config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": length}
-    pad = next((token for token in PADS if json.dumps(token) in content), None)
-    return config if pad is None else {**config, "pad_token": pad}
+def _tokenizer_config(tokenizer: Tokenizer) -> dict[str, Any]:
+    padding = tokenizer.padding
+    config: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": tokenizer.length,
+        "padding_side": padding["direction"],
+    }  # fmt: skip
+    known = tokenizer.id_of(padding["pad_token"]) == padding["pad_id"]
+    return {**config, "pad_token": padding["pad_token"]} if known else config
 
 
 def _image_config(inputs: NetworkInputs) -> dict[str, Any]:

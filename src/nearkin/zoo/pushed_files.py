@@ -1,7 +1,8 @@
 """Files of a pushed model: their names and checksums; how a folder is written, and how it is verified and read.
 
 `nearkin.json` is written last and removed first, so that a folder without it holds no complete model. It lists the
-other files with their sizes and SHA-256. Only files of these fixed names are written, removed or read.
+other files with their sizes and SHA-256. Only files of these fixed names are written, removed or read. Files of a
+folder are replaced only if nearkin wrote them: it has a `nearkin.json`, or the mark of an interrupted push.
 """
 
 import hashlib
@@ -21,6 +22,8 @@ from nearkin.nets.weight_files import WHOLE_FILE
 from nearkin.tasks.network_inputs import NETWORK_INPUTS
 
 MANIFEST = "nearkin.json"
+UNFINISHED = "nearkin.unfinished"
+"""Empty file that a folder has while a model is written into it."""
 EXTRA = "nearkin_extra.safetensors"
 TOKENIZER_CONFIG, IMAGE_CONFIG = "tokenizer_config.json", "preprocessor_config.json"
 FILES = (WHOLE_FILE, EXTRA, TOKENIZER_FILE, TOKENIZER_CONFIG, IMAGE_CONFIG, CARD, CONFIG)
@@ -90,18 +93,39 @@ class _Files(TypedDict):
 
 
 def require_place(folder: Path, overwrite: bool) -> None:
-    """Refuse a place to which no model can be written: a file, or a folder with files unless they may be replaced."""
+    """Refuse a place to which no model can be written: a file, or a folder with files.
+
+    Args:
+        folder: the place.
+        overwrite: the files of a model that `push` wrote may be replaced, files of others may not.
+    """
     require(
         not folder.exists() or folder.is_dir(),
         f"{folder} is a file, expected a folder for the model; choose another one",
         ZooError,
     )
+    if not folder.exists() or not any(folder.iterdir()):
+        return
     require(
-        overwrite or not folder.exists() or not any(folder.iterdir()),
+        overwrite,
         f"the folder {folder} is not empty; choose another one, or add --overwrite (overwrite=True) to replace the "
         f"files of a model in it",
         ZooError,
     )
+    require(
+        _has_model(folder),
+        f"the folder {folder} has files, but no {MANIFEST} of nearkin push; --overwrite replaces only models that it "
+        f"wrote: choose another folder",
+        ZooError,
+    )
+
+
+def _has_model(folder: Path) -> bool:
+    """Whether `push` wrote a model into a folder, or began to."""
+    manifest = folder / MANIFEST
+    with suppress(DataError):
+        return json_object(_read(manifest, LARGEST_MANIFEST), str(manifest)).get("format") == FORMAT
+    return (folder / UNFINISHED).exists()
 
 
 def write_folder(folder: Path, facts: PushedFacts, files: Mapping[str, bytes]) -> None:
@@ -109,20 +133,23 @@ def write_folder(folder: Path, facts: PushedFacts, files: Mapping[str, bytes]) -
 
     Until the last file is written, the folder has no `nearkin.json`, and then none of an earlier model.
     """
-    for name in (MANIFEST, CONFIG, *FILES):
-        try:
-            with suppress(FileNotFoundError):
-                (folder / name).unlink()
-        except OSError as refused:
-            raise FileWriteError(
-                f"cannot replace {folder / name}: {refused.strerror or refused}; remove it, or choose another folder"
-            ) from refused
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / UNFINISHED).touch()
+        for name in (MANIFEST, CONFIG, *FILES):
+            (folder / name).unlink(missing_ok=True)
+    except OSError as refused:
+        raise FileWriteError(
+            f"cannot replace the files of {folder}: {refused.strerror or refused}; choose another folder"
+        ) from refused
     for name in FILES:
         if name in files:
             write_durably(folder / name, files[name])
     listed = {name: FileFacts(bytes=len(data), sha256=_digest(data)) for name, data in files.items()}
     manifest = sealed({"format": FORMAT, "version": VERSION, **facts, "files": listed})
     write_durably(folder / MANIFEST, json.dumps(json.loads(manifest), indent=1, ensure_ascii=False).encode())
+    with suppress(OSError):  # the model is complete
+        (folder / UNFINISHED).unlink()
 
 
 def read_folder(location: str | Path) -> tuple[PushedFacts, dict[str, bytes]]:
