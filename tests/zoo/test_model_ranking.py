@@ -346,6 +346,14 @@ class TestRefusals:
             "network that reads them"
         }
 
+    @pytest.mark.parametrize(
+        "network", [nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 2)), nn.Sequential(nn.Linear(10, 2, device="meta"))]
+    )
+    def test_weights_without_values_are_left_out(self, network: nn.Module, cache: BlobCache) -> None:
+        ranking = rank(separable(), {"empty": network, "good": Columns(0, 2)}, sample=50, cache=cache)
+        assert "its weights 0.bias have no values yet" in ranking.refused["empty"]
+        assert [one.name for one in ranking] == ["good"]
+
     def test_a_damaged_file_and_a_lost_blob_are_left_out(self, zoo: nk.Zoo, cache: BlobCache, tmp_path: Path) -> None:
         task = separable()
         zoo.adopt("kept", nn.Sequential(nn.Linear(10, 5), nn.Linear(5, 4)), task=task)

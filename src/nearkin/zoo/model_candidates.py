@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from nearkin.core.errors import OptionError, require
+from nearkin.core.errors import MismatchError, OptionError, require
 from nearkin.core.rng import derived_seed, seeded
 from nearkin.nets.adopted import AdoptedNetwork
 from nearkin.nets.adopted_spec import AdoptedSpec, network_label
@@ -181,7 +181,10 @@ def _digest(tensors: Mapping[str, Tensor], network: str, inputs: NetworkInputs) 
     """Hash of a network's weights and of how its inputs are prepared."""
     digest = hashlib.sha256(repr((network, inputs.facts())).encode())
     for name in sorted(tensors):
-        value = tensors[name].detach().cpu().contiguous()
+        try:
+            value = tensors[name].detach().cpu().contiguous()
+        except (RuntimeError, ValueError) as failed:  # of a lazy layer, or on the device meta
+            raise MismatchError(f"its weights {name} have no values yet; load them, or call it once") from failed
         digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
         digest.update(value.flatten().view(torch.uint8).numpy().tobytes() if value.numel() else b"")
     return digest.hexdigest()
