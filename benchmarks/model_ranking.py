@@ -24,7 +24,7 @@ from scipy import stats
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from torch import Tensor
+from torch import Tensor, nn
 
 import nearkin as nk
 from nearkin.core.rng import seeded
@@ -32,7 +32,7 @@ from nearkin.distance.source_on_target import SourceOnTarget
 from nearkin.nets.heads import with_start
 from nearkin.store.blob_cache import BlobCache
 from nearkin.tasks.derive import limited
-from nearkin.zoo.model_candidates import PIXELS, Candidate, read_candidates
+from nearkin.zoo.model_candidates import PIXELS, Candidate, candidate_readers
 from nearkin.zoo.preprocess import Preprocess
 from results import keep, table
 
@@ -74,11 +74,11 @@ def fill(zoo: nk.Zoo, folder: Path, size: int) -> None:
 
 def features_and_test(candidate: Candidate, task: nk.Task) -> tuple[Tensor, Tensor]:
     """Features of training and test samples."""
-    seen = candidate.inputs()(task)
+    seen, model = candidate.inputs(task), candidate.load()
     x, x_test = seen.train.all().x, seen.test.all().x
-    if candidate.name == PIXELS:
+    if isinstance(model, nn.Flatten):
         return x.flatten(1), x_test.flatten(1)
-    view = SourceOnTarget(candidate.load(), seen, seen.form, len(x))
+    view = SourceOnTarget(model, seen, seen.form, len(x))
     return view.features_of(x), view.features_of(x_test)
 
 
@@ -97,7 +97,7 @@ def linear_accuracy(trained: Tensor, tested: Tensor, task: nk.Task) -> float:
 
 def tuned_accuracy(candidate: Candidate, task: nk.Task, seed: int = 0) -> float:
     """Test accuracy after fine-tuning all weights."""
-    seen = candidate.inputs()(task)
+    seen = candidate.inputs(task)
     x, y = seen.train.all()
     with seeded(seed):
         model = with_start(candidate.load(), seen.num_outputs, seed, x[:256]).train()
@@ -186,14 +186,14 @@ def compared_on(data: str, zoo: nk.Zoo, size: int, folder: Path) -> dict[str, An
     print(ranking, flush=True)
     kept = folder / f"rows-{data}-{size}.json"
     rows: dict[str, dict[str, Any]] = json.loads(kept.read_text()) if kept.exists() else {}
-    for candidate in read_candidates(names, task, zoo, Preprocess()):
-        row = rows.setdefault(candidate.name, {})
+    for name, read in candidate_readers(names, task, zoo, Preprocess()).items():
+        row, candidate = rows.setdefault(name, {}), read()
         if "linear" not in row:
             row["linear"] = linear_accuracy(*features_and_test(candidate, task), task)
-        if data == TUNED and "tuned" not in row and candidate.name != PIXELS:
+        if data == TUNED and "tuned" not in row and name != PIXELS:
             row["tuned"] = tuned_accuracy(candidate, task)
         kept.write_text(json.dumps(rows))
-        print(candidate.name, row, flush=True)
+        print(name, row, flush=True)
     facts = ranking.to_dict()
     return {"ranking": facts, "rows": rows, "agreement": figures_of(rows, facts)}
 

@@ -157,6 +157,20 @@ def test_the_adjusted_hscore_is_zero_on_average_over_permutations(width: int, sh
         assert hscore(f, y, shrinkage=True) > 1  # of at most 4: this is what the adjustment is for
 
 
+def test_isotropic_features_have_an_adjusted_hscore() -> None:
+    """With full shrinkage the score and its largest value are 0; the adjusted score is the limit of their ratio."""
+    y = torch.arange(120) % 4
+    f = torch.stack([y % 2, y // 2], 1).double() + 0.05 * normal(120, 2)
+    assert ledoit_wolf(f) == 1
+    assert hscore(f, y, shrinkage=True) == 0
+    score = hscore(f, y, shrinkage=True, adjusted=True)
+    assert 0.95 < score <= 1
+    stretched = f * torch.tensor([1.0, 1.5])  # less shrinkage
+    assert ledoit_wolf(stretched) < 1
+    assert hscore(stretched, y, shrinkage=True, adjusted=True) == pytest.approx(score, abs=0.02)
+    assert abs(hscore(normal(120, 2), y, shrinkage=True, adjusted=True)) < 0.05
+
+
 @given(st.integers(5, 40), st.integers(1, 50), st.integers(0, 200))
 @settings(max_examples=30, deadline=None)
 def test_the_shrinkage_is_that_of_ledoit_and_wolf(count: int, width: int, seed: int) -> None:

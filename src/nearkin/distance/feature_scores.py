@@ -33,44 +33,32 @@ class KnownFeatures(SourceOnTarget):
     """Features that were computed before, with their targets.
 
     Attributes:
-        known: features `[N, D]`.
-        y: targets of the samples.
+        train: features in place of inputs, and targets.
+        train_features: `[N, D]`.
+        feature_table: the features, with what several scores compute from them.
     """
 
-    known: FeatureTable = field(kw_only=True)
-    y: Tensor = field(kw_only=True)
+    train: Batch = field(kw_only=True)
+    train_features: Tensor = field(kw_only=True)
+    feature_table: FeatureTable = field(kw_only=True)
 
-    @property
-    def train(self) -> Batch:
-        """Features in place of inputs, and targets."""
-        return Batch(self.known.values, self.y)
-
-    @property
-    def train_features(self) -> Tensor:
-        """The features."""
-        return self.known.values
-
-    @property
-    def feature_table(self) -> FeatureTable:
-        """The features, with what several scores compute from them."""
-        return self.known
+    @classmethod
+    def of(cls, table: FeatureTable, y: Tensor, task: Task) -> "KnownFeatures":
+        """Features of training samples of a task, with their targets."""
+        batch = Batch(table.values, y)
+        return cls(nn.Identity(), task, task.form, len(y), train=batch, train_features=batch.x, feature_table=table)
 
 
 @dataclass(frozen=True, eq=False)
 class FeaturePair(Pair):
     """A target with known features, for measures that read nothing else."""
 
-    known_view: KnownFeatures = field(kw_only=True)
+    view: SourceOnTarget = field(kw_only=True)
 
     @property
     def task(self) -> Task:
         """The target."""
         return self.target.task
-
-    @property
-    def view(self) -> SourceOnTarget:
-        """The features."""
-        return self.known_view
 
 
 def require_feature_measure(measure: Measure) -> None:
@@ -93,8 +81,8 @@ def feature_score(measure: Measure, features: Features, y: Tensor, task: Task) -
         f"use another measure",
         MismatchError,
     )
-    view = KnownFeatures(nn.Identity(), task, task.form, len(y), known=FeatureTable.of(features), y=y)
-    pair = FeaturePair(_NO_SOURCE, Target(task), samples=len(y), known_view=view)
+    view = KnownFeatures.of(FeatureTable.of(features), y, task)
+    pair = FeaturePair(_NO_SOURCE, Target(task), samples=len(y), view=view)
     value = yield from measure.formula(pair)
     require(
         math.isfinite(value),
@@ -135,7 +123,7 @@ def feature_scores(measures: Sequence[Measure], features: Tensor, y: Tensor, tas
     for measure in measures:
         values[measure.name] = yield from feature_score(measure, table, y, task)
     for group in range(GROUPS):
-        kept = groups != group
+        kept = torch.nonzero(groups != group).flatten()
         part = table.chosen(kept)
         for measure in measures:
             without[measure.name].append((yield from feature_score(measure, part, y[kept], task)))

@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from nearkin.core.errors import MismatchError, require
+from nearkin.core.errors import MismatchError, NearkinError, require
 from nearkin.distance.baselines.feature_table import FeatureTable
 from nearkin.nets.functional import evaluation_mode
 from nearkin.nets.heads import features, head_name
@@ -46,8 +46,8 @@ class SourceOnTarget:
 
     @cached_property
     def head(self) -> str:
-        """Name of the last linear layer."""
-        return head_name(self.model, self.train.x[:1])
+        """Name of the last linear layer; only one sample is read for it."""
+        return head_name(self.model, self.task.train.first(1).x)
 
     @cached_property
     def train_features(self) -> Tensor:
@@ -72,9 +72,19 @@ class SourceOnTarget:
         return outputs
 
     def features_of(self, x: Tensor) -> Tensor:
-        """Inputs of the head for samples `[N, ...]`, as `[N, D]`."""
-        with evaluation_mode(self.model):
-            return torch.cat([features(self.model, batch, self.head) for batch in x.split(pass_size(x))])
+        """Inputs of the head for samples `[N, ...]`, as `[N, D]`; an error of one line if the network fails on them."""
+        head = head_name(self.model, x[:1])
+        try:
+            with evaluation_mode(self.model):
+                return torch.cat([features(self.model, batch, head) for batch in x.split(pass_size(x))])
+        except NearkinError:
+            raise
+        except Exception as failed:  # code of the network
+            reason = " ".join(f"{type(failed).__name__}: {failed}".split())[:160]
+            raise MismatchError(
+                f"{type(self.model).__name__} fails on {min(len(x), pass_size(x))} inputs of shape "
+                f"{tuple(x.shape[1:])} ({reason}); use a network that reads them"
+            ) from failed
 
 
 def pass_size(x: Tensor) -> int:

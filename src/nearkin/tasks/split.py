@@ -76,6 +76,29 @@ def stratified_index(labels: Tensor, count: int, seed: int) -> Tensor:
     return torch.cat([pool[:size] for pool, size in zip(pools, taken.tolist(), strict=True)]).sort().values
 
 
+def paired_index(labels: Tensor, count: int, seed: int) -> Tensor:
+    """Positions of at most `count` samples in rising order: two of each class, then others by the class shares.
+
+    If `count` does not suffice for two of each class, classes are drawn at random. So there are pairs of one class
+    whatever the number of classes, as scores of features need them.
+
+    >>> labels = torch.tensor([0] * 90 + [1] * 8 + [2] * 2)
+    >>> torch.bincount(labels[paired_index(labels, 20, seed=0)])
+    tensor([16,  2,  2])
+    >>> torch.bincount(torch.arange(100)[paired_index(torch.arange(100) % 50, 10, seed=0)] % 50).unique()
+    tensor([0, 2])
+    """
+    rng = Streams(seed).at("pairs")
+    shuffled = torch.randperm(len(labels), generator=rng)
+    by_class = shuffled[labels[shuffled].argsort(stable=True)]
+    groups = labels[by_class]
+    sizes = torch.bincount(groups)
+    rank = torch.arange(len(labels)) - (sizes.cumsum(0) - sizes)[groups]  # of a sample within its class
+    turns = torch.rand(len(sizes), generator=rng, dtype=torch.float64) - 1  # below 0: pairs come first
+    key = torch.where((rank < 2) & (sizes[groups] > 1), turns[groups], (rank + 0.5) / sizes[groups])
+    return by_class[key.argsort(stable=True)[:count]].sort().values
+
+
 def _shuffled_classes(labels: Tensor, seed: int) -> list[Tensor]:
     rng = Streams(seed).at("limit")
     pools = [torch.nonzero(labels == group).flatten() for group in labels.unique()]

@@ -1,15 +1,17 @@
 """Candidates of a ranking: trained networks from a zoo, from memory, from files, or raw inputs as a baseline."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from nearkin.core.errors import OptionError, require
+from nearkin.core.errors import MismatchError, OptionError, require
 from nearkin.core.rng import derived_seed, seeded
 from nearkin.nets.adopted import AdoptedNetwork
 from nearkin.nets.adopted_spec import AdoptedSpec, network_label
@@ -19,11 +21,10 @@ from nearkin.nets.registry import build, create_network
 from nearkin.nets.solved import Solved
 from nearkin.nets.spec import NETWORKS
 from nearkin.nets.trusted_code import trust_network
-from nearkin.tasks.named_inputs import stored_fields
 from nearkin.tasks.network_inputs import NetworkInputs
 from nearkin.tasks.task import Task
 from nearkin.zoo.model_file import loaded
-from nearkin.zoo.preprocess import Preprocess
+from nearkin.zoo.preprocess import Preprocess, input_fields
 from nearkin.zoo.solved_tasks import SolvedTasks
 
 PIXELS = "pixels"
@@ -34,141 +35,156 @@ CandidateSource: TypeAlias = nn.Module | Solved | str
 CandidateList: TypeAlias = Sequence[CandidateSource] | Mapping[str, CandidateSource]
 
 
-@dataclass(frozen=True, eq=False)
-class Candidate:
-    """A network that is ranked; it is loaded only if its features are not known.
+@dataclass(frozen=True)
+class CandidateFacts:
+    """What a ranking tells about a candidate besides its scores.
 
     Attributes:
-        name: in the table.
+        label: of its network.
+        parameters: number of its weights.
+        metric: on the task it was trained on; None if it is not known.
+        licence: empty if it is not known.
+        stored: its name in the zoo; empty for others.
+        probe: network, input shape and seed of a task in a zoo; candidates that share them are of one architecture.
+    """
+
+    label: str
+    parameters: int
+    metric: float | None = None
+    licence: str = ""
+    stored: str = ""
+    probe: tuple[Any, ...] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A network that is ranked; one of a zoo is loaded only if its features are not known.
+
+    Attributes:
         inputs: how inputs are prepared for it.
         load: loads it; its memory is freed after its features are computed.
         digest: hash of its weights and of its inputs.
-        parameters: number of its weights.
-        label: of its network.
-        metric: on the task it was trained on; None if it is not known.
-        licence: empty if it is not known.
-        probe: network, input shape and seed of a task in a zoo; candidates that share them are of one architecture.
-        in_memory: whether it is a module of the caller, whose code may change.
+        facts: that the ranking tells.
+        by_code: whether the code of the network, which is not part of the digest, may change.
     """
 
-    name: str
-    inputs: Callable[[], NetworkInputs]
+    inputs: NetworkInputs
     load: Callable[[], nn.Module]
-    digest: Callable[[], str]
-    parameters: int
-    label: str = ""
-    metric: float | None = None
-    licence: str = ""
-    probe: tuple[Any, ...] | None = None
-    in_memory: bool = False
+    digest: str
+    facts: CandidateFacts
+    by_code: bool = False
 
 
-def read_candidates(
+CandidateReader: TypeAlias = Callable[[], Candidate]
+
+
+def candidate_readers(
     candidates: CandidateList, task: Task, zoo: SolvedTasks | None, preprocess: Preprocess
-) -> Iterator[Candidate]:
-    """Candidates with unique names; nothing is loaded yet."""
+) -> dict[str, CandidateReader]:
+    """Functions that read the candidates, by unique names; an unknown name is refused before anything is read."""
     named = list(candidates.items()) if isinstance(candidates, Mapping) else [("", item) for item in candidates]
     require(bool(named), "got no candidate; name networks of the zoo, files, or pixels")
-    seen: dict[str, int] = {}
-    for name, source in named:
-        candidate = _candidate(name, source, task, zoo, preprocess)
-        count = seen[candidate.name] = seen.get(candidate.name, 0) + 1
-        if count > 1:
-            candidate = Candidate(**{**vars(candidate), "name": f"{candidate.name} ({count})"})
-        yield candidate
+    readers: dict[str, CandidateReader] = {}
+    for given, source in named:
+        known, read = _reader(source, task, zoo, preprocess)
+        name = unique = given or known
+        for count in itertools.count(2):
+            if unique not in readers:
+                break
+            unique = f"{name} ({count})"
+        readers[unique] = read
+    return readers
 
 
-def _candidate(
-    name: str, source: CandidateSource, task: Task, zoo: SolvedTasks | None, preprocess: Preprocess
-) -> Candidate:
+def _reader(
+    source: CandidateSource, task: Task, zoo: SolvedTasks | None, preprocess: Preprocess
+) -> tuple[str, CandidateReader]:
+    """Name of a candidate, and a function that reads it."""
     if isinstance(source, nn.Module):
-        return _of_module(name or type(source).__name__, source, task, preprocess, type(source).__name__)
+        label = type(source).__name__
+        return label, partial(_of_module, source, label, task, preprocess)
     if isinstance(source, Solved):
-        return _of_solved(name or source.name, source)
+        return source.name, partial(_of_solved, source)
     require(isinstance(source, str), f"a candidate is a {type(source).__name__}, expected a network or a name")
     if source == PIXELS:
-        inputs = NetworkInputs(task.input_shape)
-        return Candidate(name or PIXELS, lambda: inputs, nn.Flatten, lambda: PIXELS, 0, "inputs")
+        return PIXELS, partial(_of_pixels, task)
     stored = source.removeprefix(ZOO)
-    if zoo is not None and (source.startswith(ZOO) or stored in zoo):
-        return _of_zoo(name or stored, stored, zoo)
+    if zoo is not None and stored in zoo:
+        return stored, partial(_of_zoo, stored, zoo)
+    in_zoo = source.startswith(ZOO)
     require(
-        not source.startswith(ZOO), f"got the candidate {source}, but no zoo; give one: nk.rank(…, zoo=nk.Zoo(path))"
+        zoo is not None or not in_zoo, f"got the candidate {source}, but no zoo; give one: nk.rank(…, zoo=nk.Zoo(path))"
     )
     path = Path(source)
     if path.suffix == ".safetensors" and path.is_file():
-        return _of_solved(name or path.stem, loaded(path))
+        return path.stem, lambda: _of_solved(loaded(path))
     require(not is_hub_folder(source), f"{source} is a folder of a model; adopt it first: nearkin adopt NAME {source}")
-    if ":" in source or source.partition("?")[0] in NETWORKS:
+    if not in_zoo and (":" in source or source.partition("?")[0] in NETWORKS):
         trust_network(source)
-        return _of_module(name or source.rpartition(":")[2], _new(source, task), task, preprocess, "random weights")
-    known = f"; the zoo has {', '.join(zoo.names()[:8])}" if zoo is not None and len(zoo) else ""
+        return source.rpartition(":")[2], partial(_of_string, source, task, preprocess)
+    names = f"; the zoo has {', '.join(zoo.names()[:8])}" if zoo is not None and len(zoo) else ""
     raise OptionError(
         f"unknown candidate {source[:200]!r}; expected a network of the zoo, a model file, package.module:Name or "
-        f"{PIXELS}{known}"
+        f"{PIXELS}{names}"
     )
 
 
-def _new(network: str, task: Task) -> nn.Module:
-    """A network with random weights, the same in every call."""
-    if network.partition("?")[0] in NETWORKS:
-        return build(network, task.input_shape, task.num_outputs, seed=0)
-    with seeded(derived_seed(0, "init", 0)):
-        return create_network(network)
+def _of_pixels(task: Task) -> Candidate:
+    return Candidate(NetworkInputs(task.input_shape), nn.Flatten, PIXELS, CandidateFacts("inputs", 0))
 
 
-def _of_zoo(name: str, stored: str, zoo: SolvedTasks) -> Candidate:
+def _of_zoo(stored: str, zoo: SolvedTasks) -> Candidate:
     record = zoo.record(stored)
-
-    def digest() -> str:
-        weights = [item.digest for item in zoo.catalogue.artifacts(stored, kind="weights") if item.trial == 0]
-        return _digest({}, repr((record.network, weights)), zoo.network_inputs(record))
-
-    return Candidate(
-        name,
-        lambda: zoo.network_inputs(record),
-        lambda: zoo.solved(stored).model(),
-        digest,
-        record.parameters,
+    inputs = zoo.network_inputs(record)
+    weights = [item.digest for item in zoo.catalogue.artifacts(stored, kind="weights") if item.trial == 0]
+    facts = CandidateFacts(
         network_label(record.network),
+        record.parameters,
         record.metric if record.trials else None,
         str(record.facts.get("adopted", {}).get("licence", "")),
+        stored,
         (record.network, record.input_shape, record.seed) if record.trials else None,
     )
+    digest = _digest({}, repr((record.network, weights)), inputs)
+    return Candidate(inputs, lambda: zoo.solved(stored).model(), digest, facts)
 
 
-def _of_solved(name: str, solved: Solved) -> Candidate:
+def _of_solved(solved: Solved) -> Candidate:
     params = solved.trials[0].params
-    return Candidate(
-        name, lambda: solved.inputs, solved.model, lambda: _digest(params, solved.network, solved.inputs),
-        sum(value.numel() for value in params.values()), network_label(solved.network), solved.metric,
-    )  # fmt: skip
+    count = sum(value.numel() for value in params.values())
+    facts = CandidateFacts(network_label(solved.network), count, solved.metric)
+    return Candidate(solved.inputs, solved.model, _digest(params, solved.network, solved.inputs), facts)
 
 
-def _of_module(name: str, module: nn.Module, task: Task, preprocess: Preprocess, label: str) -> Candidate:
+def _of_string(network: str, task: Task, preprocess: Preprocess) -> Candidate:
+    """A network with random weights, the same in every call."""
+    if network.partition("?")[0] in NETWORKS:
+        inputs = preprocess.inputs(task) or NetworkInputs(task.input_shape)
+        module = build(network, inputs.shape, task.num_outputs, seed=0)
+    else:
+        with seeded(derived_seed(0, "init", 0)):
+            module = create_network(network)
+    return _of_module(module, "random weights", task, preprocess)
+
+
+def _of_module(module: nn.Module, label: str, task: Task, preprocess: Preprocess) -> Candidate:
     inputs = preprocess.inputs(task) or NetworkInputs(task.input_shape)
+    reverse = preprocess.order == "bgr"
+    spec = AdoptedSpec(label=label, layers={}, fields=input_fields(inputs, task), reversed_channels=reverse)
+    model = AdoptedNetwork(module, spec, 1) if spec.fields or reverse else module
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    named = stored_fields(task.preprocessing)
-    model = module
-    if named or preprocess.order == "bgr":
-        spec = AdoptedSpec(label=label, layers={}, fields=named, reversed_channels=preprocess.order == "bgr")
-        model = AdoptedNetwork(module, spec, 1)
-    return Candidate(
-        name,
-        lambda: inputs,
-        lambda: model,
-        lambda: _digest(tensors, repr(model), inputs),
-        num_parameters(module),
-        label,
-        in_memory=True,
-    )
+    digest = _digest(tensors, f"{module} {spec}", inputs)
+    return Candidate(inputs, lambda: model, digest, CandidateFacts(label, num_parameters(module)), by_code=True)
 
 
 def _digest(tensors: Mapping[str, Tensor], network: str, inputs: NetworkInputs) -> str:
     """Hash of a network's weights and of how its inputs are prepared."""
     digest = hashlib.sha256(repr((network, inputs.facts())).encode())
     for name in sorted(tensors):
-        value = tensors[name].detach().cpu().contiguous()
+        try:
+            value = tensors[name].detach().cpu().contiguous()
+        except (RuntimeError, ValueError) as failed:  # of a lazy layer, or on the device meta
+            raise MismatchError(f"its weights {name} have no values yet; load them, or call it once") from failed
         digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
         digest.update(value.flatten().view(torch.uint8).numpy().tobytes() if value.numel() else b"")
     return digest.hexdigest()

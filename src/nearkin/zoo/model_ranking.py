@@ -8,9 +8,10 @@ matter.
 
 import gc
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,10 +38,16 @@ from nearkin.distance.registry import measure_named
 from nearkin.distance.source_on_target import SourceOnTarget
 from nearkin.store.blob_cache import BlobCache
 from nearkin.store.records import TaskRecord
-from nearkin.tasks.rows import subset_index
 from nearkin.tasks.task import Task
-from nearkin.zoo.model_candidates import Candidate, CandidateList, read_candidates
+from nearkin.zoo.model_candidates import (
+    Candidate,
+    CandidateFacts,
+    CandidateList,
+    CandidateReader,
+    candidate_readers,
+)
 from nearkin.zoo.preprocess import Preprocess
+from nearkin.zoo.ranking_samples import inputs_digest, ranking_sample
 from nearkin.zoo.solved_tasks import SolvedTasks
 
 if TYPE_CHECKING:
@@ -54,9 +61,10 @@ PROBES = 2  # samples on which stored features of a module in memory are checked
 
 @dataclass(frozen=True, eq=False)
 class _Measured:
-    """Scores of one candidate, with what they cost."""
+    """Scores of one candidate, with what they cost; it holds no network."""
 
-    candidate: Candidate
+    name: str
+    facts: CandidateFacts
     scores: FeatureScores
     num_features: int
     seconds: float
@@ -83,7 +91,7 @@ def rank(
         task: the target; only its training samples are used.
         candidates: modules, solved tasks, names of a zoo (`zoo:NAME`), model files, network strings, or `pixels` for
             the raw inputs; as a list, or by name.
-        sample: number of training samples, drawn at random, the same for all candidates.
+        sample: number of training samples, the same for all candidates: two of each class, others drawn at random.
         question: `final` (accuracy after fine-tuning) or `speed` (loss in the first steps).
         measure: one measure of features instead of those of the question, such as `logme`.
         zoo: that holds candidates.
@@ -91,6 +99,9 @@ def rank(
         cache: of features (default: a folder in the user's cache).
         fisher: also compare candidates of one architecture, with tasks in the zoo, by Fisher information; this trains
             their network on the target.
+
+    A candidate that cannot be read or used, such as a damaged file, is left out: `refused` has its name and the reason.
+    An unknown name is an error, before anything is read.
     """
     start = now()
     require(sample >= 10, f"sample must be 10 or more, got {sample}")
@@ -108,20 +119,19 @@ def rank(
     measures = [measure_named(name) for name in weights]
     for chosen in measures:
         require_feature_measure(chosen)
-    small, index = _small(task, sample)
-    key = hashlib.sha256(f"{task.fingerprint()} {sample}".encode()).hexdigest()
+    small = ranking_sample(task, sample)
+    readers = candidate_readers(candidates, task, zoo, Preprocess.of(preprocess))
     store = cache if cache is not None else feature_cache()
-    listed = list(read_candidates(candidates, task, zoo, Preprocess.of(preprocess)))
-    measured, refused = yield from _measure_all(listed, small, measures, store, key)
+    measured, refused = yield from _measure_all(readers, small, measures, store)
     if not measured:
         name, reason = next(iter(refused.items()))
         raise MismatchError(f"no candidate can be ranked for '{task.name}'; '{name}': {reason}")
     distances: Mapping[str, float] = {}
     if fisher and zoo is not None:
-        distances = yield from _fisher_distances(zoo, task, [one.candidate for one in measured])
+        distances = yield from _fisher_distances(zoo, task, [one.facts for one in measured])
     name = question if measure is None else measures[0].name
     ranked = _ranked(measured, weights, distances)
-    return CandidateRanking(task.name, name, tuple(ranked), refused, len(index), now() - start)
+    return CandidateRanking(task.name, name, tuple(ranked), refused, len(small.train), now() - start)
 
 
 def feature_cache() -> BlobCache:
@@ -129,60 +139,47 @@ def feature_cache() -> BlobCache:
     return BlobCache.of_user("features", by_content=False)
 
 
-def _small(task: Task, sample: int) -> tuple[Task, Tensor]:
-    """The task with a fixed random part of its training samples, so that few images are converted for a network."""
-    index = subset_index(len(task.train), sample)
-    train = task.train.chosen(index)
-    if task.likelihood == "categorical":
-        counts = torch.bincount(train.labels(), minlength=len(task.classes)).sort().values
-        present = int((counts > 0).sum())
-        require(
-            present == len(task.classes) and int(counts[-2]) >= 2,
-            f"{len(index)} samples of '{task.name}' hold {present} of its {len(task.classes)} classes, expected all, "
-            f"and two of them twice or more; use a larger sample",
-            DataError,
-        )
-    return replace(task, train=train, test=task.test.chosen(torch.arange(1))), index
-
-
 def _measure_all(
-    candidates: Sequence[Candidate], task: Task, measures: Sequence[Measure], store: BlobCache, key: str
+    readers: Mapping[str, CandidateReader], task: Task, measures: Sequence[Measure], store: BlobCache
 ) -> Work[tuple[list[_Measured], dict[str, str]]]:
     """Scores of the candidates, one after the other, and why others were refused."""
     measured: list[_Measured] = []
     refused: dict[str, str] = {}
+    samples = inputs_digest(task)
+    gc.collect()
     gc.freeze()  # so that collecting the networks that were ranked does not visit everything else
     try:
-        for number, candidate in enumerate(candidates, 1):
+        for number, (name, read) in enumerate(readers.items(), 1):
             try:
-                measured.append((yield from _measure(candidate, task, measures, store, key)))
+                measured.append((yield from _measure(name, read, task, measures, store, samples)))
             except NearkinError as error:
-                refused[candidate.name] = str(error)
-            yield Progress("candidates", number, len(candidates))
+                refused[name] = str(error)
+            yield Progress("candidates", number, len(readers))
     finally:
         gc.unfreeze()
     return measured, refused
 
 
 def _measure(
-    candidate: Candidate, task: Task, measures: Sequence[Measure], store: BlobCache, key: str
+    name: str, read: CandidateReader, task: Task, measures: Sequence[Measure], store: BlobCache, samples: str
 ) -> Work[_Measured]:
     """Features of a candidate, from the cache if they are there, and their scores."""
     start = now()
     gc.collect()
     before = _start_peak()
-    seen = candidate.inputs()(task)  # before the network is loaded: inputs that do not fit are refused
-    name = hashlib.sha256(f"{candidate.digest()} {key}".encode()).hexdigest()
-    features = known = _read(store, name)
-    if known is not None and candidate.in_memory and not _same(known, _features(candidate, seen, PROBES)):
+    candidate = read()
+    seen = candidate.inputs(task)  # before a stored network is loaded: inputs that do not fit are refused
+    key = hashlib.sha256(f"{candidate.digest} {samples} {seen.train.scaling.to_dict()}".encode()).hexdigest()
+    features = known = _read(store, key)
+    if known is not None and candidate.by_code and not _same(known, _features(candidate, seen, PROBES)):
         features = known = None  # the code of the module has changed, its weights have not
     if features is None:
         features = _features(candidate, seen)
-        store.write(name, State({"features": features}).to_file())
+        store.write(key, State({"features": features}).to_file())
     y = task.train.target_scaling(task.train.labels())
     scores = yield from feature_scores(measures, features, y, task)
     memory = max(0.0, peak_mebibytes() - before)
-    return _Measured(candidate, scores, features.shape[1], now() - start, memory, known is not None)
+    return _Measured(name, candidate.facts, scores, features.shape[1], now() - start, memory, known is not None)
 
 
 def _same(known: Tensor, probe: Tensor) -> bool:
@@ -197,8 +194,8 @@ def _start_peak() -> float:
     return resident_mebibytes()
 
 
-def _read(store: BlobCache, name: str) -> Tensor | None:
-    data = store.read(name)
+def _read(store: BlobCache, key: str) -> Tensor | None:
+    data = store.read(key)
     if data is not None:
         with suppress(DataError):  # damaged: the features are computed again
             return State.from_bytes(data).tensors.get("features")
@@ -213,18 +210,18 @@ def _features(candidate: Candidate, seen: Task, count: int | None = None) -> Ten
     features = SourceOnTarget(model, seen, seen.form, len(seen.train)).features_of(x)
     require(
         len(features) == len(x),
-        f"'{candidate.name}' gives {len(features)} rows of features for {len(x)} samples; pool its outputs: adopt it "
+        f"the network gives {len(features)} rows of features for {len(x)} samples; pool its outputs: adopt it "
         f"with pool='mean'",
         MismatchError,
     )
     return features.float()
 
 
-def _fisher_distances(zoo: SolvedTasks, task: Task, candidates: Sequence[Candidate]) -> Work[dict[str, float]]:
-    """Fréchet distances of candidates that share an architecture with another one."""
-    probes = [candidate.probe for candidate in candidates]
-    alike = [c for c in candidates if c.probe is not None and probes.count(c.probe) > 1 and c.name in zoo]
-    records: list[TaskRecord] = [zoo.record(candidate.name) for candidate in alike]
+def _fisher_distances(zoo: SolvedTasks, task: Task, candidates: Sequence[CandidateFacts]) -> Work[dict[str, float]]:
+    """Fréchet distances of networks in the zoo that share an architecture with another one, by their names in it."""
+    probes = {facts.stored: facts.probe for facts in candidates if facts.probe is not None}
+    counts = Counter(probes.values())
+    records: list[TaskRecord] = [zoo.record(stored) for stored, probe in probes.items() if counts[probe] > 1]
     if not records:
         return {}
     how = comparison.Comparison(measure="frechet")
@@ -246,7 +243,7 @@ def _ranked(
     top = 0.0 if len(names) == 1 else 1.0  # mean ranks are between 0 for the best and 1
     ranked = [
         RankedCandidate(
-            name=one.candidate.name,
+            name=one.name,
             score=top - values[i],
             std=jackknife_error([group[i] for group in repeated]),
             measures={name: -value for name, value in one.scores.values.items()},
@@ -255,12 +252,12 @@ def _ranked(
             seconds=one.seconds,
             mebibytes=one.mebibytes,
             cached=one.cached,
-            label=one.candidate.label,
-            parameters=one.candidate.parameters,
-            source_metric=one.candidate.metric,
-            licence=one.candidate.licence,
-            random=_random(one.candidate.name),
-            fisher=distances.get(one.candidate.name),
+            label=one.facts.label,
+            parameters=one.facts.parameters,
+            source_metric=one.facts.metric,
+            licence=one.facts.licence,
+            random=_random(one.name),
+            fisher=distances.get(one.facts.stored),
         )
         for i, one in enumerate(measured)
     ]

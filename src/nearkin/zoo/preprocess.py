@@ -7,6 +7,8 @@ from typing import Any
 from nearkin.core.errors import DataError, OptionError, require
 from nearkin.core.numbers import real_number, whole_number
 from nearkin.core.opening import local_path, read_file
+from nearkin.tasks.input_fields import InputField
+from nearkin.tasks.named_inputs import stored_fields
 from nearkin.tasks.network_inputs import NetworkInputs
 from nearkin.tasks.task import Task
 from nearkin.tasks.texts import IDS, MASK, TYPES, Tokenizer
@@ -82,6 +84,13 @@ class Preprocess:
             return None
         mean, std = (None if values is None else _each(values, shape[0]) for values in (self.mean, self.std))
         return NetworkInputs(shape, mean, std)
+
+
+def input_fields(inputs: NetworkInputs, task: Task) -> tuple[InputField, ...]:
+    """Named inputs of a model: those of its tokenizer, or of the task's own inputs; empty if it takes one tensor."""
+    if inputs.tokenizer is not None:
+        return tuple(InputField(name, (inputs.tokenizer.length,)) for name in inputs.tokenizer.fields)
+    return stored_fields(task.preprocessing)
 
 
 def _each(values: tuple[float, ...], count: int) -> tuple[float, ...]:

@@ -51,7 +51,7 @@ class FeatureTable:
         return cls(rows(features, name, least), torch.finfo(single).eps)
 
     def chosen(self, index: Tensor) -> "FeatureTable":
-        """The table of some samples."""
+        """The table of the samples at positions `[M]`."""
         return FeatureTable(self.values[index], self.noise, (self, index))
 
     def __len__(self) -> int:
@@ -74,9 +74,9 @@ class FeatureTable:
             return self.centred.T @ self.centred
         if self.whole is not None and self.whole[0].wide:
             table, index = self.whole
-            part = table.gram[index][:, index]
-            part = part - part.mean(0)
-            part = part - part.mean(1, keepdim=True)
+            part = table.gram[index[:, None], index]
+            part -= part.mean(0)
+            part -= part.mean(1, keepdim=True)
             if float(part.diagonal().max()) > LEAST_SPREAD * float(table.gram.diagonal().max()):
                 return part
         return self.centred @ self.centred.T

@@ -132,7 +132,11 @@ def _neighbour_mean(train: FeatureTable, values: Tensor, test: Tensor | None, k:
     for start, apart, slack in _squared_distances(train, test, metric):
         if leave_one_out:
             apart.diagonal(start).fill_(torch.inf)
-        last = apart.topk(k, largest=False).values.amax(1, keepdim=True)
+        near = apart.topk(min(k + 1, apart.shape[1]), largest=False)
+        last = near.values[:, k - 1 : k]
+        if bool((near.values[:, k:] > last + slack).all()):  # none ties for the last place
+            means.append(values[near.indices[:, :k]].mean(1))
+            continue
         inside, tied = (apart < last - slack).double(), ((apart - last).abs() <= slack).double()
         left = (k - inside.sum(1, keepdim=True)) / tied.sum(1, keepdim=True)
         means.append((inside + left * tied) @ values / k)
