@@ -304,7 +304,7 @@ class TestTransformers:
             assert torch.allclose(solved.model()(x), model(x).logits, atol=1e-6)
             found = features(solved.model(), x, solved.model().head_path)
         assert torch.allclose(found, seen[0], atol=1e-6)
-        assert solved.inputs == NetworkInputs((3, 16, 16), (0.5, 0.4, 0.3), (0.25, 0.25, 0.5))
+        assert solved.inputs == NetworkInputs((3, 16, 16), (0.5, 0.4, 0.3), (0.25, 0.25, 0.5), fields=())
         zoo.push("net", tmp_path / "pushed")
         zoo.pull(tmp_path / "pushed", "again")
         assert torch.equal(zoo.solved("again").model()(x), solved.model()(x))

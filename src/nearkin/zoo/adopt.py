@@ -26,12 +26,11 @@ from nearkin.nets.trusted_code import remember, trust_network
 from nearkin.nets.weight_files import load_weights, read_weights, without_prefix
 from nearkin.store.records import TaskRecord, require_plain
 from nearkin.tasks.input_fields import InputField
-from nearkin.tasks.named_inputs import stored_fields
 from nearkin.tasks.network_inputs import NETWORK_INPUTS, NetworkInputs
 from nearkin.tasks.task import Task
 from nearkin.zoo.adopted_rows import LONGEST_TEXT, model_row, store_with_task
 from nearkin.zoo.licences import licence_caution
-from nearkin.zoo.preprocess import Preprocess
+from nearkin.zoo.preprocess import Preprocess, input_fields
 from nearkin.zoo.solved_tasks import SolvedTasks
 
 
@@ -89,7 +88,7 @@ def adopt_model(
         raise OptionError(f"{model} is a folder that nearkin push wrote; store its model with nearkin pull {model}")
     preprocess, how = _from_folder(folder, how)
     inputs = preprocess.inputs(task)
-    spec = _spec(model, folder, how, preprocess, _fields(inputs, task))
+    spec = _spec(model, folder, how, preprocess, input_fields(inputs, task))
     module = _module(model, folder, how, inputs, task)
     inputs = _with_padding(inputs, module, folder)
     seen = None if task is None else task if inputs is None else inputs(task)
@@ -145,13 +144,6 @@ def _from_folder(folder: HubFolder | None, how: AdoptOptions) -> tuple[Preproces
             preprocess = Preprocess.of(images)
     origin = how.source or str(folder.config.get("_name_or_path") or folder.path.name)[:LONGEST_TEXT]
     return preprocess, replace(how, licence=how.licence or folder.licence, source=origin)
-
-
-def _fields(inputs: NetworkInputs | None, task: Task | None) -> tuple[InputField, ...]:
-    """Named inputs of the model: those of its tokenizer, or of the task's own inputs."""
-    if inputs is not None and inputs.tokenizer is not None:
-        return tuple(InputField(title, (inputs.tokenizer.length,)) for title in inputs.tokenizer.fields)
-    return () if task is None else stored_fields(task.preprocessing)
 
 
 def _spec(

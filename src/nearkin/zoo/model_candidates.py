@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from nearkin.core.errors import MismatchError, OptionError, require
 from nearkin.core.rng import derived_seed, seeded
 from nearkin.nets.adopted import AdoptedNetwork
-from nearkin.nets.adopted_spec import AdoptedSpec, network_label
+from nearkin.nets.adopted_spec import ADOPTED_FACTS, AdoptedSpec, network_label
 from nearkin.nets.functional import num_parameters
 from nearkin.nets.hub_folder import is_hub_folder
 from nearkin.nets.registry import build, create_network
@@ -141,7 +141,7 @@ def _of_zoo(stored: str, zoo: SolvedTasks) -> Candidate:
         network_label(record.network),
         record.parameters,
         record.metric if record.trials else None,
-        str(record.facts.get("adopted", {}).get("licence", "")),
+        str(record.facts.get(ADOPTED_FACTS, {}).get("licence", "")),
         stored,
         (record.network, record.input_shape, record.seed) if record.trials else None,
     )

@@ -86,11 +86,11 @@ class Preprocess:
         return NetworkInputs(shape, mean, std)
 
 
-def input_fields(inputs: NetworkInputs, task: Task) -> tuple[InputField, ...]:
+def input_fields(inputs: NetworkInputs | None, task: Task | None) -> tuple[InputField, ...]:
     """Named inputs of a model: those of its tokenizer, or of the task's own inputs; empty if it takes one tensor."""
-    if inputs.tokenizer is not None:
+    if inputs is not None and inputs.tokenizer is not None:
         return tuple(InputField(name, (inputs.tokenizer.length,)) for name in inputs.tokenizer.fields)
-    return stored_fields(task.preprocessing)
+    return () if task is None else stored_fields(task.preprocessing)
 
 
 def _each(values: tuple[float, ...], count: int) -> tuple[float, ...]:
