@@ -95,12 +95,12 @@ def test_copies_are_equal_from_every_seed_and_as_targets(zoo: nk.Zoo) -> None:
     assert any("networks of 'adopted' are not known" in text for text in events)
 
 
-def adopt_with_mean(zoo: nk.Zoo, *names: str) -> None:
-    """The same network under each name, with the mean that its name says."""
+def adopt_with_mean(zoo: nk.Zoo, *names: str, mean: str = "") -> None:
+    """The same network under each name, with the mean of its name or of another one."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10)).eval()
     for name in names:
-        inputs = {"shape": "1,8,8", "mean": {"a": 0.0, "b": 0.8}[name], "std": 0.3}
+        inputs = {"shape": "1,8,8", "mean": {"a": 0.0, "b": 0.8}[mean or name], "std": 0.3}
         zoo.adopt(name, module, task=nk.task("digits?limit=200"), preprocess=inputs)
 
 
@@ -114,6 +114,21 @@ def test_distances_do_not_depend_on_other_models_with_other_preprocessing(tmp_pa
             values[names] = {kin.name: kin.distance for kin in zoo.near(target, measure, samples=100)}
     assert values["a", "b"] == values["b", "a"] == values["a",] | values["b",]
     assert values["a",]["a"] != values["b",]["b"]
+
+
+@pytest.mark.parametrize("measure", ["frechet", "task2vec"])
+def test_values_of_a_removed_model_are_not_read_for_its_successor(tmp_path: Path, measure: str) -> None:
+    matrices = []
+    for before in ("a", ""):
+        with nk.Zoo(tmp_path / f"zoo{before}") as zoo:
+            zoo.add(nk.task("digits?parity&limit=150", name="parity"), "mlp?hidden=4", trials=1)
+            for mean in filter(None, (before, "b")):
+                adopt_with_mean(zoo, "a", mean=mean)
+                matrices.append(zoo.matrix(measure=measure, samples=60).trials)
+                zoo.near(nk.task("digits?detect=1&limit=150"), "frechet", samples=60, screen=1)
+                zoo.remove("a")
+    assert not torch.equal(matrices[0], matrices[1])
+    assert torch.equal(matrices[1], matrices[2])
 
 
 def test_the_target_s_stored_network_is_not_used_with_the_preprocessing_of_another(zoo: nk.Zoo) -> None:
