@@ -11,13 +11,19 @@ from torch import Tensor, nn
 
 import nearkin as nk
 from nearkin.core.errors import DataError, MismatchError, NearkinError, OptionError, ZooError
-from nearkin.core.events import Caution
+from nearkin.core.events import Caution, finish
+from nearkin.distance.fisher_based.readings import refitted
+from nearkin.distance.source_on_target import SourceOnTarget
 from nearkin.nets.adopted_spec import AdoptedSpec
 from nearkin.nets.heads import features
 from nearkin.nets.registry import build
+from nearkin.store.columns import some_ids, task_groups
 from nearkin.tasks.network_inputs import NetworkInputs
+from nearkin.zoo.comparison import Comparison, StoredTarget
 from nearkin.zoo.licences import licence_caution
+from nearkin.zoo.packed_points import PackedPoints
 from nearkin.zoo.preprocess import Preprocess
+from nearkin.zoo.shortlist import shortlisted
 
 DIGITS = "digits?limit=300"
 
@@ -44,7 +50,7 @@ class Pair(nn.Module):
         return self.head(torch.cat([self.words(ids).mean(1), values], 1))
 
 
-def cautions(work: Any) -> tuple[Any, list[str]]:
+def heard(work: Any) -> tuple[Any, list[str]]:
     """The result of an operation, and its warnings."""
     texts: list[str] = []
     with nk.listening(lambda event: texts.append(event.text) if isinstance(event, Caution) else None):
@@ -63,12 +69,130 @@ def test_adopted_and_added_copies_are_equal(zoo: nk.Zoo) -> None:
     x = task.test.first(9).x
     assert torch.equal(zoo.solved("adopted").model()(x), model(x))
     target = nk.task("digits?parity&limit=200", name="parity")
-    for measure in ("logme", "short-finetune", "frechet"):
-        options = {"reading": "model", "aggregate": "layer"} if measure == "frechet" else {}
-        kin = {kin.name: kin.distance for kin in zoo.near(target, measure, **options)}
-        if measure != "frechet":  # the target's own network starts from the weights of the added one only
-            assert kin["added"] == kin["adopted"]
+    for measure in ("logme", "short-finetune", "task2vec", "frechet"):
+        for reading in ("auto", "padded", "model", "refit") if measure == "frechet" else ("",):
+            options = {"reading": reading} if reading else {}
+            kin = {kin.name: (kin.distance, kin.form) for kin in zoo.near(target, measure, samples=200, **options)}
+            assert kin["added"] == kin["adopted"], (measure, reading)
     assert zoo.task("adopted").fingerprint() == task.fingerprint()
+
+
+def test_copies_are_equal_from_every_seed_and_as_targets(zoo: nk.Zoo) -> None:
+    recipe = nk.Recipe(steps=30)
+    for name, data in (("added", DIGITS), ("other", "digits?parity&limit=200")):
+        zoo.add(nk.task(data, name=name), "mlp?hidden=8", trials=1, recipe=recipe, seed=3)
+    before = zoo.matrix(["added", "other"], samples=100)
+    zoo.adopt("adopted", "mlp?hidden=8", weights=zoo.solved("added").model(), task=nk.task(DIGITS))
+    distances = zoo.matrix(samples=100)
+    assert (before.form, distances.form) == ("padded/mixed", "model/sorted")
+    added, other, adopted = (distances.mean[zoo.names().index(name)] for name in ("added", "other", "adopted"))
+    assert torch.equal(added, adopted)
+    assert float(added[0]) == float(added[2]) == 0
+    assert float(other[0]) == float(other[2]) > 0
+    assert torch.equal(zoo.matrix(["added", "other"], samples=100).trials, before.trials)
+    target = nk.task("digits?detect=3&limit=200", name="three")
+    kin, events = heard(lambda: zoo.near(target, "frechet", samples=100))
+    assert {one.form for one in kin} == {"model/sorted"}
+    by_name = {one.name: one.distance for one in kin}
+    assert by_name["added"] == by_name["adopted"]
+    assert any("networks of 'adopted' are not known" in text for text in events)
+
+
+def adopt_with_mean(zoo: nk.Zoo, *names: str, mean: str = "") -> None:
+    """The same network under each name, with the mean of its name or of another one."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10)).eval()
+    for name in names:
+        inputs = {"shape": "1,8,8", "mean": {"a": 0.0, "b": 0.8}[mean or name], "std": 0.3}
+        zoo.adopt(name, module, task=nk.task("digits?limit=200"), preprocess=inputs)
+
+
+@pytest.mark.parametrize("measure", ["frechet", "task2vec"])
+def test_distances_do_not_depend_on_other_models_with_other_preprocessing(tmp_path: Path, measure: str) -> None:
+    target = nk.task("digits?parity&limit=150")
+    values: dict[tuple[str, ...], dict[str, float]] = {}
+    for names in (("a",), ("b",), ("a", "b"), ("b", "a")):
+        with nk.Zoo(tmp_path / "".join(names)) as zoo:
+            adopt_with_mean(zoo, *names)
+            values[names] = {kin.name: kin.distance for kin in zoo.near(target, measure, samples=100)}
+    assert values["a", "b"] == values["b", "a"] == values["a",] | values["b",]
+    assert values["a",]["a"] != values["b",]["b"]
+
+
+@pytest.mark.parametrize("measure", ["frechet", "task2vec"])
+def test_values_of_a_removed_model_are_not_read_for_its_successor(tmp_path: Path, measure: str) -> None:
+    matrices = []
+    for before in ("a", ""):
+        with nk.Zoo(tmp_path / f"zoo{before}") as zoo:
+            zoo.add(nk.task("digits?parity&limit=150", name="parity"), "mlp?hidden=4", trials=1)
+            for mean in filter(None, (before, "b")):
+                adopt_with_mean(zoo, "a", mean=mean)
+                matrices.append(zoo.matrix(measure=measure, samples=60).trials)
+                zoo.near(nk.task("digits?detect=1&limit=150"), "frechet", samples=60, screen=1)
+                zoo.remove("a")
+    assert not torch.equal(matrices[0], matrices[1])
+    assert torch.equal(matrices[1], matrices[2])
+
+
+def test_the_target_s_stored_network_is_not_used_with_the_preprocessing_of_another(zoo: nk.Zoo) -> None:
+    adopt_with_mean(zoo, "a", "b")
+    as_new = {kin.name: kin.distance for kin in zoo.near(nk.task("digits?limit=200"), "frechet", samples=100)}
+    stored = {kin.name: kin.distance for kin in zoo.near("b", "frechet", samples=100)}
+    assert stored["a"] == as_new["a"]
+    assert zoo.matrix(["b", "a"], samples=100).mean.diagonal().tolist() == [0, 0]
+
+
+def test_screening_compares_each_model_in_its_own_preprocessing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points: dict[tuple[str, int], Tensor] = {}
+    nearest = PackedPoints.nearest
+
+    def noted(packed: PackedPoints, point: Tensor, top: int, only: set[int]) -> list[tuple[int, float]]:
+        (number,) = only
+        points[order, number] = point
+        return nearest(packed, point, top, only)
+
+    monkeypatch.setattr(PackedPoints, "nearest", noted)
+    target = nk.task("digits?parity&limit=150")
+    how = Comparison.of("frechet", samples=100, screen=2)
+    for order in ("ab", "ba"):
+        with nk.Zoo(tmp_path / order) as zoo:
+            adopt_with_mean(zoo, *order)
+            for sources in (None, zoo.records()):
+                chosen = finish(shortlisted(StoredTarget(zoo, target, how.device), 1, how, sources))
+                assert {record.name for record in chosen} == {"a", "b"}
+    assert torch.equal(points["ab", 1], points["ba", 2])
+    assert torch.equal(points["ab", 2], points["ba", 1])
+    assert not torch.equal(points["ab", 1], points["ab", 2])
+
+
+def test_models_without_a_task_are_not_screened(zoo: nk.Zoo) -> None:
+    zoo.add(nk.task(DIGITS, name="digits"), "mlp?hidden=8", trials=1, recipe=nk.Recipe(steps=5))
+    solved = zoo.solved("digits")
+    zoo.remove("digits")
+    zoo.adopt("none", "mlp?hidden=8", weights=solved.model(), preprocess="shape=1,8,8")
+    for name in ("digits", "again"):
+        zoo.add(nk.task(DIGITS, name=name), "mlp?hidden=8", trials=1, recipe=nk.Recipe(steps=5))
+    (group,) = task_groups(zoo.catalogue)
+    assert group.count == 2
+    assert some_ids(zoo.catalogue, group, 9) == [zoo.record(name).id for name in ("digits", "again")]
+
+
+def test_embeddings_of_a_wrapped_network_are_measured_in_one_network(
+    zoo: nk.Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adopt_with_mean(zoo, "a")
+    bodies: list[Tensor] = []
+
+    def noted(view: SourceOnTarget, **options: Any) -> nn.Module:
+        bodies.append(next(iter(view.model.parameters())).clone())
+        return refitted(view, **options)
+
+    monkeypatch.setattr("nearkin.distance.probe_embedding.refitted", noted)
+    zoo.near(nk.task("digits?parity&limit=150"), "task2vec", samples=100)
+    first, second = bodies
+    assert torch.equal(first, second)
 
 
 def test_a_wrapped_copy_gives_equal_fisher_information_and_distances(zoo: nk.Zoo) -> None:
@@ -222,7 +346,7 @@ def test_licences_that_restrict_use_are_named(licence: str, words: str) -> None:
 
 
 def test_a_licence_that_restricts_use_gives_a_warning(zoo: nk.Zoo) -> None:
-    _, warned = cautions(lambda: zoo.adopt("net", images(), preprocess="size=8", licence="cc-by-nc-4.0"))
+    _, warned = heard(lambda: zoo.adopt("net", images(), preprocess="size=8", licence="cc-by-nc-4.0"))
     assert any("forbids commercial use" in text for text in warned)
 
 

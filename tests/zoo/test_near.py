@@ -25,6 +25,8 @@ from nearkin.distance.registry import _BY_NAME, MEASURES
 from nearkin.distance.source_on_target import SourceOnTarget
 from nearkin.store import schema
 from nearkin.store.records import NewArtifact
+from nearkin.zoo.comparison import Comparison
+from nearkin.zoo.near import rank_sources
 from nearkin.zoo.zoo import Zoo
 
 QUICK = nk.Recipe(steps=60, batch_size=32)
@@ -125,18 +127,32 @@ def test_where_labels_cannot_be_padded_the_label_free_form_is_used_and_said(tmp_
         assert (again.forms, again.reasons) == (matrix.forms, matrix.reasons)
 
 
-def test_networks_that_did_not_start_alike_are_named_and_compared_without_labels(tmp_path: Path) -> None:
+def test_with_an_unknown_start_the_whole_architecture_has_the_label_free_form_and_other_stored_values(
+    tmp_path: Path,
+) -> None:
     with Zoo(tmp_path / "zoo") as zoo:
         for name in ("zero", "six", "all"):
             zoo.add(nk.task(TASKS[name], name=name), "mlp?hidden=8", trials=1, recipe=QUICK)
+        zoo.add(nk.task(TASKS["all"], name="wide"), "mlp?hidden=9", trials=1, recipe=QUICK)
+        before = {reading: {kin.name: kin.distance for kin in zoo.near("wide", "frechet", reading=reading)}
+                  for reading in ("padded", "model")}  # fmt: skip
         facts = {name: value for name, value in zoo.record("six").facts.items() if name != "recipe"}
         with zoo.catalogue.database.writing() as connection:  # as of weights whose training is not known
             table = schema.tasks
             connection.execute(table.update().where(table.c.name == "six").values(facts=json.dumps(facts)))
         ranking, events = heard(zoo, "zero", "frechet")
-        assert {kin.name: kin.form for kin in ranking} == {"six": str(FALLBACK), "all": str(DEFAULT)}
-        assert any(isinstance(event, Caution) and "networks of 'six' did not start" in event.text for event in events)
+        forms = {"six": str(FALLBACK), "all": str(FALLBACK), "wide": str(DEFAULT)}
+        assert {kin.name: kin.form for kin in ranking} == forms
+        assert any(isinstance(event, Caution) and "networks of 'six' are not known" in event.text for event in events)
+        assert zoo.near("six", "frechet").form == ""  # the target is the one whose start is not known
         assert zoo.near("zero", "frechet", reading="padded").form == str(DEFAULT)  # asked for, it is measured
+        for reading, distances in before.items():  # by another network of 'wide', so stored apart from the first ones
+            now = {kin.name: kin.distance for kin in zoo.near("wide", "frechet", reading=reading)}
+            assert all(now[name] != distances[name] for name in ("zero", "six", "all"))
+            known = [zoo.record(name) for name in ("zero", "all")]
+            how = Comparison.of("frechet", reading=reading)
+            again = finish(rank_sources(zoo, "wide", how, known))
+            assert {kin.name: kin.distance for kin in again} == {name: distances[name] for name in ("zero", "all")}
 
 
 def test_task_embeddings_are_measured_once_a_task(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:

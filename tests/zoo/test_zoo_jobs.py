@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import nearkin as nk
 from counting_runner import CountingRunner
 from nearkin.core.budget import Budget
 from nearkin.core.errors import OptionError
-from nearkin.core.events import Caution, Event, Work, finish
+from nearkin.core.events import Caution, Event, Progress, Work, finish
 from nearkin.distance.measure import Measure
 from nearkin.distance.pair import Pair
 from nearkin.distance.screening import Rung
@@ -143,6 +144,60 @@ def test_stored_distances_need_no_job(tmp_path: Path, plain: Zoo) -> None:
         assert len(runner.jobs) == 2
         assert zoo.near("b", "frechet", samples=60).rows() == first.rows()
         assert len(runner.jobs) == 2
+
+
+@pytest.mark.parametrize("screen", [None, 2])
+def test_jobs_prepare_inputs_and_choose_forms_like_the_operation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, screen: int | None
+) -> None:
+    monkeypatch.setattr(shortlist, "RUNGS", (Rung(0.5, 4), Rung(1.0, 2)))
+    monkeypatch.setattr("nearkin.nets.recipe.STEPS_WANTED", 20)
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    with Zoo(tmp_path / "zoo") as zoo:
+        zoo.add(nk.task(DATA["a"], name="added"), "mlp?hidden=8", trials=1, recipe=nk.Recipe(steps=5))
+        zoo.adopt("copy", "mlp?hidden=8", weights=zoo.solved("added").model(), task=nk.task(DATA["a"]))
+        for name, mean in (("dark", 0.8), ("light", 0.1)):
+            inputs = {"shape": "1,8,8", "mean": mean, "std": 0.3}
+            zoo.adopt(name, module, task=nk.task(DATA["b"]), preprocess=inputs)
+    shutil.copytree(tmp_path / "zoo", tmp_path / "other")
+    task = nk.task(NEW, name="new")
+    with Zoo(tmp_path / "other") as alone:
+        expected = alone.near(task, "frechet", trials=2, screen=screen), alone.matrix(measure="frechet")
+    runner = CountingRunner(tmp_path / "zoo")
+    with Zoo(tmp_path / "zoo", runner=runner) as zoo:
+        here: list[Event] = []
+        ranking = finish(
+            zoo.near.work(task, "frechet", trials=2, screen=screen),
+            lambda event: None if runner.busy else here.append(event),
+        )
+        assert ranking.rows() == expected[0].rows()
+        assert not any(isinstance(event, Caution) and "worker" in event.text for event in here)
+        assert runner.counts()["train_trial"] == 2 * 3
+        assert not any(isinstance(event, Progress) and event.stage.startswith("new, trial") for event in here)
+        matrix = zoo.matrix(measure="frechet")
+        assert torch.equal(matrix.trials, expected[1].trials)
+        assert matrix.forms == expected[1].forms
+
+
+def test_a_job_names_the_rows_that_it_measures(tmp_path: Path, plain: Zoo) -> None:
+    """The result of a job that was interrupted is not taken for another network of the same name and data."""
+    shutil.copytree(plain.path, tmp_path / "zoo")
+    runner = CountingRunner(tmp_path / "zoo")
+    keys: list[list[str]] = []
+    with Zoo(tmp_path / "zoo", runner=runner) as zoo:
+        for replaced in ("", "", "d", "b"):  # nothing, a source, the target
+            if replaced:
+                zoo.remove(replaced)
+                zoo.add(nk.task(DATA[replaced], name=replaced), "mlp?hidden=8", trials=2, recipe=RECIPE)
+            zoo.near("b", "logme", samples=60)
+            keys.append([job.spec.key for job in runner.jobs if "measure_sources" in job.spec.function])
+            runner.jobs.clear()
+    first, again, source, target = map(set, keys)
+    assert len(first) == len(target) == 2
+    assert first == again
+    assert len(again & source) == 1
+    assert not source & target
 
 
 def test_a_ranking_measures_what_jobs_cannot(tmp_path: Path, plain: Zoo) -> None:

@@ -42,7 +42,7 @@ class Source:
         trials: number of trained networks.
         load: loads the networks.
         load_task: loads the task's data; None if they are not known.
-        shared_start: whether trial t started from the weights that every task's trial t starts from.
+        shared_start: whether trial t started from the weights that the target's trial t starts from.
         load_inputs: loads how inputs are prepared for the networks (default: images are fitted to `input_shape`).
     """
 
@@ -180,8 +180,11 @@ class Target:
         return self._informations[key]
 
     def embedding(self, source: Source, trial: int, samples: int) -> Work[Params]:
-        """Task2Vec embedding of the target in the source's network at initialisation, measured once."""
-        key = (*source.probe, trial, samples)
+        """Task2Vec embedding of the target in the source's network at initialisation, measured once.
+
+        Sources that share network, seed and preprocessing share it.
+        """
+        key = (*source.probe, source.inputs, trial, samples)
         if key not in self._embeddings:
             task = self.seen_as(source.inputs)
             self._embeddings[key] = yield from probe_embedding(task, source.network, source.seed, trial, samples)

@@ -11,7 +11,8 @@ from nearkin.distance.baselines.task2vec import task2vec_embedding
 from nearkin.distance.fisher_based.readings import refitted
 from nearkin.distance.source_on_target import SourceOnTarget
 from nearkin.fisher.diagonals import diagonal
-from nearkin.nets.registry import build
+from nearkin.nets.adopted_spec import adopted_spec
+from nearkin.nets.registry import REFERENCE_OUTPUTS, build
 from nearkin.tasks.task import Task
 
 RIDGE = 0.01  # of the head; fixed, so that no samples are held out
@@ -27,7 +28,9 @@ def probe_embedding(task: Task, network: str, seed: int, trial: int, samples: in
         trial: of the probe's weights.
         samples: number of training samples that are used.
     """
-    probe = build(network, task.input_shape, task.num_outputs, seed, trial).eval()
+    adopted = adopted_spec(network) is not None  # what is drawn for such a network depends on the number of outputs
+    num_outputs = REFERENCE_OUTPUTS if adopted else task.num_outputs
+    probe = build(network, task.input_shape, num_outputs, seed, trial).eval()
     view = SourceOnTarget(probe, task, task.form, num_train=samples)
     model = refitted(view, ridges=(RIDGE,))
     fisher = yield from diagonal.work(model, *view.train, likelihood=task.likelihood)

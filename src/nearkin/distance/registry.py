@@ -32,7 +32,10 @@ from nearkin.nets.heads import HEAD_START, with_head
 KERNEL_SAMPLES = 150  # of a tangent kernel, as in benchmarks/prediction.py
 
 DEFAULT = "short-finetune"
-"""Default of `near`: predicts the cost of fine-tuning best (`benchmarks/prediction.py`)."""
+"""Measure by which `solve` ranks sources, and default of a comparison that names none.
+
+`near` asks a question instead (`distance.questions`), whose default combines other measures.
+"""
 
 STRUCTURE = "frechet"
 """Default for search spaces and maps: compares what networks have learned, not how well they transfer."""

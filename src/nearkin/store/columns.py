@@ -69,6 +69,17 @@ def artifact_digests(
     return _rows(catalogue, query)
 
 
+def tasks_by_facts(catalogue: Catalogue, having: str, lacking: str) -> list[TaskRecord]:
+    """Tasks whose facts have one key, or lack another; models without a task are left out, oldest first.
+
+    The text of the facts is searched, so tasks that have a key deeper inside may be among them, or be missing.
+    """
+    table = schema.tasks.c
+    chosen = table.facts.like(f'%"{having}": %') | ~table.facts.like(f'%"{lacking}": %')
+    query = sql.select(schema.tasks).where((table.trials > 0) & chosen)
+    return [TaskRecord.of_row(row) for row in _rows(catalogue, query.order_by(table.id))]
+
+
 def tasks_with_ids(catalogue: Catalogue, ids: Sequence[int]) -> list[TaskRecord]:
     """Tasks by their ids, in that order; those that were removed meanwhile are left out."""
     table = schema.tasks
@@ -80,9 +91,9 @@ def tasks_with_ids(catalogue: Catalogue, ids: Sequence[int]) -> list[TaskRecord]
 
 
 def some_ids(catalogue: Catalogue, group: TaskGroup, count: int, leave_out: Sequence[int] = ()) -> list[int]:
-    """Ids of the oldest tasks of a group."""
+    """Ids of the oldest tasks of a group; models without a task are in none."""
     table = schema.tasks.c
-    inside = (table.network == group.network) & (table.input_shape == group.input_shape_text)
+    inside = (table.network == group.network) & (table.input_shape == group.input_shape_text) & (table.trials > 0)
     query = sql.select(table.id).where(inside & (table.seed == group.seed)).order_by(table.id)
     left_out = frozenset(leave_out)
     rows = _rows(catalogue, query.limit(count + len(left_out)))

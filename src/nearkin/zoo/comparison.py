@@ -1,11 +1,11 @@
 """Options of a comparison of tasks; sources and targets that are loaded from a zoo and store measured values in it."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -18,10 +18,12 @@ from nearkin.distance.forecasting.past_runs import RecordedRun
 from nearkin.distance.measure import Measure
 from nearkin.distance.pair import Pair, Source, Target
 from nearkin.distance.registry import DEFAULT, measure_named
+from nearkin.nets.adopted_spec import network_label
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.solved import Solved
 from nearkin.store.records import TaskRecord
 from nearkin.tasks.likelihood import likelihood
+from nearkin.tasks.network_inputs import NETWORK_INPUTS, NetworkInputs
 from nearkin.tasks.task import Task
 from nearkin.zoo.recorded_runs import recorded_runs
 from nearkin.zoo.solved_tasks import SolvedTasks
@@ -34,6 +36,9 @@ else:
     zoo_jobs = Lazy("nearkin.zoo.zoo_jobs")
 
 EMBEDDING = "task2vec"  # kind under which the zoo stores the embedding of a task, with trial and samples
+SEED = 0  # of the target's networks for sources whose own start is not known
+Architecture: TypeAlias = tuple[str, tuple[int, ...]]
+"""Network and input shape."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +97,11 @@ def shares_start(source: TaskRecord) -> bool:
     Networks that a zoo trained did, and their recipe is stored; the start of other networks is not known.
     """
     return "recipe" in source.facts
+
+
+def unknown_starts(records: Iterable[TaskRecord]) -> frozenset[Architecture]:
+    """Architectures of which a task has networks whose start is not known."""
+    return frozenset((record.network, record.input_shape) for record in records if not shares_start(record))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -153,6 +163,8 @@ class StoredTarget(Target):
 
     Attributes:
         measured: values that workers measured, by measure, source and share of the samples.
+        unknown: architectures whose sources are all compared as if their start were not known, since that of one of
+            them is not: their distances have one form, and the target has one network for all of them.
 
     Args:
         zoo: the zoo.
@@ -168,6 +180,7 @@ class StoredTarget(Target):
         super().__init__(zoo.task(task) if isinstance(task, str) else task)
         self.zoo, self.device, self.runner = zoo, device, runner
         self.measured: dict[tuple[str, str, float], list[float]] = {}
+        self.unknown: frozenset[Architecture] = frozenset()
         self._own: dict[object, Solved] = {}
         self._stored: dict[str, dict[tuple[str, int], dict[str, Any]]] = {}
 
@@ -185,36 +198,62 @@ class StoredTarget(Target):
         known = self.record is not None
         return zoo_jobs.stored_task(self.zoo, self.name) if known else zoo_jobs.named_task(self.zoo, self.task)
 
+    def compare_with(self, sources: Iterable[TaskRecord]) -> None:
+        """Note which architectures of these sources, and of the target's own networks, have an unknown start."""
+        self.unknown = unknown_starts([*sources, *([] if self.record is None else [self.record])])
+
     def source(self, record: TaskRecord) -> StoredSource:
         """A task of the same zoo as a source."""
-        return StoredSource.stored(self.zoo, record, self.device)
+        source = StoredSource.stored(self.zoo, record, self.device)
+        alike = (record.network, record.input_shape) in self.unknown
+        return replace(source, shared_start=False) if alike else source
+
+    @cached_property
+    def _own_inputs(self) -> NetworkInputs | None:
+        return None if self.record is None else self.zoo.network_inputs(self.record)
 
     def networks(self, source: Source, trials: int) -> Work[Solved]:
-        """The target's own networks of the source's architecture, from the same initial weights and trained equally."""
+        """The target's own networks of the source's architecture and preprocessing.
+
+        They start from the same weights as the source's networks and are trained equally. If the start of the source's
+        networks is not known, they are the same for all sources of the architecture and preprocessing.
+        """
         assert isinstance(source, StoredSource)
-        task, facts, record = self.seen_as(source.inputs), source.record.facts, self.record
-        stored = record is not None and (record.network, record.input_shape, record.seed) == source.probe
-        if record is not None and stored and shares_start(record):
-            recipe = Recipe(**record.facts["recipe"])
+        task, own = self.seen_as(source.inputs), self._stored_for(source)
+        if own is not None:
+            seed = own.seed
+            recipe = Recipe(**own.facts["recipe"]) if shares_start(own) else Recipe.suited(task)
         elif source.shared_start:
+            seed, facts = source.seed, source.record.facts
             recipe = Recipe(**facts["recipe"]).like(facts["num_train"], len(task.train))
         else:
-            recipe = Recipe.suited(task)
-        key = (*source.probe, json.dumps(recipe.to_dict()))
+            seed, recipe = SEED, Recipe.suited(task)
+        key = (source.network, source.inputs, seed, json.dumps(recipe.to_dict()))
         known = self._own.get(key)
         if known is not None and len(known.trials) >= trials:
             return known
-        fits = list(self.zoo.solved(self.name).trials[:trials]) if stored else []
+        fits = [] if own is None else list(self.zoo.solved(self.name).trials[:trials])
         if len(fits) < trials:
-            cache = TrialCache.of(self.zoo.work, task, source.network, recipe, source.seed)
-            yield Note(f"training {source.network} on '{task.name}', which the measure needs; the result is stored")
+            cache = TrialCache.of(self.zoo.work, task, source.network, recipe, seed)
+            label = network_label(source.network)
+            yield Note(f"training {label} on '{task.name}', which the measure needs; the result is stored")
             missing = cache.unfinished(range(len(fits), trials))
             if self.runner is not None:
-                yield from zoo_jobs.spread_trials(self.runner, cache, self.named(), missing, trials, self.device)
+                reader = source.name if NETWORK_INPUTS in source.record.facts else ""
+                yield from zoo_jobs.spread_trials(
+                    self.runner, cache, self.named(), missing, trials, self.device, inputs_of=reader
+                )
             for trial in range(len(fits), trials):
                 fits.append((yield from cache.trial(trial, trials, self.device)))
-        self._own[key] = Solved(task.name, source.network, task.facts(), source.seed, tuple(fits))
+        self._own[key] = Solved(task.name, source.network, task.facts(), seed, tuple(fits))
         return self._own[key]
+
+    def _stored_for(self, source: StoredSource) -> TaskRecord | None:
+        """The target's row, if its stored networks are those that a source is compared with."""
+        record = self.record
+        if record is None or (record.network, self._own_inputs) != (source.network, source.inputs):
+            return None
+        return record if record.seed == source.seed or not source.shared_start else None
 
     def recall(self, key: str, source: Source, trial: int) -> Mapping[str, float]:
         """Values that the zoo stores for a pair under a key; for a new task there are none."""

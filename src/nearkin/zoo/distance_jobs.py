@@ -63,12 +63,11 @@ def spread_sources(
     if len(chunks) < 2:
         return
     if Need.TARGET_NETWORK in how.chosen.needs:
-        kinds = {target.source(record).probe: record for record in missing}
-        for record in kinds.values():
+        for record in missing:
             with suppress(NearkinError):  # the reason is given when it is measured
                 yield from target.networks(target.source(record), trials)
     specs = [
-        _spec(named, chunk, trials, how, share, f"{len(chunk)} sources of '{target.name}', part {number}")
+        _spec(target, named, chunk, trials, how, share, f"{len(chunk)} sources of '{target.name}', part {number}")
         for number, chunk in enumerate(chunks, 1)
     ]
     for state in (yield from do_jobs(runner, specs, f"{how.measure} distances to '{target.name}'")):
@@ -83,14 +82,17 @@ def spread_targets(
     There are no jobs for targets whose distances are stored.
     """
     records = [zoo.record(name) for name in names]
-
-    def known(name: str) -> bool:
-        target = StoredTarget(zoo, name, how.device)
-        return all(_is_stored(target, record, trials, how, 1.0) for record in records)
-
-    missing = [name for name in names if not known(name)]
+    targets = {name: StoredTarget(zoo, name, how.device) for name in names}
+    for target in targets.values():
+        target.compare_with(records)
+    missing = [
+        name
+        for name, target in targets.items()
+        if not all(_is_stored(target, record, trials, how, 1.0) for record in records)
+    ]
     specs = [
-        _spec(stored_task(zoo, name), records, trials, how, 1.0, f"target '{name}'", beside=False) for name in missing
+        _spec(targets[name], stored_task(zoo, name), records, trials, how, 1.0, f"target '{name}'", beside=False)
+        for name in missing
     ]
     return dict(zip(missing, (yield from do_jobs(runner, specs, f"targets by {how.measure}")), strict=True))
 
@@ -115,6 +117,7 @@ def measure_sources(place: JobPlace, inputs: Mapping[str, Any], seed: int) -> Wo
         )  # fmt: skip
         named = inputs["task"]
         target = StoredTarget(zoo, read_named(zoo, named) if named["data"] else named["name"], how.device)
+        target.unknown = frozenset((network, tuple(shape)) for network, shape in inputs["unknown"])
         values: dict[str, dict[str, list[float]]] = {}
         for name in inputs["sources"]:
             source = target.source(zoo.record(name))
@@ -129,15 +132,24 @@ def measure_sources(place: JobPlace, inputs: Mapping[str, Any], seed: int) -> Wo
 
 
 def _spec(
-    named: NamedTask, sources: Sequence[TaskRecord], trials: int, how: Comparison, share: float, title: str,
-    beside: bool = True,
+    target: StoredTarget, named: NamedTask, sources: Sequence[TaskRecord], trials: int, how: Comparison, share: float,
+    title: str, beside: bool = True,
 ) -> JobSpec:  # fmt: skip
+    """The job that measures these sources; its key names the rows, as another network can have the same name."""
+    alike = {(record.network, record.input_shape) for record in sources} & target.unknown
     inputs = {
-        "task": named, "measure": how.measure, "options": dict(how.options), "samples": how.samples, "trials": trials,
+        "task": named, "own": [] if target.record is None else _row(target.record), "measure": how.measure,
+        "options": dict(how.options), "samples": how.samples, "trials": trials,
         "device": str(how.device), "share": share, "beside": beside and share == 1,
-        "sources": {record.name: record.fingerprint for record in sources},
+        "sources": {record.name: _row(record) for record in sources},
+        "unknown": sorted([network, list(shape)] for network, shape in alike),
     }  # fmt: skip
     return spec_for(measure_sources, inputs, title=title)
+
+
+def _row(record: TaskRecord) -> list[str | int | float]:
+    """What distinguishes a row from an earlier one of the same name."""
+    return [record.id, record.fingerprint, record.created, record.seconds]
 
 
 def _is_stored(target: StoredTarget, record: TaskRecord, trials: int, how: Comparison, share: float) -> bool:

@@ -64,7 +64,7 @@ def rank_sources(
     if weak:
         names = ", ".join(f"'{name}' ({metric:.2f})" for name, metric in list(weak.items())[:5])
         yield Caution(f"networks with a metric below 1 − ε = {1 - how.epsilon:.2f} on their own task: {names}")
-    yield from _start_cautions(measure, records)
+    yield from _start_cautions(measure, records, target)
     if runner is not None:
         yield from distance_jobs.spread_sources(target, records, trials, how)
     values: dict[str, list[float]] = {}
@@ -162,6 +162,7 @@ def _compared(
             return (yield from shortlisted(target, trials, how)), trials
     records = zoo.records() if sources is None else sources
     records = [record for record in records if own is None or record.name != own.name]
+    target.compare_with(records)
     require(
         bool(records),
         f"the zoo has no other task to compare '{target.name}' with; add some: nearkin add NAME DATA",
@@ -221,12 +222,14 @@ def compare_all(
     trials = how.trials or min(record.trials for record in records)
     values = torch.full((trials, len(names), len(names)), torch.nan, dtype=torch.float64)
     forms: dict[tuple[str, str], str] = {}
-    yield from _start_cautions(how.chosen, records)
     found: dict[str, State | None] = {}
     if runner is not None:
         found = yield from distance_jobs.spread_targets(zoo, runner, names, trials, how)
     for b, name in enumerate(names):
         target = StoredTarget(zoo, name, how.device)
+        target.compare_with(records)
+        if b == 0:
+            yield from _start_cautions(how.chosen, records, target)
         if name in found:
             distance_jobs.take_in(target, found[name])
         for a, record in enumerate(records):
@@ -242,15 +245,19 @@ def compare_all(
     return DistanceMatrix(tuple(names), how.measure, values, reasons, forms or None)
 
 
-def _start_cautions(measure: Measure, sources: Sequence[TaskRecord]) -> Work[None]:
-    """Name the sources whose networks did not start from the weights of the target's own network."""
-    others = [f"'{record.name}'" for record in sources if not shares_start(record)]
-    if others and Need.TARGET_NETWORK in measure.needs:
-        advice = "; by default the label-free form is used" if measure.has_forms else ""
-        yield Caution(
-            f"networks of {', '.join(others[:5])} did not start from the same weights as the target's network, so "
-            f"weights do not correspond{advice}"
-        )
+def _start_cautions(measure: Measure, sources: Sequence[TaskRecord], target: StoredTarget) -> Work[None]:
+    """Name the tasks whose networks did not start from the weights of their seed, and what follows from it."""
+    records = {record.name: record for record in (*sources, *([target.record] if target.record else []))}
+    others = [f"'{record.name}'" for record in records.values() if not shares_start(record)]
+    alike = any((record.network, record.input_shape) in target.unknown for record in sources)
+    if Need.TARGET_NETWORK not in measure.needs or not alike:
+        return
+    named = ", ".join(others[:5]) or "other tasks"
+    form = ", by default in the label-free form" if measure.has_forms else ""
+    yield Caution(
+        f"the initial weights of the networks of {named} are not known; tasks with their architecture are compared "
+        f"with one network of the target{form}"
+    )
 
 
 def _nothing() -> State:

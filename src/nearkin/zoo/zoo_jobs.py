@@ -17,7 +17,7 @@ from nearkin.core.state import State
 from nearkin.nets.recipe import Recipe
 from nearkin.run.jobs import JobFunction, JobPlace, JobSpec, job
 from nearkin.run.runner import Runner, run_jobs
-from nearkin.tasks.pixels import fitted_to
+from nearkin.tasks.network_inputs import NetworkInputs
 from nearkin.tasks.sources import task as read_task
 from nearkin.tasks.task import Task
 from nearkin.zoo.solved_tasks import SolvedTasks
@@ -86,8 +86,9 @@ def do_jobs(runner: Runner, specs: Sequence[JobSpec], stage: str, keep: bool = F
 
 
 def spread_trials(
-    runner: Runner, cache: TrialCache, named: NamedTask | None, trials: Sequence[int], count: int, device: torch.device
-) -> Work[None]:
+    runner: Runner, cache: TrialCache, named: NamedTask | None, trials: Sequence[int], count: int,
+    device: torch.device, inputs_of: str = "",
+) -> Work[None]:  # fmt: skip
     """Train trials of a task by jobs, which store them in its cache.
 
     Trials with a time limit are left to the caller, and those of a task that workers cannot read.
@@ -99,12 +100,14 @@ def spread_trials(
         trials: numbers of the trials.
         count: number of all trials.
         device: where they are trained.
+        inputs_of: name of a model of the zoo whose preprocessing the cache's task has (default: that of no model).
     """
     if named is None or len(trials) < 2 or cache.recipe.seconds is not None:
         return
     inputs = {
         "task": named, "shape": list(cache.task.input_shape), "network": cache.network,
         "recipe": cache.recipe.to_dict(), "trials": count, "device": str(device),
+        **({"inputs_of": inputs_of} if inputs_of else {}),
     }  # fmt: skip
     name = cache.task.name
     specs = [spec_for(train_trial, {**inputs, "trial": n}, cache.seed, f"'{name}', trial {n + 1}") for n in trials]
@@ -115,7 +118,9 @@ def spread_trials(
 def train_trial(place: JobPlace, inputs: Mapping[str, Any], seed: int) -> Work[State]:
     """Train one trial of a task, and store it in the unfinished work of a zoo."""
     with open_zoo(place) as zoo:
-        task = fitted_to(read_named(zoo, inputs["task"]), tuple(inputs["shape"]))
+        reader = inputs.get("inputs_of")
+        prepared = zoo.network_inputs(zoo.record(reader)) if reader else NetworkInputs(tuple(inputs["shape"]))
+        task = prepared(read_named(zoo, inputs["task"]))
         cache = TrialCache.of(zoo.work, task, inputs["network"], Recipe(**inputs["recipe"]), seed)
         yield from cache.trial(inputs["trial"], inputs["trials"], torch.device(inputs["device"]))
     return State({}, {"trial": inputs["trial"]})

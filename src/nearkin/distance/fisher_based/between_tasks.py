@@ -42,19 +42,27 @@ class FrechetDistance:
         of_target = OutputType(target.likelihood, target.num_outputs)
         return form_for(of_source, of_target, self.reading, self.aggregate, shared_start=source.shared_start)
 
-    def key(self, reading: str, samples: int) -> str:
-        """Key of stored distances; one measurement gives all aggregates."""
-        return f"frechet {reading} train {samples}{' aligned' if self.align else ''}"
+    def key(self, reading: str, samples: int, shared_start: bool = True) -> str:
+        """Key of stored distances; one measurement gives all aggregates.
+
+        Without a shared start, the target's network is another one.
+        """
+        return f"frechet {reading} train {samples}{' aligned' if self.align else ''}" + (
+            "" if shared_start else " unknown start"
+        )
+
+    def _key(self, pair: Pair, form: Form) -> str:
+        return self.key(form.reading, pair.samples, pair.source.shared_start)
 
     def is_stored(self, pair: Pair) -> bool:
         """Whether the distance of one pair is stored."""
         form = self.form(pair.source, pair.target.task)
-        return form.aggregate in pair.recall(self.key(form.reading, pair.samples))
+        return form.aggregate in pair.recall(self._key(pair, form))
 
     def __call__(self, pair: Pair) -> Work[float]:
         """The distance of one pair; stored distances are not measured again."""
         form = self.form(pair.source, pair.target.task)
-        key = self.key(form.reading, pair.samples)
+        key = self._key(pair, form)
         values = pair.recall(key)
         if form.aggregate not in values:
             values = yield from self._measured(pair, form.reading)
@@ -69,7 +77,7 @@ class FrechetDistance:
         width = max(sources.num_outputs, own.num_outputs)
         view = SourceOnTarget(own.model(trial), task, task.form, count)
         f_bb = yield from target.information(
-            (own, trial, reading, width, count), view, reading, width, count / pair.samples
+            (own, source.inputs, trial, reading, width, count), view, reading, width, count / pair.samples
         )
         if target.is_source(source):
             return distances(f_bb, f_bb)
