@@ -284,7 +284,7 @@ def answered(columns: Sequence[Column], inputs: tuple[str, ...], names: Sequence
             judges["held out"].correlations(ours, question)
             - judges["held out"].correlations(rank_mean((name,)), question)
         )
-        for name in names
+        for name in (*names, *instead)
     }
     return {
         "chosen": used,
@@ -296,7 +296,12 @@ def answered(columns: Sequence[Column], inputs: tuple[str, ...], names: Sequence
         "regression": judged(judges, ridge, question),
         "measures": {name: {**rows[name], "cost": round(costs[name], 2)} for name in names},
         "instead": {name: {**rows[name], "cost": round(costs[name])} for name in instead},
-        "combination less measure, held out": differences,
+        "combination and instead": {
+            name: judged(judges, lambda column, name=name: ranks(ours(column)) + ranks(column.values[name]), question)
+            for name in instead
+        },
+        "combination less measure, held out": {name: differences[name] for name in names},
+        "combination less instead, held out": {name: differences[name] for name in instead},
     }
 
 

@@ -86,6 +86,28 @@ def verdict(answer: dict[str, Any], question: str) -> str:
     )
 
 
+def what_labels_tell(one: dict[str, Any]) -> str:
+    """What fine-tuning itself, without a limit of its cost, predicts from the labels of the target."""
+    final, speed = one["final"], one["speed"]
+    fold, both = final["instead"]["3 folds, error"], speed["instead"]["60 steps and 3 folds, loss"]
+    together = {
+        question: answer["combination and instead"][name]["held out"]["spearman"]
+        for question, answer, name in (
+            ("final", final, "3 folds, error"), ("speed", speed, "60 steps and 3 folds, loss"),
+        )
+    }  # fmt: skip
+    less = final["combination less instead, held out"]["3 folds, error"]
+    return f"""In italics: what a user could do instead of a measure. `3 folds`: the same runs on two thirds of the
+target's labels, judged on the other third, three times. `60 steps, training loss`: the run of `speed` itself, with all
+labels. They use the labels of the target only, as a measure does, so they show how much these labels tell. For the
+final error they reach {span(fold["held out"]["spearman"])} on the held-out targets. The chosen measures differ from that
+by {signed(less)}, at 1/{fold["cost"] / final["cost"]:.0f} of the cost. For speed
+real runs reach {span(both["held out"]["spearman"])}. Measures and fine-tuning together, as a mean of two ranks,
+reach {span(together["final"])} and {span(together["speed"])}.
+So the goals, {GOALS["final"]:.2f} and {GOALS["speed"]:.2f}, are above what 100 or 300 labels tell about these targets
+at any cost that was tried."""
+
+
 HEAD = ["measure", "Spearman, choice", "Spearman, held out", "regret, choice", "regret, held out", "cost"]
 
 
@@ -118,6 +140,8 @@ Brown a measure can then reach about {ceiling(again["final"]):.2f} ({ceiling(aga
 {ceiling(again["final @300"]):.2f}). The standard deviation of the error over the sources of a target is
 {spread["final @60"]:.3f} after 60 steps and {spread["final @300"]:.3f} after 300: the longer the fine-tuning, the less
 the choice of the source matters, and the less every measure predicts.
+
+{what_labels_tell(one)}
 
 This is the second form of the benchmark. The first one had sources of 2,000 samples each, the error after 300 steps
 alone, measured on fewer samples, and Fashion-MNIST and CIFAR-100 as held-out data. There the chosen measures (`hscore`,
