@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from nearkin.core.errors import DataError, MismatchError, NearkinError, OptionError
 from nearkin.nets.adopted import AdoptedNetwork, pooled, wrapped
 from nearkin.nets.adopted_spec import ADOPTED, AdoptedSpec, adopted_spec, network_label
-from nearkin.nets.adoption import NEW, AdoptedModel, adopt_module, described, probe_inputs
+from nearkin.nets.adoption import NEW, AdoptedModel, adopt_module, probe_inputs
 from nearkin.nets.functional import load
 from nearkin.nets.heads import features
 from nearkin.nets.layer_tree import build_layers, describe
+from nearkin.nets.module_source import described
 from nearkin.nets.registry import build
 from nearkin.nets.trusted_code import TrustError, is_trusted, refusal
 from nearkin.nets.weight_files import load_weights, read_weights

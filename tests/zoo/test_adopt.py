@@ -290,7 +290,7 @@ def test_bad_input_gives_one_line_and_stores_nothing(
 
 
 def test_a_task_with_another_number_of_classes_is_refused(zoo: nk.Zoo) -> None:
-    with pytest.raises(MismatchError, match="has 5 outputs, 'digits"):
+    with pytest.raises(MismatchError, match="has 5 outputs, its task needs 10"):
         zoo.adopt("net", images(), task=nk.task(DIGITS), preprocess="size=8")
 
 
@@ -560,7 +560,7 @@ class TestTransformers:
         assert tokenizer is not None
         assert (tokenizer.length, tokenizer.pad_id) == (14, 1)
         assert solved.model()(tokenizer(["good " * 40, "bad", ""])).shape == (3, 1)
-        with pytest.raises(MismatchError, match=r"cannot read inputs of shape .*length=64"):
+        with pytest.raises(MismatchError, match=r"cannot read inputs of shape .*length="):
             zoo.adopt("long", str(folder), preprocess={"tokenizer": str(folder), "length": 15}, licence="mit")
 
     def test_the_padding_token_of_special_tokens(self, zoo: nk.Zoo, folder: Path) -> None:
