@@ -130,14 +130,12 @@ def require_values(module: nn.Module) -> None:
 
 
 def copied_module(module: nn.Module) -> nn.Module:
-    """A copy of a module; one with weights that are computed from others in a way that prevents it is refused."""
+    """A copy of a module; one that python cannot copy, such as one with the older `weight_norm`, is refused."""
     try:
         return copy.deepcopy(module)
-    except RuntimeError as failed:
-        advice = rebuilding_advice(module) if "weight_norm" in str(failed) else reason_of(failed)
+    except (RuntimeError, TypeError) as failed:
         raise MismatchError(
-            f"{type(module).__name__} cannot be copied, since weights are computed from others; {advice}, or use "
-            f"torch.nn.utils.parametrizations in its class"
+            f"{type(module).__name__} cannot be copied ({reason_of(failed)}); {rebuilding_advice(module)}"
         ) from None
 
 

@@ -23,8 +23,8 @@ _PLAIN = (bool, int, float, str, type(None))
 def describe(network: nn.Module) -> dict[str, Any]:
     """The layers of a network as JSON values; an error names a layer that cannot be described.
 
-    >>> describe(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))["layers"]["0"]
-    {'class': 'Flatten', 'arguments': {'start_dim': 1, 'end_dim': -1}}
+    >>> describe(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))["layers"][0]
+    ['0', {'class': 'Flatten', 'arguments': {'start_dim': 1, 'end_dim': -1}}]
     """
     tree, ties = _described(network, "", {}), _ties(network)
     return {**tree, TIES: ties} if ties else tree
@@ -36,13 +36,13 @@ def _described(layer: nn.Module, path: str, seen: dict[int, str]) -> dict[str, A
     seen[id(layer)] = path
     kind = type(layer)
     if kind is nn.Sequential:
-        layers = {name: _described(child, f"{path}.{name}".lstrip("."), seen) for name, child in _children(layer)}
+        layers = [[name, _described(child, f"{path}.{name}".lstrip("."), seen)] for name, child in _children(layer)]
         return {"class": "Sequential", "layers": layers}
-    shown = f"its layer {path!r} is" if path else "it is"
-    require(getattr(nn, kind.__name__, None) is kind, f"{shown} a {kind.__name__}, which is no layer of torch.nn")
+    shown = f"{f'its layer {path!r}' if path else 'it'} is {kind.__module__}.{kind.__name__}"
+    require(getattr(nn, kind.__name__, None) is kind, f"{shown}, which is no layer of torch.nn")
     arguments = _arguments(layer)
     if arguments is None:
-        raise OptionError(f"{shown} a {kind.__name__}, which does not keep the arguments of its constructor")
+        raise OptionError(f"{shown}, which does not keep the arguments of its constructor")
     return {"class": kind.__name__, "arguments": arguments}
 
 
@@ -121,8 +121,9 @@ def _built(tree: Any, path: str, made: dict[str, nn.Module]) -> nn.Module:
     if kind == "Sequential":
         network = made[path] = nn.Sequential()
         layers = tree.get("layers")
-        require(isinstance(layers, Mapping), f"the layer {path!r} has no list of layers", DataError)
-        for name, child in layers.items():
+        pairs = isinstance(layers, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in layers)
+        require(pairs, f"the layer {path!r} has no list of names and layers", DataError)
+        for name, child in layers:
             network.add_module(str(name), _built(child, f"{path}.{name}".lstrip("."), made))
         return network
     factory = getattr(nn, kind, None) if isinstance(kind, str) else None

@@ -69,7 +69,9 @@ def rebuilding_advice(module: nn.Module, again: nn.Module | None = None) -> str:
         hooks = _hooks(layer)
         if len(hooks) > len(_hooks(other)):
             norm = next((norm for norm in map(_norm, hooks) if norm), "")
-            return f"call torch.nn.utils.remove_{norm}({name}) first" if norm else f"remove the hooks of {name} first"
+            if norm:
+                return f"call torch.nn.utils.remove_{norm}({name}), or use torch.nn.utils.parametrizations.{norm}"
+            return f"remove the hooks of {name} first"
     kind = type(module)
     return _as_code("factory" if kind.__module__.startswith("torch.") else kind.__name__)
 
