@@ -161,7 +161,9 @@ def test_probabilities_become_scores(ending: nn.Module) -> None:
     assert certain.isfinite().all(), "also for probabilities of 0"
 
 
-@pytest.mark.parametrize(("width", "words"), [(1, "without the sigmoid and with two outputs"), (3, "without the sigmoid")])
+@pytest.mark.parametrize(
+    ("width", "words"), [(1, "without the sigmoid and with two outputs"), (3, "without the sigmoid")]
+)
 def test_a_sigmoid_is_refused(width: int, words: str) -> None:
     module = nn.Sequential(nn.Linear(4, width), nn.Sigmoid())
     with pytest.raises(MismatchError, match=f"Sequential ends in a sigmoid.* {words}$"):
@@ -236,8 +238,8 @@ def normed(norm: Callable[[nn.Module], nn.Module]) -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: nn.Sequential(nn.ReLU(), Doubled(4, 2)), r"its layer '1' is .*\.Doubled, which is no layer of torch\.nn; "
-         "give the code"),
+        (lambda: nn.Sequential(nn.ReLU(), Doubled(4, 2)),
+         r"its layer '1' is .*\.Doubled, which is no layer of torch\.nn; give the code"),
         (lambda: nn.Sequential(nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 4), 1), nn.Linear(4, 2)),
          "its layer '0' is .*TransformerEncoder, which does not keep the arguments"),
         (lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 2))),
@@ -263,6 +265,7 @@ def test_lazy_layers_that_saw_an_input_are_built_again() -> None:
     assert torch.equal(adopted_copy(module, x)(x), module(x))
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace")
 def test_a_scripted_module_needs_its_class() -> None:
     with pytest.raises(OptionError, match=r"Normed is a scripted module.*package\.module:Normed"):
         described(torch.jit.trace(Normed(), torch.randn(1, 4)))
@@ -280,7 +283,7 @@ def test_weights_that_the_forward_pass_does_not_reach_must_be_finite() -> None:
 class Kept(nn.Module):
     """A module that keeps the argument of its constructor."""
 
-    def __init__(this, value: Any = None) -> None:  # noqa: N805
+    def __init__(this, value: Any = None) -> None:
         super().__init__()
         this.value, this.layer = value, nn.Linear(4, 2)
 
@@ -349,7 +352,8 @@ def test_code_that_a_description_names_must_be_trusted() -> None:
     "tree",
     [
         {"class": "Sequential"}, {"class": "Sequential", "layers": [["0", {"class": "os.system", "arguments": {}}]]},
-        {"class": "Sequential", "layers": {"0": {"class": "ReLU", "arguments": {}}}}, {"class": "Sequential", "layers": [3]},
+        {"class": "Sequential", "layers": {"0": {"class": "ReLU", "arguments": {}}}},
+        {"class": "Sequential", "layers": [3]},
         {"class": "ReLU", "arguments": {}, "ties": []}, {"class": "ReLU", "arguments": {}, "ties": {"a": "b"}},
         {"class": "ReLU", "arguments": {}, "ties": {"a": [1]}},
         {"class": "Module", "arguments": {"x": []}}, {"class": "__builtins__", "arguments": {}},

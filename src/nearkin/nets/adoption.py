@@ -110,7 +110,7 @@ def require_shapes(module: nn.Module) -> None:
     for name, value in module.named_parameters():
         require(
             not is_lazy(value),
-            f"{type(module).__name__}: {name} has no shape yet; call the model once on a batch, and give the model itself",
+            f"{type(module).__name__}: {name} has no shape yet; call the model once on a batch, then adopt it",
             MismatchError,
         )
 
@@ -122,7 +122,7 @@ def require_values(module: nn.Module) -> None:
     for name, value in (weights | buffers).items():
         require(
             not value.is_meta,
-            f"{label}: {name} is on the meta device and has no values; create the model on the CPU and load its weights",
+            f"{label}: {name} is on the meta device and has no values; create it on the CPU, and load its weights",
             MismatchError,
         )
         finite = value.isfinite().all() if name in weights else not value.isnan().any()
@@ -233,10 +233,10 @@ def token_fields(module: nn.Module, shape: Sequence[int]) -> tuple[InputField, .
         module: with its trained weights; the name is that of its first argument.
         shape: of its inputs.
     """
-    name, first = next(iter(inspect.signature(module.forward).parameters.items()), ("", None))
     embeds = len(shape) == 1 and any(isinstance(layer, nn.Embedding) for layer in module.modules())
-    if not embeds or any(map(is_lazy, module.parameters())) or first is None or first.kind is not first.POSITIONAL_OR_KEYWORD:
+    if not embeds or any(map(is_lazy, module.parameters())):
         return ()
+    name = next((name for name in inspect.signature(module.forward).parameters), "")
     for dtype in (torch.float32, torch.int64):
         with suppress(Exception), evaluation_mode(module):
             module(torch.zeros(PROBES, *shape, dtype=dtype))

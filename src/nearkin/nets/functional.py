@@ -225,7 +225,7 @@ def class_name(model: nn.Module) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """Text of an error of the code of a network, in one line; its class if it has no text.
+    r"""Text of an error of the code of a network, in one line; its class if it has no text.
 
     >>> reason_of(ValueError("a\nb")), reason_of(AssertionError())
     ('a b', 'AssertionError')

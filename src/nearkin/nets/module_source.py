@@ -63,7 +63,7 @@ def rebuilding_advice(module: nn.Module, again: nn.Module | None = None) -> str:
     for path, layer in module.named_modules():
         name, other = f"model.get_submodule({path!r})" if path else "model", layers_again.get(path, nn.Identity())
         if parametrize.is_parametrized(layer) and not parametrize.is_parametrized(other):
-            weight = next(iter(layer.parametrizations))  # type: ignore[arg-type]
+            weight = next(iter(layer.parametrizations))
             call = f"torch.nn.utils.parametrize.remove_parametrizations({name}, '{weight}')"
             return f"remove the parametrization first: {call}"
         hooks = _hooks(layer)
