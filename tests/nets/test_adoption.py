@@ -240,7 +240,7 @@ def normed(norm: Callable[[nn.Module], nn.Module]) -> nn.Module:
     [
         (lambda: nn.Sequential(nn.ReLU(), Doubled(4, 2)),
          r"its layer '1' is .*\.Doubled, which is no layer of torch\.nn; give the code"),
-        (lambda: nn.Sequential(nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 4, batch_first=True), 1), nn.Linear(4, 2)),
+        (lambda: nn.Sequential(nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 4, batch_first=True), 1)),
          "its layer '0' is .*TransformerEncoder, which does not keep the arguments"),
         (lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 2))),
          r"remove_parametrizations\(model.get_submodule\('0'\), 'weight'\)"),
