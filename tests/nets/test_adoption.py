@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -14,10 +15,11 @@ from torch import Tensor, nn
 from nearkin.core.errors import DataError, MismatchError, NearkinError, OptionError
 from nearkin.nets.adopted import AdoptedNetwork, pooled, wrapped
 from nearkin.nets.adopted_spec import ADOPTED, AdoptedSpec, adopted_spec, network_label
-from nearkin.nets.adoption import NEW, AdoptedModel, adopt_module, described, probe_inputs
+from nearkin.nets.adoption import NEW, AdoptedModel, adopt_module, probe_inputs, require_values, token_fields
 from nearkin.nets.functional import load
 from nearkin.nets.heads import features
 from nearkin.nets.layer_tree import build_layers, describe
+from nearkin.nets.module_source import described
 from nearkin.nets.registry import build
 from nearkin.nets.trusted_code import TrustError, is_trusted, refusal
 from nearkin.nets.weight_files import load_weights, read_weights
@@ -145,6 +147,185 @@ def test_wrong_heads_are_refused_in_one_line(module: Callable[[], nn.Module], he
     assert "\n" not in str(caught.value)
 
 
+def adopted_copy(module: nn.Module, x: Tensor) -> nn.Module:
+    """The module after it was adopted and built again."""
+    return rebuilt(adopt_module(module, x, described(module), head=None, num_outputs=None), tuple(x.shape[1:]))
+
+
+@pytest.mark.parametrize("ending", [nn.Softmax(1), nn.LogSoftmax(1)])
+def test_probabilities_become_scores(ending: nn.Module) -> None:
+    module, x = nn.Sequential(nn.Linear(4, 3), ending), torch.randn(5, 4)
+    again = adopted_copy(module, x)
+    assert torch.allclose(again(x), module[0](x).log_softmax(1), atol=1e-5)
+    certain = adopted_copy(module, x)(x * 1e4)
+    assert certain.isfinite().all(), "also for probabilities of 0"
+
+
+@pytest.mark.parametrize(
+    ("width", "words"), [(1, "without the sigmoid and with two outputs .*"), (3, "without the sigmoid")]
+)
+def test_a_sigmoid_is_refused(width: int, words: str) -> None:
+    module = nn.Sequential(nn.Linear(4, width), nn.Sigmoid())
+    with pytest.raises(MismatchError, match=f"Sequential ends in a sigmoid.* {words}$"):
+        adopted_copy(module, torch.randn(5, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_other_real_numbers_become_single(dtype: torch.dtype) -> None:
+    module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)).to(dtype).eval()
+    x = torch.randn(5, 4)
+    again = adopted_copy(module, x)
+    assert {value.dtype for value in again.parameters()} == {torch.float32}
+    assert torch.allclose(again(x), module(x.to(dtype)).float(), atol=0.02)
+    assert module[0].weight.dtype == dtype
+
+
+def test_weights_of_two_layers_stay_tied() -> None:
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    second.weight = first.weight
+    module, x = nn.Sequential(first, nn.ReLU(), second, nn.Linear(4, 2)), torch.randn(3, 4)
+    again = adopted_copy(module, x)
+    assert torch.equal(again(x), module(x))
+    assert again.network[0].weight is again.network[2].weight
+    assert again.network[0].bias is not again.network[2].bias
+
+
+def test_more_than_ten_layers_keep_their_order() -> None:
+    layers = [layer for _ in range(6) for layer in (nn.Linear(4, 4), nn.Tanh())]
+    module, x = nn.Sequential(*layers, nn.Linear(4, 2)), torch.randn(3, 4)
+    assert torch.equal(adopted_copy(module, x)(x), module(x))
+
+
+class Doubled(nn.Linear):
+    """A subclass of a layer of torch."""
+
+
+class Lazy(nn.Module):
+    """A module whose constructor makes lazy layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.LazyLinear(3), nn.LazyLinear(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x).relu())
+
+
+class Normed(nn.Module):
+    """A module of a user, to whose layers something may be added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)
+
+
+def hooked() -> nn.Module:
+    module = Normed()
+    module.layer.register_forward_hook(lambda layer, inputs, outputs: outputs * 2)
+    return module
+
+
+def normed(norm: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    module = Normed()
+    norm(module.layer)
+    return module
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm")
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: nn.Sequential(nn.ReLU(), Doubled(4, 2)),
+         r"its layer '1' is .*\.Doubled, which is no layer of torch\.nn; give the code"),
+        (lambda: nn.Sequential(nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 4, batch_first=True), 1)),
+         "its layer '0' is .*TransformerEncoder, which does not keep the arguments"),
+        (lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 2))),
+         r"remove_parametrizations\(model.get_submodule\('0'\), 'weight'\)"),
+        (lambda: normed(nn.utils.parametrizations.spectral_norm), "built again from its class, has other weights: .*"
+         "remove_parametrizations"),
+        (lambda: normed(nn.utils.weight_norm), "cannot be copied .*remove_weight_norm"),
+        (lambda: normed(nn.utils.spectral_norm), "remove_spectral_norm"),
+        (hooked, r"gives other outputs .*remove the hooks of model.get_submodule\('layer'\)"),
+        (Lazy, "first.weight has no shape yet; call the model once"),
+        (lambda: Normed().to("meta"), "layer.weight is on the meta device"),
+    ],
+)  # fmt: skip
+def test_modules_that_are_not_built_again_are_refused_with_advice(make: Callable[[], nn.Module], words: str) -> None:
+    with pytest.raises(NearkinError, match=words) as caught:
+        adopted_copy(make(), torch.randn(5, 4))
+    assert "\n" not in str(caught.value)
+
+
+def test_lazy_layers_that_saw_an_input_are_built_again() -> None:
+    module, x = Lazy(), torch.randn(5, 4)
+    module(x)
+    assert torch.equal(adopted_copy(module, x)(x), module(x))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace")
+def test_a_scripted_module_needs_its_class() -> None:
+    with pytest.raises(OptionError, match=r"Normed is a scripted module.*package\.module:Normed"):
+        described(torch.jit.trace(Normed(), torch.randn(1, 4)))
+
+
+def test_weights_that_the_forward_pass_does_not_reach_must_be_finite() -> None:
+    module = Normed()
+    module.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+    require_values(module)
+    module.register_parameter("unused", nn.Parameter(torch.tensor([torch.nan])))
+    with pytest.raises(DataError, match="unused has values that are not finite"):
+        adopted_copy(module, torch.randn(5, 4))
+
+
+class Kept(nn.Module):
+    """A module that keeps the argument of its constructor."""
+
+    def __init__(this, value: Any = None) -> None:
+        super().__init__()
+        this.value, this.layer = value, nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)
+
+
+class Lines:
+    """An object with a name of two lines."""
+
+    def __str__(self) -> str:
+        return "two\nlines"
+
+
+@pytest.mark.parametrize("value", [np.arange(3.0), Lines(), [nn.ReLU(), nn.Sequential(nn.ReLU())], {"a": 1}, "a\nb"])
+def test_arguments_that_are_no_numbers_are_named_in_one_line(value: Any) -> None:
+    with pytest.raises(OptionError, match="value") as caught:
+        described(Kept(value))
+    assert "\n" not in str(caught.value)
+
+
+def test_the_first_parameter_of_a_constructor_may_have_any_name() -> None:
+    assert described(Kept(3)).network.endswith("Kept?value=3")
+
+
+def test_tokens_are_a_named_input() -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(9, 4)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.words(ids).mean(1)
+
+    class Columns(Words):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.words(x[:, 0].long()) * x[:, 1:2]
+
+    assert token_fields(Words(), (5,)) == (InputField("ids", (5,)),)
+    assert token_fields(Columns(), (5,)) == token_fields(nn.Linear(5, 2), (5,)) == ()
+
+
 def test_outputs_that_are_no_tensor_name_their_parts() -> None:
     spec = AdoptedSpec(**{**vars(described(Tokens())), "fields": FIELDS})
     with pytest.raises(MismatchError, match="output=…, one of 'logits', 'hidden'"):
@@ -154,13 +335,6 @@ def test_outputs_that_are_no_tensor_name_their_parts() -> None:
 def test_a_class_that_keeps_no_arguments_needs_a_network_string() -> None:
     with pytest.raises(OptionError, match="does not keep the argument 'width'"):
         described(Hidden(3))
-
-
-def test_half_precision_becomes_single() -> None:
-    module = nn.Sequential(nn.Linear(4, 3)).half()
-    adopted = adopt_module(module, torch.randn(3, 4), described(module), head=None, num_outputs=None)
-    assert {value.dtype for value in adopted.params.values()} == {torch.float32}
-    assert module[0].weight.dtype == torch.float16
 
 
 def test_code_that_a_description_names_must_be_trusted() -> None:
@@ -177,7 +351,11 @@ def test_code_that_a_description_names_must_be_trusted() -> None:
 @pytest.mark.parametrize(
     "tree",
     [
-        {"class": "Sequential"}, {"class": "Sequential", "layers": {"0": {"class": "os.system", "arguments": {}}}},
+        {"class": "Sequential"}, {"class": "Sequential", "layers": [["0", {"class": "os.system", "arguments": {}}]]},
+        {"class": "Sequential", "layers": {"0": {"class": "ReLU", "arguments": {}}}},
+        {"class": "Sequential", "layers": [3]},
+        {"class": "ReLU", "arguments": {}, "ties": []}, {"class": "ReLU", "arguments": {}, "ties": {"a": "b"}},
+        {"class": "ReLU", "arguments": {}, "ties": {"a": [1]}},
         {"class": "Module", "arguments": {"x": []}}, {"class": "__builtins__", "arguments": {}},
         {"same": "nothing"}, {"class": "Linear", "arguments": {"in_features": "a", "out_features": 2}},
         {"class": "Linear", "arguments": {"in_features": [[1]], "out_features": 2}}, [], {"class": 3},
@@ -218,7 +396,6 @@ def test_random_networks_are_described(makers: list[Callable[[], nn.Module]], re
     layers = [make() for make in makers]
     network = nn.Sequential(*layers, *([layers[0]] if repeat else []), nn.Linear(4, 2)).eval()
     tree = describe(network)
-    assert tree is not None
     again = build_layers(tree)
     load_weights(again, network.state_dict(), "test")
     x = torch.randn(3, 4)

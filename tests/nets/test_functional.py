@@ -1,6 +1,6 @@
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from nearkin.core.errors import MismatchError
 from nearkin.core.rng import seeded
@@ -188,3 +188,15 @@ def test_blank_takes_the_networks_precision() -> None:
     with seeded(0):
         assert blank(nn.Linear(2, 2).double(), (2,), 4).dtype == torch.float64
     assert blank(nn.ReLU(), (2,), 4).shape == (4, 2)
+
+
+class Masked(nn.Module):
+    """A network that takes several inputs."""
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return x * mask
+
+
+def test_a_network_of_several_inputs_is_to_be_adopted() -> None:
+    with pytest.raises(MismatchError, match=r"'mask'\); if it takes several inputs, adopt it first"):
+        outputs_of(Masked(), torch.zeros(2, 3))

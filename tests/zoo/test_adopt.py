@@ -290,7 +290,7 @@ def test_bad_input_gives_one_line_and_stores_nothing(
 
 
 def test_a_task_with_another_number_of_classes_is_refused(zoo: nk.Zoo) -> None:
-    with pytest.raises(MismatchError, match="has 5 outputs, 'digits"):
+    with pytest.raises(MismatchError, match="has 5 outputs, its task needs 10"):
         zoo.adopt("net", images(), task=nk.task(DIGITS), preprocess="size=8")
 
 
@@ -331,6 +331,83 @@ def test_a_network_string_needs_weights_and_its_code_is_remembered(zoo: nk.Zoo, 
     assert record.facts["adopted"]["label"] == "Mine"
     with pytest.raises(MismatchError, match="built again from its class, has other weights"):
         zoo.adopt("copy", module, preprocess="shape=4")  # its class does not keep the width
+
+
+class Words(nn.Module):
+    """A model of tokens as one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.last = nn.Embedding(9, 4), nn.Linear(4, 3)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.last(self.words(ids).mean(1))
+
+    @classmethod
+    def small(cls) -> "Words":
+        return cls()
+
+
+def test_tokens_as_one_tensor_are_a_named_input(zoo: nk.Zoo) -> None:
+    module, ids = Words().eval(), torch.randint(0, 9, (40, 6))
+    zoo.adopt("words", module, preprocess="shape=6", licence="mit")
+    task = nk.Task.from_arrays("tokens", {"ids": ids}, torch.arange(40) % 3)
+    solved = zoo.solved("words")
+    x = solved.inputs(task).train.first(5).x
+    assert torch.equal(solved.model()(x), module(x))
+    assert nk.rank(task, ["zoo:words"], sample=20, zoo=zoo).best.num_features == 4
+    numbers = nk.Task.from_arrays("numbers", ids, torch.arange(40) % 3)
+    with pytest.raises(MismatchError, match="give tokens by the name of its argument") as caught:
+        zoo.adopt("bad", module, task=numbers)
+    assert "size=224" not in str(caught.value)
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, lambda module: torch.compile(module, backend="eager")])
+def test_wrapped_modules_are_those_inside(zoo: nk.Zoo, wrap: Callable[[nn.Module], Any]) -> None:
+    module = images()
+    zoo.adopt("net", wrap(module), preprocess="size=8", licence="mit")
+    zoo.adopt("again", images(), weights=wrap(module), preprocess="size=8", licence="mit")
+    x = torch.randn(3, 3, 8, 8)
+    for name in ("net", "again"):
+        assert torch.equal(zoo.solved(name).model()(x), module(x))
+        assert zoo.record(name).facts["adopted"]["label"] == "Sequential"
+
+
+def test_probabilities_are_measured_as_logits(zoo: nk.Zoo) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    for name, model in (("logits", module), ("probabilities", nn.Sequential(*module, nn.Softmax(1)))):
+        zoo.adopt(name, model, task=nk.task(DIGITS), licence="mit")
+    first, second = zoo.solved("logits").trials[0].scores, zoo.solved("probabilities").trials[0].scores
+    assert first.loss == pytest.approx(second.loss, rel=1e-5)
+    assert zoo.fisher("logits").trace() == pytest.approx(zoo.fisher("probabilities").trace(), rel=1e-4)
+
+
+def test_the_random_state_of_torch_is_kept(zoo: nk.Zoo) -> None:
+    module = images()
+    before = torch.get_rng_state()
+    zoo.adopt("net", module, preprocess="size=8", licence="mit")
+    zoo.adopt("features", module, head="new", preprocess="size=8", licence="mit")
+    zoo.adopt("own", "lenet", weights=build("lenet", (1, 8, 8), 3, seed=0), preprocess="size=8&channels=1")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_label_is_the_class_of_the_model(zoo: nk.Zoo) -> None:
+    network = f"{Words.__module__}:Words.small"
+    record = zoo.adopt("words", network, weights=Words(), preprocess="shape=6", licence="mit")
+    assert record.facts["adopted"]["label"] == "Words"
+
+
+def test_advice_about_images_is_given_for_images_only(zoo: nk.Zoo) -> None:
+    wide = nn.Sequential(nn.Flatten(), nn.Linear(7, 10))
+    with pytest.raises(MismatchError, match=r"such as size=224$"):
+        zoo.adopt("net", wide, task=nk.task(DIGITS))
+    with pytest.raises(MismatchError, match="check its preprocessing") as caught:
+        zoo.adopt("net", wide, preprocess="size=8&channels=1")
+    assert "224" not in str(caught.value)
+    inputs = {"numbers": torch.randint(0, 9, (40, 5)), "values": torch.randn(40, 2)}
+    with pytest.raises(MismatchError, match="numbers, values are passed by name; give them the names of its arguments"):
+        zoo.adopt("pair", Pair(), task=nk.Task.from_arrays("pair", inputs, torch.arange(40) % 2))
 
 
 @pytest.mark.parametrize(
@@ -560,7 +637,7 @@ class TestTransformers:
         assert tokenizer is not None
         assert (tokenizer.length, tokenizer.pad_id) == (14, 1)
         assert solved.model()(tokenizer(["good " * 40, "bad", ""])).shape == (3, 1)
-        with pytest.raises(MismatchError, match=r"cannot read inputs of shape .*length=64"):
+        with pytest.raises(MismatchError, match=r"cannot read inputs of shape .*length="):
             zoo.adopt("long", str(folder), preprocess={"tokenizer": str(folder), "length": 15}, licence="mit")
 
     def test_the_padding_token_of_special_tokens(self, zoo: nk.Zoo, folder: Path) -> None:

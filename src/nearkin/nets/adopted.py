@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from nearkin.core.errors import MismatchError, require
 from nearkin.nets.adopted_spec import AdoptedSpec
+from nearkin.nets.functional import initialise
 from nearkin.nets.heads import with_head
 from nearkin.nets.layer_tree import build_layers
 from nearkin.nets.library_models import transformers_model
@@ -39,6 +40,11 @@ class AdoptedNetwork(nn.Module):
         self.head = nn.Linear(spec.width, num_outputs) if spec.width else nn.Identity()
 
     @property
+    def adopted_label(self) -> str:
+        """Name of the module for people."""
+        return self.spec.label
+
+    @property
     def head_path(self) -> str:
         """Name of the last linear layer."""
         return HEAD if self.spec.width else f"network.{self.spec.head}" if self.spec.head else "network"
@@ -52,8 +58,10 @@ class AdoptedNetwork(nn.Module):
         outputs = select_output(self.network(**inputs) if fields else self.network(x), self.spec.output)
         if self.spec.pool:
             outputs = pooled(outputs, self.spec.pool, inputs.get(MASK))
-        head: Tensor = self.head(outputs)
-        return head
+        scores: Tensor = self.head(outputs)
+        if self.spec.probabilities:
+            return scores.clamp_min(torch.finfo(scores.dtype).tiny).log()
+        return scores
 
 
 def select_output(outputs: Any, name: str) -> Tensor:
@@ -120,7 +128,8 @@ def inner_network(spec: AdoptedSpec) -> nn.Module:
 def adopted(*, spec: str, input_shape: Sequence[int], num_outputs: int) -> AdoptedNetwork:
     """A new network of a specification with this number of outputs, into which stored tensors are loaded."""
     known = AdoptedSpec.parse(spec)
-    network = AdoptedNetwork(inner_network(known), known, num_outputs)
+    network = AdoptedNetwork(inner_network(known).float(), known, num_outputs)
+    initialise(network, input_shape)
     if known.width:
         return network
     head = dict(network.named_modules()).get(network.head_path)

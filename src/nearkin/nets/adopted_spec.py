@@ -41,6 +41,7 @@ class AdoptedSpec:
         output: name or position of the output that is used; empty if it returns one tensor.
         pool: how the outputs of a sequence become those of a sample; empty if they are not pooled.
         reversed_channels: whether it reads images as blue, green, red.
+        probabilities: whether a softmax follows its head; the outputs are then the logarithms of the probabilities.
     """
 
     label: str
@@ -53,6 +54,7 @@ class AdoptedSpec:
     output: str = ""
     pool: str = ""
     reversed_channels: bool = False
+    probabilities: bool = False
 
     def __post_init__(self) -> None:
         given = [bool(self.network), self.layers is not None, self.config is not None]
@@ -65,7 +67,7 @@ class AdoptedSpec:
     @property
     def is_plain(self) -> bool:
         """Whether the network string alone builds the same network, with the head as its last layer."""
-        wrapped = self.width or self.fields or self.output or self.pool or self.reversed_channels
+        wrapped = self.width or self.fields or self.output or self.pool or self.reversed_channels or self.probabilities
         return bool(self.network) and not wrapped
 
     def to_text(self) -> str:

@@ -7,23 +7,22 @@ stored, the network is built again from that data, and its outputs must equal th
 import copy
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from nearkin.core.errors import MismatchError, NearkinError, OptionError, require
+from nearkin.core.errors import DataError, MismatchError, NearkinError, require
 from nearkin.core.state import copied
 from nearkin.core.types import Buffers, Params
-from nearkin.nets.adopted import AdoptedNetwork, adopted, wrapped
+from nearkin.nets.adopted import AdoptedNetwork, wrapped
 from nearkin.nets.adopted_spec import AdoptedSpec
-from nearkin.nets.functional import evaluation_mode, load
+from nearkin.nets.functional import class_name, differences, evaluation_mode, is_lazy, load, reason_of
 from nearkin.nets.heads import head_name, linear_layer
-from nearkin.nets.layer_tree import describe
-from nearkin.nets.registry import build, path_of
-from nearkin.nets.spec import NETWORKS, NetworkSpec, text_of, value_of
-from nearkin.nets.weight_files import HALF
+from nearkin.nets.module_source import rebuilding_advice
+from nearkin.nets.registry import build
+from nearkin.nets.spec import NETWORKS, NetworkSpec
 from nearkin.tasks.input_fields import InputField
 from nearkin.tasks.network_inputs import NetworkInputs
 
@@ -33,13 +32,14 @@ NEW = "new"
 ADVICE = "if it returns features, say head='new'"
 PROBES = 3  # inputs on which outputs are compared
 TOLERANCE = 1e-4  # relative
-FOLLOWING: tuple[Callable[[Tensor], Tensor], ...] = (
-    lambda scores: scores,
-    lambda scores: scores.log_softmax(1),
-    lambda scores: scores.softmax(1),
-    lambda scores: scores.sigmoid(),
-)
-"""What may follow a head."""
+SOFTMAX, SIGMOID = "softmax", "sigmoid"
+FOLLOWING: dict[str, Callable[[Tensor], Tensor]] = {
+    "": lambda scores: scores,
+    "log-softmax": lambda scores: scores.log_softmax(1),
+    SOFTMAX: lambda scores: scores.softmax(1),
+    SIGMOID: lambda scores: scores.sigmoid(),
+}
+"""What may follow a head, by name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,7 @@ class AdoptedModel:
 
 
 def adopt_module(
-    module: nn.Module, probe: Tensor, spec: AdoptedSpec, *, head: str | None, num_outputs: int | None
+    module: nn.Module, probe: Tensor, spec: AdoptedSpec, *, head: str | None, num_outputs: int | None, advice: str = ""
 ) -> AdoptedModel:
     """A trained module as it is stored.
 
@@ -79,10 +79,12 @@ def adopt_module(
         spec: what builds it, and its inputs and outputs; the head is found.
         head: name of its last linear layer, or `new` if it returns features (default: found).
         num_outputs: width of a new head (default: 1).
+        advice: what to do if it cannot read the inputs.
     """
-    module = _single_precision(module)
+    require_values(module)
+    module = copied_module(module).float().cpu().eval()
     bare = wrapped(module, spec)
-    outputs = _outputs(bare, probe)
+    outputs = _outputs(bare, probe, advice)
     if head == NEW:
         require(
             outputs.dim() == 2,
@@ -94,69 +96,50 @@ def adopt_module(
         width, num_features = num_outputs or 1, spec.width
         whole = wrapped(module, spec, width)
     else:
-        path = f"network.{head}" if head else head_name(bare, probe)
-        layer = _require_head(bare, path, probe)
-        spec = replace(spec, head=path.removeprefix("network").removeprefix("."))
+        path = f"network.{head}" if head else head_name(bare, probe, ADVICE)
+        layer, following = _require_head(bare, path, probe)
+        path = path.removeprefix("network").removeprefix(".")
+        spec = replace(spec, head=path, probabilities=following == SOFTMAX)
         whole, width, num_features = wrapped(module, spec), layer.out_features, layer.in_features
     network, stored = _stored_form(whole, spec, probe, width)
     return AdoptedModel(network, spec.label, width, num_features, *stored)
 
 
-def _single_precision(module: nn.Module) -> nn.Module:
-    half = any(value.dtype in HALF for value in (*module.parameters(), *module.buffers()))
-    copy_of = copy.deepcopy(module)
-    return (copy_of.float() if half else copy_of).cpu().eval()
+def require_shapes(module: nn.Module) -> None:
+    """Refuse a module with weights whose shape a first input will define."""
+    for name, value in module.named_parameters():
+        require(
+            not is_lazy(value),
+            f"{type(module).__name__}: {name} has no shape yet; call the model once on a batch, then adopt it",
+            MismatchError,
+        )
 
 
-def described(module: nn.Module) -> AdoptedSpec:
-    """What builds a module: layers of `torch.nn`, a configuration of transformers, or its class and attributes."""
-    kind = type(module)
-    tree = describe(module)
-    if tree is not None:
-        return AdoptedSpec(label=kind.__name__, layers=tree)
-    config: Any = getattr(module, "config", None)
-    if kind.__module__.startswith("transformers.models.") and config is not None:
-        settings: dict[str, Any] = {**config.to_diff_dict(), "architectures": [kind.__name__]}
-        return AdoptedSpec(label=kind.__name__, config=settings)
-    return AdoptedSpec(label=kind.__name__, network=_class_string(module))
+def require_values(module: nn.Module) -> None:
+    """Refuse a module with weights that have no values, or values that are not finite; buffers may have infinity."""
+    require_shapes(module)
+    label, weights, buffers = type(module).__name__, dict(module.named_parameters()), dict(module.named_buffers())
+    for name, value in (weights | buffers).items():
+        require(
+            not value.is_meta,
+            f"{label}: {name} is on the meta device and has no values; create it on the CPU, and load its weights",
+            MismatchError,
+        )
+        finite = value.isfinite().all() if name in weights else not value.isnan().any()
+        require(bool(finite), f"{label}: {name} has values that are not finite; correct the model", DataError)
 
 
-def _class_string(module: nn.Module) -> str:
-    """The network string of a module of a user's class, with options from attributes of the same names."""
-    kind = type(module)
-    advice = f"give its code as a network string: zoo.adopt(name, 'package.module:{kind.__name__}?…', weights=model)"
+def copied_module(module: nn.Module) -> nn.Module:
+    """A copy of a module; one that python cannot copy, such as one with the older `weight_norm`, is refused."""
     try:
-        path = path_of(kind)
-    except OptionError as hidden:
-        raise OptionError(f"{kind.__name__} cannot be built again ({hidden})") from None
-    options = []
-    for name, parameter in inspect.signature(kind.__init__).parameters.items():
-        if name == "self" or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            continue
-        value = getattr(module, name, parameter.default)
-        if isinstance(value, list):
-            value = tuple(value)
-        if value is parameter.empty or isinstance(value, Tensor | nn.Module):
-            value = parameter.default
-        if value is parameter.empty and path in NETWORKS and name in ("input_shape", "num_outputs"):
-            continue
-        if value is parameter.empty:
-            raise OptionError(
-                f"{kind.__name__} does not keep the argument {name!r} of its constructor, so that it cannot be built "
-                f"again; {advice}"
-            )
-        if value == parameter.default:
-            continue
-        try:
-            same = value_of(text_of(value)) == value
-        except (TypeError, ValueError, AttributeError):
-            same = False
-        require(same, f"{kind.__name__}: the argument {name} is {str(value)[:60]}, expected a number or text; {advice}")
-        options.append((name, value))
-    return str(NetworkSpec(path, tuple(options)).anchored())
+        return copy.deepcopy(module)
+    except (RuntimeError, TypeError) as failed:
+        raise MismatchError(
+            f"{type(module).__name__} cannot be copied ({reason_of(failed)}); {rebuilding_advice(module)}"
+        ) from None
 
 
-def _outputs(network: nn.Module, probe: Tensor) -> Tensor:
+def _outputs(network: AdoptedNetwork | nn.Module, probe: Tensor, advice: str = "") -> Tensor:
     """Outputs in evaluation mode; an error of one line if the network cannot read its inputs."""
     try:
         with evaluation_mode(network):
@@ -164,35 +147,42 @@ def _outputs(network: nn.Module, probe: Tensor) -> Tensor:
     except NearkinError:
         raise
     except Exception as failed:
-        reason = " ".join(str(failed).split())[:160]
-        label = network.spec.label if isinstance(network, AdoptedNetwork) else type(network).__name__
         raise MismatchError(
-            f"{label} cannot read inputs of shape {tuple(probe.shape[1:])} ({reason}); give its preprocessing, such as "
-            f"size=224 or, for texts, length=64, or the task it was trained on"
+            f"{class_name(network)} cannot read inputs of shape {tuple(probe.shape[1:])} ({reason_of(failed)})"
+            f"{f'; {advice}' if advice else ''}"
         ) from failed
     require(
         bool(outputs.isfinite().all()),
-        "the network gives outputs that are not finite; check its weights and preprocessing",
+        f"{class_name(network)} gives outputs that are not finite; check its weights and preprocessing",
         MismatchError,
     )
     return outputs
 
 
-def _require_head(network: AdoptedNetwork, path: str, probe: Tensor) -> nn.Linear:
-    """The head; a layer whose outputs, or probabilities of them, the network does not return is refused."""
+def _require_head(network: AdoptedNetwork, path: str, probe: Tensor) -> tuple[nn.Linear, str]:
+    """The head and what follows it; a layer whose scores, or probabilities of them, are not returned is refused."""
     scores: list[Tensor] = []
+    label = network.spec.label
     layer = linear_layer(network.network, path.removeprefix("network").removeprefix("."), ADVICE)
-    with layer.register_forward_hook(lambda layer, inputs, outputs: scores.append(outputs)):
+    with layer.register_forward_hook(lambda layer, inputs, outputs: scores.append(outputs.clone())):
         outputs = _outputs(network, probe)
     returned = len(scores) == 1 and scores[0].shape == outputs.shape and outputs.dim() == 2
+    following = [name for name, f in FOLLOWING.items() if returned and torch.allclose(f(scores[0]), outputs, atol=1e-6)]
     require(
-        returned and any(torch.allclose(follow(scores[0]), outputs, atol=1e-6) for follow in FOLLOWING),
-        f"the layer {path.removeprefix('network.')!r} is not the head of {network.spec.label}, which returns "
+        bool(following),
+        f"the layer {path.removeprefix('network.')!r} is not the head of {label}, which returns "
         f"{tuple(outputs.shape[1:])} from other layers; name the last linear layer with head=…, or say head='new' "
         f"if it returns features",
         MismatchError,
     )
-    return layer
+    two = " and with two outputs for two classes, of which the first is always 0" if outputs.shape[1] == 1 else ""
+    require(
+        following[0] != SIGMOID,
+        f"{label} ends in a sigmoid, but scores of classes that exclude each other are expected; adopt it without the "
+        f"sigmoid{two}",
+        MismatchError,
+    )
+    return layer, following[0]
 
 
 def _stored_form(
@@ -204,22 +194,17 @@ def _stored_form(
     source: nn.Module = network.network if own else network
     text = spec.network if own else spec.network_string
     params, buffers = copied(dict(source.named_parameters())), copied(dict(source.named_buffers()))
-    again = build(text, shape, num_outputs, seed=0) if own else adopted(
-        spec=spec.to_text(), input_shape=shape, num_outputs=num_outputs
-    )  # fmt: skip
-    try:
-        load(again, params, buffers)
-    except MismatchError as wrong:
-        raise MismatchError(
-            f"{spec.label}, built again from its class, has other weights ({wrong}); give its code as a network "
-            f"string with all options: zoo.adopt(name, 'package.module:{spec.label}?…', weights=model)"
-        ) from None
+    again = build(text, shape, num_outputs, seed=0)
+    inside = again.network if isinstance(again, AdoptedNetwork) else again
+    advice = rebuilding_advice(network.network, inside)
+    wrong = differences({**params, **buffers}, {**dict(again.named_parameters()), **dict(again.named_buffers())})
+    require(not wrong, f"{spec.label}, built again from its class, has other weights: {wrong}; {advice}", MismatchError)
+    load(again, params, buffers)
     outputs = _outputs(again, probe)
     error = float((outputs - expected).abs().max()) / (1 + float(expected.abs().max()))
     require(
         error <= TOLERANCE,
-        f"{spec.label}, built again from its class, gives other outputs (by {error:.1e}); give its code as a network "
-        f"string with all options: zoo.adopt(name, 'package.module:{spec.label}?…', weights=model)",
+        f"{spec.label}, built again from its class, gives other outputs (by {error:.1e}); {advice}",
         MismatchError,
     )
     return text, (params, buffers)
@@ -239,3 +224,21 @@ def probe_inputs(inputs: NetworkInputs | None, shape: Sequence[int], fields: Seq
     if fields and all(item.dtype == "int64" for item in fields):
         return torch.randint(0, 2, (PROBES, *shape), generator=rng)
     return torch.randn(PROBES, *shape, generator=rng)
+
+
+def token_fields(module: nn.Module, shape: Sequence[int]) -> tuple[InputField, ...]:
+    """Tokens as a named input, for a module that reads whole numbers only; empty for other modules.
+
+    Args:
+        module: with its trained weights; the name is that of its first argument.
+        shape: of its inputs.
+    """
+    embeds = len(shape) == 1 and any(isinstance(layer, nn.Embedding) for layer in module.modules())
+    if not embeds or any(map(is_lazy, module.parameters())):
+        return ()
+    name = next((name for name in inspect.signature(module.forward).parameters), "")
+    for dtype in (torch.float32, torch.int64):
+        with suppress(Exception), evaluation_mode(module):
+            module(torch.zeros(PROBES, *shape, dtype=dtype))
+            return (InputField(name, tuple(shape)),) if dtype == torch.int64 else ()
+    return ()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy as is_lazy
 
 from nearkin.core.errors import MismatchError, require
 from nearkin.core.types import Buffers, Params
@@ -75,7 +76,7 @@ load them into the network they were taken from
     mismatches = differences(values, expected)
     require(
         not mismatches,
-        f"the values do not fit {type(model).__name__}: {mismatches}; load them into the network they were taken from",
+        f"the values do not fit {class_name(model)}: {mismatches}; load them into the network they were taken from",
         MismatchError,
     )
     with torch.no_grad():
@@ -214,18 +215,47 @@ def multiply_adds(model: nn.Module, input_shape: Sequence[int]) -> int:
     return total
 
 
+def class_name(model: nn.Module) -> str:
+    """Name of a network's class for people; of an adopted network, that of the module inside.
+
+    >>> class_name(nn.Linear(3, 2))
+    'Linear'
+    """
+    return str(getattr(model, "adopted_label", type(model).__name__))
+
+
+def reason_of(error: Exception) -> str:
+    r"""Text of an error of the code of a network, in one line; its class if it has no text.
+
+    >>> reason_of(ValueError("a\nb")), reason_of(AssertionError())
+    ('a b', 'AssertionError')
+    """
+    return " ".join(str(error).split())[:160] or type(error).__name__
+
+
+def initialise(model: nn.Module, input_shape: Sequence[int]) -> nn.Module:
+    """The network, after one pass if it has weights whose shape a first input defines."""
+    if any(map(is_lazy, model.parameters())):
+        outputs_of(model, blank(model, input_shape))
+    return model
+
+
 def outputs_of(model: nn.Module, x: Tensor) -> Tensor:
     """Outputs in evaluation mode; an error of one line if the network cannot read these inputs."""
-    network = type(model).__name__
+    network = class_name(model)
     try:
         with evaluation_mode(model):
             outputs = model(x)
     except Exception as failed:
         kind = "inputs" if x.is_floating_point() else "tokens"
-        reason = " ".join(str(failed).split())[:160]
+        several = isinstance(failed, TypeError) and "required positional argument" in str(failed)
+        advice = (
+            "if it takes several inputs, adopt it first (zoo.adopt)"
+            if several
+            else "use a network made for them: lenet for images, mlp for tables, recurrent for tokens"
+        )
         raise MismatchError(
-            f"{network} cannot read {kind} of shape {tuple(x.shape[1:])} ({reason}); use a network made for them: "
-            f"lenet for images, mlp for tables, recurrent for tokens"
+            f"{network} cannot read {kind} of shape {tuple(x.shape[1:])} ({reason_of(failed)}); {advice}"
         ) from failed
     if not isinstance(outputs, Tensor):
         raise MismatchError(
@@ -253,7 +283,7 @@ outputs needs (5,); use a network that takes num_outputs or ends in one linear l
     shape, expected = tuple(outputs_of(model, x).shape), special.get(likelihood, (num_outputs,))
     require(
         shape == (len(x), *expected),
-        f"{type(model).__name__} gives outputs of shape {shape[1:]} for inputs {tuple(input_shape)}, a {likelihood} "
+        f"{class_name(model)} gives outputs of shape {shape[1:]} for inputs {tuple(input_shape)}, a {likelihood} "
         f"task with {num_outputs} outputs needs {expected}; use a network that takes num_outputs or ends in one "
         f"linear layer",
         MismatchError,

@@ -14,17 +14,18 @@ from torch import Tensor, nn
 from nearkin.core.errors import MismatchError, require
 from nearkin.core.rng import seeded
 from nearkin.core.types import Params
-from nearkin.nets.functional import evaluation_mode, outputs_of
+from nearkin.nets.functional import class_name, evaluation_mode, outputs_of
 
 HeadStart: TypeAlias = Literal["zero", "drawn", "scaled"]
 HEAD_STARTS: tuple[HeadStart, ...] = get_args(HeadStart)
 HEAD_START: HeadStart = "scaled"  # lowest mean error after fine-tuning: benchmarks/head_start.py
 SCALE_SAMPLES = 256  # whose features scale a new head
 SHOWN = 8  # layers that an error names
+LINEAR_END = "end it in nn.Linear or let its constructor take num_outputs"
 
 
-def head_name(model: nn.Module, x: Tensor) -> str:
-    """Name of the linear layer whose output the network returns for inputs `x`.
+def head_name(model: nn.Module, x: Tensor, advice: str = LINEAR_END) -> str:
+    """Name of the linear layer whose output the network returns for inputs `x`; the error ends in the advice.
 
     If an operation such as a log-softmax follows the layer, it is the last linear layer that runs and has the width of
     the output.
@@ -49,8 +50,8 @@ def head_name(model: nn.Module, x: Tensor) -> str:
         if returned.dim() > 0 and size == returned.shape[-1]:
             return name
     raise MismatchError(
-        f"{type(model).__name__} has no final linear layer (its outputs have shape {tuple(returned.shape)}); "
-        f"end it in nn.Linear or let its constructor take num_outputs"
+        f"{class_name(model)} has no final linear layer (it returns {tuple(returned.shape[1:])} for one input); "
+        f"{advice}"
     )
 
 
@@ -78,7 +79,7 @@ def linear_layer(model: nn.Module, path: str, advice: str = "name one of them") 
             return layer
     names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     raise MismatchError(
-        f"{type(model).__name__} has no linear layer {path!r}; its linear layers are "
+        f"{class_name(model)} has no linear layer {path!r}; its linear layers are "
         f"{', '.join(names[-SHOWN:]) or 'none'}; {advice}"
     )
 
@@ -101,7 +102,7 @@ def features(model: nn.Module, x: Tensor, head: str) -> Tensor:
         model(x)
     require(
         len(read) == 1,
-        f"the layer {head!r} of {type(model).__name__} ran {len(read)} times in one pass, expected once; "
+        f"the layer {head!r} of {class_name(model)} ran {len(read)} times in one pass, expected once; "
         f"call head_name to get the last layer",
         MismatchError,
     )
@@ -124,7 +125,7 @@ def with_head(model: nn.Module, num_outputs: int, seed: int, head: str | None = 
     require(num_outputs >= 1, f"a head has one output or more, got {num_outputs}")
     if head is None:
         names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-        require(bool(names), f"{type(model).__name__} has no linear layer; end it in nn.Linear", MismatchError)
+        require(bool(names), f"{class_name(model)} has no linear layer; end it in nn.Linear", MismatchError)
         head = names[-1]
     old = linear_layer(model, head)
     with seeded(seed):

@@ -11,32 +11,50 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from nearkin.core.errors import DataError, require
+from nearkin.core.errors import DataError, OptionError, require
 
 MOST_LAYERS = 10_000
 LONGEST = 1_000  # of a list or text among the arguments
+TIES = "ties"  # key of the tied weights of a network
 _PLACED = ("self", "device", "dtype")
 _PLAIN = (bool, int, float, str, type(None))
 
 
-def describe(network: nn.Module) -> dict[str, Any] | None:
-    """The layers of a network as JSON values; None if it has a layer that cannot be described.
+def describe(network: nn.Module) -> dict[str, Any]:
+    """The layers of a network as JSON values; an error names a layer that cannot be described.
 
-    >>> describe(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))["layers"]["0"]
-    {'class': 'Flatten', 'arguments': {'start_dim': 1, 'end_dim': -1}}
+    >>> describe(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))["layers"][0]
+    ['0', {'class': 'Flatten', 'arguments': {'start_dim': 1, 'end_dim': -1}}]
     """
-    return _described(network, "", {})
+    tree, ties = _described(network, "", {}), _ties(network)
+    return {**tree, TIES: ties} if ties else tree
 
 
-def _described(layer: nn.Module, path: str, seen: dict[int, str]) -> dict[str, Any] | None:
+def _described(layer: nn.Module, path: str, seen: dict[int, str]) -> dict[str, Any]:
     if id(layer) in seen:
         return {"same": seen[id(layer)]}
     seen[id(layer)] = path
-    if type(layer) is nn.Sequential:
-        layers = {name: _described(child, f"{path}.{name}".lstrip("."), seen) for name, child in _children(layer)}
-        return None if None in layers.values() else {"class": "Sequential", "layers": layers}
-    arguments = _arguments(layer) if getattr(nn, type(layer).__name__, None) is type(layer) else None
-    return None if arguments is None else {"class": type(layer).__name__, "arguments": arguments}
+    kind = type(layer)
+    if kind is nn.Sequential:
+        layers = [[name, _described(child, f"{path}.{name}".lstrip("."), seen)] for name, child in _children(layer)]
+        return {"class": "Sequential", "layers": layers}
+    shown = f"{f'its layer {path!r}' if path else 'it'} is {kind.__module__}.{kind.__name__}"
+    require(getattr(nn, kind.__name__, None) is kind, f"{shown}, which is no layer of torch.nn")
+    arguments = _arguments(layer)
+    if arguments is None:
+        raise OptionError(f"{shown}, which does not keep the arguments of its constructor")
+    return {"class": kind.__name__, "arguments": arguments}
+
+
+def _ties(network: nn.Module) -> dict[str, str]:
+    """Weights that are the weight of an earlier layer, by name; those of one layer that occurs twice are left out."""
+    first: dict[int, str] = {}
+    names = [
+        (name, value)
+        for path, layer in network.named_modules()
+        for name, value in layer.named_parameters(path, recurse=False, remove_duplicate=False)
+    ]
+    return {name: first[id(value)] for name, value in names if first.setdefault(id(value), name) != name}
 
 
 def _children(layer: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -78,7 +96,20 @@ def build_layers(tree: Mapping[str, Any]) -> nn.Module:
       (1): ReLU()
     )
     """
-    return _built(tree, "", {})
+    network = _built(tree, "", {})
+    ties = tree.get(TIES, {})
+    named = isinstance(ties, Mapping) and all(isinstance(first, str) for first in ties.values())
+    require(named, "the tied weights are not described", DataError)
+    weights = dict(network.named_parameters(remove_duplicate=False))
+    for name, first in ties.items():
+        require(
+            name in weights and first in weights and weights[name].shape == weights[first].shape,
+            f"the weights {str(name)[:80]!r} and {str(first)[:80]!r} cannot be tied",
+            DataError,
+        )
+        path, _, attribute = name.rpartition(".")
+        setattr(network.get_submodule(path), attribute, weights[first])
+    return network
 
 
 def _built(tree: Any, path: str, made: dict[str, nn.Module]) -> nn.Module:
@@ -90,8 +121,9 @@ def _built(tree: Any, path: str, made: dict[str, nn.Module]) -> nn.Module:
     if kind == "Sequential":
         network = made[path] = nn.Sequential()
         layers = tree.get("layers")
-        require(isinstance(layers, Mapping), f"the layer {path!r} has no list of layers", DataError)
-        for name, child in layers.items():
+        pairs = isinstance(layers, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in layers)
+        require(pairs, f"the layer {path!r} has no list of names and layers", DataError)
+        for name, child in layers:
             network.add_module(str(name), _built(child, f"{path}.{name}".lstrip("."), made))
         return network
     factory = getattr(nn, kind, None) if isinstance(kind, str) else None

@@ -12,12 +12,11 @@ from types import ModuleType
 from typing import Any, TypeAlias, cast
 
 from torch import nn
-from torch.nn.parameter import UninitializedParameter
 
 from nearkin.core.errors import NearkinError, OptionError, require
 from nearkin.core.rng import derived_seed, seeded
 from nearkin.nets.adopted_spec import ADOPTED
-from nearkin.nets.functional import blank, load_common, outputs_of
+from nearkin.nets.functional import blank, initialise, load_common
 from nearkin.nets.heads import head_name, with_head
 from nearkin.nets.size_limit import require_size
 from nearkin.nets.spec import NETWORKS, NetworkSpec
@@ -149,10 +148,7 @@ def creation(network: str, input_shape: tuple[int, ...], num_outputs: int) -> tu
 
 def _create(spec: NetworkSpec, factory: Factory, input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
     """Call the factory; parameters that are initialised by a first input are initialised as well."""
-    model = _called(spec, factory, _keywords(spec, factory, input_shape, num_outputs))
-    if any(isinstance(parameter, UninitializedParameter) for parameter in model.parameters()):
-        outputs_of(model, blank(model, input_shape))
-    return model
+    return initialise(_called(spec, factory, _keywords(spec, factory, input_shape, num_outputs)), input_shape)
 
 
 def _called(spec: NetworkSpec, factory: Factory, keywords: dict[str, Any]) -> nn.Module:

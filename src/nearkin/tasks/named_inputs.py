@@ -101,12 +101,17 @@ def named_rows(
 ) -> tuple[Values, Values | None, dict[str, Any]]:
     """Named inputs of a training and a test set as rows, and the facts that tell their fields."""
     fields, tensors = fields_of(x, name)
-    facts = {KIND: NAMED, "fields": [asdict(field) | {"shape": list(field.shape)} for field in fields]}
+    facts = fields_facts(fields)
     if x_test is None:
         return Values(pack_inputs(tensors, fields)), None, facts
     require(isinstance(x_test, Mapping), f"{name}: x has named inputs, x_test has none; give both the same", DataError)
     _, test = fields_of(x_test, name)
     return Values(pack_inputs(tensors, fields)), Values(pack_inputs(test, fields)), facts
+
+
+def fields_facts(fields: Sequence[InputField]) -> dict[str, Any]:
+    """The preprocessing of a task with these named inputs, as JSON values; the inverse of `stored_fields`."""
+    return {KIND: NAMED, "fields": [asdict(field) | {"shape": list(field.shape)} for field in fields]}
 
 
 def stored_fields(preprocessing: Mapping[str, Any]) -> tuple[InputField, ...]:

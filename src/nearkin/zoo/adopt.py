@@ -4,10 +4,10 @@ With the task it was trained on, its metric and Fisher information are measured,
 Without one it is a candidate of `rank`.
 """
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,17 +15,21 @@ from torch import Tensor, nn
 from nearkin.core.clock import now
 from nearkin.core.errors import DataError, MismatchError, OptionError, require
 from nearkin.core.events import Caution, Note, Work
+from nearkin.core.rng import seeded
+from nearkin.core.text import counted
 from nearkin.nets.adopted import inner_network
 from nearkin.nets.adopted_spec import ADOPTED_FACTS, AdoptedSpec
-from nearkin.nets.adoption import NEW, adopt_module, described, probe_inputs
+from nearkin.nets.adoption import NEW, adopt_module, copied_module, probe_inputs, require_shapes, token_fields
 from nearkin.nets.heads import head_name
 from nearkin.nets.hub_folder import TOKENIZER_FILE, HubFolder, is_hub_folder
+from nearkin.nets.module_source import described, unwrapped
 from nearkin.nets.registry import build, create_network
 from nearkin.nets.spec import NETWORKS, NetworkSpec
 from nearkin.nets.trusted_code import remember, trust_network
 from nearkin.nets.weight_files import load_weights, read_weights, without_prefix
 from nearkin.store.records import TaskRecord, require_plain
 from nearkin.tasks.input_fields import InputField
+from nearkin.tasks.named_inputs import fields_facts
 from nearkin.tasks.network_inputs import NETWORK_INPUTS, NetworkInputs
 from nearkin.tasks.task import Task
 from nearkin.zoo.adopted_rows import LONGEST_TEXT, model_row, store_with_task
@@ -81,6 +85,7 @@ def adopt_model(
     start = now()
     zoo.catalogue.database.require_writable()
     zoo.catalogue.claimable(name)
+    model, how = unwrapped(model), replace(how, weights=unwrapped(how.weights))
     if isinstance(model, str) and not from_file and not is_hub_folder(model):
         trust_network(model)
     folder = HubFolder.read(model) if isinstance(model, str) and is_hub_folder(model) else None
@@ -88,8 +93,11 @@ def adopt_model(
         raise OptionError(f"{model} is a folder that nearkin push wrote; store its model with nearkin pull {model}")
     preprocess, how = _from_folder(folder, how)
     inputs = preprocess.inputs(task)
-    spec = _spec(model, folder, how, preprocess, input_fields(inputs, task))
-    module = _module(model, folder, how, inputs, task)
+    with seeded(0):  # building networks draws random numbers
+        module = _module(model, folder, how, inputs, task)
+        tokens = token_fields(module, preprocess.shape) if preprocess.shape is not None and task is None else ()
+    fields = input_fields(inputs, task) or tokens
+    spec = _spec(model, module, folder, how, preprocess, fields)
     inputs = _with_padding(inputs, module, folder)
     seen = None if task is None else task if inputs is None else inputs(task)
     shape = inputs.shape if inputs is not None else None if seen is None else seen.input_shape
@@ -105,11 +113,13 @@ def adopt_model(
         )
     probe = _probe(seen, inputs, shape, spec)
     head = how.head if how.head is not None else NEW if folder is not None and folder.returns_features else None
-    adopted = adopt_module(module, probe, spec, head=head, num_outputs=None if task is None else task.num_outputs)
+    outputs, advice = None if task is None else task.num_outputs, _advice(preprocess, module, fields, shape)
+    with seeded(0):
+        adopted = adopt_module(module, probe, spec, head=head, num_outputs=outputs, advice=advice)
     if task is not None and adopted.num_outputs != task.num_outputs:
         raise MismatchError(
-            f"{adopted.label} has {adopted.num_outputs} outputs, '{task.name}' needs {task.num_outputs}; give the task "
-            f"it was trained on, or adopt it without a task and rank it"
+            f"{adopted.label} has {counted(adopted.num_outputs, 'output')}, its task needs {task.num_outputs}; give "
+            f"the task it was trained on, or adopt it without a task and rank it"
         )
     if warning := licence_caution(name, how.licence):
         yield Caution(warning)
@@ -117,8 +127,9 @@ def adopt_model(
         "label": adopted.label, "licence": how.licence, "source": how.source, "features": adopted.num_features,
         "channel_order": preprocess.order,
     }  # fmt: skip
-    own = {} if inputs is None else {NETWORK_INPUTS: inputs.facts()}
+    own: dict[str, Any] = {} if inputs is None else {NETWORK_INPUTS: inputs.facts()}
     if task is None:
+        own |= {"preprocessing": fields_facts(tokens)} if tokens else {}
         record = zoo.catalogue.add(*model_row(name, adopted, shape, {**own, ADOPTED_FACTS: about}, now() - start))
     else:
         assert seen is not None
@@ -146,8 +157,23 @@ def _from_folder(folder: HubFolder | None, how: AdoptOptions) -> tuple[Preproces
     return preprocess, replace(how, licence=how.licence or folder.licence, source=origin)
 
 
+def _advice(preprocess: Preprocess, module: nn.Module, fields: tuple[InputField, ...], shape: tuple[int, ...]) -> str:
+    """What to do if a model cannot read its inputs."""
+    names = ", ".join(field.name for field in fields)
+    if preprocess.tokenizer is not None:
+        return f"it gets {names} of {preprocess.length} tokens; change length=… or types=… of the preprocessing"
+    if fields:
+        return f"the inputs {names} are passed by name; give them the names of its arguments"
+    if len(shape) == 3 and preprocess.size is None and preprocess.shape is None:
+        return "give its preprocessing, such as size=224"
+    if len(shape) == 1 and any(isinstance(layer, nn.Embedding) for layer in module.modules()):
+        return "give tokens by the name of its argument: Task.from_arrays(name, {'ids': tokens}, labels)"
+    return "check its preprocessing and its code"
+
+
 def _spec(
     model: nn.Module | str,
+    module: nn.Module,
     folder: HubFolder | None,
     how: AdoptOptions,
     preprocess: Preprocess,
@@ -160,7 +186,8 @@ def _spec(
         known = described(model)
     else:
         network = NetworkSpec.parse(model).anchored()
-        known = AdoptedSpec(label=network.name.rpartition(":")[2], network=str(network))
+        label = type(module).__name__ if ":" in network.name else network.name
+        known = AdoptedSpec(label=label, network=str(network))
     return replace(
         known,
         fields=fields,
@@ -177,7 +204,7 @@ def _module(
     if isinstance(model, nn.Module):
         if how.weights is None:
             return model
-        module = copy.deepcopy(model)  # that of the caller is not changed
+        module = copied_module(model)  # that of the caller is not changed
         _load(module, how.weights)
         return module
     if folder is not None:
@@ -214,6 +241,9 @@ def _tensors(weights: str | Path | nn.Module | None) -> Mapping[str, Tensor]:
 
 def _load(module: nn.Module, weights: str | Path | nn.Module) -> None:
     origin = type(weights).__name__ if isinstance(weights, nn.Module) else str(weights)
+    for initialised in (module, weights):
+        if isinstance(initialised, nn.Module):
+            require_shapes(initialised)
     load_weights(module, _tensors(weights), origin)
 
 
