@@ -281,7 +281,7 @@ def export(
     """Write the zoo, or some of its tasks, as one file that `import` reads."""
     settings: Settings = context.obj
     with settings.open_catalogue(create=False) as catalogue:
-        written = run(bundle.export_bundle.work(catalogue, file, names or None, overwrite=overwrite), settings)
+        written = run(bundle.export_bundle.work(catalogue, file, names or None, overwrite=overwrite), settings, at_once=True)
     size = file.stat().st_size
     answer(
         {"file": str(file), "tasks": written, "bytes": size},
@@ -298,7 +298,7 @@ def import_(
     """Import the tasks of an exported zoo; all of them, or none if there is any error."""
     settings: Settings = context.obj
     with settings.open_catalogue() as catalogue:
-        imported = run(bundle.import_bundle.work(catalogue, file), settings)
+        imported = run(bundle.import_bundle.work(catalogue, file), settings, at_once=True)
         records = [catalogue.task(name) for name in imported]
     untrusted = [record.name for record in records if not is_trusted(record.network)]
 
