@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import nearkin as nk
 from nearkin.core.errors import DataError, MismatchError, NearkinError, OptionError, ZooError
-from nearkin.core.events import Caution, finish
+from nearkin.core.events import Caution, Note, finish
 from nearkin.distance.fisher_based.readings import refitted
 from nearkin.distance.source_on_target import SourceOnTarget
 from nearkin.nets.adopted_spec import AdoptedSpec
@@ -579,3 +579,39 @@ class TestTransformers:
             with pytest.raises(DataError, match="names the architecture"):
                 zoo.adopt("bad", str(folder))
         assert zoo.names() == []
+
+
+@pytest.mark.parametrize("task", [None, nk.task("digits?limit=100")])
+def test_the_same_call_again_changes_nothing(zoo: nk.Zoo, task: nk.Task | None, text_folder: Path) -> None:
+    model = build("lenet", (1, 8, 8), 10, seed=0)
+    options: dict[str, Any] = {"task": task, "preprocess": {"size": 8, "channels": 1, "mean": 0.3, "std": 0.3}}
+    first = zoo.adopt("net", model, licence="mit", **options)
+    notes: list[str] = []
+    with nk.listening(lambda event: notes.append(event.text) if isinstance(event, Note) else None):
+        again = zoo.adopt("net", model, licence="mit", **options)
+    assert again == first
+    assert any("in the zoo, from the same call: nothing was changed" in note for note in notes)
+    other = {**options, "preprocess": {"size": 8, "channels": 1, "mean": 0.4, "std": 0.3}}
+    for network, licence, changed in (
+        (build("lenet", (1, 8, 8), 10, seed=1), "mit", options),
+        (model, "", options),
+        (model, "mit", other),
+        (model, "mit", {**options, "task": nk.task("digits?limit=120") if task is None else None}),
+    ):
+        with pytest.raises(ZooError, match="already has a task named 'net'"):
+            zoo.adopt("net", network, licence=licence, **changed)
+    assert zoo.models() == [first]
+
+
+def test_the_same_folder_of_texts_again_changes_nothing(zoo: nk.Zoo, text_folder: Path) -> None:
+    assert zoo.adopt("texts", str(text_folder)) == zoo.adopt("texts", str(text_folder))
+
+
+@pytest.mark.parametrize("name", ["pixels", "zoo:net"])
+def test_names_that_rank_reads_otherwise_are_refused(zoo: nk.Zoo, tmp_path: Path, name: str) -> None:
+    with pytest.raises(ZooError, match=f"'{name}' cannot name a model"):
+        zoo.adopt(name, images(), preprocess="size=8")
+    zoo.adopt("net", images(), preprocess="size=8")
+    zoo.push("net", tmp_path / "pushed")
+    with pytest.raises(ZooError, match=f"'{name}' cannot name a model"):
+        zoo.pull(tmp_path / "pushed", name)

@@ -23,14 +23,11 @@ from nearkin.nets.spec import NETWORKS
 from nearkin.nets.trusted_code import trust_network
 from nearkin.tasks.network_inputs import NetworkInputs
 from nearkin.tasks.task import Task
+from nearkin.zoo.candidate_names import PIXELS, ZOO
 from nearkin.zoo.model_file import loaded
 from nearkin.zoo.preprocess import Preprocess, input_fields
 from nearkin.zoo.solved_tasks import SolvedTasks
 
-PIXELS = "pixels"
-"""Name of the candidate without a network: the inputs themselves are its features."""
-
-ZOO = "zoo:"
 CandidateSource: TypeAlias = nn.Module | Solved | str
 CandidateList: TypeAlias = Sequence[CandidateSource] | Mapping[str, CandidateSource]
 
