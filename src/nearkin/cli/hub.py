@@ -16,7 +16,7 @@ from nearkin.core.text import byte_text, counted
 def push(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="A task or model of the zoo.", autocompletion=task_names)],
-    folder: Annotated[Path, typer.Argument(help="The folder to write; it must be empty or absent.")],
+    folder: Annotated[str, typer.Argument(help="The folder to write; it must be empty or absent.")],
     trial: Annotated[int, typer.Option(min=0, help="Which trial of a task.")] = 0,
     licence: Annotated[str, typer.Option(help="Licence, such as apache-2.0 (default: the stored one).")] = "",
     overwrite: Annotated[

@@ -281,7 +281,9 @@ def export(
     """Write the zoo, or some of its tasks, as one file that `import` reads."""
     settings: Settings = context.obj
     with settings.open_catalogue(create=False) as catalogue:
-        written = run(bundle.export_bundle.work(catalogue, file, names or None, overwrite=overwrite), settings, at_once=True)
+        written = run(
+            bundle.export_bundle.work(catalogue, file, names or None, overwrite=overwrite), settings, at_once=True
+        )
     size = file.stat().st_size
     answer(
         {"file": str(file), "tasks": written, "bytes": size},

@@ -77,8 +77,9 @@ def checked_weights(weights: Weights) -> tuple[str, ...]:
     >>> checked_weights("lora?r=4")
     ('lora?r=4',)
     """
-    wanted = (weights,) if isinstance(weights, str) else tuple(weights)
     kinds = ", ".join(KINDS)
+    require(isinstance(weights, Collection), f"the weights are {weights!r}, expected one of {kinds}, or names")
+    wanted = (weights,) if isinstance(weights, str) else tuple(weights)
     require(bool(wanted), f"got no names of weights, expected some; name weights, or give one of {kinds}")
     for name in wanted:
         require(isinstance(name, str), f"weights are named by text, got {name!r}; give one of {kinds}, or names")
