@@ -129,7 +129,9 @@ def rank(
 ) -> None:
     """Rank trained models for a data set by their features: which one should be fine-tuned?"""
     settings: Settings = context.obj
-    how: dict[str, Any] = {"sample": sample, "question": question, "measure": measure, "preprocess": preprocess}
+    how: dict[str, Any] = {
+        "sample": sample, "question": question, "measure": measure, "preprocess": preprocess, "fisher": fisher,
+    }  # fmt: skip
     if not zoo_exists(settings):
         require(bool(candidates), "there is no zoo; name candidates, such as model files, or add to a zoo first")
         ranking = run(model_ranking.rank.work(nk.task(data), list(candidates or ()), **how), settings, at_once=True)
@@ -137,7 +139,7 @@ def rank(
         with settings.open_zoo(create=False) as zoo:
             task = zoo.task(data) if data in zoo else task_of(data, zoo)
             named = candidates or [*(record.name for record in zoo.models() if record.name != task.name), "pixels"]
-            work = model_ranking.rank.work(task, named, zoo=zoo, fisher=fisher, **how)
+            work = model_ranking.rank.work(task, named, zoo=zoo, **how)
             ranking = run(work, settings, at_once=True)
     answer(ranking.to_dict(), as_json, lambda: _show(ranking))
 
