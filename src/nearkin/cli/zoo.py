@@ -216,6 +216,7 @@ def show(context: typer.Context, name: Name, as_json: Json = False) -> None:
                 "bytes": item.size,
                 "digest": item.digest,
                 **item.facts,
+                **({"metric": None, "loss": None} if item.facts.get("count") == 0 else {}),
             }
             for item in artifacts
         ]
@@ -224,10 +225,11 @@ def show(context: typer.Context, name: Name, as_json: Json = False) -> None:
     def show_table() -> None:
         took = "" if ADOPTED_FACTS in facts else " of training"
         classes = ", ".join(facts["classes"][:12]) + (" …" if len(facts["classes"]) > 12 else "")
+        named = record.trials or facts["classes"] != [str(number) for number in range(record.num_classes)]
         rows = [
             ("data", _data_text(record)),
             ("likelihood", record.likelihood),
-            ("classes", f"{record.num_classes}: {classes}"),
+            *([("classes", f"{record.num_classes}: {classes}")] if named else []),
             ("input", "×".join(map(str, record.input_shape))),
             *(
                 [("samples", f"{counted(facts['num_train'])} for training, {counted(facts['num_test'])} for testing")]
@@ -319,10 +321,11 @@ def _facts(record: "TaskRecord") -> dict[str, Any]:
         "name": record.name,
         "data": record.data,
         "network": record.network,
+        "label": network_label(record.network),
         "likelihood": record.likelihood,
         "num_classes": record.num_classes,
-        "metric": record.metric,
-        "epsilon": record.epsilon,
+        "metric": record.metric if record.trials else None,
+        "epsilon": record.epsilon if record.trials else None,
         "trials": record.trials,
         "parameters": record.parameters,
         "seconds": record.seconds,

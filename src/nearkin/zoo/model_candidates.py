@@ -176,7 +176,7 @@ def _of_solved(solved: Solved) -> Candidate:
     count = sum(value.numel() for value in params.values())
     facts = CandidateFacts(network_label(solved.network), count, solved.metric)
     network = repr((solved.network, code_digest(solved.network)))
-    return Candidate(solved.inputs, solved.model, _digest(params, solved.network, solved.inputs), facts)
+    return Candidate(solved.inputs, solved.model, _digest(params, network, solved.inputs), facts)
 
 
 def _of_string(network: str, task: Task, preprocess: Preprocess) -> Candidate:

@@ -12,9 +12,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -106,7 +105,7 @@ def rank(
     """
     start = now()
     require(isinstance(task, Task), f"the target is a {type(task).__name__}, expected a task")
-    whole = isinstance(sample, Integral) and not isinstance(sample, bool)
+    whole = isinstance(sample, SupportsIndex)  # also an integer of numpy
     require(whole and sample >= 10, f"sample must be a whole number, 10 or more, got {sample!r}")
     require(
         task.likelihood in ("categorical", "gaussian"),
