@@ -131,6 +131,17 @@ def test_a_failed_command_leaves_what_others_stored(
     assert (tmp_path / "nearkin-zoo" / "zoo.db").exists()
 
 
+def test_models_with_names_that_are_refused_today_are_ranked(
+    call: Call, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nearkin.zoo.adopt.require_model_name", lambda name: None)
+    for name in ("pixels", "zoo:net"):
+        assert call("adopt", name, "lenet", "--weights", str(weights), *SIZE).code == 0
+    ranked = call("rank", "digits?limit=200", "--json").json["candidates"]
+    features = {one["name"]: one["num_features"] for one in ranked}
+    assert features == {"pixels": 64, "pixels (2)": 84, "zoo:net": 84}
+
+
 class Counted(nn.Module):
     """A network that interrupts its process in the forward pass of several samples with this number."""
 

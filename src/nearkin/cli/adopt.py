@@ -14,6 +14,7 @@ from nearkin.core.errors import require
 from nearkin.core.lazy import Lazy
 from nearkin.core.text import counted, duration
 from nearkin.nets.adopted_spec import ADOPTED_FACTS
+from nearkin.zoo.candidate_names import PIXELS, ZOO
 
 if TYPE_CHECKING:
     from nearkin.distance.candidate_ranking import CandidateRanking
@@ -138,7 +139,7 @@ def rank(
     else:
         with settings.open_zoo(create=False) as zoo:
             task = zoo.task(data) if data in zoo else task_of(data, zoo)
-            named = candidates or [*(record.name for record in zoo.models() if record.name != task.name), "pixels"]
+            named = candidates or [*(f"{ZOO}{name}" for name in zoo.names() if name != task.name), PIXELS]
             work = model_ranking.rank.work(task, named, zoo=zoo, **how)
             ranking = run(work, settings, at_once=True)
     answer(ranking.to_dict(), as_json, lambda: _show(ranking))
