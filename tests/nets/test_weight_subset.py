@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor, nn
 
 from nearkin.core.errors import OptionError, TrainingError
 from nearkin.core.events import Checkpoint, finish
+from nearkin.nets.adopted import wrapped
+from nearkin.nets.adopted_spec import AdoptedSpec
 from nearkin.nets.lora import LoraLayer
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.training import Training
@@ -179,16 +182,33 @@ def test_several_names_are_a_union(net: nn.Module) -> None:
 
 
 def test_bad_names_are_refused_in_one_line(net: nn.Module, toy: Task) -> None:
+    weights: Any
     for weights, words in {
         "lora?r=a": "expected numbers",
         "lora?k=1": "no option 'k'",
         "haed": "did you mean head",
         ("lora?r=1", "lora?r=2"): "got LoRA 2 times",
         (): "got no names",
+        "nope": "has no weights 'nope'; give one of all, head, norm, lora, adapters, or its layers conv",
     }.items():
         with pytest.raises(OptionError, match=words) as told:
             fit(net, toy, Recipe(steps=1), weights=weights)
         assert "\n" not in str(told.value)
     with pytest.raises(OptionError, match="named by text, got 3"):
         checked_weights([3])  # type: ignore[list-item]
+    for other in (None, 3):
+        with pytest.raises(OptionError, match=f"the weights are {other}, expected one of all"):
+            checked_weights(other)  # type: ignore[arg-type]
     assert checked_weights(["a", "b"]) == ("a", "b")
+
+
+def test_messages_name_layers_of_an_adopted_network_as_in_its_module() -> None:
+    module = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
+    model = wrapped(module, AdoptedSpec(label="Mine", layers={}, head="2"))
+    for weights, words in {
+        "nope": "Mine has no weights 'nope'; give one of all, head, norm, lora, adapters, or its layers 0, 2",
+        "norm": "Mine has no weights of the kind 'norm'; its layers are 0, 2",
+        "2.wieght": "Mine has no weights '2.wieght'; did you mean 2.weight",
+    }.items():
+        with pytest.raises(OptionError, match=words):
+            chosen_names(model, weights)

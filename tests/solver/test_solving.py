@@ -15,6 +15,8 @@ from nearkin.core.budget import Budget
 from nearkin.core.errors import DataError, MismatchError, NearkinError, OptionError, ZooError
 from nearkin.core.events import Event, Note, finish
 from nearkin.nets.evaluate import evaluate
+from nearkin.nets.registry import build
+from nearkin.solver.kin import relate
 from nearkin.solver.plan import Plan
 from nearkin.solver.result import ordered
 from nearkin.solver.solution import Solution
@@ -302,3 +304,15 @@ def test_the_room_can_be_called(tmp_path: Path) -> None:
         solution = nk.solve("digits?detect=0&limit=100", zoo, nk.Budget(evaluations=1), only=("logistic",), join=False)
     assert solution.name == "digits?detect=0&limit=100"
     assert solution.metric > 0.8
+
+
+def test_rankings_of_a_removed_model_are_not_those_of_its_successor(tmp_path: Path, target: nk.Task) -> None:
+    plan, task = Plan(budget=Budget(evaluations=1), measures=("logme",)), nk.task("digits?limit=100")
+    distances = []
+    with nk.Zoo(tmp_path / "zoo") as zoo:
+        for seed in range(2):
+            zoo.adopt("near", "mlp?hidden=4", weights=build("mlp?hidden=4", (1, 8, 8), 10, seed), task=task)
+            relations = finish(relate(zoo, target, plan, zoo.stages(target)))
+            distances.append(relations.rankings["logme"][0]["distance"])
+            zoo.remove("near")
+    assert distances[0] != distances[1]

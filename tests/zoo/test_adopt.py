@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import nearkin as nk
 from nearkin.core.errors import DataError, MismatchError, NearkinError, OptionError, ZooError
-from nearkin.core.events import Caution, finish
+from nearkin.core.events import Caution, Note, finish
 from nearkin.distance.fisher_based.readings import refitted
 from nearkin.distance.source_on_target import SourceOnTarget
 from nearkin.nets.adopted_spec import AdoptedSpec
@@ -48,6 +49,17 @@ class Pair(nn.Module):
 
     def forward(self, ids: Tensor, values: Tensor) -> Tensor:
         return self.head(torch.cat([self.words(ids).mean(1), values], 1))
+
+
+class Outputs(nn.Module):
+    """A module with two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 2), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.first(x), self.second(x)
 
 
 def heard(work: Any) -> tuple[Any, list[str]]:
@@ -656,3 +668,97 @@ class TestTransformers:
             with pytest.raises(DataError, match="names the architecture"):
                 zoo.adopt("bad", str(folder))
         assert zoo.names() == []
+
+
+@pytest.mark.parametrize("task", [None, nk.task("digits?limit=100")])
+def test_the_same_call_again_changes_nothing(zoo: nk.Zoo, task: nk.Task | None, text_folder: Path) -> None:
+    model = build("lenet", (1, 8, 8), 10, seed=0)
+    options: dict[str, Any] = {"task": task, "preprocess": {"size": 8, "channels": 1, "mean": 0.3, "std": 0.3}}
+    first = zoo.adopt("net", model, licence="mit", **options)
+    notes: list[str] = []
+    with nk.listening(lambda event: notes.append(event.text) if isinstance(event, Note) else None):
+        again = zoo.adopt("net", model, licence="mit", **options)
+    assert again == first
+    assert any("in the zoo, from the same call: nothing was changed" in note for note in notes)
+    other = {**options, "preprocess": {"size": 8, "channels": 1, "mean": 0.4, "std": 0.3}}
+    for network, licence, changed in (
+        (build("lenet", (1, 8, 8), 10, seed=1), "mit", options),
+        (model, "", options),
+        (model, "mit", other),
+        (model, "mit", {**options, "task": nk.task("digits?limit=120") if task is None else None}),
+    ):
+        with pytest.raises(ZooError, match="already has a task named 'net'"):
+            zoo.adopt("net", network, licence=licence, **changed)
+    assert zoo.models() == [first]
+
+
+def test_the_same_folder_of_texts_again_changes_nothing(zoo: nk.Zoo, text_folder: Path) -> None:
+    assert zoo.adopt("texts", str(text_folder)) == zoo.adopt("texts", str(text_folder))
+
+
+@pytest.mark.parametrize("name", ["pixels", "zoo:net"])
+def test_names_that_rank_reads_otherwise_are_refused(zoo: nk.Zoo, tmp_path: Path, name: str) -> None:
+    with pytest.raises(ZooError, match=f"'{name}' cannot name a model"):
+        zoo.adopt(name, images(), preprocess="size=8")
+    zoo.adopt("net", images(), preprocess="size=8")
+    zoo.push("net", tmp_path / "pushed")
+    with pytest.raises(ZooError, match=f"'{name}' cannot name a model"):
+        zoo.pull(tmp_path / "pushed", name)
+
+
+class TestArguments:
+    """Arguments of another type are converted where that is plain; others are refused in one line."""
+
+    @pytest.mark.parametrize(
+        ("changed", "words"),
+        [
+            ({"name": 5}, "the name is 5, expected text"),
+            ({"model": None}, "the model is 'None'"),
+            ({"model": nn.Linear}, "the class Linear, expected a module; give an instance"),
+            ({"model": {"weight": torch.ones(2)}}, "expected a module or a network string; give that, and this as"),
+            ({"licence": None}, "the licence is 'None'"),
+            ({"head": 3}, "the head is '3'"),
+            ({"weights": 3}, "the weights are '3'"),
+            ({"weights": {"a": 1}}, "other values than tensors"),
+            ({"output": 1.5}, "the output is '1.5'"),
+            ({"task": 5}, "the task is '5'"),
+            ({"preprocess": 5}, "preprocessing is '5'"),
+            ({"preprocess": ["size"]}, "expected a dictionary or text"),
+            ({"preprocess": {1: 2}}, "preprocessing has no 1"),
+            ({"preprocess": {"tokenizer": 5}}, "tokenizer is 5"),
+            ({"preprocess": {"size": 99999999, "channels": 1}}, "9,999,999,800,000,001 values, expected 268,435,456"),
+            ({"preprocess": {"size": 8, "mean": -torch.inf, "std": 1}}, "mean is -inf"),
+            ({"preprocess": {"size": 8, "mean": [], "std": []}}, r"mean is \[\]"),
+            ({"preprocess": "size=8&size=9"}, "preprocessing has size twice"),
+            ({"preprocess": "size=8&channels=1&order=bgr"}, "order of channels bgr for inputs of shape"),
+        ],
+    )
+    def test_another_type_is_refused(self, zoo: nk.Zoo, changed: dict[str, Any], words: str) -> None:
+        options: dict[str, Any] = {"name": "net", "model": images(), "preprocess": "size=8", **changed}
+        with pytest.raises(NearkinError, match=words) as caught:
+            zoo.adopt(**options)
+        assert "\n" not in str(caught.value)
+
+    def test_numbers_of_numpy_and_torch(self) -> None:
+        given = {"size": np.int64(8), "mean": np.float32(0.5), "std": torch.tensor([0.5, 0.25, 1.0])}
+        assert Preprocess.of(given) == Preprocess(size=(8, 8), mean=(0.5,), std=(0.5, 0.25, 1.0))
+
+    def test_a_state_dict_has_the_weights(self, zoo: nk.Zoo) -> None:
+        model = images().half()
+        zoo.adopt("file", images(), weights=model.state_dict(), preprocess="size=8")
+        zoo.adopt("module", model, preprocess="size=8")
+        x = torch.rand(2, 3, 8, 8)
+        assert torch.equal(zoo.solved("file").model()(x), zoo.solved("module").model()(x))
+
+    def test_a_path_names_a_folder(self, zoo: nk.Zoo, text_folder: Path) -> None:
+        assert zoo.adopt("texts", text_folder).facts["adopted"] == zoo.adopt("same", str(text_folder)).facts["adopted"]
+
+    def test_an_output_has_a_number(self, zoo: nk.Zoo) -> None:
+        for number, width in enumerate((2, 3)):
+            zoo.adopt(f"net {number}", Outputs(), output=number, preprocess="shape=4")
+            assert zoo.solved(f"net {number}").num_outputs == width
+
+    def test_an_empty_folder_is_not_written(self, zoo: nk.Zoo) -> None:
+        zoo.adopt("net", images(), preprocess="size=8")
+        with pytest.raises(OptionError, match="got an empty folder"):
+            zoo.push("net", "")

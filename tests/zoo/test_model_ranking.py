@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from nearkin.core.errors import DataError, NearkinError, OptionError
 from nearkin.distance.baselines.logme import logme
 from nearkin.distance.baselines.neighbours import knn_accuracy
 from nearkin.distance.feature_scores import GROUPS, jackknife_error, sample_groups
+from nearkin.distance.ranking import Ranking
 from nearkin.store.blob_cache import BlobCache
 from nearkin.tasks.examples import Examples
 from nearkin.tasks.rows import Pixels, subset_index
@@ -200,13 +201,15 @@ def test_values_as_targets(cache: BlobCache) -> None:
         (["pixels"], {"measure": "frechet"}, "by features and labels only"),
         (["pixels"], {"measure": "nothing"}, "nothing"),
         (["pixels"], {"question": "style"}, "unknown question"),
-        (["pixels"], {"sample": 2}, "sample must be 10"),
+        (["pixels"], {"sample": 2}, "sample must be a whole number, 10 or more, got 2"),
+        (None, {}, "the candidates are a NoneType"),
+        ({1: "pixels"}, {}, "the name of a candidate is 1"),
+        (["pixels"], {"sample": 100.5}, "sample must be a whole number, 10 or more, got 100.5"),
+        (["pixels"], {"sample": "x"}, "sample must be a whole number, 10 or more, got 'x'"),
         ([nn.Sequential(nn.Linear(3, 2))], {}, "no candidate can be ranked"),
     ],
 )
-def test_bad_input_gives_one_line(
-    given: list[object], options: dict[str, object], words: str, cache: BlobCache
-) -> None:
+def test_bad_input_gives_one_line(given: object, options: dict[str, object], words: str, cache: BlobCache) -> None:
     with pytest.raises(NearkinError, match=words) as caught:
         rank(separable(), given, cache=cache, **options)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
@@ -397,7 +400,7 @@ def test_networks_of_a_zoo_pixels_fisher_and_refusals_without_training(
     def rank_sources(zoo: nk.Zoo, task: nk.Task, how: object, records: Sequence[Any]) -> Iterator[Any]:
         yield from ()
         compared.extend(record.name for record in records)
-        return [SimpleNamespace(name=name, distance={"low": 0.25, "high": 0.75}[name]) for name in compared]
+        return Ranking.of("digits", "frechet", {name: [{"low": 0.25, "high": 0.75}[name]] for name in compared})
 
     monkeypatch.setattr("nearkin.zoo.near.rank_sources", rank_sources)
     target = nk.task("digits?limit=200", name="digits")
@@ -423,10 +426,76 @@ def test_networks_of_a_zoo_pixels_fisher_and_refusals_without_training(
 
 def test_equal_names_are_numbered(zoo: nk.Zoo, cache: BlobCache) -> None:
     zoo.adopt("Columns", nn.Sequential(nn.Linear(10, 5), nn.Linear(5, 4)), task=separable())
-    given = [Columns(0, 2), "zoo:Columns", Columns(1, 4)]
-    ranking = rank(separable(), given, sample=50, zoo=zoo, cache=cache)
-    assert {one.name for one in ranking} == {"Columns", "Columns (2)", "Columns (3)"}
-    assert {one.name: one.num_features for one in ranking}["Columns (2)"] == 5
+    given: list[Any] = [Columns(0, 2), "zoo:Columns", Columns(1, 4)]
+    rankings = [rank(separable(), order, sample=50, zoo=zoo, cache=cache) for order in (given, given[::-1])]
+    first, second = ({one.name: (one.num_features, one.measures) for one in ranking} for ranking in rankings)
+    assert first == second, "whatever the order"
+    assert first.keys() == {"Columns", "Columns (2)", "Columns (3)"}
+    assert first["Columns"][0] == 5, "the name of a zoo's network is kept"
+
+
+def test_one_candidate_is_a_list_of_one(cache: BlobCache) -> None:
+    task, network = separable(), Columns(0, 2)
+    assert [one.name for one in rank(task, network, sample=50, cache=cache)] == ["Columns"]
+    assert [one.name for one in rank(task, "pixels", sample=50, cache=cache)] == ["pixels"]
+
+
+def test_texts_have_no_raw_features(cache: BlobCache) -> None:
+    task = nk.Task.from_texts("mood", ["good", "bad"] * 10, ["+", "-"] * 10)
+    with pytest.raises(NearkinError, match="raw inputs of 'mood' are texts, which have no features; leave pixels out"):
+        rank(task, "pixels", sample=10, cache=cache)
+
+
+def test_features_of_code_that_changed_are_not_read(
+    zoo: nk.Zoo, cache: BlobCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr("nearkin.nets.trusted_code._process", set())
+    code = tmp_path / "mine.py"
+    source = (
+        "from torch import nn\n\n\nclass Mine(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.head = nn.Linear(2, 4)\n\n    def forward(self, x):\n        return self.head(x[:, :2])\n"
+    )
+    code.write_text(source)
+    weight = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
+    zoo.adopt("mine", f"{code}:Mine", weights={"head.weight": weight, "head.bias": torch.zeros(4)}, task=separable())
+    monkeypatch.setattr("nearkin.nets.trusted_code._process", set())
+    first = rank(separable(), ["mine", "pixels"], sample=50, zoo=zoo, cache=cache)
+    assert {one.name for one in first} == {"mine", "pixels"}
+    code.write_text(source.replace("x[:, :2]", "x[:, 4:6]"))
+    changed = rank(separable(), ["mine", "pixels"], sample=50, zoo=zoo, cache=cache)
+    assert "has changed since you used it" in changed.refused["mine"]
+    nk.trust(str(code))
+    again = {one.name: one for one in rank(separable(), ["mine", "pixels"], sample=50, zoo=zoo, cache=cache)}
+    assert not again["mine"].cached
+    assert again["mine"].measures != {one.name: one for one in first}["mine"].measures
+
+
+class TestFisherColumn:
+    """Which candidates are compared, and what is said of it."""
+
+    def said(self, zoo: nk.Zoo | None, given: Any, cache: BlobCache, data: str) -> tuple[Any, list[str]]:
+        texts: list[str] = []
+        with nk.listening(lambda event: texts.append(getattr(event, "text", ""))):
+            ranking = rank(nk.task(data), given, sample=50, zoo=zoo, cache=cache, fisher=True)
+        return ranking, list(filter(None, texts))
+
+    def test_an_added_network_of_any_seed_and_its_adopted_copy(self, zoo: nk.Zoo, cache: BlobCache) -> None:
+        task = nk.task("digits?limit=100", name="added")
+        zoo.add(task, "mlp?hidden=4", trials=1, recipe=nk.Recipe(steps=3), seed=3)
+        zoo.adopt("adopted", "mlp?hidden=4", weights=zoo.solved("added").model(), task=task)
+        ranking, texts = self.said(zoo, ["added", "adopted", "pixels"], cache, "digits?parity&limit=100")
+        distances = {one.name: one.fisher for one in ranking}
+        assert distances["added"] == distances["adopted"] is not None
+        assert distances["pixels"] is None
+        assert "Fisher distances in the form model/sorted" in texts
+        zoo.remove("adopted")
+        ranking, texts = self.said(zoo, ["added", "pixels"], cache, "digits?parity&limit=100")
+        assert any("no Fisher distances: they need two candidates" in text for text in texts)
+
+    def test_without_a_zoo_it_is_said(self, cache: BlobCache) -> None:
+        _, texts = self.said(None, "pixels", cache, "digits?limit=100")
+        assert any("no Fisher distances: they need two candidates" in text for text in texts)
 
 
 COUNTED = """

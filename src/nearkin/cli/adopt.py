@@ -8,11 +8,13 @@ import typer
 import nearkin as nk
 from nearkin.cli.console import Settings, answer, escape, run, say, table
 from nearkin.cli.near import task_of
+from nearkin.cli.new_zoo import zoo_or_new
 from nearkin.cli.zoo import Json, task_names, zoo_exists
 from nearkin.core.errors import require
 from nearkin.core.lazy import Lazy
 from nearkin.core.text import counted, duration
 from nearkin.nets.adopted_spec import ADOPTED_FACTS
+from nearkin.zoo.candidate_names import PIXELS, ZOO
 
 if TYPE_CHECKING:
     from nearkin.distance.candidate_ranking import CandidateRanking
@@ -61,13 +63,14 @@ def adopt(
     """
     settings: Settings = context.obj
     known = None if task is None else nk.task(task, name=name)
-    with settings.open_zoo() as zoo:
+    with zoo_or_new(settings) as zoo:
         record = run(
             zoo.adopt.work(
                 name, network, weights=weights, head=head, task=known, preprocess=preprocess, output=output, pool=pool,
                 licence=licence, source=source,
             ),
             settings,
+            at_once=True,
         )  # fmt: skip
     answer(adopted_facts(record), as_json, lambda: say_adopted(record))
 
@@ -93,8 +96,7 @@ def say_adopted(record: "TaskRecord") -> None:
     about = record.facts[ADOPTED_FACTS]
     say(
         f"[bold]{escape(record.name)}[/bold]: {escape(about['label'])} with {counted(record.parameters, 'weight')} and "
-        f"{counted(about['features'], 'feature')}, licence {escape(about['licence'] or 'not stated')}, "
-        f"{duration(record.seconds)}"
+        f"{counted(about['features'], 'feature')}, licence {escape(about['licence'] or 'not stated')}"
     )
     if record.trials:
         say(f"  {record.facts['metric_name']} {record.metric:.4f} on the test set of its task")
@@ -128,15 +130,18 @@ def rank(
 ) -> None:
     """Rank trained models for a data set by their features: which one should be fine-tuned?"""
     settings: Settings = context.obj
-    how: dict[str, Any] = {"sample": sample, "question": question, "measure": measure, "preprocess": preprocess}
+    how: dict[str, Any] = {
+        "sample": sample, "question": question, "measure": measure, "preprocess": preprocess, "fisher": fisher,
+    }  # fmt: skip
     if not zoo_exists(settings):
         require(bool(candidates), "there is no zoo; name candidates, such as model files, or add to a zoo first")
-        ranking = run(model_ranking.rank.work(nk.task(data), list(candidates or ()), **how), settings)
+        ranking = run(model_ranking.rank.work(nk.task(data), list(candidates or ()), **how), settings, at_once=True)
     else:
         with settings.open_zoo(create=False) as zoo:
             task = zoo.task(data) if data in zoo else task_of(data, zoo)
-            named = candidates or [*(record.name for record in zoo.models() if record.name != task.name), "pixels"]
-            ranking = run(model_ranking.rank.work(task, named, zoo=zoo, fisher=fisher, **how), settings)
+            named = candidates or [*(f"{ZOO}{name}" for name in zoo.names() if name != task.name), PIXELS]
+            work = model_ranking.rank.work(task, named, zoo=zoo, **how)
+            ranking = run(work, settings, at_once=True)
     answer(ranking.to_dict(), as_json, lambda: _show(ranking))
 
 

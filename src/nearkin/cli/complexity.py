@@ -68,7 +68,7 @@ def complexity(
     with settings.open_zoo() as zoo:
         known = task if task in zoo else task_of(task, zoo)
         work = zoo.complexity.work(known, how=how, seed=settings.seed, device=settings.device)
-        result = run(work, settings)
+        result = run(work, settings, at_once=True)
     if out is not None:
         write_durably(out, _text(out, result).encode())
     facts = {**result.to_dict(), **({"out": str(out)} if out else {})}

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -40,6 +40,7 @@ T = TypeVar("T")
 
 LINE_SECONDS = 5.0  # between two progress lines when stderr is not a terminal
 TABLE_ROWS = 300  # longer tables are printed as plain columns
+STOPPING = b"stopping at the next checkpoint; Ctrl-C again stops at once\n"
 NOT_JOURNALED = ("demo", "doctor", "train")  # commands that do not work on the zoo
 
 
@@ -179,16 +180,25 @@ def _plain_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         sys.stdout.write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")
 
 
-def run(work: Work[T], settings: Settings, *listeners: Listener) -> T:
-    """Run long work and show its progress; Ctrl-C stops it at the next checkpoint, a second Ctrl-C at once."""
-    with _patient_interrupt() as interrupted, _display(settings) as show, _journal(settings) as writers:
+def run(work: Work[T], settings: Settings, *listeners: Listener, at_once: bool = False) -> T:
+    """Run long work and show its progress; Ctrl-C stops it at the next checkpoint, a second Ctrl-C at once.
+
+    Args:
+        work: the work.
+        settings: global options.
+        *listeners: further ones of its events.
+        at_once: the first Ctrl-C stops work at once that has had no checkpoint so far; for work without checkpoints.
+    """
+    with _stop_request(at_once) as request, _display(settings) as show, _journal(settings) as writers:
 
         def listen(event: Event) -> None:
             show(event)
             for listener in (*writers, *listeners):
                 listener(event)
-            if interrupted() and isinstance(event, Checkpoint):
-                raise Interrupted
+            if isinstance(event, Checkpoint):
+                request.at_once = False
+                if request.received:
+                    raise Interrupted
 
         with redirect_stdout(sys.stderr):  # what networks of the user or Ray print is no part of the answer
             return finish(work, listen)
@@ -205,20 +215,34 @@ def _journal(settings: Settings) -> Iterator[list[Listener]]:
         yield [write]
 
 
-@contextmanager
-def _patient_interrupt() -> Iterator[Callable[[], bool]]:
-    """The first stop signal sets a flag, the second interrupts at once."""
-    requested = False
+@dataclass
+class _StopRequest:
+    """Signal handler: the first stop signal is noted, the second one interrupts at once.
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal requested
-        if requested:
+    Attributes:
+        at_once: whether the first one interrupts at once too.
+        received: whether there was a signal.
+    """
+
+    at_once: bool
+    received: bool = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.at_once or self.received:
             raise Interrupted
-        requested = True
+        self.received = True
+        if is_first():
+            with suppress(OSError):  # no print in a handler: it may interrupt another one
+                os.write(2, STOPPING)
 
-    handlers = {number: signal.signal(number, handle) for number in stop_signals()}
+
+@contextmanager
+def _stop_request(at_once: bool) -> Iterator[_StopRequest]:
+    """The handler of stop signals within a block."""
+    request = _StopRequest(at_once)
+    handlers = {number: signal.signal(number, request) for number in stop_signals()}
     try:
-        yield lambda: requested
+        yield request
     finally:
         for number, old in handlers.items():
             signal.signal(number, old)

@@ -48,8 +48,8 @@ def doctor(
     if exists:
         with settings.open_catalogue(create=False) as catalogue:
             if clean:
-                run(check.clean.work(catalogue), settings)
-            health = run(check.examine.work(catalogue), settings)
+                run(check.clean.work(catalogue), settings, at_once=True)
+            health = run(check.examine.work(catalogue), settings, at_once=True)
             untrusted = (
                 [] if health.problems else [task.name for task in catalogue.tasks() if not is_trusted(task.network)]
             )

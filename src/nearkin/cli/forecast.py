@@ -64,7 +64,9 @@ def forecast(
     how = forecasting.ForecastOptions(to=to, plan=plan, samples=samples, trial=trial, check=check)
     with settings.open_zoo(create=False) as zoo:
         known = target if target in zoo else task_of(target, zoo)
-        found = run(forecasting.forecast_finetuning.work(zoo, source, known, how, settings.seed), settings)
+        found = run(
+            forecasting.forecast_finetuning.work(zoo, source, known, how, settings.seed), settings, at_once=True
+        )
     if out is not None:
         command = command_text()
         write_durably(out, forecast_page.forecast_page(found, command=command).encode())

@@ -8,6 +8,7 @@ import typer
 import nearkin as nk
 from nearkin.cli.adopt import adopted_facts, say_adopted
 from nearkin.cli.console import Settings, answer, escape, run, say
+from nearkin.cli.new_zoo import zoo_or_new
 from nearkin.cli.zoo import Json, task_names
 from nearkin.core.text import byte_text, counted
 
@@ -15,7 +16,7 @@ from nearkin.core.text import byte_text, counted
 def push(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="A task or model of the zoo.", autocompletion=task_names)],
-    folder: Annotated[Path, typer.Argument(help="The folder to write; it must be empty or absent.")],
+    folder: Annotated[str, typer.Argument(help="The folder to write; it must be empty or absent.")],
     trial: Annotated[int, typer.Option(min=0, help="Which trial of a task.")] = 0,
     licence: Annotated[str, typer.Option(help="Licence, such as apache-2.0 (default: the stored one).")] = "",
     overwrite: Annotated[
@@ -31,7 +32,7 @@ def push(
     settings: Settings = context.obj
     with settings.open_zoo(create=False) as zoo:
         work = zoo.push.work(name, folder, trial=trial, overwrite=overwrite, licence=licence)
-        pushed = run(work, settings)
+        pushed = run(work, settings, at_once=True)
 
     def show() -> None:
         say(
@@ -63,6 +64,6 @@ def pull(
     """
     settings: Settings = context.obj
     known = None if task is None else nk.task(task, name=name or "the task")
-    with settings.open_zoo() as zoo:
-        record = run(zoo.pull.work(folder, name, task=known, code=code), settings)
+    with zoo_or_new(settings) as zoo:
+        record = run(zoo.pull.work(folder, name, task=known, code=code), settings, at_once=True)
     answer(adopted_facts(record), as_json, lambda: say_adopted(record))

@@ -216,6 +216,7 @@ def show(context: typer.Context, name: Name, as_json: Json = False) -> None:
                 "bytes": item.size,
                 "digest": item.digest,
                 **item.facts,
+                **({"metric": None, "loss": None} if item.facts.get("count") == 0 else {}),
             }
             for item in artifacts
         ]
@@ -224,10 +225,11 @@ def show(context: typer.Context, name: Name, as_json: Json = False) -> None:
     def show_table() -> None:
         took = "" if ADOPTED_FACTS in facts else " of training"
         classes = ", ".join(facts["classes"][:12]) + (" …" if len(facts["classes"]) > 12 else "")
+        named = record.trials or facts["classes"] != [str(number) for number in range(record.num_classes)]
         rows = [
             ("data", _data_text(record)),
             ("likelihood", record.likelihood),
-            ("classes", f"{record.num_classes}: {classes}"),
+            *([("classes", f"{record.num_classes}: {classes}")] if named else []),
             ("input", "×".join(map(str, record.input_shape))),
             *(
                 [("samples", f"{counted(facts['num_train'])} for training, {counted(facts['num_test'])} for testing")]
@@ -281,7 +283,9 @@ def export(
     """Write the zoo, or some of its tasks, as one file that `import` reads."""
     settings: Settings = context.obj
     with settings.open_catalogue(create=False) as catalogue:
-        written = run(bundle.export_bundle.work(catalogue, file, names or None, overwrite=overwrite), settings)
+        written = run(
+            bundle.export_bundle.work(catalogue, file, names or None, overwrite=overwrite), settings, at_once=True
+        )
     size = file.stat().st_size
     answer(
         {"file": str(file), "tasks": written, "bytes": size},
@@ -298,7 +302,7 @@ def import_(
     """Import the tasks of an exported zoo; all of them, or none if there is any error."""
     settings: Settings = context.obj
     with settings.open_catalogue() as catalogue:
-        imported = run(bundle.import_bundle.work(catalogue, file), settings)
+        imported = run(bundle.import_bundle.work(catalogue, file), settings, at_once=True)
         records = [catalogue.task(name) for name in imported]
     untrusted = [record.name for record in records if not is_trusted(record.network)]
 
@@ -317,10 +321,11 @@ def _facts(record: "TaskRecord") -> dict[str, Any]:
         "name": record.name,
         "data": record.data,
         "network": record.network,
+        "label": network_label(record.network),
         "likelihood": record.likelihood,
         "num_classes": record.num_classes,
-        "metric": record.metric,
-        "epsilon": record.epsilon,
+        "metric": record.metric if record.trials else None,
+        "epsilon": record.epsilon if record.trials else None,
         "trials": record.trials,
         "parameters": record.parameters,
         "seconds": record.seconds,

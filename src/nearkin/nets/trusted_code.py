@@ -237,6 +237,15 @@ def _digest(name: str) -> str | None:
     return hashlib.sha256(_content(Path(origin))).hexdigest() if origin.endswith(".py") else None
 
 
+def code_digest(network: str) -> str | None:
+    """SHA-256 of the file with the code that a network string needs; None if it needs none, or a module.
+
+    >>> code_digest("lenet")
+    """
+    name = _code(network)
+    return None if name is None else _digest(absolute(name))
+
+
 def _content(path: Path) -> bytes:
     """The bytes of a regular file; anything else, such as a pipe, is refused before it is opened."""
     if not stat.S_ISREG(path.stat().st_mode):

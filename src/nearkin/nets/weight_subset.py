@@ -77,8 +77,9 @@ def checked_weights(weights: Weights) -> tuple[str, ...]:
     >>> checked_weights("lora?r=4")
     ('lora?r=4',)
     """
-    wanted = (weights,) if isinstance(weights, str) else tuple(weights)
     kinds = ", ".join(KINDS)
+    require(isinstance(weights, Collection), f"the weights are {weights!r}, expected one of {kinds}, or names")
+    wanted = (weights,) if isinstance(weights, str) else tuple(weights)
     require(bool(wanted), f"got no names of weights, expected some; name weights, or give one of {kinds}")
     for name in wanted:
         require(isinstance(name, str), f"weights are named by text, got {name!r}; give one of {kinds}, or names")
@@ -160,21 +161,22 @@ def _is_lora(pattern: str) -> bool:
 
 def _matching(model: nn.Module, known: list[str], pattern: str, x: Tensor | None) -> set[str]:
     """The weights that one kind, name or regular expression selects."""
-    network, layers = type(model).__name__, layers_of(known)
-    some = ", ".join(list(layers)[:6]) + (f" and {len(layers) - 6} more" if len(layers) > 6 else "")
+    network, prefix = (model.spec.label, INNER) if isinstance(model, AdoptedNetwork) else (type(model).__name__, "")
+    layers = [name.removeprefix(prefix) for name in layers_of(known)]
+    some = ", ".join(layers[:6]) + (f" and {len(layers) - 6} more" if len(layers) > 6 else "")
     if pattern in KINDS or _is_lora(pattern):
         chosen = _of_kind(model, known, pattern.partition("?")[0], x)
         require(bool(chosen), f"{network} has no weights of the kind {pattern!r}; its layers are {some}")
         return chosen
-    prefix = INNER if isinstance(model, AdoptedNetwork) else ""
     names = [(name, text) for name in known for text in {name, name.removeprefix(prefix)}]
     chosen = {name for name, text in names if text == pattern or text.startswith(f"{pattern}.")}
     if not chosen:
         with suppress(re.error):
             chosen = {name for name, text in names if re.fullmatch(pattern, text)}
     if not chosen:
-        near = difflib.get_close_matches(pattern, [*KINDS, *layers, *known], n=2, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"its layers are {some}"
+        weights = [name.removeprefix(prefix) for name in known]
+        near = difflib.get_close_matches(pattern, [*KINDS, *layers, *weights], n=2, cutoff=0.7)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"give one of {', '.join(KINDS)}, or its layers {some}"
         raise OptionError(f"{network} has no weights {pattern!r}; {hint}")
     return chosen
 

@@ -60,7 +60,10 @@ def relate(zoo: Zoo, task: Task, plan: Plan, stages: StageCache, slowdown: float
     if not others or plan.hurried:
         why = "there was no time to look for related tasks" if others else "the zoo has no other task"
         return Relations(why=f"{why}, so the search has no cells to start from")
-    known = [[record.name, record.fingerprint, record.network, record.trials] for record in others]
+    known = [  # with the time, since a removed model may have a successor of the same name
+        [record.name, record.fingerprint, record.network, record.trials, record.created, record.seconds]
+        for record in others
+    ]
     measures = [measure_named(name).stored_name for name in plan.quick_measures]
     inputs = {"data": task.fingerprint(), "zoo": known, "measures": measures, "trials": _trials(plan),
               "hurry": plan.seconds is not None, "form": [str(DEFAULT), str(FALLBACK)]}  # fmt: skip

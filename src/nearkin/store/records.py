@@ -37,6 +37,7 @@ def require_name(name: str) -> str:
     Traceback (most recent call last):
     nearkin.core.errors.ZooError: 'a/b' cannot name a task: ...
     """
+    require(isinstance(name, str), f"the name is {name!r}, expected text", ZooError)
     require(
         is_name(name),
         f"{name[: LONGEST_NAME + 1]!r} cannot name a task: use 1 to {LONGEST_NAME} characters, without slashes, "
@@ -60,6 +61,7 @@ def json_text(owner: str, facts: Mapping[str, Any]) -> str:
 
 def require_plain(owner: str, text: str) -> None:
     """Refuse control characters, which can change a terminal, and lone surrogates, which cannot be stored."""
+    require(isinstance(text, str), f"the {owner} is {text!r}, expected text", ZooError)
     require(not _UNPLAIN.search(text), f"the {owner} is {text!r}: it holds control characters; rename it", ZooError)
 
 

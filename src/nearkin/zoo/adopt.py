@@ -32,7 +32,8 @@ from nearkin.tasks.input_fields import InputField
 from nearkin.tasks.named_inputs import fields_facts
 from nearkin.tasks.network_inputs import NETWORK_INPUTS, NetworkInputs
 from nearkin.tasks.task import Task
-from nearkin.zoo.adopted_rows import LONGEST_TEXT, model_row, store_with_task
+from nearkin.zoo.adopted_rows import LONGEST_TEXT, model_row, store_with_task, stored_model
+from nearkin.zoo.candidate_names import require_model_name
 from nearkin.zoo.licences import licence_caution
 from nearkin.zoo.preprocess import Preprocess, input_fields
 from nearkin.zoo.solved_tasks import SolvedTasks
@@ -84,7 +85,7 @@ def adopt_model(
     """
     start = now()
     zoo.catalogue.database.require_writable()
-    zoo.catalogue.claimable(name)
+    require_model_name(name)
     model, how = unwrapped(model), replace(how, weights=unwrapped(how.weights))
     if isinstance(model, str) and not from_file and not is_hub_folder(model):
         trust_network(model)
@@ -128,15 +129,19 @@ def adopt_model(
         "channel_order": preprocess.order,
     }  # fmt: skip
     own: dict[str, Any] = {} if inputs is None else {NETWORK_INPUTS: inputs.facts()}
-    if task is None:
-        own |= {"preprocessing": fields_facts(tokens)} if tokens else {}
+    own |= {"preprocessing": fields_facts(tokens)} if tokens else {}
+    is_stored = name in zoo
+    if is_stored:
+        record = stored_model(zoo, name, adopted, shape, task, {**own, ADOPTED_FACTS: about})
+    elif task is None:
         record = zoo.catalogue.add(*model_row(name, adopted, shape, {**own, ADOPTED_FACTS: about}, now() - start))
     else:
         assert seen is not None
         record = yield from store_with_task(
             zoo, replace(task, name=name), seen, adopted, own, {ADOPTED_FACTS: about}, start
         )
-    yield Note(f"'{name}': {adopted.label}, {adopted.num_features} features, adopted in {now() - start:.1f} s")
+    done = "in the zoo, from the same call: nothing was changed" if is_stored else f"adopted in {now() - start:.1f} s"
+    yield Note(f"'{name}': {adopted.label}, {adopted.num_features} features, {done}")
     if warning := remember(adopted.network):
         yield Caution(warning)
     return record

@@ -1,5 +1,6 @@
 """Rows of adopted models: how a model is stored in a zoo with its task, or without one."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version
@@ -27,6 +28,39 @@ UNMEASURED = Scores(0.0, 0.0, 0)
 
 def _fit(adopted: AdoptedModel, scores: Scores, seconds: float) -> Fit:
     return Fit(adopted.params, adopted.buffers, History(torch.zeros(0)), scores, seconds, reached=True)
+
+
+def stored_model(
+    zoo: SolvedTasks,
+    name: str,
+    adopted: AdoptedModel,
+    shape: tuple[int, ...],
+    task: Task | None,
+    facts: Mapping[str, Any],
+) -> TaskRecord:
+    """The row of a stored model, if it is this one with the same facts; else the name is refused.
+
+    Args:
+        zoo: the zoo.
+        name: of the stored model.
+        adopted: the model.
+        shape: of its inputs.
+        task: that it was trained on.
+        facts: of its inputs, licence and so on, as they would be stored.
+    """
+    record = zoo.record(name)
+    weights = hashlib.sha256(fit_state(_fit(adopted, UNMEASURED, 0.0)).to_bytes()).hexdigest()
+    known = (
+        record.network, record.input_shape, record.fingerprint, {key: record.facts.get(key) for key in facts},
+        NETWORK_INPUTS in record.facts, [item.digest for item in zoo.catalogue.artifacts(name, kind="weights")],
+    )  # fmt: skip
+    same = (
+        adopted.network, shape, "" if task is None else task.fingerprint(), without_tokenizer(facts),
+        NETWORK_INPUTS in facts, [weights],
+    )  # fmt: skip
+    if known != same:
+        zoo.catalogue.claimable(name)  # it is not free, which is the error
+    return record
 
 
 def store_with_task(

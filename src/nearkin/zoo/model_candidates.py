@@ -2,11 +2,11 @@
 
 import hashlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -20,19 +20,17 @@ from nearkin.nets.hub_folder import is_hub_folder
 from nearkin.nets.registry import build, create_network
 from nearkin.nets.solved import Solved
 from nearkin.nets.spec import NETWORKS
-from nearkin.nets.trusted_code import trust_network
+from nearkin.nets.trusted_code import code_digest, require_trusted, trust_network
 from nearkin.tasks.network_inputs import NetworkInputs
 from nearkin.tasks.task import Task
+from nearkin.tasks.texts import is_text
+from nearkin.zoo.candidate_names import PIXELS, ZOO
 from nearkin.zoo.model_file import loaded
 from nearkin.zoo.preprocess import Preprocess, input_fields
 from nearkin.zoo.solved_tasks import SolvedTasks
 
-PIXELS = "pixels"
-"""Name of the candidate without a network: the inputs themselves are its features."""
-
-ZOO = "zoo:"
 CandidateSource: TypeAlias = nn.Module | Solved | str
-CandidateList: TypeAlias = Sequence[CandidateSource] | Mapping[str, CandidateSource]
+CandidateList: TypeAlias = CandidateSource | Sequence[CandidateSource] | Mapping[str, CandidateSource]
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,6 @@ class CandidateFacts:
         metric: on the task it was trained on; None if it is not known.
         licence: empty if it is not known.
         stored: its name in the zoo; empty for others.
-        probe: network, input shape and seed of a task in a zoo; candidates that share them are of one architecture.
     """
 
     label: str
@@ -53,7 +50,6 @@ class CandidateFacts:
     metric: float | None = None
     licence: str = ""
     stored: str = ""
-    probe: tuple[Any, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,18 +78,38 @@ def candidate_readers(
     candidates: CandidateList, task: Task, zoo: SolvedTasks | None, preprocess: Preprocess
 ) -> dict[str, CandidateReader]:
     """Functions that read the candidates, by unique names; an unknown name is refused before anything is read."""
+    if isinstance(candidates, nn.Module | Solved | str):
+        candidates = [candidates]
+    require(
+        isinstance(candidates, Iterable),
+        f"the candidates are a {type(candidates).__name__}, expected networks or names; give a list",
+    )
     named = list(candidates.items()) if isinstance(candidates, Mapping) else [("", item) for item in candidates]
     require(bool(named), "got no candidate; name networks of the zoo, files, or pixels")
-    readers: dict[str, CandidateReader] = {}
+    by_name: dict[str, list[tuple[CandidateSource, CandidateReader]]] = {}
     for given, source in named:
+        require(isinstance(given, str), f"the name of a candidate is {given!r}, expected text")
         known, read = _reader(source, task, zoo, preprocess)
-        name = unique = given or known
-        for count in itertools.count(2):
-            if unique not in readers:
-                break
-            unique = f"{name} ({count})"
-        readers[unique] = read
+        by_name.setdefault(given or known, []).append((source, read))
+    readers: dict[str, CandidateReader] = {}
+    for name, same in by_name.items():
+        if len(same) > 1:
+            same.sort(key=lambda candidate: _number_key(candidate[0]))
+        numbered = (f"{name} ({count})" for count in itertools.count(2))
+        unused = (unique for unique in itertools.chain([name], numbered) if unique == name or unique not in by_name)
+        readers |= {unique: read for unique, (_, read) in zip(unused, same, strict=False)}
     return readers
+
+
+def _number_key(source: CandidateSource) -> tuple[bool, str]:
+    """Order in which candidates of one name are numbered: named ones first, others by a hash of their weights."""
+    if isinstance(source, str):
+        return False, source
+    tensors = _tensors(source) if isinstance(source, nn.Module) else source.trials[0].params
+    try:
+        return True, _digest(tensors, str(source) if isinstance(source, nn.Module) else source.network)
+    except MismatchError:  # it is refused later
+        return True, ""
 
 
 def _reader(
@@ -130,11 +146,17 @@ def _reader(
 
 
 def _of_pixels(task: Task) -> Candidate:
+    require(
+        not is_text(task),
+        f"the raw inputs of '{task.name}' are texts, which have no features; leave {PIXELS} out",
+        MismatchError,
+    )
     return Candidate(NetworkInputs(task.input_shape), nn.Flatten, PIXELS, CandidateFacts("inputs", 0))
 
 
 def _of_zoo(stored: str, zoo: SolvedTasks) -> Candidate:
     record = zoo.record(stored)
+    require_trusted(record.network)  # before features of earlier code are read
     inputs = zoo.network_inputs(record)
     weights = [item.digest for item in zoo.catalogue.artifacts(stored, kind="weights") if item.trial == 0]
     facts = CandidateFacts(
@@ -143,17 +165,18 @@ def _of_zoo(stored: str, zoo: SolvedTasks) -> Candidate:
         record.metric if record.trials else None,
         str(record.facts.get(ADOPTED_FACTS, {}).get("licence", "")),
         stored,
-        (record.network, record.input_shape, record.seed) if record.trials else None,
     )
-    digest = _digest({}, repr((record.network, weights)), inputs)
+    digest = _digest({}, repr((record.network, weights, code_digest(record.network))), inputs)
     return Candidate(inputs, lambda: zoo.solved(stored).model(), digest, facts)
 
 
 def _of_solved(solved: Solved) -> Candidate:
+    require_trusted(solved.network)
     params = solved.trials[0].params
     count = sum(value.numel() for value in params.values())
     facts = CandidateFacts(network_label(solved.network), count, solved.metric)
-    return Candidate(solved.inputs, solved.model, _digest(params, solved.network, solved.inputs), facts)
+    network = repr((solved.network, code_digest(solved.network)))
+    return Candidate(solved.inputs, solved.model, _digest(params, network, solved.inputs), facts)
 
 
 def _of_string(network: str, task: Task, preprocess: Preprocess) -> Candidate:
@@ -172,14 +195,17 @@ def _of_module(module: nn.Module, label: str, task: Task, preprocess: Preprocess
     reverse = preprocess.order == "bgr"
     spec = AdoptedSpec(label=label, layers={}, fields=input_fields(inputs, task), reversed_channels=reverse)
     model = AdoptedNetwork(module, spec, 1) if spec.fields or reverse else module
-    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    digest = _digest(tensors, f"{module} {spec}", inputs)
+    digest = _digest(_tensors(module), f"{module} {spec}", inputs)
     return Candidate(inputs, lambda: model, digest, CandidateFacts(label, num_parameters(module)), by_code=True)
 
 
-def _digest(tensors: Mapping[str, Tensor], network: str, inputs: NetworkInputs) -> str:
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _digest(tensors: Mapping[str, Tensor], network: str, inputs: NetworkInputs | None = None) -> str:
     """Hash of a network's weights and of how its inputs are prepared."""
-    digest = hashlib.sha256(repr((network, inputs.facts())).encode())
+    digest = hashlib.sha256(repr((network, inputs and inputs.facts())).encode())
     for name in sorted(tensors):
         try:
             value = tensors[name].detach().cpu().contiguous()

@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import torch
 from torch import Tensor, nn
 
 from nearkin.core.clock import now
 from nearkin.core.errors import DataError, MismatchError, NearkinError, require
-from nearkin.core.events import Progress, Work, operation
+from nearkin.core.events import Caution, Note, Progress, Work, operation
 from nearkin.core.lazy import Lazy
 from nearkin.core.memory import peak_mebibytes, resident_mebibytes
 from nearkin.core.rng import derived_seed
@@ -90,7 +90,7 @@ def rank(
     Args:
         task: the target; only its training samples are used.
         candidates: modules, solved tasks, names of a zoo (`zoo:NAME`), model files, network strings, or `pixels` for
-            the raw inputs; as a list, or by name.
+            the raw inputs; one, a list, or several by name. Those of equal names are numbered by their weights.
         sample: number of training samples, the same for all candidates: two of each class, others drawn at random.
         question: `final` (accuracy after fine-tuning) or `speed` (loss in the first steps).
         measure: one measure of features instead of those of the question, such as `logme`.
@@ -104,7 +104,9 @@ def rank(
     An unknown name is an error, before anything is read.
     """
     start = now()
-    require(sample >= 10, f"sample must be 10 or more, got {sample}")
+    require(isinstance(task, Task), f"the target is a {type(task).__name__}, expected a task")
+    whole = isinstance(sample, SupportsIndex)  # also an integer of numpy
+    require(whole and sample >= 10, f"sample must be a whole number, 10 or more, got {sample!r}")
     require(
         task.likelihood in ("categorical", "gaussian"),
         f"'{task.name}' is a {task.likelihood} task, expected classes or values; rank other data",
@@ -119,7 +121,7 @@ def rank(
     measures = [measure_named(name) for name in weights]
     for chosen in measures:
         require_feature_measure(chosen)
-    small = ranking_sample(task, sample)
+    small = ranking_sample(task, int(sample))
     readers = candidate_readers(candidates, task, zoo, Preprocess.of(preprocess))
     store = cache if cache is not None else feature_cache()
     measured, refused = yield from _measure_all(readers, small, measures, store)
@@ -127,7 +129,7 @@ def rank(
         name, reason = next(iter(refused.items()))
         raise MismatchError(f"no candidate can be ranked for '{task.name}'; '{name}': {reason}")
     distances: Mapping[str, float] = {}
-    if fisher and zoo is not None:
+    if fisher:
         distances = yield from _fisher_distances(zoo, task, [one.facts for one in measured])
     name = question if measure is None else measures[0].name
     ranked = _ranked(measured, weights, distances)
@@ -217,16 +219,40 @@ def _features(candidate: Candidate, seen: Task, count: int | None = None) -> Ten
     return features.float()
 
 
-def _fisher_distances(zoo: SolvedTasks, task: Task, candidates: Sequence[CandidateFacts]) -> Work[dict[str, float]]:
+def _fisher_distances(
+    zoo: SolvedTasks | None, task: Task, candidates: Sequence[CandidateFacts]
+) -> Work[dict[str, float]]:
     """Fréchet distances of networks in the zoo that share an architecture with another one, by their names in it."""
-    probes = {facts.stored: facts.probe for facts in candidates if facts.probe is not None}
-    counts = Counter(probes.values())
-    records: list[TaskRecord] = [zoo.record(stored) for stored, probe in probes.items() if counts[probe] > 1]
-    if not records:
+    records = _comparable(zoo, candidates)
+    if zoo is None or not records:
+        yield Caution("no Fisher distances: they need two candidates with tasks in a zoo that share an architecture")
         return {}
-    how = comparison.Comparison(measure="frechet")
-    ranking = yield from near.rank_sources(zoo, task, how, records)
+    try:
+        ranking = yield from near.rank_sources(zoo, task, comparison.Comparison(measure="frechet"), records)
+    except NearkinError as error:
+        yield Caution(f"no Fisher distances: {error}")
+        return {}
+    for name, reason in ranking.refused.items():
+        yield Caution(f"no Fisher distance of '{name}': {reason}")
+    yield Note(f"Fisher distances in the form {' and '.join(sorted({kin.form for kin in ranking}))}")
     return {kin.name: kin.distance for kin in ranking}
+
+
+def _comparable(zoo: SolvedTasks | None, candidates: Sequence[CandidateFacts]) -> list[TaskRecord]:
+    """Rows of candidates that are compared with the same network of the target as another one.
+
+    Networks of one architecture that started from different seeds are not, unless the start of one of them is unknown.
+    """
+    stored = {facts.stored for facts in candidates if facts.stored}
+    records = [] if zoo is None else [record for record in map(zoo.record, sorted(stored)) if record.trials]
+    unknown = comparison.unknown_starts(records)
+
+    def architecture(record: TaskRecord) -> tuple[Any, ...]:
+        known = (record.network, record.input_shape)
+        return known if known in unknown else (*known, record.seed)
+
+    counts = Counter(map(architecture, records))
+    return [record for record in records if counts[architecture(record)] > 1]
 
 
 def _ranked(

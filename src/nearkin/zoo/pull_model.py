@@ -35,6 +35,7 @@ from nearkin.tasks.network_inputs import NETWORK_INPUTS, NetworkInputs
 from nearkin.tasks.task import Task
 from nearkin.tasks.texts import Tokenizer
 from nearkin.zoo.adopted_rows import LONGEST_TEXT, model_row, store_with_task
+from nearkin.zoo.candidate_names import require_model_name
 from nearkin.zoo.licences import licence_caution
 from nearkin.zoo.preprocess import ORDERS
 from nearkin.zoo.push_model import PREFIX, PULLED
@@ -62,6 +63,7 @@ def pull_model(
     pushed, files = read_folder(folder)
     origin = f"the model in {folder}"
     name = pushed["name"] if name is None else name
+    require_model_name(name)
     zoo.catalogue.claimable(name)
     _require_texts(pushed, origin)
     network = _with_code(pushed["network"], code) if code else pushed["network"]

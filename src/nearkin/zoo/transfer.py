@@ -16,6 +16,7 @@ from nearkin.core.events import Caution, Note, Work
 from nearkin.core.rng import Streams, derived_seed
 from nearkin.core.state import State
 from nearkin.distance.source_on_target import SourceOnTarget
+from nearkin.nets.adopted_spec import network_label
 from nearkin.nets.functional import num_parameters
 from nearkin.nets.history import History
 from nearkin.nets.recipe import Recipe
@@ -143,6 +144,7 @@ class Transfer:
         names = ("source", "target", "network", "shots", "num_train", "num_test", "metric_name", "guess")
         return {
             **{name: getattr(self, name) for name in (*names, "best_constant")},
+            "label": network_label(self.network),
             **{key: closed_form[key] for key in ("metric", "nll", "ece", "seconds", "bins", "facts")},
             "baselines": [outcome.to_dict() for outcome in self.baselines],
             "origin": dict(self.origin),
@@ -170,7 +172,7 @@ def transfer_network(
     if target.name == source:
         yield Caution(f"'{source}' is its own source: its network was trained on these labels")
     task = solved.inputs(target)
-    if task is not target:
+    if task.input_shape != target.input_shape:
         yield Note(f"'{target.name}': inputs of shape {target.input_shape} are converted to {task.input_shape}")
     few = yield from _with_few_labels(task, how.shots, seed)
     few = replace(few, test=few.test.chosen(subset_index(len(few.test), how.samples)))
@@ -240,7 +242,7 @@ def _origin(solved: Solved, trial: int, model: nn.Module) -> dict[str, Any]:
         "trial": trial,
         "trials": len(solved.trials),
         "metric_name": facts.get("metric_name"),
-        "metric": scores.metric,
+        "metric": scores.metric if scores.count else None,
         "num_test": scores.count,
         "parameters": num_parameters(model),
     }

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from nearkin.run.runner import Runner
     from nearkin.search.networks.build import Skeleton
     from nearkin.zoo import adopt as adoption
+    from nearkin.zoo import adopt_arguments as arguments
     from nearkin.zoo import best_cells, search_jobs, zoo_jobs, zoo_runner
     from nearkin.zoo import complexity as task_complexity
     from nearkin.zoo import connect as mode_connectivity
@@ -50,7 +51,8 @@ if TYPE_CHECKING:
     from nearkin.zoo import search as architecture_search
     from nearkin.zoo import transfer as closed_form_transfer
 else:  # they import packages that the other operations do not need
-    adoption, preprocessing = Lazy("nearkin.zoo.adopt"), Lazy("nearkin.zoo.preprocess")
+    adoption, arguments = Lazy("nearkin.zoo.adopt"), Lazy("nearkin.zoo.adopt_arguments")
+    preprocessing = Lazy("nearkin.zoo.preprocess")
     pushing, pulling = Lazy("nearkin.zoo.push_model"), Lazy("nearkin.zoo.pull_model")
     architecture_search, closed_form_transfer = Lazy("nearkin.zoo.search"), Lazy("nearkin.zoo.transfer")
     finetuning_forecast = Lazy("nearkin.zoo.forecast")
@@ -196,15 +198,15 @@ class Zoo(SolvedTasks):
     def adopt(
         self,
         name: str,
-        model: torch.nn.Module | str,
+        model: torch.nn.Module | str | Path,
         *,
-        weights: "str | Path | torch.nn.Module | None" = None,
+        weights: "str | Path | torch.nn.Module | Mapping[str, torch.Tensor] | None" = None,
         head: str | None = None,
         task: Task | str | None = None,
         preprocess: "Mapping[str, Any] | str | None" = None,
         licence: str = "",
         source: str = "",
-        output: str = "",
+        output: str | int = "",
         pool: str = "",
         from_file: bool = False,
     ) -> Work[TaskRecord]:
@@ -214,8 +216,8 @@ class Zoo(SolvedTasks):
             name: of the model in the zoo.
             model: a module in memory, a network string `package.module:factory?option=value`, or a folder in the
                 layout of the Hugging Face hub (`config.json` and safetensors).
-            weights: a safetensors file, a file of `torch.save`, a folder, or a module with these weights; needed for a
-                network string.
+            weights: a safetensors file, a file of `torch.save`, a folder, a state_dict, or a module with these weights;
+                needed for a network string.
             head: name of the last linear layer (default: found), or `new` if the model returns features.
             task: that it was trained on, or the name of one in the zoo; with it the model takes part in all
                 comparisons (default: only in `rank`).
@@ -226,12 +228,14 @@ class Zoo(SolvedTasks):
             pool: of a sequence of outputs: `mean`, `first` or `max`.
             from_file: the network string was read from a file: code that it names must be trusted already.
         """
+        arguments.require_texts(head=head or "", pool=pool, licence=licence, source=source)
         how = adoption.AdoptOptions(
-            weights=weights, head=head, preprocess=preprocessing.Preprocess.of(preprocess), output=output, pool=pool,
+            weights=arguments.weights_argument(weights), head=head,
+            preprocess=preprocessing.Preprocess.of(preprocess), output=arguments.output_argument(output), pool=pool,
             licence=licence, source=source,
         )  # fmt: skip
-        known = self.task(task) if isinstance(task, str) else task
-        return adoption.adopt_model(self, name, model, known, how, from_file)
+        known = self.task(task) if isinstance(task, str) else arguments.task_argument(task)
+        return adoption.adopt_model(self, name, arguments.model_argument(model), known, how, from_file)
 
     @operation
     def push(
@@ -246,6 +250,7 @@ class Zoo(SolvedTasks):
             overwrite: replace the files of a model in the folder; other files stay.
             licence: of the model (default: the stored one).
         """
+        require(str(folder) != "", "got an empty folder, expected a path; name the folder to write")
         return pushing.push_model(self, name, folder, trial=trial, overwrite=overwrite, licence=licence)
 
     @operation
