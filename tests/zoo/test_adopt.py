@@ -526,7 +526,7 @@ class TestTransformers:
         if own:
             encoder.enable_padding(direction=direction, pad_id=4, pad_token="<p>")
         encoder.save(str(folder / "tokenizer.json"))
-        zoo.adopt("gpt2", str(folder), head="new", licence="mit")
+        zoo.adopt("gpt2", str(folder), head="new", output="logits", licence="mit")
         solved = zoo.solved("gpt2")
         tokenizer = solved.inputs.tokenizer
         assert tokenizer is not None

@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from nearkin.core.clock import now
 from nearkin.core.errors import DataError, MismatchError, OptionError, require
 from nearkin.core.events import Caution, Note, Work
-from nearkin.nets.adopted import inner_network
 from nearkin.nets.adopted_spec import ADOPTED_FACTS, AdoptedSpec
 from nearkin.nets.adoption import NEW, adopt_module, described, probe_inputs
 from nearkin.nets.heads import head_name
-from nearkin.nets.hub_folder import TOKENIZER_FILE, HubFolder, is_hub_folder
+from nearkin.nets.hub_folder import FEATURES, TOKENIZER_FILE, HubFolder, is_hub_folder
 from nearkin.nets.registry import build, create_network
 from nearkin.nets.spec import NETWORKS, NetworkSpec
 from nearkin.nets.trusted_code import remember, trust_network
@@ -104,7 +103,7 @@ def adopt_model(
             f"size=224&mean=0.5&std=0.5 for images or shape=16 for tables"
         )
     probe = _probe(seen, inputs, shape, spec)
-    head = how.head if how.head is not None else NEW if folder is not None and folder.returns_features else None
+    head = how.head if how.head is not None else NEW if folder is not None and spec.output in FEATURES else None
     adopted = adopt_module(module, probe, spec, head=head, num_outputs=None if task is None else task.num_outputs)
     if task is not None and adopted.num_outputs != task.num_outputs:
         raise MismatchError(
@@ -155,7 +154,7 @@ def _spec(
 ) -> AdoptedSpec:
     """What builds the model, and its inputs and outputs."""
     if folder is not None:
-        known = folder.spec()
+        known = folder.spec(how.output, how.pool, how.head == NEW)
     elif isinstance(model, nn.Module):
         known = described(model)
     else:
@@ -181,7 +180,7 @@ def _module(
         _load(module, how.weights)
         return module
     if folder is not None:
-        module = inner_network(folder.spec())
+        module = folder.network(folder.spec(how.output, how.pool, how.head == NEW), how.head == NEW)
         _load(module, how.weights or folder.path)
         return module
     if how.weights is None:
@@ -221,7 +220,9 @@ def _with_padding(inputs: NetworkInputs | None, module: nn.Module, folder: HubFo
     """The inputs with the padding token of the model, for a tokenizer that has none of its own."""
     if inputs is None or inputs.tokenizer is None:
         return inputs
-    number = getattr(getattr(module, "config", None), "pad_token_id", None)
+    config = getattr(module, "config", None)
+    inputs.tokenizer.require_words(getattr(config, "vocab_size", None))
+    number = getattr(config, "pad_token_id", None)
     if type(number) is not int or number < 0:
         token = None if folder is None else folder.pad_token
         number = None if token is None else inputs.tokenizer.id_of(token)
