@@ -86,8 +86,16 @@ class HubFolder:
     @property
     def tokenizer(self) -> str | None:
         """Content of the tokenizer; None if the folder has none."""
-        file = self.path / TOKENIZER_FILE
-        return bytes(read_file(file)).decode("utf-8", "replace") if file.exists() else None
+        if not (self.path / TOKENIZER_FILE).exists():
+            return None
+        content = self._content(TOKENIZER_FILE).decode("utf-8", "replace")
+        require(
+            content.lstrip().startswith("{"),
+            f"{self.path / TOKENIZER_FILE} is no tokenizer, expected JSON; fetch the file itself"
+            + (" with git lfs pull" if content.startswith("version https://git-lfs") else ""),
+            DataError,
+        )
+        return content
 
     @property
     def length(self) -> int:
@@ -190,15 +198,15 @@ class HubFolder:
     @property
     def licence(self) -> str:
         """Licence that the model card states; empty if it states none."""
-        lines = self._content(CARD, b"").decode("utf-8", "replace").splitlines()
+        lines = self._content(CARD).decode("utf-8", "replace").splitlines()
         if not lines or lines[0].rstrip() != "---":
             return ""
         head = list(itertools.takewhile(lambda line: line.rstrip() != "---", lines[1:]))
         licences = _yaml_values(head, "licen[sc]e")
         return ", ".join(_yaml_values(head, "licen[sc]e_name") or licences if licences == ["other"] else licences)[:200]
 
-    def _content(self, name: str, default: bytes) -> bytes:
-        """Content of a file of the folder."""
+    def _content(self, name: str, default: bytes = b"") -> bytes:
+        """Content of a file of the folder; the default if there is none."""
         file = self.path / name
         return bytes(read_file(file)) if file.exists() else default
 

@@ -30,7 +30,12 @@ HALF = (torch.float16, torch.bfloat16)
 WHOLE_FILE = "model.safetensors"
 PARTS_FILE = "model.safetensors.index.json"
 NESTED = ("state_dict", "model", "model_state_dict", "ema_state_dict")  # keys under which scripts store the weights
-DERIVED = ("num_batches_tracked", "position_ids")  # buffers that a file may lack or have in addition
+DERIVED = (
+    "num_batches_tracked",
+    "position_ids",
+    "masked_bias",
+    "inv_freq",
+)  # buffers that a file may lack or have in addition
 POINTER = b"version https://git-lfs"
 """Start of the small text that git leaves in place of a large file."""
 
@@ -145,9 +150,8 @@ def _torch(path: Path) -> dict[str, Tensor]:
                 f"torch.jit.load(…).state_dict() with torch.save",
                 DataError,
             )
-            raise DataError(
-                f"{path} is not a file of torch.save ({_line(broken) or type(broken).__name__}); fetch it again"
-            ) from None
+            reason = _line(broken).partition(". ")[0] or type(broken).__name__
+            raise DataError(f"{path} is not a file of torch.save ({reason}); fetch it again") from None
     return {str(name): value.detach() for name, value in _state_dict(content, path).items()}
 
 
@@ -262,23 +266,22 @@ def _require_same_kinds(tensors: Mapping[str, Tensor], expected: Mapping[str, Te
     whole = {name.rpartition(".")[2] for name, value in expected.items() if not value.is_floating_point()}
     for name, value in tensors.items():
         like = expected.get(name)
-        if value.is_meta:
-            kind = "a tensor without values (device meta)"
-        elif value.is_quantized or (value.is_floating_point() and value.element_size() == 1):
-            kind = "quantised"
-        elif value.layout != torch.strided:
-            kind = "sparse"
-        elif value.is_complex() and not (like is not None and like.is_complex()):
-            kind = "complex"
-        elif like is None:
-            unlike = (
-                not value.is_floating_point() and name.rpartition(".")[2] not in whole and not name.endswith(DERIVED)
-            )
-            kind = f"of type {_type(value)}" if unlike else ""
+        if like is None:
+            mask = name.endswith(".bias") and value.dim() == 4  # of attention; the library does not read it
+            fits = value.is_floating_point() or mask or name.rpartition(".")[2] in whole
         else:
-            kind = "" if like.is_complex() or _same_kind(value, like) else f"of type {_type(value)}"
-        wanted = _type(like) if like is not None and not like.is_floating_point() else "floating point numbers"
-        require(not kind, f"{origin}: {name} is {kind}, expected {wanted}; save the weights as float32", DataError)
+            fits = like.is_complex() or (_same_kind(value, like) and not value.is_complex())
+        kinds = {
+            "without values": value.is_meta,
+            "sparse": value.layout != torch.strided,
+            "quantised": value.is_quantized or (value.is_floating_point() and value.element_size() == 1),
+            f"of type {_type(value)}": not fits and not name.endswith(DERIVED),
+        }
+        wanted = "floating point numbers" if like is None else f"a dense tensor of type {_type(like)}"
+        for kind, holds in kinds.items():
+            require(
+                not holds, f"{origin}: {name} is {kind}, expected {wanted}; save the state_dict in float32", DataError
+            )
 
 
 def _same_kind(first: Tensor, second: Tensor) -> bool:

@@ -32,7 +32,8 @@ def licence_caution(name: str, licence: str) -> str:
     words = re.sub(r"[\s_]+", "-", licence.strip().lower())
     if words in _UNSTATED:
         return f"no licence is stated for '{name}'; ask its author before you use or share it, and note it: --licence"
-    names = [re.sub(r"^the-|-licen[sc]e\b|,?-version\b", "", word) for word in re.split(r"[,/]-?|-(?:and|or)-", words)]
+    short = re.sub(r"\bthe-|-licen[sc]e\b|,?-version\b", "", words)
+    names = re.split(r"[,/]-?|-and-|-or-(?!later)", short)
     if all(_PERMISSIVE.fullmatch(word) for word in names if word):
         return ""
     spaced = words.replace("-", " ")
