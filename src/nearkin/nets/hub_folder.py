@@ -16,6 +16,7 @@ from torch import nn
 from nearkin.core.errors import DataError, MismatchError, require
 from nearkin.core.opening import local_path, read_file
 from nearkin.core.plain import json_object
+from nearkin.core.text import plain
 from nearkin.nets.adopted_spec import AdoptedSpec, Pool
 from nearkin.nets.library_models import encoder_config, is_encoder, predicts_words, transformers_model
 from nearkin.nets.weight_files import weight_names
@@ -125,14 +126,14 @@ class HubFolder:
         The modules that follow the model in folders of sentence-transformers are read; those that change features in
         another way are refused.
         """
-        modules = json_object(b'{"modules":%b}' % self._content("modules.json", b"[]"), str(self.path / "modules.json"))
-        kinds = [item.get("type") for item in modules["modules"] if isinstance(item, dict)]
-        names = [str(kind).rpartition(".")[2] for kind in kinds]
-        other = [name for name in names if name not in MODULES]
+        file = self.path / "modules.json"  # a list
+        modules = json_object(b'{"": %b}' % self._content(file.name, b"[]"), str(file))[""]
+        kinds = [item.get("type") for item in modules if isinstance(item, dict)] if isinstance(modules, list) else []
+        other = [name for name in (str(kind).rpartition(".")[2] for kind in kinds) if name not in MODULES]
         require(
             not other,
-            f"{self.path}: the module {', '.join(other)[:80]} after the model is not supported; expected Pooling and "
-            f"Normalize only: say pool='mean', 'first' or 'max' to adopt the model without it",
+            f"{self.path}: the module {_shown(other)} after the model is not supported; expected Pooling and Normalize "
+            f"only: say pool='mean', 'first' or 'max' to adopt the model without it",
             DataError,
         )
         file = self.path / "1_Pooling" / CONFIG
@@ -144,7 +145,7 @@ class HubFolder:
             return "mean"
         require(
             len(modes) == 1 and modes[0] in _POOLING,
-            f"{file}: pooling by {', '.join(modes)[:80] or 'an unknown rule'} is not supported; expected mean, cls or "
+            f"{file}: pooling by {_shown(modes) or 'an unknown rule'} is not supported; expected mean, cls or "
             f"max: say pool='mean', 'first' or 'max' to use another one",
             DataError,
         )
@@ -220,22 +221,17 @@ def _image_facts(facts: Mapping[str, Any], origin: str) -> dict[str, Any]:
     )
     if size is None or mean is None or std is None:
         return {}
-    odd = [
-        key
-        for key, value in facts.items()
-        if value is True and key.startswith("do_") and key not in {*STEPS, *HARMLESS}
-    ]
+    known = {*STEPS, *HARMLESS}
+    odd = [key for key in facts if key.startswith("do_") and key not in known and facts[key] is True]
     odd += [key for key in ("offset", "rescale_offset", "include_top") if facts.get(key) is True]
     odd += [] if steps["do_resize"] else ["do_resize: false"]
-    sides = _sides(size)
+    sides, lists = _sides(size), all(isinstance(values, list) and values for values in (mean, std))
     factor = facts.get("rescale_factor", 1 / 255) if steps["do_rescale"] else 1
-    valid = sides and all(
-        isinstance(values, list) and values and all(map(_is_number, values)) for values in (mean, std)
-    )
-    odd += [] if valid and _is_number(factor) and factor > 0 else ["its sizes or numbers"]
+    valid = sides and lists and all(map(_is_number, (*mean, *std, factor))) and factor > 1e-6
+    odd += [] if valid else ["its sizes or numbers"]
     require(
         not odd,
-        f"{origin}: {', '.join(odd)[:80]} cannot be expressed; give the preprocessing: size=224&mean=0.5&std=0.5",
+        f"{origin}: {_shown(odd)} cannot be expressed; give the preprocessing: size=224&mean=0.5&std=0.5",
         DataError,
     )
     scale = 1 if math.isclose(255 * factor, 1) else 255 * factor  # of values in [0, 1]
@@ -256,7 +252,11 @@ def _sides(size: Any) -> tuple[int, int] | None:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    return type(value) in (int, float) and abs(value) < 1e6
+
+
+def _shown(names: Sequence[str]) -> str:
+    return plain(", ".join(names))[:80]
 
 
 def _yaml_values(lines: Sequence[str], key: str) -> list[str]:

@@ -67,11 +67,9 @@ def encoder_config(config: Mapping[str, Any], pooler: bool) -> dict[str, Any]:
         f"scores of classes: adopt another one",
         DataError,
     )
-    without = {} if pooler else {POOLER: False}
-    return {key: value for key, value in config.items() if key != POOLER} | {
-        "architectures": [encoder.__name__],
-        **without,
-    }
+    without = {} if pooler or POOLER not in inspect.signature(encoder).parameters else {POOLER: False}
+    kept = {key: value for key, value in config.items() if key != POOLER}
+    return {**kept, "architectures": [encoder.__name__], **without}
 
 
 def is_encoder(architecture: str) -> bool:

@@ -134,11 +134,8 @@ def _torch(path: Path) -> dict[str, Tensor]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of other versions of pickle
                 content: Any = torch.load(file, map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError as broken:
-            _, _, reason = str(broken).rpartition("WeightsUnpickler error: ")
-            if not pickled:
-                reason = " ".join(reason.partition("Check the documentation")[0].split())[:80]
-                raise DataError(f"{path} is not a file of torch.save ({reason}); fetch it again") from None
+        except pickle.UnpicklingError:
+            require(pickled, f"{path} is not a file of torch.save; fetch it again", DataError)
             raise DataError(
                 f"{path} holds more than tensors, and reading it would run code; save only the weights: "
                 f"torch.save(model.state_dict(), …), or better as safetensors"
@@ -150,8 +147,8 @@ def _torch(path: Path) -> dict[str, Tensor]:
                 f"torch.jit.load(…).state_dict() with torch.save",
                 DataError,
             )
-            reason = _line(broken).partition(". ")[0] or type(broken).__name__
-            raise DataError(f"{path} is not a file of torch.save ({reason}); fetch it again") from None
+            reason = f" ({_line(broken).partition('. ')[0]})" if isinstance(broken, RuntimeError) else ""
+            raise DataError(f"{path} is not a file of torch.save{reason}; fetch it again") from None
     return {str(name): value.detach() for name, value in _state_dict(content, path).items()}
 
 
