@@ -129,6 +129,18 @@ def test_other_forms_of_the_weights_of_an_encoder(
     require_features_of(zoo, "net", model)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_masks_that_older_files_hold_are_not_read(
+    zoo: nk.Zoo, save: Callable[..., Any], text_folder: Path, dtype: torch.dtype
+) -> None:
+    model = save("GPT2LMHeadModel")
+    masks = {"attn.bias": torch.ones(1, 1, 16, 16).tril().to(dtype), "attn.masked_bias": torch.tensor(-1e4)}
+    head = {"lm_head.weight": model.lm_head.weight.detach().clone()}
+    changed(text_folder, lambda weights: weights | head | {f"transformer.h.0.{key}": masks[key] for key in masks})
+    zoo.adopt("net", str(text_folder), licence="mit")
+    require_features_of(zoo, "net", model.transformer)
+
+
 def test_a_vision_transformer_without_pooler(zoo: nk.Zoo, image_folder: Callable[[str], Path]) -> None:
     folder = image_folder("ViTModel")
     model = transformers.ViTModel.from_pretrained(folder).eval()
