@@ -1,5 +1,7 @@
 """A module becomes an adopted network, which gives the same outputs after it was built again from data alone."""
 
+import os
+import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -484,6 +486,99 @@ class TestWeightFiles:
         assert torch.equal(fresh.embedding.weight, module.embedding.weight)
         with pytest.raises(MismatchError, match="different values"):
             load_weights(fresh, {**module.state_dict(), "tied.weight": torch.zeros(7, 6)}, "w")
+
+    @pytest.mark.parametrize("prefix", ["_orig_mod.", "module._orig_mod.", "model.", "net.model."])
+    def test_a_prefix_that_all_names_share_is_removed(self, network: nn.Module, prefix: str) -> None:
+        weights = {name: value + 1 for name, value in network.state_dict().items()}
+        load_weights(network, {prefix + name: value for name, value in weights.items()}, "w")
+        assert torch.equal(network.state_dict()["0.weight"], weights["0.weight"])
+        others = {prefix + name: value for name, value in weights.items()} | {"b": torch.ones(1)}
+        with pytest.raises(MismatchError, match=r"0\.weight is missing"):
+            load_weights(network, others, "w")
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            (lambda value: value.to(torch.int8), "of type int8, expected a dense tensor of type float32"),
+            (lambda value: value > 0, "of type bool"),
+            (lambda value: value.to(torch.complex64), "of type complex64"),
+            (lambda value: value.to_sparse(), "sparse"),
+            (lambda value: value.to("meta"), "without values"),
+            (lambda value: value.to(torch.float8_e4m3fn), "quantised"),
+        ],
+    )
+    @pytest.mark.parametrize("prefix", ["", "module."])
+    def test_other_kinds_of_numbers_are_refused(
+        self, network: nn.Module, prefix: str, change: Callable[[Tensor], Tensor], words: str
+    ) -> None:
+        before = {name: value.clone() for name, value in network.state_dict().items()}
+        weights = {prefix + name: change(value) if name == "2.weight" else value for name, value in before.items()}
+        with pytest.raises(DataError, match=f"w: 2.weight is {words}") as caught:
+            load_weights(network, weights, "w")
+        assert "\n" not in str(caught.value)
+        load_weights(network, {name: value.double() for name, value in before.items()}, "w")
+        assert network.state_dict()["1.num_batches_tracked"].dtype == torch.int64
+        assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+    def test_quantised_weights_are_refused(self, network: nn.Module) -> None:
+        with pytest.warns(UserWarning, match="deprecated"):
+            value = torch.quantize_per_tensor(torch.ones(2, 4), 0.1, 0, torch.qint8)
+        with pytest.raises(DataError, match=r"2\.weight is quantised"):
+            load_weights(network, {**network.state_dict(), "2.weight": value}, "w")
+
+    @pytest.mark.parametrize("key", ["net", "params", "model_state", "ema", 7])
+    def test_the_only_weights_of_a_file_may_have_any_key(
+        self, network: nn.Module, tmp_path: Path, key: str | int
+    ) -> None:
+        weights = dict(network.state_dict())
+        torch.save({"epoch": torch.tensor(3), key: weights, "optimizer": {"state": {}}}, tmp_path / "w.pth")
+        assert set(read_weights(tmp_path / "w.pth")) == set(weights)
+
+    @pytest.mark.parametrize(
+        ("content", "words"),
+        [
+            ({"net": {"w": torch.ones(1)}, "ema": {"w": torch.ones(1)}}, "a dict with the keys net, ema, expected"),
+            ({f"k{i}\n": i for i in range(20)}, "k0, .* and 12 more, expected weights by name"),
+            ([1], "a list, expected weights by name"),
+        ],
+    )
+    def test_a_file_without_one_state_names_its_keys(self, tmp_path: Path, content: Any, words: str) -> None:
+        torch.save(content, tmp_path / "w.pth")
+        with pytest.raises(DataError, match=words) as caught:
+            read_weights(tmp_path / "w.pth")
+        assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize("ending", ["pth", "safetensors"])
+    @pytest.mark.parametrize(
+        ("content", "words"),
+        [
+            (b"", "is empty"),
+            (b"<!DOCTYPE html><html></html>", "is a web page"),
+            (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n", "fetch them with git lfs pull"),
+        ],
+    )
+    def test_files_that_are_no_weights_are_told(self, tmp_path: Path, ending: str, content: bytes, words: str) -> None:
+        (tmp_path / f"w.{ending}").write_bytes(content)
+        with pytest.raises(DataError, match=words):
+            read_weights(tmp_path / f"w.{ending}")
+
+    def test_code_in_archives_is_told_and_not_run(self, tmp_path: Path) -> None:
+        class Evil:
+            def __reduce__(self) -> tuple[Any, ...]:
+                return (os.system, (f"touch {tmp_path / 'ran'}",))
+
+        torch.save({"w": Evil()}, tmp_path / "evil.pth")
+        with pytest.raises(DataError, match="holds more than tensors, and reading it would run code"):
+            read_weights(tmp_path / "evil.pth")
+        assert not (tmp_path / "ran").exists()
+        (tmp_path / "text.pth").write_bytes(b"hello world")
+        with pytest.raises(DataError, match=r"is not a file of torch\.save; fetch"):
+            read_weights(tmp_path / "text.pth")
+        with zipfile.ZipFile(tmp_path / "script.pth", "w") as archive:  # as torch.jit.save writes
+            for name in ("data.pkl", "constants.pkl", "version"):
+                archive.writestr(f"script/{name}", b"\x80\x02}." if name != "version" else b"3")
+        with pytest.raises(DataError, match="is an archive of TorchScript"):
+            read_weights(tmp_path / "script.pth")
 
     def test_a_folder_without_weights(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match=r"has no model\.safetensors"):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from nearkin.core.errors import OptionError
+from nearkin.core.errors import DataError, MismatchError, OptionError
 from nearkin.tasks.texts import FIELDS, IDS, MASK, Tokenizer
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs the extra text")
@@ -66,3 +66,14 @@ def test_a_network_is_tried_with_texts_of_all_tokens(direction: str) -> None:
     assert torch.equal(ids != 1, mask.bool()), "no other token is that of padding"
     assert mask[2, -1 if direction == "left" else 0] == 1
     assert not types.any()
+
+
+def test_words_beyond_those_of_a_network_are_refused() -> None:
+    read = Tokenizer(content(WORDS | {"far": 40}), 4)
+    read.require_words(41)
+    read.require_words(None)
+    with pytest.raises(MismatchError, match="up to 40, the network has 40 words"):
+        read.require_words(40)
+    assert read.probe(2)[0, 0] == 40
+    with pytest.raises(DataError, match="cannot be read"):
+        Tokenizer("{}", 4).require_words(None)

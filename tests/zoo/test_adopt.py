@@ -425,18 +425,43 @@ def test_advice_about_images_is_given_for_images_only(zoo: nk.Zoo) -> None:
 @pytest.mark.parametrize(
     ("licence", "words"),
     [("", "no licence"), ("cc-by-nc-4.0", "commercial"), ("CC BY-NC-ND", "commercial"), ("research only", "research"),
-     ("proprietary", "no right"), ("gpl-3.0", "same licence"), ("llama3", "conditions"), ("other", "conditions")],
+     ("proprietary", "no right"), ("gpl-3.0", "same licence"), ("llama3", "conditions"), ("other", "conditions"),
+     ("unknown", "no licence"), ("none", "no licence"), ("apple-amlr", "research"), ("cc-by-sa-4.0", "same licence"),
+     ("nvidia-open-model-license", "not known"), ("deepfloyd-if-license", "not known"), ("see LICENSE", "not known"),
+     ("microsoft-research-license", "research"), ("mit, cc-by-nc-4.0", "commercial"), ("mit-x", "not known")],
 )  # fmt: skip
 def test_licences_that_restrict_use_are_named(licence: str, words: str) -> None:
     assert words in licence_caution("net", licence)
-    assert not any(
-        licence_caution("net", free) for free in ("mit", "apache-2.0", "bsd-3-clause", "cc-by-4.0", "cc0-1.0")
-    )
+
+
+@pytest.mark.parametrize(
+    "licence",
+    ["mit", "apache-2.0", "Apache License, Version 2.0", "bsd-3-clause", "BSD", "cc-by-4.0", "CC BY 4.0", "cc0-1.0",
+     "lgpl-3.0", "LGPL-2.1-or-later", "mpl-2.0", "unlicense", "isc", "zlib", "The MIT License", "MIT OR Apache-2.0"],
+)  # fmt: skip
+def test_licences_that_permit_use_give_no_warning(licence: str) -> None:
+    assert licence_caution("net", licence) == ""
 
 
 def test_a_licence_that_restricts_use_gives_a_warning(zoo: nk.Zoo) -> None:
     _, warned = heard(lambda: zoo.adopt("net", images(), preprocess="size=8", licence="cc-by-nc-4.0"))
     assert any("forbids commercial use" in text for text in warned)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("sentence-transformers/all-MiniLM-L6-v2", "nothing is fetched; .* hf download sentence-transformers/all-"),
+        ("{path}/empty", "without config.json, expected a network; fetch all its files"),
+        ("{path}/w.safetensors", "got the file of weights .*; give its network string, and --weights"),
+    ],
+)
+def test_names_of_the_hub_and_files_in_place_of_a_network(zoo: nk.Zoo, tmp_path: Path, model: str, words: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "w.safetensors").write_bytes(b"x")
+    with pytest.raises(OptionError, match=words) as caught:
+        zoo.adopt("net", model.format(path=tmp_path), preprocess="size=8")
+    assert "\n" not in str(caught.value)
 
 
 def test_preprocessing_texts() -> None:
@@ -615,7 +640,7 @@ class TestTransformers:
         if own:
             encoder.enable_padding(direction=direction, pad_id=4, pad_token="<p>")
         encoder.save(str(folder / "tokenizer.json"))
-        zoo.adopt("gpt2", str(folder), head="new", licence="mit")
+        zoo.adopt("gpt2", str(folder), head="new", output="logits", licence="mit")
         solved = zoo.solved("gpt2")
         tokenizer = solved.inputs.tokenizer
         assert tokenizer is not None

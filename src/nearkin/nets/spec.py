@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 from torch import nn
 
-from nearkin.core.errors import require
+from nearkin.core.errors import DataError, require
+from nearkin.core.opening import local_path
 from nearkin.nets.autoencoder import Autoencoder
 from nearkin.nets.cnn import CNN
 from nearkin.nets.deep import VGG16, DenseNet121, ResNet18
@@ -21,6 +22,7 @@ from nearkin.nets.trusted_code import absolute
 
 Value: TypeAlias = bool | int | float | str | tuple[int, ...]
 
+WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 MAX_DIGITS = 400  # of a number; the largest float has 309
 
 NETWORKS: dict[str, type[nn.Module]] = {
@@ -127,6 +129,8 @@ def _writable(spec: NetworkSpec) -> list[tuple[str, Value]]:
 
 def _canonical(spec: NetworkSpec) -> list[tuple[str, Value]]:
     """Options of one of nearkin's own networks that differ from the defaults."""
+    if spec.name and spec.name not in NETWORKS:
+        _require_no_file(spec.name)
     near = difflib.get_close_matches(spec.name.lower(), NETWORKS, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}? The networks are" if near else "choose one of"
     require(
@@ -140,6 +144,29 @@ def _canonical(spec: NetworkSpec) -> list[tuple[str, Value]]:
         require(option in defaults, f"{spec.name} has no option {option!r}; it has {', '.join(defaults)}")
     options = [(option, _as_default(spec.name, option, value, defaults[option])) for option, value in spec.options]
     return [(option, value) for option, value in options if value != defaults[option]]
+
+
+def _require_no_file(name: str) -> None:
+    """Refuse a folder, a file of weights or a name on the Hugging Face hub in place of a network; say what to do."""
+    try:
+        path = local_path(name)
+    except DataError:
+        return
+    lacks = "" if (path / "config.json").is_file() else "without config.json"
+    require(
+        not path.is_dir(),
+        f"got the folder {name} {lacks or 'of a model'}, expected a network; "
+        + (f"fetch all its files, or give --weights {name}" if lacks else f"adopt it first: nearkin adopt NAME {name}"),
+    )
+    require(
+        not (path.is_file() and path.suffix in WEIGHT_FILES),
+        f"got the file of weights {name}, expected a network; give its network string, and --weights {name}",
+    )
+    require(
+        not re.fullmatch(r"[\w.-]+/[\w.-]+", name),
+        f"there is no folder {name}, and nothing is fetched; if it is a model of the Hugging Face hub, fetch it first: "
+        f"hf download {name} --local-dir FOLDER",
+    )
 
 
 def _as_default(name: str, option: str, value: Value, default: Value) -> Value:

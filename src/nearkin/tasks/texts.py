@@ -137,12 +137,35 @@ class Tokenizer:
         number: int | None = self._encoder.token_to_id(token)
         return number
 
+    def require_words(self, count: int | None) -> None:
+        """Refuse a content that cannot be read, or that has words beyond those of a network.
+
+        Args:
+            count: number of words of the network; None if it is not known.
+        """
+        largest = self._largest
+        require(
+            type(count) is not int or largest < count,
+            f"the tokenizer numbers its words up to {largest}, the network has {count} words; use the tokenizer that "
+            f"the network was trained with",
+            MismatchError,
+        )
+
+    @property
+    def _largest(self) -> int:
+        """The largest number of a word."""
+        return max(self._encoder.get_vocab().values(), default=0)
+
     def probe(self, count: int) -> Tensor:
-        """Packed tokens of random texts, to try a network: the first has all tokens, each other one half as many."""
+        """Packed tokens of random texts, to try a network: the first has all tokens, each other one half as many.
+
+        The first token of the first text is the one with the largest number, if that is not the padding token.
+        """
         rng = torch.Generator().manual_seed(0)
-        padding, size = self.padding, self._encoder.get_vocab_size()
-        known = torch.tensor([i for i in range(min(size, 16)) if i != padding["pad_id"]] or [0])
+        padding, largest = self.padding, self._largest
+        known = torch.tensor([i for i in (*range(min(largest, 15)), largest) if i != padding["pad_id"]] or [0])
         ids = known[torch.randint(0, len(known), (count, self.length), generator=rng)]
+        ids[:1, 0] = known[-1]
         kept = torch.arange(self.length) < torch.tensor([max(1, self.length >> row) for row in range(count)])[:, None]
         mask = kept.flip(1) if padding["direction"] == "left" else kept
         columns = {

@@ -17,11 +17,10 @@ from nearkin.core.errors import DataError, MismatchError, OptionError, require
 from nearkin.core.events import Caution, Note, Work
 from nearkin.core.rng import seeded
 from nearkin.core.text import counted
-from nearkin.nets.adopted import inner_network
 from nearkin.nets.adopted_spec import ADOPTED_FACTS, AdoptedSpec
 from nearkin.nets.adoption import NEW, adopt_module, copied_module, probe_inputs, require_shapes, token_fields
 from nearkin.nets.heads import head_name
-from nearkin.nets.hub_folder import TOKENIZER_FILE, HubFolder, is_hub_folder
+from nearkin.nets.hub_folder import FEATURES, TOKENIZER_FILE, HubFolder, is_hub_folder
 from nearkin.nets.module_source import described, unwrapped
 from nearkin.nets.registry import build, create_network
 from nearkin.nets.spec import NETWORKS, NetworkSpec
@@ -101,19 +100,9 @@ def adopt_model(
     spec = _spec(model, module, folder, how, preprocess, fields)
     inputs = _with_padding(inputs, module, folder)
     seen = None if task is None else task if inputs is None else inputs(task)
-    shape = inputs.shape if inputs is not None else None if seen is None else seen.input_shape
-    if shape is None and folder is not None and "vocab_size" in folder.config:
-        raise DataError(
-            f"{folder.path} has no {TOKENIZER_FILE}, which a model of texts needs; add the file, or give "
-            f"tokenizer=FILE among the preprocessing, or a task of tokens"
-        )
-    if shape is None:
-        raise OptionError(
-            f"the inputs of '{name}' are not known; give the task it was trained on, or its preprocessing, such as "
-            f"size=224&mean=0.5&std=0.5 for images or shape=16 for tables"
-        )
+    shape = _input_shape(name, inputs, seen, folder)
     probe = _probe(seen, inputs, shape, spec)
-    head = how.head if how.head is not None else NEW if folder is not None and folder.returns_features else None
+    head = how.head if how.head is not None else NEW if folder is not None and spec.output in FEATURES else None
     outputs, advice = None if task is None else task.num_outputs, _advice(preprocess, module, fields, shape)
     with seeded(0):
         adopted = adopt_module(module, probe, spec, head=head, num_outputs=outputs, advice=advice)
@@ -145,6 +134,25 @@ def adopt_model(
     if warning := remember(adopted.network):
         yield Caution(warning)
     return record
+
+
+def _input_shape(
+    name: str, inputs: NetworkInputs | None, seen: Task | None, folder: HubFolder | None
+) -> tuple[int, ...]:
+    """Shape of an input of the model; refused if neither preprocessing nor a task tell it."""
+    if inputs is not None:
+        return inputs.shape
+    if seen is not None:
+        return seen.input_shape
+    if folder is not None and "vocab_size" in folder.config:
+        raise DataError(
+            f"{folder.path} has no {TOKENIZER_FILE}, which a model of texts needs; add the file, or give "
+            f"tokenizer=FILE among the preprocessing, or a task of tokens"
+        )
+    raise OptionError(
+        f"the inputs of '{name}' are not known; give the task it was trained on, or its preprocessing, such as "
+        f"size=224&mean=0.5&std=0.5 for images or shape=16 for tables"
+    )
 
 
 def _from_folder(folder: HubFolder | None, how: AdoptOptions) -> tuple[Preprocess, AdoptOptions]:
@@ -186,7 +194,7 @@ def _spec(
 ) -> AdoptedSpec:
     """What builds the model, and its inputs and outputs."""
     if folder is not None:
-        known = folder.spec()
+        known = folder.spec(how.output, how.pool, how.head == NEW)
     elif isinstance(model, nn.Module):
         known = described(model)
     else:
@@ -213,7 +221,7 @@ def _module(
         _load(module, how.weights)
         return module
     if folder is not None:
-        module = inner_network(folder.spec())
+        module = folder.network(folder.spec(how.output, how.pool, how.head == NEW), how.head == NEW)
         _load(module, how.weights or folder.path)
         return module
     if how.weights is None:
@@ -256,7 +264,9 @@ def _with_padding(inputs: NetworkInputs | None, module: nn.Module, folder: HubFo
     """The inputs with the padding token of the model, for a tokenizer that has none of its own."""
     if inputs is None or inputs.tokenizer is None:
         return inputs
-    number = getattr(getattr(module, "config", None), "pad_token_id", None)
+    config = getattr(module, "config", None)
+    inputs.tokenizer.require_words(getattr(config, "vocab_size", None))
+    number = getattr(config, "pad_token_id", None)
     if type(number) is not int or number < 0:
         token = None if folder is None else folder.pad_token
         number = None if token is None else inputs.tokenizer.id_of(token)

@@ -24,7 +24,7 @@ from nearkin.core.text import byte_text
 from nearkin.distance.fisher_based.forms import DEFAULT, FALLBACK
 from nearkin.nets.adopted import AdoptedNetwork
 from nearkin.nets.adopted_spec import ADOPTED_FACTS, AdoptedSpec, adopted_spec, network_label
-from nearkin.nets.hub_folder import CARD, CONFIG, TOKENIZER_FILE
+from nearkin.nets.hub_folder import CARD, CONFIG, IMAGE_CONFIG, TOKENIZER_FILE
 from nearkin.nets.solved import Solved, fit_facts
 from nearkin.nets.training_loop import Fit
 from nearkin.nets.weight_files import WHOLE_FILE
@@ -36,7 +36,6 @@ from nearkin.zoo.licences import licence_caution
 from nearkin.zoo.model_card import model_card
 from nearkin.zoo.pushed_files import (
     EXTRA,
-    IMAGE_CONFIG,
     MANIFEST,
     TASK_KEYS,
     TOKENIZER_CONFIG,

@@ -16,7 +16,7 @@ from nearkin.core.errors import DataError, ZooError, require
 from nearkin.core.files import FileWriteError, write_durably
 from nearkin.core.opening import local_path, max_bytes, read_file
 from nearkin.core.plain import CHECKSUM, json_object, sealed, typed, unsealed
-from nearkin.nets.hub_folder import CARD, CONFIG, TOKENIZER_FILE
+from nearkin.nets.hub_folder import CARD, CONFIG, IMAGE_CONFIG, TOKENIZER_FILE
 from nearkin.nets.solved import FitFacts
 from nearkin.nets.weight_files import WHOLE_FILE
 from nearkin.tasks.network_inputs import NETWORK_INPUTS
@@ -25,7 +25,7 @@ MANIFEST = "nearkin.json"
 UNFINISHED = "nearkin.unfinished"
 """Empty file that a folder has while a model is written into it."""
 EXTRA = "nearkin_extra.safetensors"
-TOKENIZER_CONFIG, IMAGE_CONFIG = "tokenizer_config.json", "preprocessor_config.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 FILES = (WHOLE_FILE, EXTRA, TOKENIZER_FILE, TOKENIZER_CONFIG, IMAGE_CONFIG, CARD, CONFIG)
 """All files of a pushed model but the manifest, in the order in which they are written."""
 
