@@ -224,12 +224,13 @@ def _module(
         module = folder.network(folder.spec(how.output, how.pool, how.head == NEW), how.head == NEW)
         _load(module, how.weights or folder.path)
         return module
+    spec = NetworkSpec.parse(model)
+    text = str(spec.anchored())
     if how.weights is None:
         raise OptionError(
             f"{model[:200]} is code without trained weights; give them: --weights FILE, in Python weights=…"
         )
-    spec = NetworkSpec.parse(model)
-    module = _own_network(spec, how, inputs, task) if spec.name in NETWORKS else create_network(str(spec.anchored()))
+    module = _own_network(spec, how, inputs, task) if spec.name in NETWORKS else create_network(text)
     _load(module, how.weights)
     return module
 
