@@ -71,15 +71,15 @@ def encoder_contenders(contest: Contest, zoo: Zoo) -> Work[list[Contender]]:
         yield Note(line)
     if not chosen["name"]:
         return []
-    encoder, found = zoo.solved(chosen["name"]), []
+    encoder, contenders = zoo.solved(chosen["name"]), []
     try:
         if FROZEN in wanted:
-            found.append((yield from _frozen(contest, encoder)))
+            contenders.append((yield from _frozen(contest, encoder)))
     except NearkinError as error:
         yield Caution(f"'{encoder.name}' with a new head was left out: {error}")
     if TUNED in wanted:
-        found.append(_tuned(contest, encoder))
-    return found
+        contenders.append(_tuned(contest, encoder))
+    return contenders
 
 
 def _chosen(contest: Contest, zoo: Zoo, records: Sequence[TaskRecord]) -> Work[State]:
@@ -164,9 +164,9 @@ def _frozen(contest: Contest, encoder: Solved) -> Work[Contender]:
     done = yield from contest.stages.stage(stage, inputs, lambda _: _feature_state(contest, encoder), key="features")
     rows, train, test = done.tensors["rows"], done.tensors["train"], done.tensors.get("test")
     known = _with_features(contest.task.train.chosen(rows), train)
-    place = torch.full((len(contest.task.train),), -1)
-    place[rows] = torch.arange(len(rows))
-    learned, held_out = (place[part] for part in contest.splits.parts[0])
+    position = torch.full((len(contest.task.train),), -1)
+    position[rows] = torch.arange(len(rows))
+    learned, held_out = (position[index] for index in contest.splits.parts[0])
     validation = known.chosen(held_out)
     whole = replace(
         contest.task, train=known, test=validation if test is None else _with_features(contest.task.test, test),
@@ -200,13 +200,13 @@ def _feature_state(contest: Contest, encoder: Solved) -> Work[State]:
         each = max(_pass_seconds(encoder, task), 1e-9)
         rows = yield from _affordable_rows(contest, encoder.name, each)
     model, reads, head = encoder.model(), _inputs(encoder, task), ""
-    found: dict[str, Tensor] = {}
-    parts = {"train": task.train.chosen(rows), **({} if limited else {"test": task.test})}
-    total = sum(map(len, parts.values()))
-    for name, part in parts.items():
+    tables: dict[str, Tensor] = {}
+    groups = {"train": task.train.chosen(rows), **({} if limited else {"test": task.test})}
+    total = sum(map(len, groups.values()))
+    for name, examples in groups.items():
         values: list[Tensor] = []
-        for start in range(0, len(part), PASS):
-            some = part.chosen(torch.arange(start, min(start + PASS, len(part))))
+        for start in range(0, len(examples), PASS):
+            some = examples.chosen(torch.arange(start, min(start + PASS, len(examples))))
             x = _seen(reads, task, some)
             if not head:
                 head = head_name(model, x[:1])
@@ -214,15 +214,15 @@ def _feature_state(contest: Contest, encoder: Solved) -> Work[State]:
             with torch.no_grad():
                 values.extend(features(model, few, head).float() for few in x.split(pass_size(x)))
             yield Progress(
-                f"features of '{encoder.name}'", sum(map(len, values)) + sum(map(len, found.values())), total
+                f"features of '{encoder.name}'", sum(map(len, values)) + sum(map(len, tables.values())), total
             )
-        found[name] = torch.cat(values)
+        tables[name] = torch.cat(values)
     require(
-        all(bool(values.isfinite().all()) for values in found.values()),
+        all(bool(values.isfinite().all()) for values in tables.values()),
         "some of its features are not finite; check its weights and its preprocessing",
         MismatchError,
     )
-    return State({"rows": rows, **found}, {"seconds": each})
+    return State({"rows": rows, **tables}, {"seconds": each})
 
 
 def _affordable_rows(contest: Contest, name: str, each: float) -> Work[Tensor]:
@@ -255,9 +255,9 @@ def _check_head(encoder: Solved, model: torch.nn.Module, x: Tensor, head: str) -
     weight = torch.linspace(-1, 1, 2 * inputs.shape[1]).view(2, -1)
     bias = torch.tensor([0.5, -0.5])
     expected = (inputs @ weight.T + bias).log_softmax(1)
-    given = outputs_of(with_head_weights(encoder, weight, bias), x).log_softmax(1)
+    outputs = outputs_of(with_head_weights(encoder, weight, bias), x).log_softmax(1)
     require(
-        len(inputs) == len(x) and torch.allclose(given, expected, rtol=1e-3, atol=1e-4),
+        len(inputs) == len(x) and torch.allclose(outputs, expected, rtol=1e-3, atol=1e-4),
         "it changes the outputs of its head, so that a new head cannot be fitted to its features; adopt it with "
         "head='new'",
         MismatchError,
