@@ -100,8 +100,8 @@ def what_labels_tell(one: dict[str, Any]) -> str:
     return f"""In italics: what a user could do instead of a measure. `3 folds`: the same runs on two thirds of the
 target's labels, judged on the other third, three times. `60 steps, training loss`: the run of `speed` itself, with all
 labels. They use the labels of the target only, as a measure does, so they show how much these labels tell. For the
-final error they reach {span(fold["held out"]["spearman"])} on the held-out targets. The chosen measures differ from that
-by {signed(less)}, at 1/{fold["cost"] / final["cost"]:.0f} of the cost. For speed
+final error they reach {span(fold["held out"]["spearman"])} on the held-out targets. The chosen measures differ from
+that by {signed(less)}, at 1/{fold["cost"] / final["cost"]:.0f} of the cost. For speed
 real runs reach {span(both["held out"]["spearman"])}. Measures and fine-tuning together, as a mean of two ranks,
 reach {span(together["final"])} and {span(together["speed"])}.
 So the goals, {GOALS["final"]:.2f} and {GOALS["speed"]:.2f}, are above what 100 or 300 labels tell about these targets

@@ -105,7 +105,7 @@ def _description(facts: PushedFacts, spec: AdoptedSpec | None) -> str:
     task = facts["task"]
     inputs = task.get(NETWORK_INPUTS) or {}
     shape = fact_text(inputs.get("shape", task["input_shape"]))
-    lines = [f"A network {escaped(facts['label'])} with {counted(facts['figures']['parameters'], 'weight')}."]
+    lines = [f"{escaped(facts['label'])}, a network with {counted(facts['figures']['parameters'], 'weight')}."]
     if tokenizer := inputs.get("tokenizer"):
         lines.append(f"Its inputs are texts of up to {counted(tokenizer['length'], 'token')}.")
     else:
