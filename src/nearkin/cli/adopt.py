@@ -14,14 +14,13 @@ from nearkin.core.errors import require
 from nearkin.core.lazy import Lazy
 from nearkin.core.text import counted, duration
 from nearkin.nets.adopted_spec import ADOPTED_FACTS
-from nearkin.zoo.candidate_names import PIXELS, ZOO
 
 if TYPE_CHECKING:
     from nearkin.distance.candidate_ranking import CandidateRanking
     from nearkin.store.records import TaskRecord
-    from nearkin.zoo import model_ranking
+    from nearkin.zoo import candidate_names, model_ranking
 else:
-    model_ranking = Lazy("nearkin.zoo.model_ranking")
+    candidate_names, model_ranking = Lazy("nearkin.zoo.candidate_names"), Lazy("nearkin.zoo.model_ranking")
 
 Preprocessing = Annotated[
     str | None,
@@ -139,7 +138,8 @@ def rank(
     else:
         with settings.open_zoo(create=False) as zoo:
             task = zoo.task(data) if data in zoo else task_of(data, zoo)
-            named = candidates or [*(f"{ZOO}{name}" for name in zoo.names() if name != task.name), PIXELS]
+            others = (f"{candidate_names.ZOO}{name}" for name in zoo.names() if name != task.name)
+            named = candidates or [*others, candidate_names.PIXELS]
             work = model_ranking.rank.work(task, named, zoo=zoo, **how)
             ranking = run(work, settings, at_once=True)
     answer(ranking.to_dict(), as_json, lambda: _show(ranking))
