@@ -445,6 +445,28 @@ def text_models(figures: dict[str, Any]) -> Summary:
     )
 
 
+def image_models(figures: dict[str, Any]) -> Summary:
+    """A pretrained image network in solve."""
+    ours, parts, holds, ranges = "solve, network in the zoo", [], True, []
+    titles = {"cifar10": "CIFAR-10", "fashion": "Fashion-MNIST"}
+    for data, runs in figures["runs"].items():
+        scores = {way: [run[way]["accuracy"] for run in runs] for way in runs[0]}
+        means = {way: statistics.fmean(values) for way, values in scores.items()}
+        rival = max((way for way in means if way != ours), key=lambda way: means[way])
+        less = [a - b for a, b in zip(scores[ours], scores[rival], strict=True)]
+        holds &= statistics.fmean(less) >= -0.02
+        others = ", ".join(f"{way} {mean:.3f}" for way, mean in means.items() if way != ours)
+        parts.append(f"{titles[data]} {means[ours]:.3f}; {others}")
+        ranges.append(f"{titles[data]} {min(less):+.3f} to {max(less):+.3f} ({rival})")
+    return Summary(
+        "With a pretrained image network in its zoo, `solve` loses at most 2 points to the best of what a user would "
+        "do instead, at equal processor time, whether the network suits the data or not.",
+        f"{'Holds' if holds else 'Does not hold'}, means of test accuracy: {'. '.join(parts)}.",
+        f"Differences to the best rival over {len(runs)} draws: {', '.join(ranges)}.",
+        "`python benchmarks/image_models.py` with CIFAR-10 and Fashion-MNIST in `$NEARKIN_DATA`; about 40 minutes.",
+    )
+
+
 def adoption(figures: dict[str, Any]) -> Summary:
     """Cost of adopting and ranking."""
     ten, one = figures["ten"], figures["one"]
@@ -820,6 +842,7 @@ SUMMARIES: dict[str, tuple[str, Callable[[dict[str, Any]], Summary]]] = {
     "transfer-speed": ("transfer_speed", transfer_speed),
     "weight-subsets": ("weight_subsets", weight_subsets),
     "model-ranking": ("model_ranking", model_ranking),
+    "image-models": ("image_models", image_models),
     "text-models": ("text_models", text_models),
     "adoption": ("adoption", adoption),
     "fuse-benchmark": ("fuse", fuse),
