@@ -123,6 +123,25 @@ def test_a_new_head_reads_pooled_features() -> None:
     assert torch.allclose(read, module(**inputs)["hidden"].mean(1))
 
 
+class Scaled(nn.Module):
+    """Features times a number that is set after construction, so that its class alone gives others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.factor = nn.Linear(4, 5), 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * self.body(x)
+
+
+def test_features_are_compared_although_a_new_head_starts_at_zero() -> None:
+    module = Scaled().eval()
+    adopt_module(module, torch.randn(3, 4), described(module), head=NEW, num_outputs=2)
+    module.factor = 2.0
+    with pytest.raises(MismatchError, match="gives other outputs"):
+        adopt_module(module, torch.randn(3, 4), described(module), head=NEW, num_outputs=2)
+
+
 def test_pooling_over_the_mask() -> None:
     outputs = torch.tensor([[[1.0, 5.0], [3.0, 1.0], [100.0, 100.0]]])
     mask = torch.tensor([[1, 1, 0]])

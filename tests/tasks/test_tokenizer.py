@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from nearkin.core.errors import DataError, MismatchError, OptionError
-from nearkin.tasks.texts import FIELDS, IDS, MASK, Tokenizer
+from nearkin.tasks.input_fields import IDS, MASK, TOKEN_FIELDS
+from nearkin.tasks.texts import Tokenizer
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs the extra text")
 
@@ -24,7 +25,7 @@ def content(words: dict[str, int] | None = None, **padding: Any) -> str:
 
 def test_padding_is_that_of_the_tokenizer() -> None:
     own = content(direction="left", pad_id=4, pad_token="<p>", pad_type_id=1, pad_to_multiple_of=8)
-    read = Tokenizer(own, 4, FIELDS, pad_id=2)
+    read = Tokenizer(own, 4, TOKEN_FIELDS, pad_id=2)
     assert read(["b c"]).view(3, 4).tolist() == [[4, 4, 1, 2], [0, 0, 1, 1], [1, 1, 0, 0]]
     assert read.padding | {"pad_to_multiple_of": None} == {
         "length": 4, "pad_to_multiple_of": None, "pad_id": 4, "pad_token": "<p>", "pad_type_id": 1,
@@ -60,7 +61,7 @@ def test_numbers_that_are_no_token_are_refused(number: Any) -> None:
 
 @pytest.mark.parametrize("direction", ["left", "right"])
 def test_a_network_is_tried_with_texts_of_all_tokens(direction: str) -> None:
-    read = Tokenizer(content(direction=direction, pad_id=1, pad_token="b"), 8, FIELDS)
+    read = Tokenizer(content(direction=direction, pad_id=1, pad_token="b"), 8, TOKEN_FIELDS)
     ids, mask, types = read.probe(3).view(3, 3, 8).unbind(1)
     assert mask.sum(1).tolist() == [8, 4, 2]
     assert torch.equal(ids != 1, mask.bool()), "no other token is that of padding"

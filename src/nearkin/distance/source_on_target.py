@@ -7,19 +7,16 @@ reduced to their luma, or grey repeated as red, green and blue. Other inputs tha
 from dataclasses import dataclass
 from functools import cached_property
 
-import torch
 from torch import Tensor, nn
 
 from nearkin.core.errors import MismatchError, NearkinError, require
 from nearkin.distance.baselines.feature_table import FeatureTable
 from nearkin.nets.functional import evaluation_mode
 from nearkin.nets.heads import features, head_name
+from nearkin.nets.passes import in_passes, pass_size
 from nearkin.tasks.examples import Batch
 from nearkin.tasks.likelihood import Likelihood
 from nearkin.tasks.task import Task
-
-PASS, PASS_VALUES = 512, 2**19  # samples, and values of inputs, in one forward pass
-PER_TOKEN = 64  # values of activations, relative to those of an image for one of its values
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +60,7 @@ class SourceOnTarget:
     def train_outputs(self) -> Tensor:
         """Outputs of the network for the training samples."""
         with evaluation_mode(self.model):
-            outputs = torch.cat([self.model(batch) for batch in self.train.x.split(pass_size(self.train.x))])
+            outputs = in_passes(self.model, self.train.x, self.model)
         require(
             bool(outputs.isfinite().all()),
             f"outputs of the source's network on '{self.task.name}' are not finite; its weights diverged: add it again",
@@ -76,7 +73,7 @@ class SourceOnTarget:
         head = head_name(self.model, x[:1])
         try:
             with evaluation_mode(self.model):
-                return torch.cat([features(self.model, batch, head) for batch in x.split(pass_size(x))])
+                return in_passes(self.model, x, lambda batch: features(self.model, batch, head))
         except NearkinError:
             raise
         except Exception as failed:  # code of the network
@@ -85,17 +82,3 @@ class SourceOnTarget:
                 f"{type(self.model).__name__} fails on {min(len(x), pass_size(x))} inputs of shape "
                 f"{tuple(x.shape[1:])} ({reason}); use a network that reads them"
             ) from failed
-
-
-def pass_size(x: Tensor) -> int:
-    """Number of samples `[N, ...]` in one forward pass: fewer for large inputs, so that activations fit in caches.
-
-    On a CPU, an EfficientNet-Lite takes 8.7 ms for an image of 96 pixels in passes of 16, and 21 ms in passes of 256.
-
-    >>> pass_size(torch.empty(1, 3, 224, 224)), pass_size(torch.empty(1, 3, 96, 96)), pass_size(torch.empty(1, 28, 28))
-    (3, 18, 512)
-    >>> pass_size(torch.zeros(1, 256, dtype=torch.int64))  # tokens of a text, and their mask
-    32
-    """
-    values = x[0].numel() * (1 if x.is_floating_point() else PER_TOKEN)
-    return max(1, min(PASS, PASS_VALUES // max(1, values)))

@@ -19,8 +19,9 @@ from nearkin.nets.heads import with_head
 from nearkin.nets.layer_tree import build_layers
 from nearkin.nets.library_models import transformers_model
 from nearkin.nets.registry import create_network
+from nearkin.tasks.input_fields import MASK
 from nearkin.tasks.named_inputs import unpack_inputs
-from nearkin.tasks.texts import MASK
+from nearkin.tasks.token_rows import cut_fields
 
 HEAD = "head"
 
@@ -50,8 +51,10 @@ class AdoptedNetwork(nn.Module):
         return HEAD if self.spec.width else f"network.{self.spec.head}" if self.spec.head else "network"
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs of inputs `[N, ...]`, packed if the module has named inputs."""
+        """Outputs of inputs `[N, ...]`, packed if the module has named inputs; texts may be cut (`nets.passes`)."""
         fields = self.spec.fields
+        if self.spec.cuts_padding:
+            fields = tuple(cut_fields(fields, x.shape[1]))
         inputs = unpack_inputs(x, fields) if fields else {}
         if self.spec.reversed_channels:
             x = x.flip(1)

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from nearkin.core.errors import DataError, OptionError, require
 from nearkin.core.plain import json_object, typed
-from nearkin.tasks.input_fields import MOST_VALUES, InputField
+from nearkin.tasks.input_fields import MOST_VALUES, InputField, are_tokens
 
 ADOPTED = "nearkin.nets.adopted:adopted"  # as a network string names it
 ADOPTED_FACTS = "adopted"  # key among the facts of a row for label, licence and origin of an adopted model
@@ -42,6 +42,8 @@ class AdoptedSpec:
         pool: how the outputs of a sequence become those of a sample; empty if they are not pooled.
         reversed_channels: whether it reads images as blue, green, red.
         probabilities: whether a softmax follows its head; the outputs are then the logarithms of the probabilities.
+        cuts_padding: whether it reads texts, and its outputs do not depend on their padding.
+        channels_last: whether it reads images with the channels last in memory too, which is faster.
     """
 
     label: str
@@ -55,6 +57,8 @@ class AdoptedSpec:
     pool: str = ""
     reversed_channels: bool = False
     probabilities: bool = False
+    cuts_padding: bool = False
+    channels_last: bool = False
 
     def __post_init__(self) -> None:
         given = [bool(self.network), self.layers is not None, self.config is not None]
@@ -63,6 +67,7 @@ class AdoptedSpec:
         require(0 <= self.width <= MOST_VALUES, f"the number of features must be 1 or more, got {self.width}")
         names = [field.name for field in self.fields]
         require(len(set(names)) == len(names), f"an input is named twice: {', '.join(names)}; name each once")
+        require(not self.cuts_padding or are_tokens(self.fields), "only padding of tokens with a mask can be cut")
 
     @property
     def is_plain(self) -> bool:

@@ -23,8 +23,9 @@ from nearkin.nets.heads import head_name, linear_layer
 from nearkin.nets.module_source import rebuilding_advice
 from nearkin.nets.registry import build
 from nearkin.nets.spec import NETWORKS, NetworkSpec
-from nearkin.tasks.input_fields import InputField
+from nearkin.tasks.input_fields import MASK, InputField, are_tokens
 from nearkin.tasks.network_inputs import NetworkInputs
+from nearkin.tasks.token_rows import STEP, cut, text_lengths
 
 NEW = "new"
 """Name of the head for a network that returns features: a new linear layer follows it."""
@@ -101,6 +102,9 @@ def adopt_module(
         path = path.removeprefix("network").removeprefix(".")
         spec = replace(spec, head=path, probabilities=following == SOFTMAX)
         whole, width, num_features = wrapped(module, spec), layer.out_features, layer.in_features
+    spec = whole.spec = replace(
+        spec, cuts_padding=_needs_no_padding(whole, probe), channels_last=_reads_channels_last(whole, probe)
+    )
     network, stored = _stored_form(whole, spec, probe, width)
     return AdoptedModel(network, spec.label, width, num_features, *stored)
 
@@ -159,6 +163,16 @@ def _outputs(network: AdoptedNetwork | nn.Module, probe: Tensor, advice: str = "
     return outputs
 
 
+def _results(network: nn.Module, x: Tensor) -> Tensor:
+    """Outputs of a network; the inputs of a new head, whose outputs are zero."""
+    if not isinstance(network, AdoptedNetwork) or not network.spec.width:
+        return _outputs(network, x)
+    read: list[Tensor] = []
+    with network.head.register_forward_pre_hook(lambda head, inputs: read.append(inputs[0])):
+        _outputs(network, x)
+    return read[0]
+
+
 def _require_head(network: AdoptedNetwork, path: str, probe: Tensor) -> tuple[nn.Linear, str]:
     """The head and what follows it; a layer whose scores, or probabilities of them, are not returned is refused."""
     scores: list[Tensor] = []
@@ -185,11 +199,48 @@ def _require_head(network: AdoptedNetwork, path: str, probe: Tensor) -> tuple[nn
     return layer, following[0]
 
 
+def _needs_no_padding(network: AdoptedNetwork, probe: Tensor) -> bool:
+    """Whether the outputs of texts stay the same without their padding, also those of a text of one token."""
+    fields = network.spec.fields
+    if not are_tokens(fields):
+        return False
+    short = probe[text_lengths(probe, fields) <= fields[0].size - STEP]
+    if not len(short):
+        return False
+    first = short[:1].clone().view(len(fields), -1)
+    first[[field.name for field in fields].index(MASK), 1:] = 0
+    cutting = copy.copy(network)
+    cutting.spec = replace(network.spec, cuts_padding=True)
+    try:
+        return all(
+            _difference(_results(cutting, cut(x, fields)), _results(network, x)) <= TOLERANCE
+            for x in (*short.split(1), first.view(1, -1))
+        )
+    except MismatchError:  # it reads texts of one length only
+        return False
+
+
+def _reads_channels_last(network: AdoptedNetwork, probe: Tensor) -> bool:
+    """Whether the outputs of images stay the same if the channels are last in memory."""
+    if probe.dim() != 4 or not probe.is_floating_point():
+        return False
+    try:
+        results = _results(network, probe.contiguous(memory_format=torch.channels_last))
+    except MismatchError:  # its code asks for channels first
+        return False
+    return _difference(results, _results(network, probe)) <= TOLERANCE
+
+
+def _difference(outputs: Tensor, expected: Tensor) -> float:
+    """Largest difference, relative to the largest value."""
+    return float((outputs - expected).abs().max()) / (1 + float(expected.abs().max()))
+
+
 def _stored_form(
     network: AdoptedNetwork, spec: AdoptedSpec, probe: Tensor, num_outputs: int
 ) -> tuple[str, tuple[Params, Buffers]]:
     """The network string and tensors; built again from them, the network gives the same outputs."""
-    shape, expected = tuple(probe.shape[1:]), _outputs(network, probe)
+    shape, expected = tuple(probe.shape[1:]), _results(network, probe)
     own = spec.is_plain and NetworkSpec.parse(spec.network).name in NETWORKS
     source: nn.Module = network.network if own else network
     text = spec.network if own else spec.network_string
@@ -200,8 +251,7 @@ def _stored_form(
     wrong = differences({**params, **buffers}, {**dict(again.named_parameters()), **dict(again.named_buffers())})
     require(not wrong, f"{spec.label}, built again from its class, has other weights: {wrong}; {advice}", MismatchError)
     load(again, params, buffers)
-    outputs = _outputs(again, probe)
-    error = float((outputs - expected).abs().max()) / (1 + float(expected.abs().max()))
+    error = _difference(_results(again, probe), expected)
     require(
         error <= TOLERANCE,
         f"{spec.label}, built again from its class, gives other outputs (by {error:.1e}); {advice}",

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from nearkin.nets.functional import evaluation_mode
+from nearkin.nets.passes import in_passes
 from nearkin.tasks.batches import ordered_batches
 from nearkin.tasks.examples import Examples
 from nearkin.tasks.likelihood import Likelihood
@@ -39,7 +40,7 @@ def evaluate(
     with evaluation_mode(model), torch.inference_mode():
         for x, y in ordered_batches(examples, batch_size):
             x, y = x.to(device), y.to(device)  # None leaves them where they are
-            outputs = model(x).float()
+            outputs = in_passes(model, x, model).float()
             tally = tally + form.tally(outputs, y)
             loss += form.loss(outputs, y).item() * len(y)
     return Scores(form.score(tally), loss / len(examples), len(examples))

@@ -12,6 +12,7 @@ from nearkin.core.rng import Streams, derived_seed
 from nearkin.core.state import State, copied, prefixed, restoring
 from nearkin.nets.data_parallel import ALONE, DataParallel
 from nearkin.nets.history import Measurement, measurements_from
+from nearkin.nets.passes import fast_inputs
 from nearkin.nets.recipe import Recipe
 from nearkin.tasks.examples import Batch
 from nearkin.tasks.likelihood import Likelihood
@@ -89,7 +90,7 @@ class Training:
         network = self._network
         with self.parallel.connected():
             with self._cast:
-                loss = self.form.loss(network(x), y, self.recipe.smoothing, weights)
+                loss = self.form.loss(network(fast_inputs(self.model, x)), y, self.recipe.smoothing, weights)
             factor = share * self.parallel.size  # the mean over processes is the gradient of the whole batch
             # without float16 the scaler changes nothing
             self._scaler.scale(loss if factor == 1 else factor * loss).backward()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from nearkin.nets.evaluate import Scores
 from nearkin.nets.functional import evaluation_mode
+from nearkin.nets.passes import in_passes
 from nearkin.solver.quality import fitted_temperature
 from nearkin.tasks.batches import ordered_batches
 from nearkin.tasks.examples import Examples
@@ -127,6 +128,6 @@ def validation_outputs(model: nn.Module, examples: Examples, rows: Tensor, form:
     outputs, targets = [], []
     with evaluation_mode(model), torch.inference_mode():
         for x, y in ordered_batches(examples, BATCH):
-            outputs.append(model(x).float())
+            outputs.append(in_passes(model, x, model).float())
             targets.append(y)
     return ValidationOutputs(rows, torch.cat(outputs).clone(), torch.cat(targets), form)

@@ -1,9 +1,14 @@
 """Named inputs of a network: their names, shapes and types. This module imports no torch."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nearkin.core.errors import require
+
+IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
+TOKEN_FIELDS = (IDS, MASK, TYPES)
+"""Names of the inputs of a network that reads texts."""
 
 DTYPES = ("int64", "float32")
 MOST_VALUES = 2**24  # of one packed input
@@ -31,3 +36,15 @@ class InputField:
     def size(self) -> int:
         """Number of values for one sample."""
         return math.prod(self.shape)
+
+
+def are_tokens(fields: Sequence[InputField]) -> bool:
+    """Whether the inputs of a network are tokens of texts with their mask, and nothing else.
+
+    >>> are_tokens([InputField("attention_mask", (8,)), InputField("input_ids", (8,))])
+    True
+    >>> are_tokens([InputField("attention_mask", (8,)), InputField("age", (), "float32")])
+    False
+    """
+    names, forms = [field.name for field in fields], {(field.shape, field.dtype) for field in fields}
+    return {IDS, MASK} <= set(names) <= set(TOKEN_FIELDS) and len(forms) == 1 and len(fields[0].shape) == 1

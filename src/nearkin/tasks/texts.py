@@ -15,13 +15,12 @@ from torch import Tensor
 
 from nearkin.core.errors import DataError, MismatchError, optional, require
 from nearkin.tasks.examples import Scaling
+from nearkin.tasks.input_fields import IDS, MASK, TOKEN_FIELDS, TYPES
 from nearkin.tasks.packed_texts import KIND, TEXT, unpack_texts
 from nearkin.tasks.packed_texts import pack_texts as pack_texts
 from nearkin.tasks.rows import Rows, Values
 from nearkin.tasks.task import Task
 
-IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
-FIELDS = (IDS, MASK, TYPES)
 MOST_TOKENS = 8192
 MOST_IDS = 2**31
 PADS = ("[PAD]", "<pad>")
@@ -69,7 +68,7 @@ class Tokenizer:
     Attributes:
         content: of the file `tokenizer.json`.
         length: number of tokens of a text; longer texts are cut, shorter ones are filled.
-        fields: names of the network's inputs, of `FIELDS`.
+        fields: names of the network's inputs, of `TOKEN_FIELDS`.
         pad_id: number of the token that fills short texts, if the content does not say how they are filled (default:
             that of `[PAD]` or `<pad>`, else 0).
     """
@@ -81,8 +80,8 @@ class Tokenizer:
 
     def __post_init__(self) -> None:
         require(1 <= self.length <= MOST_TOKENS, f"a text has 1 to {MOST_TOKENS} tokens, got {self.length}")
-        odd = [name for name in self.fields if name not in FIELDS]
-        require(not odd, f"a tokenizer has no output {', '.join(odd)}; it has {', '.join(FIELDS)}")
+        odd = [name for name in self.fields if name not in TOKEN_FIELDS]
+        require(not odd, f"a tokenizer has no output {', '.join(odd)}; it has {', '.join(TOKEN_FIELDS)}")
         require(
             self.pad_id is None or (type(self.pad_id) is int and 0 <= self.pad_id < MOST_IDS),
             f"the number of the padding token is {self.pad_id!r}, expected a whole number of 0 or more",

@@ -32,6 +32,7 @@ from nearkin.core.lazy import Lazy
 from nearkin.core.rng import derived_seed
 from nearkin.nets.functional import evaluation_mode, outputs_of
 from nearkin.nets.heads import SCALE_SAMPLES, HeadStart, features, head_name, with_start
+from nearkin.nets.passes import in_passes
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.training_loop import fit
 from nearkin.nets.weight_subset import Weights, checked_weights
@@ -50,7 +51,6 @@ else:  # importing it takes two seconds
 
 STEPS = 200
 START: HeadStart = "drawn"  # with few labels a class not worse than `solve`'s: a baseline is not to be made weaker
-PASS = 512  # samples in one forward pass
 STRENGTHS = (0.1, 1.0, 10.0, 100.0)  # inverse penalties of logistic regression
 PENALTIES = np.logspace(-3, 5, 17)  # of ridge regression
 FOLDS = 5
@@ -220,7 +220,7 @@ def frozen_features(model: nn.Module, task: Task) -> tuple[Tensor, Tensor]:
     sets = task.train.all().x, task.test.all().x
     head = head_name(model, sets[0][:1])
     with evaluation_mode(model):
-        seen, new = (torch.cat([features(model, batch, head) for batch in x.split(PASS)]) for x in sets)
+        seen, new = (in_passes(model, x, lambda batch: features(model, batch, head)) for x in sets)
     return seen, new
 
 
@@ -254,4 +254,4 @@ def _train_and_score(
 
 
 def _outputs(model: nn.Module, x: Tensor) -> Tensor:
-    return torch.cat([outputs_of(model, batch) for batch in x.split(PASS)]).double()
+    return in_passes(model, x, lambda batch: outputs_of(model, batch)).double()

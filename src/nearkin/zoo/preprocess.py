@@ -11,11 +11,11 @@ from nearkin.core.errors import DataError, OptionError, require
 from nearkin.core.numbers import real_number, whole_number
 from nearkin.core.opening import local_path, read_file
 from nearkin.nets.solved import LARGEST_INPUT
-from nearkin.tasks.input_fields import InputField
+from nearkin.tasks.input_fields import IDS, MASK, TYPES, InputField
 from nearkin.tasks.named_inputs import stored_fields
 from nearkin.tasks.network_inputs import NetworkInputs
 from nearkin.tasks.task import Task
-from nearkin.tasks.texts import IDS, MASK, TYPES, Tokenizer
+from nearkin.tasks.texts import Tokenizer
 
 ORDERS = ("rgb", "bgr")
 
