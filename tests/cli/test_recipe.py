@@ -17,7 +17,7 @@ ALL = {
     "weight_decay": 0.001, "schedule": "step", "milestones": [0.25, 0.5], "decay": 0.3, "warmup": 0.2, "clip": 1.5,
     "smoothing": 0.1,
     "averaging": 0.5, "target": 0.9, "patience": 2, "validation": 0.3, "precision": "float32", "augment": "crop=1",
-    "epochs": 2,
+    "epochs": 2, "frozen_statistics": True,
 }  # fmt: skip
 
 
@@ -25,7 +25,8 @@ def words(values: dict[str, object]) -> list[str]:
     def text(value: object) -> str:
         return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
-    return [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", text(value))]
+    pairs = [(f"--{name.replace('_', '-')}", value) for name, value in values.items()]
+    return [word for flag, value in pairs for word in ([flag] if value is True else [flag, text(value)])]
 
 
 def test_there_is_one_option_for_every_field() -> None:

@@ -71,3 +71,14 @@ def test_histories_go_through_tensors() -> None:
     assert torch.equal(again.losses, history.losses)
     assert (again.measured, again.steps_per_epoch) == (history.measured, 2)
     assert History.from_tensors(History(torch.rand(1)).to_tensors()).measured == ()
+
+
+def test_recipes_of_pretrained_networks_take_small_steps_and_keep_statistics() -> None:
+    few = task("digits?limit=100")
+    recipe = Recipe.for_pretrained(few)
+    assert recipe.frozen_statistics
+    assert recipe.learning_rate < Recipe.suited(few).learning_rate / 5
+    assert recipe.epochs <= 20
+    assert Recipe.for_pretrained(few, epochs=40, learning_rate=0.1).epochs == 40
+    assert "frozen_statistics" not in Recipe().to_dict(), "recipes that were stored before have the same form"
+    assert Recipe(**recipe.to_dict()) == recipe

@@ -252,3 +252,17 @@ def test_a_recipe_without_a_time_limit_is_stored_as_before() -> None:
     assert Recipe(**Recipe(seconds=3.0).to_dict()).seconds == 3.0
     with pytest.raises(NearkinError, match="seconds must be above 0"):
         Recipe(seconds=0.0)
+
+
+def test_frozen_statistics_stay_while_weights_move(few: Task) -> None:
+    def trained(frozen: bool) -> Fit:
+        model = restless()
+        model(few.train.first(64).x)  # statistics that are not those of a new network
+        before.update({name: value.clone() for name, value in model.named_buffers()})
+        return fit(model, few, Recipe(steps=5, averaging=0.5, frozen_statistics=frozen))
+
+    before: dict[str, torch.Tensor] = {}
+    kept, moved = trained(True), trained(False)
+    assert all(torch.equal(kept.buffers[name], value) for name, value in before.items())
+    assert not torch.equal(moved.buffers["norm.running_mean"], before["norm.running_mean"])
+    assert not torch.equal(kept.params["norm.weight"], torch.ones(24))

@@ -8,9 +8,9 @@ import torch
 
 import nearkin as nk
 from nearkin.solver.allocation import CONTINUED, Role, cnn_recipe, continued, further_rank, regime
-from nearkin.solver.flips import THRESHOLD, mirror_ratio
 from nearkin.solver.plan import Plan
 from nearkin.solver.solving import solve
+from nearkin.solver.svm_checks import THRESHOLD, mirror_ratio
 
 
 def images(count: int, classes: int, size: int = 8) -> nk.Task:

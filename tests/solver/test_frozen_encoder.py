@@ -9,10 +9,11 @@ from torch import nn
 import nearkin as nk
 from nearkin.core.budget import Budget
 from nearkin.core.errors import MismatchError, NearkinError
-from nearkin.core.events import Caution
+from nearkin.core.events import Caution, finish
 from nearkin.nets.functional import outputs_of
 from nearkin.nets.heads import features
 from nearkin.solver import frozen_encoder
+from nearkin.solver.encoder_head import with_fitted_head
 from nearkin.solver.plan import Plan
 from nearkin.solver.solving import kept_solution, solve
 from nearkin.tasks.task import Task
@@ -177,3 +178,52 @@ def test_with_a_time_limit_only_the_selected_model_reads_the_test_samples(
     monkeypatch.setattr(frozen_encoder, "_pass_seconds", lambda *_: 0.04)  # 24 s
     warnings = [event.text for event in solve.work(task, zoo, plan=plan, restart=True) if isinstance(event, Caution)]
     assert any("its features of 600 samples would take 24 s, more than 50%" in text for text in warnings)
+
+
+def noisy_images(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images of noise in which the length of two pixels tells the class."""
+    x, y = ring_samples(count, seed)
+    images = torch.rand(count, 1, 10, 10, generator=torch.Generator().manual_seed(seed))
+    images[:, 0, 4, 4:6] = 0.5 + x / 6
+    return images, y
+
+
+def reader_of_two_pixels() -> nn.Sequential:
+    """A network whose features are random functions of the two pixels."""
+    torch.manual_seed(0)
+    first = nn.Linear(100, 64)
+    with torch.no_grad():
+        kept = torch.zeros(100)
+        kept[44:46] = 1
+        first.weight.copy_(3 * torch.randn(64, 100) * kept)
+        first.bias.copy_(torch.randn(64))
+    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(64, 3)).eval()
+
+
+@pytest.fixture(scope="module")
+def rings_in_noise() -> Task:
+    return Task.from_arrays("rings in noise", *noisy_images(240, 0), *noisy_images(200, 1))
+
+
+def test_a_network_whose_features_beat_pixels_gets_most_of_the_time(tmp_path: Path, rings_in_noise: Task) -> None:
+    zoo = nk.Zoo(tmp_path / "zoo")
+    zoo.adopt("two pixels", reader_of_two_pixels(), preprocess="size=10&channels=1&mean=0.5&std=0.17")
+    plan = Plan(only=("encoder", "encoder-finetune", "cnn"), budget=Budget(cpu_minutes=0.35), join=False)
+    notes: list[str] = []
+    solution = finish(solve.work(rings_in_noise, zoo, plan=plan), lambda e: notes.append(getattr(e, "text", "")))
+    assert any("'two pixels' suit the images better than their pixels" in note for note in notes)
+    order = [next(i for i, note in enumerate(notes) if title in note) for title in (", fine-tuned: ", "CNN: ")]
+    assert order == sorted(order), "the network is trained first"
+    assert solution.chosen in ("encoder", "encoder-finetune")
+    assert solution.quality.metric > 0.85
+
+
+def test_fine_tuning_starts_from_a_head_that_is_fitted_to_the_features(rings_in_noise: Task) -> None:
+    model = reader_of_two_pixels()
+    started = with_fitted_head(model, rings_in_noise, seed=0)
+    x, y = rings_in_noise.train.all()
+    assert (outputs_of(started, x).argmax(1) == y).double().mean() > 0.9
+    assert all(torch.equal(a, b) for a, b in zip(list(model.parameters())[:2], started.parameters(), strict=False))
+    values = Task.from_arrays("values", noisy_images(240, 0)[0], 2.0 * noisy_images(240, 0)[1])
+    fitted = outputs_of(with_fitted_head(model, values, seed=0), values.train.all().x)
+    assert float((fitted - values.train.all().y).square().mean()) < 0.5, "scaled values have a variance of 1"

@@ -48,6 +48,7 @@ FLAGS = (
     Flag("validation", float, "Share of the training data held out for target and patience (default: 0.1)."),
     Flag("precision", str, "auto, float32, bfloat16 or float16 (default: auto)."),
     Flag("augment", str, "Augmentation, such as crop=2,flip."),
+    Flag("frozen_statistics", bool, "Normalisation layers keep their running statistics."),
 )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from nearkin.core.clock import now
 from nearkin.core.errors import MismatchError, require
@@ -135,6 +136,8 @@ def _train(
                         "trained weights": [name for name, value in model.named_parameters() if value.requires_grad],
                         "checkpoint": start})  # fmt: skip
     total, device = recipe.total_steps(per_epoch), device or torch.device("cpu")
+    if recipe.frozen_statistics:
+        frozen_norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     run = Training(model, task.form, recipe, total, seed, device, parallel, frozen_norms)
     if resume is not None:
         run.restore(resume)

@@ -28,10 +28,12 @@ SCORING = 0.06  # largest share for test-time averaging
 LEAST_QUICK = 0.5  # seconds
 FEW_SAMPLES = 500  # up to this, closed-form transfer can use all samples in a short time
 ENOUGH_EPOCHS = 100  # of the main contender; more time goes to further contenders
+ENOUGH_PRETRAINED = 30  # the same if it is a pretrained network
 LEAST_STEPS = 200  # fewer are marked as starved
 FURTHER = (
     "finetune",
     "encoder-finetune",
+    "cnn",
     "cnn-large",
     "transfer",
     "boosting",
@@ -77,11 +79,12 @@ class Regime:
         return Role.QUICK if quick else Role.FURTHER
 
 
-def regime(task: Task) -> Regime:
+def regime(task: Task, favoured: str = "") -> Regime:
     """Which contenders get the main share of the time for a task.
 
     For images this is one CNN at every number of labels: with 5 to 50 labels per class it was as good as fine-tuning a
     related network or better, and closed-form transfer, which is quick, was better at 10 only (`benchmarks/regime.py`).
+    It is an adopted network if its features suit the images; `favoured` says why.
     """
     count = len(task.train)
     if needs_adopted_network(task):
@@ -90,8 +93,9 @@ def regime(task: Task) -> Regime:
     if len(task.input_shape) != 3:
         return Regime((*SIMPLE, "mlp"), "the inputs are a table, so all models share the time")
     few = count <= FEW_SAMPLES
-    why = f"{count:,} images, so one CNN from scratch gets most of the time"
-    return Regime(("cnn",), f"{why}, and closed-form transfer can use all of them" if few else why, few)
+    why = favoured or f"{count:,} images, so one CNN from scratch gets most of the time"
+    main = "encoder-finetune" if favoured else "cnn"
+    return Regime((main,), f"{why}, and closed-form transfer can use all of them" if few else why, few)
 
 
 def further_rank(name: str) -> int:
@@ -122,6 +126,13 @@ def cnn_recipe(task: Task, flip: bool) -> Recipe:
     if task.likelihood != "categorical":
         return adam
     return replace(adam, optimiser="sgd", learning_rate=0.03, smoothing=0.1)
+
+
+def pretrained_recipe(task: Task, flip: bool, **options: Any) -> Recipe:
+    """Recipe of fine-tuning an adopted network; images with random shifts and, where they suit, flips."""
+    images = len(task.input_shape) == 3
+    augment = {"augment": shifts(task) + (",flip" if flip else "")} if images else {}
+    return Recipe.for_pretrained(task, **{**augment, **options})
 
 
 def table_recipe(task: Task, **options: Any) -> Recipe:

@@ -25,6 +25,7 @@ from nearkin.search.networks.named import network_string
 from nearkin.search.networks.skeleton import Skeleton
 from nearkin.solver.allocation import LEAST_STEPS
 from nearkin.solver.closed import fit_closed_form
+from nearkin.solver.encoder_head import with_fitted_head, with_head_weights
 from nearkin.solver.result import Result
 from nearkin.solver.simple.machines import costs
 from nearkin.solver.simple.models import fit_simple
@@ -84,6 +85,8 @@ class Contender:
         encoder: adopted network whose features are the inputs of its task, if any.
         encoder_seconds: seconds of that network for one sample, if time is limited.
         model_facts: facts of its model (default: those of its task).
+        pretrained: whether its source is an adopted network: it starts with a head that is fitted to its features.
+        favoured: why it gets most of the time, if a check of the data says so.
     """
 
     name: str
@@ -110,6 +113,8 @@ class Contender:
     encoder: Solved | None = None
     encoder_seconds: float = 0.0
     model_facts: Mapping[str, Any] | None = None
+    pretrained: bool = False
+    favoured: str = ""
 
     @property
     def reads_target(self) -> bool:
@@ -134,6 +139,7 @@ class Contender:
             **({"cross_validated": True} if self.cross_validated else {}),
             "fixed": None if self.fixed is None else dict(self.fixed),
             **({"metric": self.metric} if self.metric else {}),
+            **({"pretrained": True} if self.pretrained else {}),
         }
 
 
@@ -211,7 +217,7 @@ def train_contender(contender: Contender, start: State | None, device: torch.dev
             fixed=contender.fixed, metric=contender.metric, cross_validate=contender.cross_validated, features=frozen,
         )  # fmt: skip
         return training_state(simple.network, simple.fit, simple.settings, simple.validation)
-    model, recipe = _initial_model(contender, contender.sized.network), contender.sized.recipe
+    model, recipe = _initial_model(contender, contender.sized.network, start is not None), contender.sized.recipe
     result = yield from fit.work(
         model, task, recipe, seed=derived_seed(contender.seed, "solve"), device=device, resume=start,
         stage=contender.title,
@@ -220,8 +226,11 @@ def train_contender(contender: Contender, start: State | None, device: torch.dev
     return training_state(contender.sized.network, result, settings)
 
 
-def _initial_model(contender: Contender, network: str) -> nn.Module:
-    """The network before training: initialised at random, or that of a related task with a new head."""
+def _initial_model(contender: Contender, network: str, resumed: bool = False) -> nn.Module:
+    """The network before training: initialised at random, or that of a related task with a new head.
+
+    If the training is resumed, its weights will be loaded, and no head is fitted.
+    """
     task = contender.task
     if contender.start is not None:
         return contender.start.model()
@@ -229,6 +238,8 @@ def _initial_model(contender: Contender, network: str) -> nn.Module:
         model = build(network, task.input_shape, task.num_outputs, contender.seed)
         check(model, task.input_shape, task.num_outputs, task.likelihood)
         return model
+    if contender.pretrained and not resumed:
+        return with_fitted_head(contender.source.model(), task, contender.seed)
     x = task.train.first(SCALE_SAMPLES).x
     return with_start(contender.source.model(), task.num_outputs, derived_seed(contender.seed, "head"), x)
 
@@ -245,11 +256,10 @@ def result_of(
     contender: Contender, solved: Solved, settings: Mapping[str, Any], whole: Task | None, seconds: float
 ) -> Result:
     """Result of a trained contender; `whole` is its task with the true test set, None to leave that out."""
-    model, fit = solved.model(), solved.trials[0]
-    parameters, work = costs(model, contender.task.input_shape)
-    if contender.encoder is not None:
-        more = costs(contender.encoder.model(), contender.encoder.inputs.shape)
-        parameters, work = parameters + more[0], work + more[1]
+    model, fit, encoder = solved.model(), solved.trials[0], contender.encoder
+    parameters, work = costs(model, contender.task.input_shape) if encoder is None else costs(
+        with_head_weights(encoder, fit.params["weight"], fit.params["bias"]), encoder.inputs.shape
+    )  # fmt: skip
     return Result(
         name=contender.name,
         title=contender.title,
@@ -262,7 +272,7 @@ def result_of(
         seconds=seconds,
         samples=(samples := samples_learned(settings, contender.task)),
         starved=samples < len(contender.task.train)
-        or (contender.sized is not None and int(settings["steps"]) < LEAST_STEPS),
+        or (contender.sized is not None and not contender.pretrained and int(settings["steps"]) < LEAST_STEPS),
         network=solved.network,
         genotype=contender.extra.get("genotype", ""),
         search=contender.extra.get("search"),

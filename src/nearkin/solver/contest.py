@@ -244,9 +244,9 @@ class Contest:
         )
 
     def _forecast(self, contender: Contender) -> Work[None]:
-        """Forecast a fine-tuning before its time is spent, unless time is short."""
+        """Forecast a fine-tuning from a new head before its time is spent, unless time is short."""
         source, sized = contender.source, contender.sized
-        if source is None or sized is None or self.plan.hurried:
+        if source is None or sized is None or contender.pretrained or self.plan.hurried:
             return
         work = lambda _: forecast_finetuning(contender.task, source, sized.recipe, self.recorded)  # noqa: E731
         inputs = {**contender.facts(), "runs": len(self.recorded)}
@@ -341,7 +341,9 @@ class Contest:
             sized = size_network(contender.networks, task, recipe, contender.seconds, contender.usual, fewest)
             if self.plan.focused and contender.seconds is not None:
                 count, most = len(self.task.test), SCORING * (self.plan.seconds or 0.0)
-                sized = with_time_limit(sized.network, recipe, task, contender.seconds, count, most, most_members)
+                sized = with_time_limit(
+                    sized.network, recipe, task, contender.seconds, count, most, most_members, contender.pretrained
+                )
             return State({}, sized.to_dict())
 
         inputs = {

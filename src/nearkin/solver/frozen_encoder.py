@@ -6,6 +6,7 @@ fitted weights become the head of the network, and the result is a network like 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypedDict
 
 import torch
@@ -15,16 +16,19 @@ from nearkin.core.clock import now
 from nearkin.core.errors import MismatchError, NearkinError, require
 from nearkin.core.events import Caution, Note, Progress, Work
 from nearkin.core.state import State
-from nearkin.distance.source_on_target import pass_size
 from nearkin.nets.adopted_spec import ADOPTED_FACTS, network_label
 from nearkin.nets.functional import outputs_of
 from nearkin.nets.heads import features, head_name
+from nearkin.nets.passes import fields_without_padding, in_passes, pass_size
 from nearkin.nets.solved import Solved
+from nearkin.solver.allocation import pretrained_recipe
 from nearkin.solver.contenders import Contender
 from nearkin.solver.contest import Contest
 from nearkin.solver.encoder_head import model_facts, with_head_weights
 from nearkin.solver.overlap import shares_samples
 from nearkin.solver.simple.data import evenly
+from nearkin.solver.sizing import BACKWARD
+from nearkin.solver.svm_checks import check_rows, lead_over_pixels
 from nearkin.store.records import TaskRecord
 from nearkin.tasks.examples import Examples, Scaling
 from nearkin.tasks.network_inputs import NetworkInputs
@@ -38,8 +42,10 @@ SHARE = 0.3  # of the time that is left, for the features of training and valida
 TEST_SHARE = 0.5  # of it, for the predictions of the test samples
 RANKED_SHARE = 0.1  # of it, for comparing several networks
 LEAST_RANKED, MOST_RANKED = 50, 500  # samples of this comparison
-PASS = 32  # samples whose inputs are prepared together
+PASS, TEXTS = 32, 256  # samples, and texts, whose inputs are prepared together
 LEAST_TRAINED = 5  # samples for each class or value
+LEAST_COMPARED = 50  # samples on which features are compared with pixels
+LEAST_TUNED = 60  # steps for which there has to be time
 
 
 class _Chosen(TypedDict):
@@ -50,13 +56,20 @@ class _Chosen(TypedDict):
 
 
 class _FeatureFacts(TypedDict):
-    """Seconds of the network for one sample; 0 without a time limit."""
+    """Seconds of the network for one sample, 0 without a time limit; and why its fine-tuning gets most of the time."""
 
     seconds: float
+    favoured: str
 
 
-def encoder_contenders(contest: Contest, zoo: Zoo) -> Work[list[Contender]]:
-    """The adopted network that suits the target best: with a new head on its features, and fine-tuned."""
+def encoder_contenders(contest: Contest, zoo: Zoo, flip: bool) -> Work[list[Contender]]:
+    """The adopted network that suits the target best: with a new head on its features, and fine-tuned.
+
+    Args:
+        contest: the run.
+        zoo: that has the networks.
+        flip: whether images are flipped at random.
+    """
     records = [record for record in zoo.models() if ADOPTED_FACTS in record.facts and record.name != contest.task.name]
     wanted = [name for name in (FROZEN, TUNED) if contest.plan.takes(name)]
     if not records or contest.plan.hurried or not wanted:
@@ -71,14 +84,15 @@ def encoder_contenders(contest: Contest, zoo: Zoo) -> Work[list[Contender]]:
         yield Note(line)
     if not chosen["name"]:
         return []
-    encoder, contenders = zoo.solved(chosen["name"]), []
+    encoder, contenders, favoured = zoo.solved(chosen["name"]), [], ""
     try:
         if FROZEN in wanted:
-            contenders.append((yield from _frozen(contest, encoder)))
+            frozen, favoured = yield from _frozen(contest, encoder)
+            contenders.append(frozen)
     except NearkinError as error:
         yield Caution(f"'{encoder.name}' with a new head was left out: {error}")
     if TUNED in wanted:
-        contenders.append(_tuned(contest, encoder))
+        contenders.append(_tuned(contest, encoder, flip, favoured))
     return contenders
 
 
@@ -156,8 +170,8 @@ def _pass_seconds(encoder: Solved, task: Task) -> float:
     return (now() - begun) / len(x)
 
 
-def _frozen(contest: Contest, encoder: Solved) -> Work[Contender]:
-    """A contender with the features of a network as inputs."""
+def _frozen(contest: Contest, encoder: Solved) -> Work[tuple[Contender, str]]:
+    """A contender with the features of a network as inputs, and why fine-tuning it deserves most of the time."""
     inputs = {"data": contest.task.fingerprint(), "encoder": [encoder.name, encoder.network],
               "split": contest.learn.fingerprint(), "seconds": contest.plan.seconds}  # fmt: skip
     stage = f"features of '{encoder.name}'"
@@ -175,12 +189,14 @@ def _frozen(contest: Contest, encoder: Solved) -> Work[Contender]:
     task = replace(whole, test=validation)
     if not contest.cross_validated:
         task = replace(task, train=known.chosen(learned[learned >= 0]))
-    return Contender(
+    facts = done.read(_FeatureFacts)
+    contender = Contender(
         name=FROZEN, title=f"{network_label(encoder.network)} of '{encoder.name}', frozen, with a new head",
         kind="frozen", task=task, whole=whole, encoder=encoder, seed=contest.plan.seed,
         cross_validated=contest.cross_validated, metric=contest.plan.metric,
-        extra={"settings": {"encoder": encoder.name}}, encoder_seconds=done.read(_FeatureFacts)["seconds"],
+        extra={"settings": {"encoder": encoder.name}}, encoder_seconds=facts["seconds"],
     )  # fmt: skip
+    return contender, facts["favoured"]
 
 
 def _with_features(examples: Examples, features: Tensor) -> Examples:
@@ -199,20 +215,19 @@ def _feature_state(contest: Contest, encoder: Solved) -> Work[State]:
     if limited:
         each = max(_pass_seconds(encoder, task), 1e-9)
         rows = yield from _affordable_rows(contest, encoder.name, each)
-    model, reads, head = encoder.model(), _inputs(encoder, task), ""
+    model, reads = encoder.model(), _inputs(encoder, task)
+    first = _seen(reads, task, _first(task, 2))
+    head = head_name(model, first[:1])
+    _check_head(encoder, model, first, head)
     tables: dict[str, Tensor] = {}
     groups = {"train": task.train.chosen(rows), **({} if limited else {"test": task.test})}
     total = sum(map(len, groups.values()))
     for name, examples in groups.items():
         values: list[Tensor] = []
-        for start in range(0, len(examples), PASS):
-            some = examples.chosen(torch.arange(start, min(start + PASS, len(examples))))
-            x = _seen(reads, task, some)
-            if not head:
-                head = head_name(model, x[:1])
-                _check_head(encoder, model, x[:2], head)
+        for index in torch.arange(len(examples)).split(TEXTS if fields_without_padding(model) else PASS):
+            x = _seen(reads, task, examples.chosen(index))
             with torch.no_grad():
-                values.extend(features(model, few, head).float() for few in x.split(pass_size(x)))
+                values.append(in_passes(model, x, partial(features, model, head=head)).float())
             yield Progress(
                 f"features of '{encoder.name}'", sum(map(len, values)) + sum(map(len, tables.values())), total
             )
@@ -222,7 +237,35 @@ def _feature_state(contest: Contest, encoder: Solved) -> Work[State]:
         "some of its features are not finite; check its weights and its preprocessing",
         MismatchError,
     )
-    return State({"rows": rows, **tables}, {"seconds": each})
+    favoured = _why_favoured(contest, encoder.name, each, rows, tables["train"])
+    return State({"rows": rows, **tables}, {"seconds": each, "favoured": favoured})
+
+
+def _why_favoured(contest: Contest, name: str, each: float, rows: Tensor, values: Tensor) -> str:
+    """Why fine-tuning a network deserves most of the time, empty if it does not: an SVM of its features beats pixels.
+
+    Args:
+        contest: the run.
+        name: of the network.
+        each: its seconds for one sample.
+        rows: positions of training and validation samples.
+        values: their features; only training samples are compared.
+    """
+    step = BACKWARD * each * PASS
+    if not contest.images or not contest.plan.focused or contest.task.likelihood != "categorical":
+        return ""
+    known = torch.nonzero(torch.isin(rows, contest.splits.parts[0][0])).flatten()
+    known = known[check_rows(len(known), contest.plan.seed)]
+    if len(known) < LEAST_COMPARED or LEAST_TUNED * step > contest.left / 2:
+        return ""
+    images, labels = contest.task.train.take(rows[known])
+    ours, theirs, clearly = lead_over_pixels(values[known], images, labels, contest.plan.seed)
+    return (
+        f"the features of '{name}' suit the images better than their pixels (accuracy {ours:.2f} and {theirs:.2f} by a "
+        f"support vector machine), so its fine-tuning gets most of the time"
+        if clearly
+        else ""
+    )
 
 
 def _affordable_rows(contest: Contest, name: str, each: float) -> Work[Tensor]:
@@ -264,13 +307,14 @@ def _check_head(encoder: Solved, model: torch.nn.Module, x: Tensor, head: str) -
     )
 
 
-def _tuned(contest: Contest, encoder: Solved) -> Contender:
-    """A contender that trains all weights of the network from a new head."""
+def _tuned(contest: Contest, encoder: Solved, flip: bool, favoured: str) -> Contender:
+    """A contender that trains all weights of the network from a head that is fitted to its features."""
     whole = encoder.inputs(contest.task)
     learn = contest.splits.task(whole)
+    recipe = pretrained_recipe(learn, flip, **contest.plan.options())
     return Contender(
         name=TUNED, title=f"{network_label(encoder.network)} of '{encoder.name}', fine-tuned", kind="tuned", task=learn,
-        whole=whole, networks=(encoder.network,), recipe=contest.plan.recipe(learn), source=encoder,
+        whole=whole, networks=(encoder.network,), recipe=recipe, source=encoder, pretrained=True, favoured=favoured,
         seed=contest.plan.seed, model_facts=model_facts(encoder, contest.task),
         extra={"settings": {"encoder": encoder.name}},
     )  # fmt: skip

@@ -7,16 +7,15 @@ from nearkin.core.events import Caution, Note, Work, operation
 from nearkin.distance.matrix import DistanceMatrix
 from nearkin.distance.registry import STRUCTURE
 from nearkin.nets.adopted_spec import ADOPTED_FACTS
-from nearkin.nets.heads import SCALE_SAMPLES, with_start
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import default_network
 from nearkin.nets.solved import Solved
 from nearkin.nets.training_loop import fit
 from nearkin.search.searcher import NUM_BEST, ScoredGenotype
-from nearkin.solver.allocation import JOINING, JOINING_LATER
+from nearkin.solver.allocation import JOINING, JOINING_LATER, pretrained_recipe
 from nearkin.solver.contenders import search_skeleton
 from nearkin.solver.contest import Contest
-from nearkin.solver.encoder_head import model_facts
+from nearkin.solver.encoder_head import model_facts, with_fitted_head
 from nearkin.solver.kin import GAIN
 from nearkin.solver.plan import Plan
 from nearkin.solver.relations import Relations
@@ -84,8 +83,8 @@ def _add_adopted(zoo: Zoo, task: Task, plan: Plan, solution: Solution) -> Work[N
     source, solved = zoo.solved(name), solution.solved
     if solved.network != source.network:
         seen = source.inputs(task)
-        model = with_start(source.model(), task.num_outputs, plan.seed, seen.train.fixed_subset(SCALE_SAMPLES).x)
-        recipe = _limited(plan.recipe(seen), plan, 1)
+        model = with_fitted_head(source.model(), seen, plan.seed)
+        recipe = _limited(pretrained_recipe(seen, flip=False, **plan.options()), plan, 1)
         trained = yield from fit.work(model, seen, recipe, seed=plan.seed, device=plan.device)
         solved = Solved(task.name, source.network, model_facts(source, task), source.seed, (trained,))
     yield from store_solved(zoo, task, solved, {ADOPTED_FACTS: zoo.record(name).facts.get(ADOPTED_FACTS, {})})

@@ -25,11 +25,11 @@ from nearkin.solver.contenders import (
 )
 from nearkin.solver.contest import Contest
 from nearkin.solver.encoder_head import model_facts
-from nearkin.solver.flips import SAMPLES, THRESHOLD, mirror_ratio
 from nearkin.solver.frozen_encoder import encoder_contenders
 from nearkin.solver.plan import Plan
 from nearkin.solver.simple.models import simple_models
 from nearkin.solver.simple.models import title as simple_title
+from nearkin.solver.svm_checks import SAMPLES, THRESHOLD, mirror_ratio
 from nearkin.tasks.named_inputs import described_fields, stored_fields
 from nearkin.tasks.network_inputs import NETWORK_INPUTS, needs_adopted_network
 from nearkin.tasks.task import Task
@@ -41,7 +41,7 @@ from nearkin.zoo.zoo import Zoo
 def contenders(contest: Contest, zoo: Zoo, searches: Sequence[Contender], kin: Solved | None) -> Work[list[Contender]]:
     """Contenders of the plan: the searches, and those with a known architecture."""
     flip = yield from _flips(contest)
-    encoders = yield from encoder_contenders(contest, zoo)
+    encoders = yield from encoder_contenders(contest, zoo, flip)
     known = [*searches, *encoders, *_known(contest, kin, flip)]
     if contest.plan.hurried:
         known = [contender for contender in known if contender.kind == "simple"]

@@ -50,7 +50,7 @@ def run_focused(contest: Contest, contenders: Sequence[Contender]) -> Work[None]
     """Train the contenders that fit into the time limit, the main ones first."""
     if not contest.plan.hurried:
         load_optimiser()
-    favoured = regime(contest.task)
+    favoured = regime(contest.task, next((item.favoured for item in contenders if item.favoured), ""))
     contest.why = favoured.why
     yield Note(favoured.why)
     by_role: dict[Role, list[Contender]] = {role: [] for role in Role}

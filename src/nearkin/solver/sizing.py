@@ -12,9 +12,11 @@ from nearkin.core.clock import now
 from nearkin.core.errors import TrainingError, require
 from nearkin.nets.cnn import CNN
 from nearkin.nets.functional import multiply_adds
+from nearkin.nets.passes import fast_inputs
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
-from nearkin.solver.allocation import CONTINUED, ENOUGH_EPOCHS, LEAST_STEPS
+from nearkin.solver.allocation import CONTINUED, ENOUGH_EPOCHS, ENOUGH_PRETRAINED, LEAST_STEPS
+from nearkin.solver.encoder_head import HEAD_SAMPLES
 from nearkin.tasks.batches import num_batches
 from nearkin.tasks.task import Task
 
@@ -47,7 +49,7 @@ def step_seconds(model: nn.Module, task: Task, batch_size: int) -> float:
     copied, best = copy.deepcopy(model).train(), float("inf")
     for number in range(TIMED + 1):
         begun = now()
-        loss = task.form.loss(copied(x), y)
+        loss = task.form.loss(copied(fast_inputs(copied, x)), y)
         torch.autograd.grad(loss, [p for p in copied.parameters() if p.requires_grad], allow_unused=True)
         if number:
             best = min(best, now() - begun)
@@ -101,20 +103,25 @@ def size_network(
 
 
 def with_time_limit(
-    network: str, recipe: Recipe, task: Task, seconds: float, test_samples: int, most_scoring: float, most: int = 1
-) -> SizedNetwork:
+    network: str, recipe: Recipe, task: Task, seconds: float, test_samples: int, most_scoring: float, most: int = 1,
+    pretrained: bool = False,
+) -> SizedNetwork:  # fmt: skip
     """A network whose recipe ends with the time, for a first and a final training and the scores on a test set.
 
     Shifted views are averaged at test time only if scoring then takes at most `most_scoring` seconds. One network does
-    not use time beyond `ENOUGH_EPOCHS`; up to `most` networks are trained instead.
+    not use time beyond `ENOUGH_EPOCHS`; up to `most` networks are trained instead. A pretrained one needs fewer epochs,
+    and a pass over training samples, to whose features its head is fitted.
     """
     model = build(network, task.input_shape, task.num_outputs, seed=0)
     step = step_seconds(model, task, recipe.batch_size)
-    scoring = SCORED * test_samples * step / BACKWARD / min(recipe.batch_size, len(task.train))
+    one = step / BACKWARD / min(recipe.batch_size, len(task.train))  # seconds of a forward pass for one sample
+    scoring = SCORED * test_samples * one
     if isinstance(model, CNN) and VIEWS * scoring <= most_scoring:
         network, scoring = f"{network}{'&' if '?' in network else '?'}shifts=true", VIEWS * scoring
-    enough = step * max(ENOUGH_EPOCHS * num_batches(len(task.train), recipe.batch_size), LEAST_STEPS)
-    usable = seconds - scoring / (1 + CONTINUED)
+    epochs = ENOUGH_PRETRAINED if pretrained else ENOUGH_EPOCHS
+    enough = step * max(epochs * num_batches(len(task.train), recipe.batch_size), LEAST_STEPS)
+    fitting = one * min(HEAD_SAMPLES, len(task.train)) if pretrained else 0.0
+    usable = seconds - (scoring + fitting) / (1 + CONTINUED)
     members = max(1, min(most, int(usable // enough)))
     limit = max(FEWEST_STEPS * step, min(usable / members, enough))
-    return SizedNetwork(network, replace(recipe, seconds=limit, epochs=2 * ENOUGH_EPOCHS, steps=None), members)
+    return SizedNetwork(network, replace(recipe, seconds=limit, epochs=2 * epochs, steps=None), members)
