@@ -27,7 +27,7 @@ import nearkin as nk
 from model_ranking import CODE, SCALING, fill
 from nearkin.core.memory import resident_mebibytes
 from nearkin.core.rng import seeded
-from nearkin.nets.passes import pass_size
+from nearkin.nets.forward_passes import pass_size
 from nearkin.nets.registry import create_network
 from nearkin.store.blob_cache import BlobCache
 from results import keep, table

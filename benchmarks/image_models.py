@@ -29,8 +29,8 @@ from model_ranking import CODE, SCALING, weights_of
 from nearkin.core.budget import Budget
 from nearkin.core.rng import seeded
 from nearkin.distance.source_on_target import SourceOnTarget
+from nearkin.nets.forward_passes import pass_size
 from nearkin.nets.heads import with_start
-from nearkin.nets.passes import pass_size
 from nearkin.solver.plan import Plan
 from nearkin.tasks.derive import limited
 from results import keep, table

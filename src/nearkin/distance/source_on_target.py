@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from nearkin.core.errors import MismatchError, NearkinError, require
 from nearkin.distance.baselines.feature_table import FeatureTable
+from nearkin.nets.forward_passes import in_passes, pass_size
 from nearkin.nets.functional import evaluation_mode
 from nearkin.nets.heads import features, head_name
-from nearkin.nets.passes import in_passes, pass_size
 from nearkin.tasks.examples import Batch
 from nearkin.tasks.likelihood import Likelihood
 from nearkin.tasks.task import Task

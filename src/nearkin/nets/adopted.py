@@ -51,7 +51,7 @@ class AdoptedNetwork(nn.Module):
         return HEAD if self.spec.width else f"network.{self.spec.head}" if self.spec.head else "network"
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs of inputs `[N, ...]`, packed if the module has named inputs; texts may be cut (`nets.passes`)."""
+        """Outputs of inputs `[N, ...]`, packed if the module has named inputs; texts may be cut."""
         fields = self.spec.fields
         if self.spec.cuts_padding:
             fields = tuple(cut_fields(fields, x.shape[1]))

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from nearkin.nets.forward_passes import in_passes
 from nearkin.nets.functional import evaluation_mode
-from nearkin.nets.passes import in_passes
 from nearkin.tasks.batches import ordered_batches
 from nearkin.tasks.examples import Examples
 from nearkin.tasks.likelihood import Likelihood

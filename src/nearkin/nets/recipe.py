@@ -140,8 +140,8 @@ class Recipe:
         photographs and digits (a CNN), and on short texts (a transformer), with 70 to 1,000 labels; with statistics of
         its own batches, or from a drawn head, a network became worse than its frozen features (`docs/decisions.md`).
         """
-        rate = 3e-4 if len(task.input_shape) == 3 else 1e-4
-        usual = {"batch_size": 32, "learning_rate": rate, "warmup": 0.1, "frozen_statistics": True}
+        batch, rate = (32, 3e-4) if len(task.input_shape) == 3 else (16, 1e-4)
+        usual = {"batch_size": batch, "learning_rate": rate, "warmup": 0.1, "frozen_statistics": True}
         recipe = cls.suited(task, **{**usual, **changes})
         return recipe if "epochs" in changes else replace(recipe, epochs=min(recipe.epochs, PRETRAINED_EPOCHS))
 

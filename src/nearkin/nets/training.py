@@ -11,8 +11,8 @@ from nearkin.core.errors import DataError, TrainingError, require
 from nearkin.core.rng import Streams, derived_seed
 from nearkin.core.state import State, copied, prefixed, restoring
 from nearkin.nets.data_parallel import ALONE, DataParallel
+from nearkin.nets.forward_passes import fast_inputs
 from nearkin.nets.history import Measurement, measurements_from
-from nearkin.nets.passes import fast_inputs
 from nearkin.nets.recipe import Recipe
 from nearkin.tasks.examples import Batch
 from nearkin.tasks.likelihood import Likelihood

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from nearkin.core.lazy import exports
 
 if TYPE_CHECKING:
+    from nearkin.solver.encoder_head import with_fitted_head as with_fitted_head
     from nearkin.solver.estimator import NearkinClassifier as NearkinClassifier
     from nearkin.solver.estimator import NearkinRegressor as NearkinRegressor
     from nearkin.solver.plan import Plan as Plan

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from nearkin.core.errors import MismatchError, require
 from nearkin.core.state import copied
 from nearkin.distance.baselines.linear_head import fitted_head
+from nearkin.nets.forward_passes import in_passes
 from nearkin.nets.functional import evaluation_mode
 from nearkin.nets.heads import features, head_name, linear_layer, with_head
-from nearkin.nets.passes import in_passes
 from nearkin.nets.solved import Solved
 from nearkin.tasks.network_inputs import NETWORK_INPUTS
 from nearkin.tasks.task import Task

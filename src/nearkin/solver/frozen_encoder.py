@@ -17,9 +17,9 @@ from nearkin.core.errors import MismatchError, NearkinError, require
 from nearkin.core.events import Caution, Note, Progress, Work
 from nearkin.core.state import State
 from nearkin.nets.adopted_spec import ADOPTED_FACTS, network_label
+from nearkin.nets.forward_passes import fields_without_padding, in_passes, pass_size
 from nearkin.nets.functional import outputs_of
 from nearkin.nets.heads import features, head_name
-from nearkin.nets.passes import fields_without_padding, in_passes, pass_size
 from nearkin.nets.solved import Solved
 from nearkin.solver.allocation import pretrained_recipe
 from nearkin.solver.contenders import Contender

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.nets.evaluate import Scores
+from nearkin.nets.forward_passes import fields_without_padding, in_passes, pass_size
 from nearkin.nets.functional import evaluation_mode
-from nearkin.nets.passes import fields_without_padding, in_passes, pass_size
 from nearkin.nets.solved import Solved
 from nearkin.solver.quality import Quality, class_quality, value_quality, with_metric
 from nearkin.tasks.examples import Examples, Scaling

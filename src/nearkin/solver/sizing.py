@@ -11,8 +11,8 @@ from torch import nn
 from nearkin.core.clock import now
 from nearkin.core.errors import TrainingError, require
 from nearkin.nets.cnn import CNN
+from nearkin.nets.forward_passes import fast_inputs
 from nearkin.nets.functional import multiply_adds
-from nearkin.nets.passes import fast_inputs
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.registry import build
 from nearkin.solver.allocation import CONTINUED, ENOUGH_EPOCHS, ENOUGH_PRETRAINED, LEAST_STEPS
@@ -21,6 +21,7 @@ from nearkin.tasks.batches import num_batches
 from nearkin.tasks.task import Task
 
 FEWEST_STEPS = 30  # fewer steps train nothing
+FEWEST_PRETRAINED = 15  # fewer steps change nothing; they have to fit into the time
 PATIENCE = 3.0  # factor by which a network may exceed its time for these steps
 LONGEST = 2.0  # factor on the usual number of steps, when time allows
 TIMED = 2  # timed steps, after one to warm up
@@ -123,5 +124,11 @@ def with_time_limit(
     fitting = one * min(HEAD_SAMPLES, len(task.train)) if pretrained else 0.0
     usable = seconds - (scoring + fitting) / (1 + CONTINUED)
     members = max(1, min(most, int(usable // enough)))
-    limit = max(FEWEST_STEPS * step, min(usable / members, enough))
+    limit = min(usable / members, enough)
+    if not pretrained:
+        limit = max(FEWEST_STEPS * step, limit)
+    elif limit < FEWEST_PRETRAINED * step:
+        raise TrainingError(
+            f"{FEWEST_PRETRAINED} steps of {step:.2g} s each do not fit into {limit:.1f} s; increase the budget"
+        )
     return SizedNetwork(network, replace(recipe, seconds=limit, epochs=2 * epochs, steps=None), members)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.nets.evaluate import Scores
+from nearkin.nets.forward_passes import in_passes
 from nearkin.nets.functional import evaluation_mode
-from nearkin.nets.passes import in_passes
 from nearkin.solver.quality import fitted_temperature
 from nearkin.tasks.batches import ordered_batches
 from nearkin.tasks.examples import Examples

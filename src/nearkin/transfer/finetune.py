@@ -30,9 +30,9 @@ from nearkin.core.errors import DataError, require
 from nearkin.core.events import Note, Progress, Work
 from nearkin.core.lazy import Lazy
 from nearkin.core.rng import derived_seed
+from nearkin.nets.forward_passes import in_passes
 from nearkin.nets.functional import evaluation_mode, outputs_of
 from nearkin.nets.heads import SCALE_SAMPLES, HeadStart, features, head_name, with_start
-from nearkin.nets.passes import in_passes
 from nearkin.nets.recipe import Recipe
 from nearkin.nets.training_loop import fit
 from nearkin.nets.weight_subset import Weights, checked_weights

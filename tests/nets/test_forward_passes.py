@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from nearkin.nets.adopted import AdoptedNetwork
 from nearkin.nets.adopted_spec import AdoptedSpec, adopted_spec
 from nearkin.nets.adoption import NEW, adopt_module
+from nearkin.nets.forward_passes import fast_inputs, in_passes, pass_size
 from nearkin.nets.functional import load
 from nearkin.nets.module_source import described
-from nearkin.nets.passes import fast_inputs, in_passes, pass_size
 from nearkin.nets.registry import build
 from nearkin.tasks.input_fields import IDS, MASK, InputField
 from nearkin.tasks.named_inputs import pack_inputs
