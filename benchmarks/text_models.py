@@ -4,9 +4,9 @@
 
 The texts are those of Debian's packages fortunes and fortunes-min, by file: ten topics, texts of 20 to 400 characters.
 `rank` compares MiniLM (22.7 million weights) with a twin of random weights. `solve` then answers with MiniLM in its
-zoo, frozen with a new head. Rival: TF-IDF of words and pairs of words with logistic regression, whose penalty is chosen
-by cross-validation. 10 and 50 labels for each topic, three draws, 60 test texts of each topic. Nothing was chosen on
-these texts. Fine-tuning of all weights is left out: three epochs with 100 texts took 326 s and had an accuracy of 0.16.
+zoo, frozen with a new head, and fine-tuned in three minutes of processor time. Rival: TF-IDF of words and pairs of
+words with logistic regression, whose penalty is chosen by cross-validation. 10 and 50 labels for each topic, three
+draws, 60 test texts of each topic. Nothing was chosen on these texts; the recipe of fine-tuning was chosen on others.
 """
 
 import argparse
@@ -36,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 TOPICS = ("computers", "food", "law", "literature", "love", "politics", "science", "sports", "startrek", "work")
 COUNTS, DRAWS, TESTED = (10, 50), 3, 60
 FROZEN = Plan(budget=Budget(evaluations=1), only=("encoder",), join=False)
+TUNED = Plan(budget=Budget(cpu_minutes=3), only=("encoder-finetune",), join=False)
 PAGE = Path(__file__).parents[1] / "docs" / "figures" / "text-models.md"
 
 
@@ -83,6 +84,7 @@ def compared(zoo: nk.Zoo, folder: Path, count: int, seed: int) -> dict[str, Any]
     result: dict[str, Any] = {}
     ways = {
         "solve, frozen MiniLM": lambda: nk.solve(task, zoo, plan=FROZEN).quality.metric,
+        "solve, fine-tuned MiniLM": lambda: nk.solve(task, zoo, plan=TUNED).quality.metric,
         "TF-IDF and logistic regression": lambda: words_accuracy(train, y, test, y_test),
     }
     for way, run in ways.items():

@@ -45,7 +45,7 @@ LEAST_RANKED, MOST_RANKED = 50, 500  # samples of this comparison
 PASS, TEXTS = 32, 256  # samples, and texts, whose inputs are prepared together
 LEAST_TRAINED = 5  # samples for each class or value
 LEAST_COMPARED = 50  # samples on which features are compared with pixels
-LEAST_TUNED = 60  # steps for which there has to be time
+LEAST_TUNED = 40  # steps for which there has to be time
 
 
 class _Chosen(TypedDict):

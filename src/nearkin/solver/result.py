@@ -10,7 +10,7 @@ from nearkin.tasks.metrics import gain
 
 KINDS = {
     "searched": "a searched architecture",
-    "tuned": "a fine-tuned network of a related task",
+    "tuned": "a fine-tuned network of other data",
     "frozen": "a frozen network of other data with a new head",
     "made": "a hand-made network",
     "simple": "a simple model",
