@@ -140,8 +140,10 @@ def page(results: dict[str, Any]) -> str:
         "# Ranking of pretrained image networks",
         f"{SAMPLE:,} training and {TESTED:,} test samples, images resized to {results['size']} pixels. The measures "
         "are those of the question `final`; larger is better. Agreement is that of each column with the accuracies, "
-        "over the candidates; the regret is the accuracy of the best candidate minus that of the first choice. The "
-        "first run on CIFAR-10 led to the measures that are adjusted for chance; MNIST was not looked at before.",
+        "over the candidates; the regret is the accuracy of the best candidate minus that of the first choice. "
+        f"Fine-tuning has {STEPS} steps by the recipe of `solve`; networks with random weights are trained from "
+        "scratch in as many. The first run on CIFAR-10 led to the measures that are adjusted for chance; MNIST was not "
+        "looked at before.",
     ]
     for data, title in TITLES.items():
         parts.extend(section(title, **results[data]))

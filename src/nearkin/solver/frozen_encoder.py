@@ -17,7 +17,7 @@ from nearkin.core.errors import MismatchError, NearkinError, require
 from nearkin.core.events import Caution, Note, Progress, Work
 from nearkin.core.state import State
 from nearkin.nets.adopted_spec import ADOPTED_FACTS, network_label
-from nearkin.nets.forward_passes import fields_without_padding, in_passes, pass_size
+from nearkin.nets.forward_passes import fast_inputs, fields_without_padding, in_passes, pass_size
 from nearkin.nets.functional import outputs_of
 from nearkin.nets.heads import features, head_name
 from nearkin.nets.solved import Solved
@@ -163,7 +163,7 @@ def _ranked_samples(contest: Contest, zoo: Zoo, records: Sequence[TaskRecord]) -
 def _pass_seconds(encoder: Solved, task: Task) -> float:
     """Seconds of a forward pass for one sample; the first pass is not timed."""
     x, model = _seen(_inputs(encoder, task), task, _first(task, PASS)), encoder.model()
-    x = x[: pass_size(x)]
+    x = fast_inputs(model, x[: pass_size(x)])
     outputs_of(model, x)
     begun = now()
     outputs_of(model, x)
@@ -260,12 +260,9 @@ def _why_favoured(contest: Contest, name: str, each: float, rows: Tensor, values
         return ""
     images, labels = contest.task.train.take(rows[known])
     ours, theirs, clearly = lead_over_pixels(values[known], images, labels, contest.plan.seed)
-    return (
-        f"the features of '{name}' suit the images better than their pixels (accuracy {ours:.2f} and {theirs:.2f} by a "
-        f"support vector machine), so its fine-tuning gets most of the time"
-        if clearly
-        else ""
-    )
+    scores = f"accuracy {ours:.2f} and {theirs:.2f} by a support vector machine"
+    why = f"the features of '{name}' suit the images better than their pixels ({scores})"
+    return f"{why}, so its fine-tuning gets most of the time" if clearly else ""
 
 
 def _affordable_rows(contest: Contest, name: str, each: float) -> Work[Tensor]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from nearkin.nets.evaluate import Scores
-from nearkin.nets.forward_passes import fields_without_padding, in_passes, pass_size
+from nearkin.nets.forward_passes import fast_inputs, fields_without_padding, in_passes, pass_size
 from nearkin.nets.functional import evaluation_mode
 from nearkin.nets.solved import Solved
 from nearkin.solver.quality import Quality, class_quality, value_quality, with_metric
@@ -70,10 +70,11 @@ def _outputs(solved: Solved, examples: Examples, model: nn.Module | None = None)
     scaled, model = as_seen(solved, examples), solved.model() if model is None else model
     with evaluation_mode(model), torch.inference_mode():
         if fields_without_padding(model):
-            return in_passes(model, scaled.inputs.take(torch.arange(len(scaled))), model).float().clone()
+            x = scaled.scaling(scaled.inputs.take(torch.arange(len(scaled))))
+            return in_passes(model, x, model).float().clone()
         size = min(PASS, pass_size(scaled.inputs.take(torch.arange(1)))) if len(scaled) else PASS
         batches = (scaled.inputs.take(index).contiguous() for index in torch.arange(len(scaled)).split(size))
-        outputs = torch.cat([model(scaled.scaling(x)).float() for x in batches])
+        outputs = torch.cat([model(fast_inputs(model, scaled.scaling(x))).float() for x in batches])
     return outputs.clone()
 
 
