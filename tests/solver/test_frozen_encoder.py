@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import nearkin as nk
+from interrupting import Stop, stopping_at
 from nearkin.core.budget import Budget
 from nearkin.core.errors import MismatchError, NearkinError
 from nearkin.core.events import Caution, finish
@@ -227,3 +228,23 @@ def test_fine_tuning_starts_from_a_head_that_is_fitted_to_the_features(rings_in_
     values = Task.from_arrays("values", noisy_images(240, 0)[0], 2.0 * noisy_images(240, 0)[1])
     fitted = outputs_of(with_fitted_head(model, values, seed=0), values.train.all().x)
     assert float((fitted - values.train.all().y).square().mean()) < 0.5, "scaled values have a variance of 1"
+
+
+def test_stopped_at_every_second_checkpoint_it_ends_in_the_same_weights(tmp_path: Path, rings: Task) -> None:
+    """A resumed fine-tuning loads its weights and fits no head again."""
+    plan = Plan(only=("encoder", "encoder-finetune"), budget=Budget(evaluations=1), epochs=6, join=False)
+    with adopted(tmp_path / "whole") as zoo:
+        whole = solve(rings, zoo, plan=plan)
+    with adopted(tmp_path / "stopped") as zoo:
+        for number in range(1, 200, 2):
+            try:
+                stopped = finish(solve.work(rings, zoo, plan=plan), stopping_at(number))
+                break
+            except Stop:
+                continue
+    assert number > 9
+    assert stopped.chosen == whole.chosen
+    for ours, theirs in zip(whole.standings, stopped.standings, strict=True):
+        assert (ours.name, ours.validation, ours.test) == (theirs.name, theirs.validation, theirs.test)
+    for name, value in whole.solved.trials[0].params.items():
+        assert torch.equal(value, stopped.solved.trials[0].params[name])
