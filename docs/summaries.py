@@ -479,8 +479,9 @@ def adoption(figures: dict[str, Any]) -> Summary:
     return Summary(
         "`rank` of ten networks takes at most 1.1 plain forward passes of each and 2 s, in the memory of one; `adopt` "
         "of 22.7 million weights takes at most 10 s.",
-        f"{'Holds' if holds else 'Does not hold'}: {ratio:.2f} passes in batches of 64, {same:.2f} in the smaller "
-        f"batches that `rank` uses; peak memory {ten['peak']:,} MiB with ten networks, {one['peak']:,} MiB with the "
+        f"{'Holds' if holds else 'Does not hold'}: {ratio:.2f} passes in batches of 64, {same:.2f} of passes in "
+        f"the form that `rank` uses (smaller batches, channels last); peak memory {ten['peak']:,} MiB with ten "
+        f"networks, {one['peak']:,} MiB with the "
         f"largest alone (a second network in memory would add {second} MiB); `adopt` {figures['adopt']:.1f} s.",
         "None: one run; processor time of one thread.",
         "`python benchmarks/adoption.py` with CIFAR-10 in `$NEARKIN_DATA`; about 10 minutes.",
